@@ -1,0 +1,67 @@
+"""The exception hierarchy. Adapters translate library exceptions into these and chain them."""
+
+
+class ServingSLOError(Exception):
+    """Base class of everything this package raises on purpose."""
+
+
+class InvalidInputError(ServingSLOError, ValueError):
+    """A value the user gave is outside its allowed range; names field, value and range."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}: {value!r} is not allowed; allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class UnknownRuntimeError(InvalidInputError):
+    """The runtime profile is not in the catalogue."""
+
+
+class UnstableQueueError(ServingSLOError, ValueError):
+    """The offered load is at or above capacity, so no stationary law exists."""
+
+
+class MetricsError(ServingSLOError):
+    """Metrics could not be read as asked."""
+
+
+class MetricsUnavailableError(MetricsError):
+    """Prometheus did not answer, refused, or answered with something that is not an answer."""
+
+
+class PartialMetricsError(MetricsError):
+    """Prometheus answered with warnings: part of the data may be missing."""
+
+
+class ClusterError(ServingSLOError):
+    """The Kubernetes API could not be used as asked."""
+
+
+class ClusterUnavailableError(ClusterError):
+    """The API server did not answer in time or answered with a server error."""
+
+
+class NotFoundError(ClusterError):
+    """The object does not exist."""
+
+
+class NoScaleSubresourceError(ClusterError):
+    """The kind exists but has no /scale subresource."""
+
+
+class PermissionDeniedError(ClusterError):
+    """RBAC refuses the request (403)."""
+
+
+class WriteConflictError(ClusterError):
+    """A precondition of the write no longer holds (409, or 422 of a JSON Patch test)."""
+
+
+class InvalidObjectError(ClusterError):
+    """The API server refused the object as invalid (422 that is no failed precondition)."""
+
+
+class RigError(ServingSLOError):
+    """The rig could not be built or started."""

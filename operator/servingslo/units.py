@@ -1,0 +1,58 @@
+"""Unit conversion: the only home of factors between units.
+
+Inside the package all quantities are SI (seconds, bytes, tokens, requests per second); what users
+write and read is converted here, at the border.
+"""
+
+import re
+
+from servingslo.errors import InvalidInputError
+
+MILLISECONDS_PER_SECOND = 1000.0
+MICROSECONDS_PER_SECOND = 1_000_000.0
+SECONDS_PER_HOUR = 3600.0
+TOKENS_PER_MEGATOKEN = 1_000_000.0
+
+_SECONDS_OF_UNIT = {
+    "ms": 1 / MILLISECONDS_PER_SECOND,
+    "s": 1.0,
+    "m": 60.0,
+    "h": SECONDS_PER_HOUR,
+    "d": 24 * SECONDS_PER_HOUR,
+}
+_DURATION = re.compile(r"^(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+$")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def parse_duration_seconds(text: str, field: str = "duration") -> float:
+    """Seconds of a duration such as '500ms', '2s', '1m30s', '28d'.
+
+    Raises: InvalidInputError when the text is not a duration.
+    """
+    if not _DURATION.match(text):
+        raise InvalidInputError(field, text, "a duration such as 500ms, 2s, 1m30s, 1h")
+    return sum(float(n) * _SECONDS_OF_UNIT[unit] for n, unit in _PART.findall(text))
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people: '0.38s', '2m', '1h30m'; three significant digits below a minute."""
+    if seconds < _SECONDS_OF_UNIT["m"]:
+        return f"{seconds:.3g}s"
+    whole = round(seconds)
+    parts = []
+    for unit in ("d", "h", "m", "s"):
+        size = round(_SECONDS_OF_UNIT[unit])
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def seconds_from_microseconds(microseconds: float) -> float:
+    """Seconds; Triton's counters are in microseconds."""
+    return microseconds / MICROSECONDS_PER_SECOND
+
+
+def milliseconds_from_seconds(seconds: float) -> float:
+    """Milliseconds, for what people read."""
+    return seconds * MILLISECONDS_PER_SECOND
