@@ -1,0 +1,115 @@
+"""What is measured: one snapshot of the pods of a workload and of the engines in them.
+
+Raw on purpose: counters are cumulative as the engine exports them, histograms are cumulative
+buckets, nothing is decided by the reader. None means unknown, never zero. An age is the time since
+the newest sample of its group was taken, in seconds, computed by Prometheus itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSample:
+    """A cumulative histogram.
+
+    upper_bounds: bucket edges in increasing order, the last may be infinite.
+    cumulative_counts: observations at or below each edge, of the same length.
+    sum: of the observed values, in their own unit. count: of observations.
+    """
+
+    upper_bounds: tuple[float, ...]
+    cumulative_counts: tuple[float, ...]
+    sum: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSample:
+    """One engine in a pod (a data-parallel pod holds several).
+
+    finished_total: completed requests by reason ('stop', 'length', 'abort', ...).
+    cached_prompt_tokens_total: prompt tokens served by the prefix cache.
+    max_num_seqs, max_num_batched_tokens: limits in force, read from the container's arguments.
+    nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
+    """
+
+    engine: str
+    gauges_age_seconds: float | None = None
+    counters_age_seconds: float | None = None
+    histograms_age_seconds: float | None = None
+
+    running: float | None = None
+    waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
+    kv_usage_ratio: float | None = None
+    kv_capacity_tokens: float | None = None
+    kv_block_tokens: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+    prompt_tokens_total: float | None = None
+    cached_prompt_tokens_total: float | None = None
+    generation_tokens_total: float | None = None
+    finished_total: Mapping[str, float] = field(default_factory=dict)
+    preempted_total: float | None = None
+    rejected_total: float | None = None
+
+    ttft_seconds: HistogramSample | None = None
+    inter_token_seconds: HistogramSample | None = None
+    time_per_output_token_seconds: HistogramSample | None = None
+    latency_seconds: HistogramSample | None = None
+    queue_seconds: HistogramSample | None = None
+    prompt_tokens: HistogramSample | None = None
+    output_tokens: HistogramSample | None = None
+    iteration_tokens: HistogramSample | None = None
+
+    nan_metrics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPUSample:
+    """One GPU of a pod, from DCGM. xid_error: last XID error code, 0 when there was none."""
+
+    gpu: str
+    age_seconds: float | None = None
+    utilization_ratio: float | None = None
+    memory_used_bytes: float | None = None
+    memory_free_bytes: float | None = None
+    power_watts: float | None = None
+    xid_error: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSample:
+    """One pod of the workload.
+
+    template_hash: of the pod template that made it (pod-template-hash or revision hash).
+    ready_after_seconds: time from creation to readiness, None while it never was ready.
+    scheduled_after_seconds: time from creation to scheduling.
+    """
+
+    name: str
+    template_hash: str | None = None
+    image: str | None = None
+    gpu_product: str | None = None
+    ready: bool = False
+    deleting: bool = False
+    age_seconds: float | None = None
+    scheduled_after_seconds: float | None = None
+    ready_after_seconds: float | None = None
+    ready_for_seconds: float | None = None
+    restarts: int = 0
+    unschedulable_reason: str | None = None
+    engines: tuple[EngineSample, ...] = ()
+    gpus: tuple[GPUSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySample:
+    """What a gateway in front of the workload counts, where one is read."""
+
+    age_seconds: float | None = None
+    requests_total: float | None = None
+    rejected_total: float | None = None
+    queued: float | None = None

@@ -1,0 +1,273 @@
+"""How fast replicas may change: `behavior`, with the semantics of the HorizontalPodAutoscaler.
+
+Two memories decide: the recommendations of the last window (stabilization) and the scale events
+of the last period (rate policies). Both come in and go out as `BehaviorState`.
+
+Source: Kubernetes v1.36 pkg/controller/podautoscaler/horizontal.go,
+normalizeDesiredReplicasWithBehaviors, stabilizeRecommendationWithBehaviors,
+convertDesiredReplicasWithBehaviorRate, storeScaleEvent.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from servingslo.reasons import Reason
+
+PERCENT = 100.0
+# Every step down must also pass the N-1 check over one cold start, so that the 300 s of the
+# HorizontalPodAutoscaler would only cost GPU-hours; one minute bridges the noise of single scrapes.
+DEFAULT_DOWN_WINDOW_SECONDS = 60
+
+
+class PolicyType(StrEnum):
+    """What the value of a rate policy counts."""
+
+    PODS = "Pods"
+    PERCENT = "Percent"
+
+
+class SelectPolicy(StrEnum):
+    """Which of several rate policies holds: the widest change, the narrowest, or no change."""
+
+    MAX = "Max"
+    MIN = "Min"
+    DISABLED = "Disabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPolicy:
+    """At most `value` pods, or percent of the replicas at its start, in any `period_seconds`."""
+
+    type: PolicyType
+    value: int
+    period_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRules:
+    """Rules of one direction. No policy at all means that the rate is not limited."""
+
+    stabilization_window_seconds: int = 0
+    policies: tuple[ScalingPolicy, ...] = ()
+    select_policy: SelectPolicy = SelectPolicy.MAX
+
+    @property
+    def longest_period_seconds(self) -> int:
+        """The longest period of any policy, seconds; 0 without policies."""
+        return max((policy.period_seconds for policy in self.policies), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behavior:
+    """Rules of both directions; by default no rate policies, and one minute before a step down."""
+
+    scale_up: ScalingRules = ScalingRules()
+    scale_down: ScalingRules = ScalingRules(
+        stabilization_window_seconds=DEFAULT_DOWN_WINDOW_SECONDS
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BehaviorState:
+    """Memory of one workload: (time in seconds, replicas) of each entry, plain data to be stored.
+
+    Bounded: recommendations hold at most one window and only those that can still decide; events
+    grow only while none is outdated, so at most one for each tick of the longest period.
+    """
+
+    recommendations: tuple[tuple[float, int], ...] = ()
+    scale_up_events: tuple[tuple[float, int], ...] = ()
+    scale_down_events: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BehaviorOutcome:
+    """The count that may be ordered, the count after stabilization alone, and what limited it.
+
+    limited_by: STABILIZED, SCALE_UP_POLICY, SCALE_DOWN_POLICY, MIN_REPLICAS_REACHED or
+    MAX_REPLICAS_REACHED, the last stage that changed the count; None when it is the desired one.
+    """
+
+    replicas: int
+    stabilized: int
+    limited_by: Reason | None
+
+
+def initial_state(*, replicas: int, now_seconds: float) -> BehaviorState:
+    """Memory of a workload just met: its present count is its one recommendation."""
+    return BehaviorState(recommendations=((now_seconds, replicas),))
+
+
+def normalize(  # noqa: PLR0913 - the arguments of the controller's own function
+    state: BehaviorState,
+    *,
+    behavior: Behavior,
+    current: int,
+    desired: int,
+    min_replicas: int,
+    max_replicas: int,
+    now_seconds: float,
+) -> tuple[BehaviorOutcome, BehaviorState]:
+    """The replica count that `behavior` allows now, and the memory with this recommendation in it.
+
+    The scale itself is not recorded: call `record_scale` once it has been written.
+    A current count outside [min_replicas, max_replicas] is brought inside at once, past all rates.
+    """
+    stabilized = _stabilize(state, behavior, current, desired, now_seconds)
+    rated, rate_limit = _limit_rate(state, behavior, current, stabilized, now_seconds)
+    replicas = max(min_replicas, min(rated, max_replicas))
+    limited_by: Reason | None = None
+    if replicas != rated and replicas != desired:
+        limited_by = (
+            Reason.MAX_REPLICAS_REACHED if replicas < rated else Reason.MIN_REPLICAS_REACHED
+        )
+    elif rated != stabilized and rated != desired:
+        limited_by = rate_limit
+    elif replicas != desired:
+        limited_by = Reason.STABILIZED
+    outcome = BehaviorOutcome(replicas=replicas, stabilized=stabilized, limited_by=limited_by)
+    recommendations = _remember(state.recommendations, behavior, desired, now_seconds)
+    return outcome, replace(state, recommendations=recommendations)
+
+
+def record_scale(
+    state: BehaviorState, *, behavior: Behavior, previous: int, new: int, now_seconds: float
+) -> BehaviorState:
+    """The memory after a scale from `previous` to `new` was written; the same if both agree."""
+    if new > previous:
+        events = _add_event(state.scale_up_events, behavior.scale_up, (now_seconds, new - previous))
+        return replace(state, scale_up_events=events)
+    if new < previous:
+        events = _add_event(
+            state.scale_down_events, behavior.scale_down, (now_seconds, previous - new)
+        )
+        return replace(state, scale_down_events=events)
+    return state
+
+
+def _stabilize(
+    state: BehaviorState, behavior: Behavior, current: int, desired: int, now_seconds: float
+) -> int:
+    """Current, moved only as far as every recommendation of the direction's window agrees with."""
+    up_window = behavior.scale_up.stabilization_window_seconds
+    down_window = behavior.scale_down.stabilization_window_seconds
+    recent_up = _younger(state.recommendations, up_window, now_seconds)
+    recent_down = _younger(state.recommendations, down_window, now_seconds)
+    lowest = min((desired, *recent_up))
+    highest = max((desired, *recent_down))
+    return min(max(current, lowest), highest)
+
+
+def _limit_rate(
+    state: BehaviorState, behavior: Behavior, current: int, wanted: int, now_seconds: float
+) -> tuple[int, Reason | None]:
+    """The count within the rate policies of its direction, and the name of that limit."""
+    if wanted > current:
+        starts = _period_starts(state, behavior.scale_up, current, now_seconds)
+        limit = _scale_up_limit(behavior.scale_up, current, starts)
+        return wanted if limit is None else min(wanted, max(limit, current)), (
+            Reason.SCALE_UP_POLICY
+        )
+    if wanted < current:
+        starts = _period_starts(state, behavior.scale_down, current, now_seconds)
+        limit = _scale_down_limit(behavior.scale_down, current, starts)
+        return wanted if limit is None else max(wanted, min(limit, current)), (
+            Reason.SCALE_DOWN_POLICY
+        )
+    return wanted, None
+
+
+def _period_starts(
+    state: BehaviorState, rules: ScalingRules, current: int, now_seconds: float
+) -> tuple[int, ...]:
+    """The replica count at the start of each policy's period: the events since are undone."""
+    return tuple(
+        current
+        - sum(_younger(state.scale_up_events, policy.period_seconds, now_seconds))
+        + sum(_younger(state.scale_down_events, policy.period_seconds, now_seconds))
+        for policy in rules.policies
+    )
+
+
+def _scale_up_limit(rules: ScalingRules, current: int, starts: tuple[int, ...]) -> int | None:
+    """The largest count allowed; None without a limit. Percent rounds up, or 1 could never grow."""
+    if rules.select_policy is SelectPolicy.DISABLED:
+        return current
+    proposals = [
+        start + policy.value
+        if policy.type is PolicyType.PODS
+        else math.ceil(start * (1 + policy.value / PERCENT))
+        for policy, start in zip(rules.policies, starts, strict=True)
+    ]
+    select = min if rules.select_policy is SelectPolicy.MIN else max
+    return select(proposals) if proposals else None
+
+
+def _scale_down_limit(rules: ScalingRules, current: int, starts: tuple[int, ...]) -> int | None:
+    """The least count allowed; None without a limit. Percent rounds towards zero."""
+    if rules.select_policy is SelectPolicy.DISABLED:
+        return current
+    proposals = [
+        start - policy.value
+        if policy.type is PolicyType.PODS
+        else int(start * (1 - policy.value / PERCENT))
+        for policy, start in zip(rules.policies, starts, strict=True)
+    ]
+    # The narrowest change leaves the most replicas.
+    select = max if rules.select_policy is SelectPolicy.MIN else min
+    return select(proposals) if proposals else None
+
+
+def _younger(
+    entries: Iterable[tuple[float, int]], age_seconds: float, now_seconds: float
+) -> tuple[int, ...]:
+    """Values younger than the age; an entry aged exactly that much no longer counts."""
+    return tuple(value for at, value in entries if now_seconds - at < age_seconds)
+
+
+def _remember(
+    recommendations: tuple[tuple[float, int], ...],
+    behavior: Behavior,
+    desired: int,
+    now_seconds: float,
+) -> tuple[tuple[float, int], ...]:
+    """The recommendations that can still decide, newest last.
+
+    An older one that is neither below nor above all newer ones can never again be the least or the
+    greatest of a window, so it is dropped: the answers are those of the full memory.
+    """
+    window = max(
+        behavior.scale_up.stabilization_window_seconds,
+        behavior.scale_down.stabilization_window_seconds,
+    )
+    kept = [(now_seconds, desired)] if window > 0 else []
+    lowest = highest = desired
+    for at, value in reversed(recommendations):
+        if now_seconds - at >= window:
+            continue
+        if not kept or value < lowest or value > highest:
+            kept.append((at, value))
+        lowest, highest = min(lowest, value), max(highest, value)
+    return tuple(reversed(kept))
+
+
+def _add_event(
+    events: tuple[tuple[float, int], ...], rules: ScalingRules, event: tuple[float, int]
+) -> tuple[tuple[float, int], ...]:
+    """The events with a new one in the place of the last outdated one, else at the end.
+
+    Only one outdated event gives way at a time, and the periods of the other direction do not keep
+    one alive, exactly as in the controller: both are visible where the two directions use
+    different periods.
+    """
+    now_seconds = event[0]
+    outdated = [
+        index
+        for index, (at, _) in enumerate(events)
+        if now_seconds - at >= rules.longest_period_seconds
+    ]
+    if not outdated:
+        return (*events, event)
+    return (*events[: outdated[-1]], event, *events[outdated[-1] + 1 :])

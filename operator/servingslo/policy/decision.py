@@ -1,0 +1,165 @@
+"""A decision as data. Conditions, events, the log line and metrics all derive from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from servingslo.models.service_time import ServiceLaw
+from servingslo.reasons import Action, Constraint, Reason
+
+StepValue = float | int | str | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionStep:
+    """One stage that looked at a knob: what it was before and after, why, from which numbers."""
+
+    stage: str
+    knob: str
+    before: StepValue
+    after: StepValue
+    reason: Reason
+    inputs: Mapping[str, StepValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintNeed:
+    """Replicas that one constraint alone asks for; None when no count is enough.
+
+    least_feasible: where no count is enough, the least value of the objective that could be met.
+    """
+
+    constraint: Constraint
+    replicas: int | None
+    least_feasible: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveOutlook:
+    """One objective beside its prediction (at the decided count) and its observation.
+
+    observed_seconds: the percentile over the recent window, from histograms.
+    share_low_ratio, share_high_ratio: requests within the threshold, an interval because the
+    threshold may lie between two bucket edges; None without traffic.
+    """
+
+    metric: str
+    percentile: float
+    threshold_seconds: float
+    predicted_seconds: float | None = None
+    observed_seconds: float | None = None
+    share_low_ratio: float | None = None
+    share_high_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountOutlook:
+    """What a replica count is predicted to give."""
+
+    replicas: int
+    utilization_ratio: float | None
+    kv_usage_ratio: float | None
+    meets_objectives: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandOutlook:
+    """Demand as measured and as expected when capacity ordered now would be ready."""
+
+    arrival_rate_per_second: float | None = None
+    forecast_rate_per_second: float | None = None
+    lead_seconds: float | None = None
+    backlog_requests: float | None = None
+    running_requests: float | None = None
+    waiting_requests: float | None = None
+    prompt_tokens_mean: float | None = None
+    output_tokens_mean: float | None = None
+    cached_ratio: float | None = None
+    kv_usage_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelUse:
+    """The service law the plan used, its error, and whether it was trusted.
+
+    relative_error: of out-of-sample predictions. source: 'fit', 'last-trusted', 'saturation' ...
+    """
+
+    trusted: bool
+    reason: Reason
+    source: str
+    law: ServiceLaw | None = None
+    relative_error: float | None = None
+    sample_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingDecision:
+    """Batch limits in force and recommended; apply says whether the pod template is patched."""
+
+    reason: Reason
+    apply: bool = False
+    container: str | None = None
+    current_max_num_seqs: int | None = None
+    recommended_max_num_seqs: int | None = None
+    current_max_num_batched_tokens: int | None = None
+    recommended_max_num_batched_tokens: int | None = None
+    replicas_saved: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionDecision:
+    """Admission bounds from ready replicas; queue_limit counts waiting requests per replica."""
+
+    reason: Reason
+    admitted_rate_per_second: float | None = None
+    queue_limit: int | None = None
+    shed_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """Counts as observed when the decision was made."""
+
+    current: int | None
+    ready: int
+    pending: int
+    excluded: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Everything one tick decided for one workload.
+
+    replicas_before: the count the plan started from (the test of the write). replicas_after: the
+    count to set; equal on hold; None when the target's count is unknown.
+    recommended_replicas: what the planner wants before guards that only limit acting (mode,
+    ownership); equal to replicas_after in mode Auto.
+    apply_replicas: whether the write may happen (mode Auto, no kill switch, no conflict, a change).
+    needs: each constraint's own requirement, at the demand planned for.
+    limited_by: the guard that kept the planner from its wish, None when none did.
+    metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
+    """
+
+    time_seconds: float
+    namespace: str
+    name: str
+    action: Action
+    reason: Reason
+    replicas_before: int | None
+    replicas_after: int | None
+    recommended_replicas: int | None
+    apply_replicas: bool
+    replicas: ReplicaView
+    binding: Constraint | None = None
+    limited_by: Reason | None = None
+    needs: tuple[ConstraintNeed, ...] = ()
+    steps: tuple[DecisionStep, ...] = ()
+    demand: DemandOutlook = DemandOutlook()
+    objectives: tuple[ObjectiveOutlook, ...] = ()
+    outlook: tuple[CountOutlook, ...] = ()
+    model: ModelUse
+    batching: BatchingDecision
+    admission: AdmissionDecision
+    metrics: Reason = Reason.METRICS_FRESH
+    metrics_age_seconds: float | None = None
+    detail: str = ""

@@ -1,0 +1,169 @@
+"""What a plan is made from: the observation, the tenant's targets, the administrator's limits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from servingslo.estimation.sample import GatewaySample, PodSample
+from servingslo.models.latency import Objective
+from servingslo.policy.behavior import Behavior
+from servingslo.reasons import Reason
+
+OBSERVATION_SCHEMA_VERSION = 1
+
+
+class Mode(StrEnum):
+    """What the operator may do with its decisions."""
+
+    AUTO = "Auto"
+    RECOMMEND = "Recommend"
+    PAUSED = "Paused"
+
+
+class BatchingMode(StrEnum):
+    """What the operator may do with batch limits."""
+
+    OFF = "Off"
+    RECOMMEND = "Recommend"
+    AUTO = "Auto"
+
+
+class AdmissionMode(StrEnum):
+    """What the operator may do with admission limits."""
+
+    OFF = "Off"
+    RECOMMEND = "Recommend"
+
+
+class FallbackBehavior(StrEnum):
+    """What happens while metrics stay away."""
+
+    HOLD = "Hold"
+    FLOOR = "Floor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleTarget:
+    """The workload that is scaled, in the resource's own namespace."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTargets:
+    """Bounds on the replica count, and how many failed replicas the objectives must survive."""
+
+    minimum: int = 1
+    maximum: int | None = None
+    tolerated_failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVCacheModel:
+    """Geometry of the KV cache, for engines that report no capacity. Sizes in bytes."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    bytes_per_element: int
+    weights_bytes: float
+    workspace_bytes: float
+    gpu_memory_bytes: float
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingTargets:
+    """What may be done with batch limits; container None means the only or first one."""
+
+    mode: BatchingMode = BatchingMode.RECOMMEND
+    container: str | None = None
+    min_sequences: int = 1
+    max_sequences: int | None = None
+    min_interval_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackTargets:
+    """What to do when metrics stay away longer than stale_after_seconds."""
+
+    behavior: FallbackBehavior = FallbackBehavior.HOLD
+    replicas: int | None = None
+    stale_after_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
+
+    cold_start_seconds: None means measured from the workload's own pods.
+    """
+
+    target: ScaleTarget
+    objectives: tuple[Objective, ...]
+    runtime: str = "vllm"
+    mode: Mode = Mode.AUTO
+    replicas: ReplicaTargets = ReplicaTargets()
+    utilization_target_ratio: float = 0.85
+    kv_cache_target_ratio: float = 0.9
+    kv_cache_model: KVCacheModel | None = None
+    behavior: Behavior = Behavior()
+    cold_start_seconds: float | None = None
+    batching: BatchingTargets = BatchingTargets()
+    admission_mode: AdmissionMode = AdmissionMode.OFF
+    fallback: FallbackTargets = FallbackTargets()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The administrator's bounds over all resources.
+
+    recommend_only: the kill switch. batching_apply_enabled: pod templates may be patched.
+    max_replicas, max_step: largest count and largest change in one decision; None is unbounded.
+    """
+
+    recommend_only: bool = False
+    batching_apply_enabled: bool = False
+    max_replicas: int | None = None
+    max_step: int | None = None
+    tick_seconds: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalProblem:
+    """Something that stands between the planner and the truth; the planner holds on it.
+
+    reason: METRICS_*, PROMETHEUS_UNAVAILABLE, TARGET_*, SCALER_CONFLICT, TARGET_CONFLICT,
+    PERMISSION_DENIED or CLUSTER_UNAVAILABLE. detail: names and numbers for people.
+    """
+
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One control tick of one workload, raw enough that nothing is decided in the reader.
+
+    desired_replicas: of the target's /scale spec. current_replicas: of its /scale status.
+    problems: what could not be read, or who else owns the field.
+    batching_change_refused: why batching arguments cannot be patched, where the reader knows.
+    """
+
+    schema_version: int = OBSERVATION_SCHEMA_VERSION
+    time_seconds: float
+    namespace: str
+    name: str
+    uid: str = ""
+    generation: int = 0
+    desired_replicas: int | None = None
+    current_replicas: int | None = None
+    rollout_in_progress: bool = False
+    last_rollout_seconds: float | None = None
+    pods: tuple[PodSample, ...] = ()
+    gateway: GatewaySample | None = None
+    problems: tuple[SignalProblem, ...] = ()
+    batching_change_refused: SignalProblem | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)

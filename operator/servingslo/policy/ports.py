@@ -1,0 +1,105 @@
+"""What the controller needs from the outside world, as protocols that adapters implement."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from servingslo.estimation.sample import EngineSample, GPUSample, PodSample
+from servingslo.policy.inputs import ScaleTarget, SignalProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodMetrics:
+    """What Prometheus knows of one pod; limits in force are not among it."""
+
+    engines: tuple[EngineSample, ...] = ()
+    gpus: tuple[GPUSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetrics:
+    """One reading of the whole cluster's engines, by (namespace, pod).
+
+    problem: why the reading is unusable or partial; None when all queries were answered in full.
+    """
+
+    pods: Mapping[tuple[str, str], PodMetrics] = field(default_factory=dict)
+    problem: SignalProblem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineArguments:
+    """Batch limits found in a container's arguments; None where the flag is not given."""
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadView:
+    """The target and its pods as Kubernetes knows them; pods carry no engines yet.
+
+    arguments: by pod name. problems: what could not be read, or who else owns the replica count.
+    batching_change_refused: why the template's arguments cannot be patched, None when they can.
+    last_rollout_seconds: time of the newest change of the pod template, where known.
+    """
+
+    target: ScaleTarget
+    desired_replicas: int | None = None
+    current_replicas: int | None = None
+    rollout_in_progress: bool = False
+    last_rollout_seconds: float | None = None
+    pods: tuple[PodSample, ...] = ()
+    arguments: Mapping[str, EngineArguments] = field(default_factory=dict)
+    problems: tuple[SignalProblem, ...] = ()
+    batching_change_refused: SignalProblem | None = None
+
+
+class Clock(Protocol):
+    """Reads the wall clock; virtual in the simulator."""
+
+    def now_seconds(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+
+class MetricsSource(Protocol):
+    """Reads all engines of the cluster at once."""
+
+    async def read(self) -> ClusterMetrics:
+        """Never raises for trouble with Prometheus: the trouble is the answer's problem."""
+        ...
+
+
+class WorkloadSource(Protocol):
+    """Reads one target and its pods."""
+
+    async def read(
+        self, namespace: str, target: ScaleTarget, container: str | None
+    ) -> WorkloadView:
+        """Never raises for an absent or unreadable target: that is among the view's problems."""
+        ...
+
+
+class ReplicaWriter(Protocol):
+    """Writes a replica count through /scale."""
+
+    async def scale(self, namespace: str, target: ScaleTarget, before: int, after: int) -> None:
+        """Set the count if it still is `before`.
+
+        Raises: WriteConflictError when it is not; ClusterError otherwise.
+        """
+        ...
+
+
+class BatchingWriter(Protocol):
+    """Writes batch limits into the pod template."""
+
+    async def apply(
+        self, namespace: str, target: ScaleTarget, container: str | None, arguments: EngineArguments
+    ) -> None:
+        """Patch the container's arguments under a resourceVersion precondition.
+
+        Raises: WriteConflictError when the object changed; ClusterError otherwise.
+        """
+        ...

@@ -1,0 +1,137 @@
+"""Actions and reasons: the only home of reason strings. They are stable API once released."""
+
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    """What a decision does to the replica count."""
+
+    SCALE_UP = "scale-up"
+    SCALE_DOWN = "scale-down"
+    HOLD = "hold"
+
+
+class Constraint(StrEnum):
+    """What can ask for replicas; the largest need binds."""
+
+    UTILIZATION = "utilization"
+    KV_CACHE = "kv-cache"
+    TTFT = "ttft"
+    TPOT = "tpot"
+    LATENCY = "latency"
+    QUEUE_TIME = "queue-time"
+    BACKLOG = "backlog"
+    SATURATION = "saturation"
+    MIN_REPLICAS = "min-replicas"
+
+
+class Reason(StrEnum):
+    """Why: of decisions, of their steps, of conditions and of events."""
+
+    # What binds
+    UTILIZATION_BOUND = "UtilizationBound"
+    KV_CACHE_BOUND = "KVCacheBound"
+    TTFT_BOUND = "TTFTBound"
+    TPOT_BOUND = "TPOTBound"
+    LATENCY_BOUND = "LatencyBound"
+    QUEUE_TIME_BOUND = "QueueTimeBound"
+    BACKLOG_BOUND = "BacklogBound"
+    SATURATION_BOUND = "SaturationBound"
+    TOLERATED_FAILURES = "ToleratedFailures"
+    IDLE = "Idle"
+    DEMAND_MET = "DemandMet"
+    INFEASIBLE_OBJECTIVE = "InfeasibleObjective"
+
+    # Bounds and guards
+    MIN_REPLICAS_REACHED = "MinReplicasReached"
+    MAX_REPLICAS_REACHED = "MaxReplicasReached"
+    ADMINISTRATOR_LIMIT = "AdministratorLimit"
+    GPU_QUOTA_REACHED = "GPUQuotaReached"
+    SCALE_UP_POLICY = "ScaleUpPolicy"
+    SCALE_DOWN_POLICY = "ScaleDownPolicy"
+    STABILIZED = "Stabilized"
+    STEP_DOWN_UNSAFE = "StepDownUnsafe"
+    PENDING_PODS = "PendingPods"
+    UNSCHEDULABLE_PODS = "UnschedulablePods"
+    ROLLOUT_IN_PROGRESS = "RolloutInProgress"
+    WARMING_UP = "WarmingUp"
+    UNRELIABLE_PODS = "UnreliablePods"
+
+    # Signals
+    METRICS_FRESH = "MetricsFresh"
+    METRICS_STALE = "MetricsStale"
+    METRICS_MISSING = "MetricsMissing"
+    METRICS_PARTIAL = "MetricsPartial"
+    METRICS_NOT_A_NUMBER = "MetricsNotANumber"
+    PROMETHEUS_UNAVAILABLE = "PrometheusUnavailable"
+    FALLBACK_FLOOR = "FallbackFloor"
+
+    # Model
+    MODEL_TRUSTED = "ModelTrusted"
+    MODEL_LEARNING = "ModelLearning"
+    MODEL_DOES_NOT_PREDICT = "ModelDoesNotPredict"
+    MODEL_NOT_IDENTIFIABLE = "ModelNotIdentifiable"
+    CAPACITY_UNKNOWN = "CapacityUnknown"
+    LIMITS_UNKNOWN = "LimitsUnknown"
+    CONFIGURATION_CHANGED = "ConfigurationChanged"
+
+    # Ownership and mode
+    SCALER_CONFLICT = "ScalerConflict"
+    TARGET_CONFLICT = "TargetConflict"
+    SCALED_TO_ZERO_BY_USER = "ScaledToZeroByUser"
+    REPLICAS_CHANGED_BY_USER = "ReplicasChangedByUser"
+    RECOMMEND_ONLY = "RecommendOnly"
+    PAUSED = "Paused"
+    KILL_SWITCH = "KillSwitch"
+
+    # Resource and target
+    READY = "Ready"
+    INVALID_SPEC = "InvalidSpec"
+    TARGET_NOT_FOUND = "TargetNotFound"
+    TARGET_NOT_SCALABLE = "TargetNotScalable"
+    TARGET_NOT_READABLE = "TargetNotReadable"
+    PERMISSION_DENIED = "PermissionDenied"
+    CLUSTER_UNAVAILABLE = "ClusterUnavailable"
+    INTERNAL_ERROR = "InternalError"
+
+    # Writes
+    SCALED = "Scaled"
+    WRITE_CONFLICT = "WriteConflict"
+    WRITE_FAILED = "WriteFailed"
+    NOT_LIMITED = "NotLimited"
+
+    # Objectives
+    WITHIN_OBJECTIVES = "WithinObjectives"
+    OBJECTIVES_MISSED = "ObjectivesMissed"
+    BELOW_BUCKET_RESOLUTION = "BelowBucketResolution"
+    NO_TRAFFIC = "NoTraffic"
+
+    # Batching
+    BATCHING_IN_SYNC = "BatchingInSync"
+    BATCHING_OFF = "BatchingOff"
+    BATCHING_RECOMMENDED = "BatchingRecommended"
+    BATCHING_CHANGED = "BatchingChanged"
+    BATCHING_TOO_SOON = "BatchingTooSoon"
+    BATCHING_GAIN_TOO_SMALL = "BatchingGainTooSmall"
+    NOT_PERMITTED = "NotPermitted"
+    KIND_NOT_SUPPORTED = "KindNotSupported"
+    ARGUMENTS_NOT_UNDERSTOOD = "ArgumentsNotUnderstood"
+    CONTAINER_NOT_FOUND = "ContainerNotFound"
+
+    # Admission
+    ADMISSION_OFF = "AdmissionOff"
+    ADMISSION_RECOMMENDED = "AdmissionRecommended"
+    ADMISSION_UNKNOWN = "AdmissionUnknown"
+
+
+BOUND_REASON = {
+    Constraint.UTILIZATION: Reason.UTILIZATION_BOUND,
+    Constraint.KV_CACHE: Reason.KV_CACHE_BOUND,
+    Constraint.TTFT: Reason.TTFT_BOUND,
+    Constraint.TPOT: Reason.TPOT_BOUND,
+    Constraint.LATENCY: Reason.LATENCY_BOUND,
+    Constraint.QUEUE_TIME: Reason.QUEUE_TIME_BOUND,
+    Constraint.BACKLOG: Reason.BACKLOG_BOUND,
+    Constraint.SATURATION: Reason.SATURATION_BOUND,
+    Constraint.MIN_REPLICAS: Reason.MIN_REPLICAS_REACHED,
+}
