@@ -119,13 +119,15 @@ def normalize(  # noqa: PLR0913 - the arguments of the controller's own function
     rated, rate_limit = _limit_rate(state, behavior, current, stabilized, now_seconds)
     replicas = max(min_replicas, min(rated, max_replicas))
     limited_by: Reason | None = None
-    if replicas != rated and replicas != desired:
+    if replicas == desired:
+        limited_by = None
+    elif replicas != rated:
         limited_by = (
             Reason.MAX_REPLICAS_REACHED if replicas < rated else Reason.MIN_REPLICAS_REACHED
         )
-    elif rated != stabilized and rated != desired:
+    elif rated != stabilized:
         limited_by = rate_limit
-    elif replicas != desired:
+    else:
         limited_by = Reason.STABILIZED
     outcome = BehaviorOutcome(replicas=replicas, stabilized=stabilized, limited_by=limited_by)
     recommendations = _remember(state.recommendations, behavior, desired, now_seconds)
