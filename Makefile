@@ -1,0 +1,69 @@
+# One line for each target in `make help` comes from the comment behind its name.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MINUTES ?= 6
+TRACE ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup rig demo test check lint types layers unit integration validate bench golden crd lock image-check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## the development environment in .venv, pinned by hash
+
+$(VENV)/.installed: requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+rig: setup ## build the control plane, Prometheus, KWOK and Helm once (about ten minutes), into the user's cache
+	$(BIN)/python -m servingslo.rig.build
+
+demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change
+	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE))
+
+test: rig ## every test, on the real control plane and Prometheus of the rig
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types layers unit ## ruff, mypy, import-linter, unit, property and golden tests
+
+lint: setup ## ruff and the Dockerfile's linter
+	$(BIN)/ruff check operator tests
+	$(BIN)/ruff format --check operator tests
+	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this machine; Dockerfile not linted"; fi
+
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+layers: setup ## import-linter: the layers and the purity of the core
+	$(BIN)/lint-imports
+
+unit: setup ## tests that need no rig
+	$(BIN)/python -m pytest tests/unit tests/property tests/golden $(PYTEST_ARGS)
+
+integration: rig ## tests on the rig
+	$(BIN)/python -m pytest tests/integration tests/e2e $(PYTEST_ARGS)
+
+validate: setup ## the models beside an independent simulation (30 minutes)
+	$(BIN)/python -m tests.validation.run
+
+bench: setup ## what a prediction and a plan cost
+	$(BIN)/python -m tests.benchmarks.run
+
+golden: setup ## rewrite the golden files; review the difference
+	$(BIN)/python -m pytest tests/golden --refresh-golden $(PYTEST_ARGS)
+
+crd: setup ## generate crds/ and the chart's copy from the pydantic models
+	$(BIN)/python -m servingslo.api.crd
+
+lock: setup ## pin the dependencies again
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements-dev.lock
+
+clean: ## remove what was made in this checkout; the rig's binaries stay in the user's cache
+	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache operator/*.egg-info
