@@ -1,0 +1,50 @@
+{{- define "servingslo.name" -}}
+{{- if contains "servingslo-operator" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-servingslo-operator" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+{{- define "servingslo.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "servingslo.name" .) }}
+{{- end }}
+{{- define "servingslo.selector" -}}
+app.kubernetes.io/name: servingslo-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+{{- define "servingslo.labels" -}}
+{{ include "servingslo.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+{{- define "servingslo.arguments" -}}
+- run
+- --prometheus-url={{ .Values.prometheus.url }}
+- --prometheus-timeout-seconds={{ .Values.prometheus.timeoutSeconds }}
+- --prometheus-namespace-label={{ .Values.prometheus.labels.namespace }}
+- --prometheus-pod-label={{ .Values.prometheus.labels.pod }}
+{{- with .Values.prometheus.tenant }}
+- --prometheus-tenant={{ . }}
+{{- end }}
+{{- if .Values.prometheus.bearerTokenSecret }}
+- --prometheus-bearer-token-file=/var/run/prometheus/token/token
+{{- end }}
+{{- if .Values.prometheus.basicAuthSecret }}
+- --prometheus-username-file=/var/run/prometheus/basic/username
+- --prometheus-password-file=/var/run/prometheus/basic/password
+{{- end }}
+{{- if .Values.prometheus.caConfigMap }}
+- --prometheus-ca-file=/var/run/prometheus/ca/ca.crt
+{{- end }}
+- --tick-seconds={{ .Values.tickSeconds }}
+- --mode={{ .Values.mode }}
+- --batching-apply={{ .Values.batching.apply.enabled }}
+{{- with .Values.limits.maxReplicas }}
+- --max-replicas={{ . }}
+{{- end }}
+{{- with .Values.limits.maxStep }}
+- --max-step={{ . }}
+{{- end }}
+{{- range .Values.watchNamespaces }}
+- --namespace={{ . }}
+{{- end }}
+- --health-host=0.0.0.0
+- --health-port=8080
+{{- end }}
