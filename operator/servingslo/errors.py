@@ -65,3 +65,7 @@ class InvalidObjectError(ClusterError):
 
 class RigError(ServingSLOError):
     """The rig could not be built or started."""
+
+
+class ArgumentsNotUnderstoodError(ServingSLOError):
+    """A container's arguments cannot be changed without guessing; the message says why."""

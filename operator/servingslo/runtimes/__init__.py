@@ -1,0 +1,1 @@
+"""What each runtime calls its metrics and its knobs, as data; an explicit catalogue."""

@@ -1,0 +1,213 @@
+"""Batch limits in a container's command line: read them, and change them where that is safe.
+
+A container runs `command + args`. A limit is given as `--flag=value` or `--flag value`, the last
+one wins. Inside a shell command (`sh -c "vllm serve … --max-num-seqs 64"`) a limit is read when
+there is only one way to read it, and never changed: rewriting a script is guessing.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
+from servingslo.runtimes.profile import Knob, RuntimeProfile
+
+_SHELLS = frozenset({"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"})
+_SHELL_COMMAND_OPTION = re.compile(r"^-[a-z]*c[a-z]*$")
+_SHELL_OPTION_WITH_VALUE = re.compile(r"^[-+][a-z]*[oO]$")
+_PLAIN_INTEGER = re.compile(r"^\d+$")
+# Source: human_readable_int of vLLM's arg_utils: lower case is decimal, upper case is binary.
+_HUMAN_READABLE = re.compile(r"^(\d+(?:\.\d+)?)([kmgKMG])$")
+_MULTIPLIER = {
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchArguments:
+    """Batch limits found in a command line; None where not given or not readable.
+
+    change_refused: why the limits cannot be changed there, empty when they can.
+    """
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    change_refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerArguments:
+    """A container's command and args, as Kubernetes has them; both may be empty."""
+
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Occurrence:
+    """A flag in an argv. value: its text; value_index: the element that holds it."""
+
+    text: str
+    value_index: int
+    joined: bool
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was found of one knob, and what is wrong with it."""
+
+    found: list[_Occurrence] = field(default_factory=list)
+    problem: str = ""
+
+
+def parse_batch_arguments(
+    command: Sequence[str] | None, args: Sequence[str] | None, profile: RuntimeProfile
+) -> BatchArguments:
+    """The batch limits in force for a container started with this command and these args."""
+    argv = [*(command or ()), *(args or ())]
+    script = _shell_script(argv)
+    words = argv if script is None else _script_words(script)
+    refused = _refusal(command, args, script)
+    values: dict[str, int | None] = {}
+    for knob in profile.knobs:
+        reading = _find(words, knob, profile)
+        if script is not None and len(reading.found) > 1:
+            reading.problem = f"{knob.flag} is given {len(reading.found)} times in a shell command"
+        value = None if reading.problem else _last_value(reading, knob)
+        if not reading.problem and reading.found and value is None:
+            reading.problem = (
+                f"{knob.flag}: {reading.found[-1].text!r} is not allowed; allowed: integers ≥ 1"
+            )
+        values[knob.field] = value
+        refused = refused or reading.problem
+    return BatchArguments(
+        max_num_seqs=values.get("max_num_seqs"),
+        max_num_batched_tokens=values.get("max_num_batched_tokens"),
+        change_refused=refused,
+    )
+
+
+def replace_batch_arguments(
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    wanted: BatchArguments,
+    profile: RuntimeProfile,
+) -> ContainerArguments:
+    """The same command line with the wanted limits; a limit of None stays as it is.
+
+    A flag that is there keeps its place and its form, and only its last occurrence changes; one
+    that is absent is appended to args. Everything else is returned as it came.
+    Raises: ArgumentsNotUnderstoodError when the command line cannot be changed without guessing;
+    InvalidInputError when a wanted limit is below 1.
+    """
+    current = parse_batch_arguments(command, args, profile)
+    if current.change_refused:
+        raise ArgumentsNotUnderstoodError(current.change_refused)
+    command_length = len(command or ())
+    argv = [*(command or ()), *(args or ())]
+    for knob in profile.knobs:
+        value: int | None = getattr(wanted, knob.field)
+        if value is None:
+            continue
+        if value < 1:
+            raise InvalidInputError(knob.field, value, "integers ≥ 1")
+        found = _find(argv, knob, profile).found
+        if not found:
+            argv.append(f"{knob.flag}={value}")
+            continue
+        last = found[-1]
+        flag = argv[last.value_index].partition("=")[0]
+        argv[last.value_index] = f"{flag}={value}" if last.joined else str(value)
+    return ContainerArguments(
+        command=tuple(argv[:command_length]), args=tuple(argv[command_length:])
+    )
+
+
+def _refusal(command: Sequence[str] | None, args: Sequence[str] | None, script: str | None) -> str:
+    if script is not None:
+        return "the container runs a shell command; give the flags in args of their own"
+    if not command and not args:
+        return "the container has neither command nor args, so those of the image are unknown"
+    if _is_shell([*(command or ()), *(args or ())][0]):
+        return "the container runs a shell script; whether it passes its arguments on is unknown"
+    return ""
+
+
+def _shell_script(argv: Sequence[str]) -> str | None:
+    """The script of the first `sh -c script` in an argv, None when there is none."""
+    words = iter(argv)
+    shell_seen = False
+    for word in words:
+        if _is_shell(word):
+            shell_seen = True
+        elif shell_seen and _SHELL_COMMAND_OPTION.match(word):
+            return next(words, "")
+        elif shell_seen and _SHELL_OPTION_WITH_VALUE.match(word):
+            next(words, None)
+        elif shell_seen and not word.startswith("-"):
+            return None
+    return None
+
+
+def _is_shell(word: str) -> bool:
+    return PurePosixPath(word).name in _SHELLS
+
+
+def _script_words(script: str) -> list[str]:
+    """Words of a shell script; empty when it cannot be split. Operators become words."""
+    lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    try:
+        return list(lexer)
+    except ValueError:
+        return []
+
+
+def _find(argv: Sequence[str], knob: Knob, profile: RuntimeProfile) -> _Reading:
+    reading = _Reading()
+    for position, word in enumerate(argv):
+        name, joined, text = word.partition("=")
+        if not name.startswith("--"):
+            continue
+        if profile.underscores_in_flags:
+            name = name.replace("_", "-")
+        if name != knob.flag:
+            if _abbreviates(name, knob, profile):
+                reading.problem = f"{word!r} may abbreviate {knob.flag}; write the flag in full"
+            continue
+        if joined:
+            reading.found.append(_Occurrence(text, position, joined=True))
+        elif position + 1 < len(argv) and not argv[position + 1].startswith("--"):
+            reading.found.append(_Occurrence(argv[position + 1], position + 1, joined=False))
+        else:
+            reading.problem = f"{word!r} has no value"
+    return reading
+
+
+def _abbreviates(name: str, knob: Knob, profile: RuntimeProfile) -> bool:
+    """Whether argparse may read it as the knob: it takes an unambiguous prefix of a flag."""
+    fitting = [other for other in profile.knobs if other.flag.startswith(name)]
+    return name != "--" and fitting == [knob]
+
+
+def _last_value(reading: _Reading, knob: Knob) -> int | None:
+    if not reading.found:
+        return None
+    text = reading.found[-1].text
+    if _PLAIN_INTEGER.match(text):
+        return int(text) or None
+    human = _HUMAN_READABLE.match(text) if knob.human_readable else None
+    if human is None:
+        return None
+    number, unit = human.groups()
+    if unit.isupper() and "." in number:
+        return None
+    return round(float(number) * _MULTIPLIER[unit]) or None

@@ -1,0 +1,18 @@
+"""The runtimes that are known; an explicit list, open to more, never a default."""
+
+from servingslo.errors import UnknownRuntimeError
+from servingslo.runtimes.profile import RuntimeProfile
+from servingslo.runtimes.vllm import VLLM
+
+CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM,)
+
+
+def profile(name: str) -> RuntimeProfile:
+    """The profile of a runtime, by its name in a ServingSLO's `runtime` field.
+
+    Raises: UnknownRuntimeError when no profile has the name.
+    """
+    for known in CATALOGUE:
+        if known.name == name:
+            return known
+    raise UnknownRuntimeError("runtime", name, ", ".join(runtime.name for runtime in CATALOGUE))

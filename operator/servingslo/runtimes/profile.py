@@ -1,0 +1,97 @@
+"""The shape of a runtime profile: where each measured field and each batch limit is found."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MetricKind(StrEnum):
+    """How samples of one engine that differ in other labels are put together.
+
+    GAUGE: the largest is taken, for an engine has one value. COUNTER and HISTOGRAM: summed.
+    """
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNames:
+    """Where one field of an EngineSample is found.
+
+    field: of EngineSample. names: as Prometheus stores them, newest first; the first one that an
+    engine exports is used. Of a histogram the base name, without _bucket, _sum and _count.
+    by_labels: labels that split the field into a mapping, newest first; empty when it is a number.
+    """
+
+    field: str
+    kind: MetricKind
+    names: tuple[str, ...]
+    by_labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityLabels:
+    """Labels of an info metric that tell the size of the KV cache; their values are text.
+
+    tokens: the capacity itself, where the runtime says it. block_tokens and blocks: their product
+    is the capacity otherwise; it is wrong for models whose layers share no block size, so tokens
+    comes first.
+    """
+
+    metric: str
+    tokens: str
+    block_tokens: str
+    blocks: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A batch limit that is set on the command line.
+
+    field: of BatchArguments. flag: its spelling with dashes; underscores mean the same where the
+    profile says so. live: it can be changed without a restart. human_readable: values such as 8k
+    (8,000) and 8K (8,192) are understood.
+    """
+
+    field: str
+    flag: str
+    live: bool = False
+    human_readable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeProfile:
+    """Everything this package knows of one runtime.
+
+    engine_label: tells the engines of one pod apart. age_fields: for each kind, the field whose
+    samples tell the age of all fields of that kind; engines export them on one page.
+    """
+
+    name: str
+    engine_label: str
+    metrics: tuple[MetricNames, ...]
+    age_fields: tuple[tuple[MetricKind, str], ...]
+    capacity: CapacityLabels | None
+    knobs: tuple[Knob, ...]
+    underscores_in_flags: bool
+
+    def of_kind(self, kind: MetricKind) -> tuple[MetricNames, ...]:
+        """The metrics of one kind, in the profile's order."""
+        return tuple(metric for metric in self.metrics if metric.kind is kind)
+
+    def metric(self, field: str) -> MetricNames:
+        """Where a field is found. Raises: KeyError when the profile does not have the field."""
+        for metric in self.metrics:
+            if metric.field == field:
+                return metric
+        raise KeyError(field)
+
+    def age_metric(self, kind: MetricKind) -> MetricNames:
+        """The metric whose samples tell the age of a kind."""
+        return self.metric(dict(self.age_fields)[kind])
+
+    def split_labels(self, kind: MetricKind) -> tuple[str, ...]:
+        """All labels that split fields of a kind, each once."""
+        labels = (label for metric in self.of_kind(kind) for label in metric.by_labels)
+        return tuple(dict.fromkeys(labels))

@@ -1,0 +1,91 @@
+"""vLLM (V1 engine).
+
+Source: a capture of vLLM 0.32.0 under load (tests/golden/data/vllm_0.32.0_metrics.txt) for the
+first name of each metric; vllm/v1/metrics/loggers.py and docs.vllm.ai (usage/metrics) of 0.8 to
+0.11 for the older ones. gpu_cache_usage_perc and gpu_prefix_cache_hits were renamed by
+vllm-project/vllm#18354 and removed by #29330; time_per_output_token_seconds was renamed to
+inter_token_latency_seconds by #24110. Every counter also has a _created series, the time of its
+first increment; it is never read.
+"""
+
+from servingslo.runtimes.profile import (
+    CapacityLabels,
+    Knob,
+    MetricKind,
+    MetricNames,
+    RuntimeProfile,
+)
+
+
+def _gauge(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
+    return MetricNames(field=field, kind=MetricKind.GAUGE, names=names, by_labels=by_labels)
+
+
+def _counter(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
+    return MetricNames(field=field, kind=MetricKind.COUNTER, names=names, by_labels=by_labels)
+
+
+def _histogram(field: str, *names: str) -> MetricNames:
+    return MetricNames(field=field, kind=MetricKind.HISTOGRAM, names=names)
+
+
+VLLM = RuntimeProfile(
+    name="vllm",
+    engine_label="engine",
+    metrics=(
+        _gauge("running", "vllm:num_requests_running"),
+        _gauge("waiting", "vllm:num_requests_waiting"),
+        _gauge("waiting_by_reason", "vllm:num_requests_waiting_by_reason", by_labels=("reason",)),
+        _gauge("kv_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        _counter("prompt_tokens_total", "vllm:prompt_tokens_total"),
+        _counter(
+            "cached_prompt_tokens_total",
+            "vllm:prompt_tokens_cached_total",
+            "vllm:prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hits_total",
+        ),
+        _counter("generation_tokens_total", "vllm:generation_tokens_total"),
+        # The simulator of llm-d spells the label finish_reason.
+        _counter(
+            "finished_total",
+            "vllm:request_success_total",
+            by_labels=("finished_reason", "finish_reason"),
+        ),
+        _counter("preempted_total", "vllm:num_preemptions_total"),
+        # Counted by the API server, so it carries no engine label: it belongs to the whole pod.
+        _counter("rejected_total", "vllm:admission_rejections_total"),
+        _histogram("ttft_seconds", "vllm:time_to_first_token_seconds"),
+        _histogram(
+            "inter_token_seconds",
+            "vllm:inter_token_latency_seconds",
+            "vllm:time_per_output_token_seconds",
+        ),
+        _histogram("time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"),
+        _histogram("latency_seconds", "vllm:e2e_request_latency_seconds"),
+        _histogram("queue_seconds", "vllm:request_queue_time_seconds"),
+        _histogram("prompt_tokens", "vllm:request_prompt_tokens"),
+        _histogram("output_tokens", "vllm:request_generation_tokens"),
+        # A histogram in spite of its name: its _count counts engine steps.
+        _histogram("iteration_tokens", "vllm:iteration_tokens_total"),
+    ),
+    age_fields=(
+        (MetricKind.GAUGE, "running"),
+        (MetricKind.COUNTER, "generation_tokens_total"),
+        (MetricKind.HISTOGRAM, "ttft_seconds"),
+    ),
+    # In the capture 2,048 blocks of 128 tokens and kv_cache_size_tokens="262144"; it carries no
+    # model_name, so it is joined by pod.
+    capacity=CapacityLabels(
+        metric="vllm:cache_config_info",
+        tokens="kv_cache_size_tokens",
+        block_tokens="block_size",
+        blocks="num_gpu_blocks",
+    ),
+    # Source: vllm/engine/arg_utils.py; both need a restart. Defaults depend on the card, so an
+    # absent flag is unknown. FlexibleArgumentParser reads _ in a flag as -.
+    knobs=(
+        Knob(field="max_num_seqs", flag="--max-num-seqs"),
+        Knob(field="max_num_batched_tokens", flag="--max-num-batched-tokens", human_readable=True),
+    ),
+    underscores_in_flags=True,
+)

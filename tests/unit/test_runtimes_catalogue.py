@@ -1,0 +1,58 @@
+"""The catalogue of runtimes, held against the fields it must fill and a real metrics page."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from servingslo.errors import UnknownRuntimeError
+from servingslo.estimation.sample import EngineSample
+from servingslo.runtimes.arguments import BatchArguments
+from servingslo.runtimes.catalogue import CATALOGUE, profile
+from servingslo.runtimes.profile import MetricKind
+
+CAPTURE = Path(__file__).parents[1] / "golden" / "data" / "vllm_0.32.0_metrics.txt"
+_ONE_SERIES = {MetricKind.GAUGE: "", MetricKind.COUNTER: "", MetricKind.HISTOGRAM: "_bucket"}
+
+
+def test_an_unknown_runtime_is_refused_by_name():
+    """Nothing falls back to a default runtime."""
+    with pytest.raises(UnknownRuntimeError, match="runtime: 'vlm' is not allowed; allowed: vllm"):
+        profile("vlm")
+
+
+@pytest.mark.parametrize("known", CATALOGUE, ids=lambda known: known.name)
+def test_every_metric_fills_a_field_and_every_field_has_a_metric(known):
+    """Names in a profile are fields of a sample, each once, and every kind has an age."""
+    of_sample = {field.name for field in fields(EngineSample)}
+    of_profile = [metric.field for metric in known.metrics]
+    assert len(set(of_profile)) == len(of_profile)
+    assert set(of_profile) <= of_sample
+    not_measured = {"engine", "nan_metrics", "max_num_seqs", "max_num_batched_tokens"}
+    of_capacity = {"kv_capacity_tokens", "kv_block_tokens"}
+    ages = {name for name in of_sample if name.endswith("_age_seconds")}
+    assert of_sample - set(of_profile) == not_measured | of_capacity | ages
+    assert {known.age_metric(kind).kind for kind in MetricKind} == set(MetricKind)
+    assert {knob.field for knob in known.knobs} <= {field.name for field in fields(BatchArguments)}
+
+
+@pytest.mark.parametrize("metric", profile("vllm").metrics, ids=lambda metric: metric.field)
+def test_the_newest_name_of_each_metric_is_on_a_real_page(metric):
+    """A real vLLM 0.32.0 exports every metric under its first name, with its splitting label."""
+    series = metric.names[0] + _ONE_SERIES[metric.kind] + "{"
+    lines = [line for line in CAPTURE.read_text().splitlines() if line.startswith(series)]
+    assert lines
+    if metric.by_labels:
+        assert all(f'{metric.by_labels[0]}="' in line for line in lines)
+
+
+def test_the_capacity_labels_are_on_a_real_page_and_agree():
+    """The capacity that the engine reports is the product of its blocks and their size."""
+    capacity = profile("vllm").capacity
+    assert capacity is not None
+    page = CAPTURE.read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith(capacity.metric + "{")]
+    labels = dict(part.split("=", 1) for part in line[line.index("{") + 1 :].split('",'))
+    values = {name: value.strip('"') for name, value in labels.items()}
+    product = int(values[capacity.block_tokens]) * int(values[capacity.blocks])
+    assert int(values[capacity.tokens]) == product
