@@ -1,0 +1,1 @@
+"""The ServingSLO resource: its models, its generated CRD, its way into the planner's terms."""

@@ -1,0 +1,1 @@
+"""The tick: read, join, plan, write, tell."""

@@ -1,0 +1,1 @@
+"""What is learned from measurements: pure functions (state, sample) -> (state, estimate)."""

@@ -1,0 +1,1 @@
+"""Pure renderers of a decision: conditions, events, log line, metrics, text for people."""

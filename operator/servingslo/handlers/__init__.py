@@ -1,0 +1,1 @@
+"""What kopf calls: startup, lifecycle, validation, waking the controller."""

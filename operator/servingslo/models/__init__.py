@@ -1,0 +1,1 @@
+"""Pure numerics: workloads, service laws, queueing, batching, memory, latency, admission, cost."""

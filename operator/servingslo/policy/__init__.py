@@ -1,0 +1,1 @@
+"""Pure decisions: inputs, sizing, batch limits, admission, guards, and plan()."""

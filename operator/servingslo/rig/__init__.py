@@ -1,0 +1,1 @@
+"""A real control plane, Prometheus and simulated engines as processes of this machine."""

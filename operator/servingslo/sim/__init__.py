@@ -1,0 +1,1 @@
+"""Trace-driven simulated engines and fleets."""

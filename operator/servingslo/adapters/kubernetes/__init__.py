@@ -1,0 +1,1 @@
+"""Reads targets and pods, writes replica counts, arguments, status and events."""

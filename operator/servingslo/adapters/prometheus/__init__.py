@@ -1,0 +1,1 @@
+"""Reads the engines of the whole cluster from Prometheus."""

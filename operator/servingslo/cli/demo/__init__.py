@@ -1,0 +1,1 @@
+"""`servingslo demo`: the main job on this machine, watched live."""
