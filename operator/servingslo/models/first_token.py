@@ -1,0 +1,177 @@
+"""Time to first token below the cap: the rest of a step, then the steps that prefill the prompt."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from servingslo.models.occupancy import Occupancy
+from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
+from servingslo.models.transform import TERM_COUNT, TabulatedLaw, frequencies, invert
+from servingslo.models.workload import LengthDistribution
+
+_PROMPT_POINTS = 24
+# Ranges of the inversion are powers of this ratio, so that tables are shared by many loads.
+_RANGE_RATIO = 2.0**0.5
+_RANGE_SPREADS = 9.0
+_GENERATIONS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTable:
+    """Transforms of the prefill work of one prompt at the frequencies of one range.
+
+    by_point: exp(iω·c·I) for every prompt point, shape (points, terms). mgf, slope, curve: its
+    mean, and the means with c·I and (c·I)² as factors.
+    """
+
+    z: ComplexArray
+    by_point: ComplexArray
+    mgf: ComplexArray
+    slope: ComplexArray
+    curve: ComplexArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptWork:
+    """Prefill work of prompts: seconds at each point of a compact distribution, with tables.
+
+    The tables depend on the lengths and on c only, never on the load, and are filled on demand.
+    """
+
+    seconds: FloatArray
+    weights: FloatArray
+    tokens: FloatArray
+    tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
+
+    def table(self, level: int) -> PromptTable:
+        """Transforms for the range _RANGE_RATIO**level seconds."""
+        found = self.tables.get(level)
+        if found is None:
+            z: ComplexArray = np.zeros(TERM_COUNT, dtype=np.complex128)
+            z.imag = frequencies(_RANGE_RATIO**level)
+            by_point: ComplexArray = np.exp(np.outer(self.seconds, z))
+            weighted = self.weights * self.seconds
+            found = PromptTable(
+                z=z,
+                by_point=by_point,
+                mgf=self.weights @ by_point,
+                slope=weighted @ by_point,
+                curve=(weighted * self.seconds) @ by_point,
+            )
+            self.tables[level] = found
+        return found
+
+
+def prompt_work(
+    prompt: LengthDistribution, cached_ratio: float, prefill_per_token_seconds: float
+) -> PromptWork:
+    """Prefill work of these prompts, compacted to a few points."""
+    compact = prompt.compacted(_PROMPT_POINTS)
+    tokens = np.array(compact.tokens) * (1.0 - cached_ratio)
+    return PromptWork(
+        seconds=tokens * prefill_per_token_seconds,
+        weights=np.array(compact.weights),
+        tokens=tokens,
+    )
+
+
+def first_token_law(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    law_of_running: Occupancy,
+    rate_per_second: float,
+    budget_tokens: float,
+) -> TabulatedLaw:
+    """Law of the time to first token of requests that do not wait for a slot, in seconds.
+
+    An arrival finds n running and a step of length D in progress, sampled in proportion to D. It
+    waits for the rest of D, evenly distributed over it; the next step holds its own prompt and all
+    prompts that came during D. Given n, steps form a branching process: D = s + c·Σ I over the
+    arrivals of the previous D, with s = a + β·n, so that E[exp(zD)] = exp(s·g(z)) with
+    g(z) = z + g(λ·(M(z) − 1)) and M the transform of c·I. Then
+    E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) − exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1),
+    averaged over n. Prompts longer than the token budget take a further step for each budget.
+    """
+    prefill_ratio = rate_per_second * demand.prefill_mean_seconds
+    growth = demand.step_growth_seconds
+    mean_step = demand.step_fixed_seconds + growth * law_of_running.mean
+    room = max(budget_tokens - law_of_running.mean, 1.0)
+    extra_steps = np.ceil(prompts.tokens / room) - 1.0
+    extra_steps[extra_steps < 0] = 0.0
+    level = _range_level(demand, prompts, law_of_running, prefill_ratio, mean_step, extra_steps)
+    table = prompts.table(level)
+    own = (
+        (prompts.weights @ _with_extra(table, extra_steps * mean_step))
+        if (extra_steps[-1] > 0)
+        else table.mgf
+    )
+    z = table.z
+    moment = float(prompts.weights @ prompts.seconds**2)
+    lag = 0.5 * moment / demand.prefill_mean_seconds if demand.prefill_mean_seconds else 0.0
+    first = rate_per_second * (own - 1.0)
+    later = _generations(first, prefill_ratio, lag)
+    shifted = rate_per_second * (own + first * table.slope / (1.0 - lag * first) - 1.0)
+    upper = z + z + first + shifted + _generations(shifted, prefill_ratio, lag)
+    lower = z + first + later
+    steps = demand.step_fixed_seconds + growth * law_of_running.nodes
+    weights = law_of_running.weights / steps
+    difference = _mixture(upper, steps, weights) - _mixture(lower, steps, weights)
+    served = 1.0 - law_of_running.wait_probability
+    characteristic = own * difference
+    characteristic[1:] *= (1.0 - prefill_ratio) / (z[1:] * served)
+    characteristic[0] = 1.0
+    return invert(characteristic, _RANGE_RATIO**level)
+
+
+def _with_extra(table: PromptTable, extra_seconds: FloatArray) -> ComplexArray:
+    shifted: ComplexArray = table.by_point * np.exp(np.outer(extra_seconds, table.z))
+    return shifted
+
+
+def _generations(first: ComplexArray, prefill_ratio: float, lag: float) -> ComplexArray:
+    """Sum of the later generations of prefill work set off by `first`.
+
+    The transform of one generation is replaced by ρ·v/(1 − v·E[S²]/(2·E[S])), which has the same
+    first two moments and stays bounded; what follows the last generation is taken as its mean.
+    """
+    total = np.zeros_like(first)
+    current = first
+    for _ in range(_GENERATIONS):
+        current = prefill_ratio * current / (1.0 - lag * current)
+        total = total + current
+    return total + current * (prefill_ratio / (1.0 - prefill_ratio))
+
+
+def _mixture(exponent: ComplexArray, steps: FloatArray, weights: FloatArray) -> ComplexArray:
+    """Σ w·exp(s·exponent) over evenly spaced s, by Horner's rule."""
+    if len(steps) == 1:
+        alone: ComplexArray = weights[0] * np.exp(steps[0] * exponent)
+        return alone
+    ratio = np.exp((steps[1] - steps[0]) * exponent)
+    total = np.full_like(exponent, weights[-1])
+    for weight in weights[-2::-1].tolist():
+        total = total * ratio + weight
+    mixture: ComplexArray = total * np.exp(steps[0] * exponent)
+    return mixture
+
+
+def _range_level(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    law_of_running: Occupancy,
+    prefill_ratio: float,
+    mean_step: float,
+    extra_steps: FloatArray,
+) -> int:
+    """Level of the shortest range that holds all but the last 0.01 % of the law."""
+    own = prompts.seconds + extra_steps * mean_step
+    own_mean = float(prompts.weights @ own)
+    own_square = float(prompts.weights @ own**2)
+    cycle = mean_step / (1.0 - prefill_ratio)
+    arrivals = prefill_ratio / max(demand.prefill_mean_seconds, 1e-12) * cycle
+    mean = 2.0 * cycle + own_mean
+    spread_n = demand.step_growth_seconds**2 * law_of_running.variance
+    variance = own_square - own_mean**2 + 3.0 * arrivals * own_square + 4.0 * spread_n + cycle**2
+    reach = mean + max(_RANGE_SPREADS * math.sqrt(variance), float(own[-1]))
+    return math.ceil(math.log(reach) / math.log(_RANGE_RATIO))

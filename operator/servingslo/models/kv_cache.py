@@ -1,0 +1,111 @@
+"""KV cache: bytes of a token, sequences that fit, and the spread of what is held."""
+
+import math
+from dataclasses import dataclass
+
+from scipy.special import ndtri
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.workload import Workload
+
+_KEY_AND_VALUE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTokens:
+    """Mean and variance of the KV tokens that one running sequence holds, over time."""
+
+    mean: float
+    variance: float
+
+
+def kv_bytes_per_token(
+    layer_count: int, kv_head_count: int, head_dimension: int, element_bytes: float
+) -> float:
+    """Bytes of keys and values of one token: 2·layers·kv_heads·head_dim·element.
+
+    Without grouped-query attention kv_heads·head_dim is the hidden size.
+    Source: Machine Learning Systems, appendix "Inference Foundations", equation 3.
+    """
+    return _KEY_AND_VALUE * layer_count * kv_head_count * head_dimension * element_bytes
+
+
+def kv_bytes(bytes_per_token: float, sequence_tokens: float, batch_count: float = 1.0) -> float:
+    """Bytes of the KV cache of a batch of equal sequences.
+
+    Source: Machine Learning Systems, appendix "Inference Foundations", equation 3.
+    """
+    return bytes_per_token * sequence_tokens * batch_count
+
+
+def kv_capacity_tokens(
+    memory_bytes: float, weight_bytes: float, reserve_bytes: float, bytes_per_token: float
+) -> float:
+    """Tokens that fit into what weights and reserve leave of the memory; 0 when nothing is left."""
+    return max(memory_bytes - weight_bytes - reserve_bytes, 0.0) / bytes_per_token
+
+
+def concurrent_requests(capacity: float, per_request: float) -> int:
+    """Whole requests that fit; capacity and per_request in the same unit, bytes or tokens."""
+    if per_request <= 0:
+        raise InvalidInputError("per_request", per_request, "above 0")
+    # A quotient such as 44/0.55 = 79.99999999999999 is 80 requests.
+    return math.floor(capacity / per_request * (1.0 + 1e-12))
+
+
+def paged_waste_tokens(block_tokens: int, sequence_count: float) -> float:
+    """Tokens lost in half-filled last blocks: half a block per sequence on average.
+
+    Source: Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention, SOSP 2023.
+    """
+    return 0.5 * block_tokens * sequence_count
+
+
+def held_tokens(workload: Workload, block_tokens: int) -> HeldTokens:
+    """Moments of the tokens that a running sequence holds at a random time, block waste included.
+
+    A sequence is met in proportion to its output length and at an even point of it, so the
+    generated part has mean E[O²]/(2·E[O]) and second moment E[O³]/(3·E[O]); prompt and output
+    lengths are taken as independent for the variance. The whole prompt is held, cached or not.
+    """
+    prompt, output = workload.prompt, workload.output
+    output_mean = max(output.mean_tokens, 1.0)
+    part = output.second_moment_tokens2 / (2.0 * output_mean)
+    part_variance = output.third_moment_tokens3 / (3.0 * output_mean) - part**2
+    prompt_variance = prompt.second_moment_tokens2 - prompt.mean_tokens**2
+    return HeldTokens(
+        mean=workload.held_tokens_per_sequence + 0.5 * block_tokens,
+        variance=max(part_variance + prompt_variance, 0.0),
+    )
+
+
+def kv_usage_quantile(
+    held: HeldTokens,
+    running_mean: float,
+    running_variance: float,
+    capacity_tokens: float,
+    percentile: float,
+) -> float:
+    """Share of the KV cache not exceeded this percent of the time, 0 to 1.
+
+    A sum of a random number of random lengths: mean n·k, variance n·Var k + k²·Var n, normal.
+    percentile: in percent, between 0 and 100.
+    """
+    mean = running_mean * held.mean
+    variance = running_mean * held.variance + held.mean**2 * running_variance
+    quantile = mean + float(ndtri(percentile / 100.0)) * math.sqrt(variance)
+    return min(max(quantile, 0.0) / capacity_tokens, 1.0)
+
+
+def kv_replica_count(
+    in_flight_count: float, held: HeldTokens, capacity_tokens: float, percentile: float
+) -> int:
+    """Least replicas whose KV caches hold the quantile of the token sum of these requests.
+
+    in_flight_count: by Little's law, arrival rate times time in system. The sum over all requests
+    is taken as normal with variance n·(Var k + k²) (a Poisson number of them).
+    """
+    mean = in_flight_count * held.mean
+    spread = math.sqrt(in_flight_count * (held.variance + held.mean**2))
+    total = mean + float(ndtri(percentile / 100.0)) * spread
+    return max(1, math.ceil(total / capacity_tokens))

@@ -1,0 +1,121 @@
+"""How many sequences run on a replica: the law of the number in system, with its cap."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+
+from servingslo.models.capacity import mu_effective_per_second
+from servingslo.models.service_time import FloatArray, RequestDemand
+
+# Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.6 standard
+# deviations for four digits (trapezoid rule), and the range below is ten of them wide.
+_NODE_COUNT = 20
+_SPREAD_BELOW = 4.5
+_SPREAD_ABOVE = 6.5
+# A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
+_LEAST_GROWTH_RATIO = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """Law of the running sequences on one replica, and of waiting for a slot.
+
+    nodes: running sequences, equally spaced. weights: their probabilities; with wait_probability
+    they sum to 1. cap: running sequences at which an arrival waits.
+    wait_probability: probability that an arrival finds all slots taken.
+    wait_rate_per_second: the wait of those that wait is exponential with this rate.
+    mean, variance: of the running sequences, time average.
+    """
+
+    nodes: FloatArray
+    weights: FloatArray
+    cap: float
+    wait_probability: float
+    wait_rate_per_second: float
+    mean: float
+    variance: float
+
+
+def variability_factor(
+    demand: RequestDemand, rate_per_second: float, arrival_dispersion: float
+) -> float:
+    """Factor F by which lumps and bursts widen the law of the number in system.
+
+    In a clock that stands still during prefill, the number in system is a processor-sharing queue
+    with departures of dispersion 1, and arrivals come in clusters: each arrival's prefill lets
+    further arrivals in (a branching process with mean offspring p = λ·c·I). The dispersion of the
+    clustered arrivals is (C_a² + λ²·c²·Var I)/(1 − p)², and the diffusion limit takes the average
+    of both dispersions.
+    """
+    prefill_ratio = rate_per_second * demand.prefill_mean_seconds
+    variance = demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
+    lumps = (rate_per_second * demand.prefill_per_token_seconds) ** 2 * max(variance, 0.0)
+    return 0.5 + 0.5 * (arrival_dispersion + lumps) / (1.0 - prefill_ratio) ** 2
+
+
+def occupancy(
+    demand: RequestDemand, rate_per_second: float, cap: float, pool_count: int, factor: float
+) -> Occupancy:
+    """Law of the running sequences on one replica of a pool that shares its arrivals.
+
+    rate_per_second: per replica. pool_count: replicas that act as one queue (1 for a replica on its
+    own). factor: F of `variability_factor`.
+
+    Below the cap the pool is a processor-sharing queue, insensitive to output lengths, whose number
+    in system is negative binomial with r = c·O·a/(O·β) + 1 and success parameter 1 − ρ′, where
+    β = b + d·k is the growth of a step per sequence and ρ′ = λ·O·β/(1 − λ·c·I): prefill belongs to
+    arrivals, so it slows the clock instead of growing with n. The density becomes p^(1/F). Above
+    the cap it is geometric, with the ratio of arrival rate to saturation rate.
+    Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues; the F is a
+    diffusion argument, see `variability_factor`.
+    """
+    decode = demand.marginal_seconds - demand.prefill_mean_seconds
+    decode = max(decode, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
+    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    ratio = rate_per_second * decode / slack
+    shape = pool_count * demand.fixed_seconds / decode
+    top = cap * pool_count
+    step, totals = _lattice(shape, ratio, factor, top)
+    logs = (gammaln(totals + (shape + 1.0)) - gammaln(totals + 1.0) + totals * math.log(ratio)) / (
+        factor
+    )
+    density = np.exp(logs - logs.max())
+    weights = step * density
+    weights[0] = 0.5 * (step + 1.0) * density[0]
+    saturation = mu_effective_per_second(demand, cap)
+    queue_ratio = min(rate_per_second / saturation, 1.0) ** (1.0 / factor)
+    waiting = 0.0
+    if totals[-1] >= top:
+        weights[-1] = 0.5 * (step - 1.0) * density[-1]
+        waiting = float(density[-1]) / (1.0 - queue_ratio)
+    mass = float(weights.sum()) + waiting
+    weights /= mass
+    waiting /= mass
+    nodes = totals / pool_count
+    mean = float(weights @ nodes) + waiting * cap
+    variance = float(weights @ (nodes - mean) ** 2) + waiting * (cap - mean) ** 2
+    return Occupancy(
+        nodes=nodes,
+        weights=weights,
+        cap=cap,
+        wait_probability=waiting,
+        wait_rate_per_second=pool_count * saturation * (1.0 - queue_ratio),
+        mean=mean,
+        variance=variance,
+    )
+
+
+def _lattice(shape: float, ratio: float, factor: float, top: float) -> tuple[float, FloatArray]:
+    """Spacing and nodes that cover the law of the total number, ending at the cap if it is near."""
+    mean = (shape + factor) * ratio / (1.0 - ratio)
+    spread = math.sqrt(factor * (shape + 1.0) * ratio) / (1.0 - ratio)
+    low = max(0.0, min(mean - _SPREAD_BELOW * spread, top - 2.0 * _SPREAD_ABOVE * spread))
+    high = min(top, mean + _SPREAD_ABOVE * spread + 4.0)
+    if high - low <= _NODE_COUNT:
+        low = math.floor(low) + (high - math.floor(high) if high == top else 0.0)
+        count = max(round(high - low), 1)
+        return 1.0, low + np.arange(count + 1.0)
+    step = (high - low) / _NODE_COUNT
+    return step, low + step * np.arange(_NODE_COUNT + 1.0)

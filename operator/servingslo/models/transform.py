@@ -1,0 +1,72 @@
+"""Percentiles from a characteristic function: cosine expansion on a bounded range."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from servingslo.models.service_time import ComplexArray, FloatArray
+
+# Terms of the cosine series and points of the distribution function. 192 terms resolve features of
+# half a percent of the range; the laws here are continuous, so that terms decay at least as 1/k².
+TERM_COUNT = 192
+_POINT_COUNT = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabulatedLaw:
+    """A distribution function on an even grid from 0 to range_seconds.
+
+    probability: P(T ≤ t) at the grid points, nondecreasing from 0 to 1.
+    """
+
+    seconds: FloatArray
+    probability: FloatArray
+
+    def quantile(self, probability: float) -> float:
+        """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
+        return float(np.interp(probability, self.probability, self.seconds))
+
+    def share_within(self, seconds: float) -> float:
+        """P(T ≤ t) for t in seconds."""
+        return float(np.interp(seconds, self.seconds, self.probability))
+
+
+def frequencies(range_seconds: float) -> FloatArray:
+    """Angular frequencies of the cosine series on this range, per second."""
+    index: FloatArray = np.arange(TERM_COUNT, dtype=np.float64)
+    return index * (np.pi / range_seconds)
+
+
+@cache
+def _sine_table() -> FloatArray:
+    """Integrated cosines, shape (points, terms), for a range of length 1.
+
+    Lanczos factors damp the ringing at kinks of the density.
+    """
+    index = np.arange(1, TERM_COUNT)
+    points = np.linspace(0.0, 1.0, _POINT_COUNT)
+    table = np.empty((_POINT_COUNT, TERM_COUNT))
+    table[:, 0] = points
+    table[:, 1:] = np.sin(np.outer(points, np.pi * index)) * (2.0 / (np.pi * index))
+    table[:, 1:] *= np.sinc(index / TERM_COUNT)
+    return table
+
+
+@cache
+def _grid() -> FloatArray:
+    return np.linspace(0.0, 1.0, _POINT_COUNT)
+
+
+def invert(characteristic: ComplexArray, range_seconds: float) -> TabulatedLaw:
+    """Distribution function of a time in [0, range_seconds] from its characteristic function.
+
+    characteristic: E[exp(iωT)] at `frequencies(range_seconds)`. Mass beyond the range is reflected
+    into it, so choose the range to hold all but the last 0.01 %.
+    Source: F. Fang and C. W. Oosterlee, A novel pricing method based on Fourier-cosine series
+    expansions, SIAM J. Sci. Comput. 31 (2008), equation 2.8.
+    """
+    probability = _sine_table() @ characteristic.real
+    np.maximum.accumulate(probability, out=probability)
+    probability /= probability[-1]
+    return TabulatedLaw(seconds=_grid() * range_seconds, probability=probability)
