@@ -15,6 +15,16 @@ class InvalidInputError(ServingSLOError, ValueError):
         self.allowed = allowed
 
 
+class InvalidSpecError(InvalidInputError):
+    """A spec with one or more bad values; the message names all, the attributes the first."""
+
+    def __init__(self, problems: tuple[InvalidInputError, ...]) -> None:
+        first = problems[0]
+        super().__init__(first.field, first.value, first.allowed)
+        self.args = ("; ".join(str(problem) for problem in problems),)
+        self.problems = problems
+
+
 class UnknownRuntimeError(InvalidInputError):
     """The runtime profile is not in the catalogue."""
 

@@ -20,6 +20,19 @@ _SECONDS_OF_UNIT = {
     "h": SECONDS_PER_HOUR,
     "d": 24 * SECONDS_PER_HOUR,
 }
+_BYTES_OF_SUFFIX = {
+    "": 1.0,
+    **{suffix: 1000.0**power for power, suffix in enumerate(("n", "u", "m"), start=-3)},
+    **{suffix: 1000.0**power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    **{
+        suffix: 1024.0**power
+        for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)
+    },
+}
+# Source: apimachinery pkg/api/resource/quantity.go, the serialization format of Quantity.
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+))(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i)?)"
+)
 _DURATION = re.compile(r"^(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+$")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -46,6 +59,18 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def parse_quantity_bytes(text: str, field: str = "quantity") -> float:
+    """Bytes of a Kubernetes quantity such as '16Gi', '80G', '1.5e9'.
+
+    Raises: InvalidInputError when the text is not a quantity.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise InvalidInputError(field, text, "a Kubernetes quantity such as 16Gi, 80G")
+    number, exponent, suffix = match.groups()
+    return float(number + (exponent or "")) * _BYTES_OF_SUFFIX[suffix or ""]
 
 
 def seconds_from_microseconds(microseconds: float) -> float:

@@ -1,0 +1,211 @@
+"""Ranges of single fields, each written once, for pydantic and for the API server's CEL.
+
+An `Annotated[type, Between(1, 8)]` refuses values in Python with the allowed range in the message,
+and adds the same rule, with the same words, to the generated schema.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, Strict
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from servingslo.errors import InvalidInputError
+from servingslo.units import parse_duration_seconds, parse_quantity_bytes
+
+RULES = "x-kubernetes-validations"
+# CEL's duration() takes what Go does, so neither days nor more than 292 years: three parts of six
+# digits of hours fit in 20 characters and stay below that.
+DURATION_PATTERN = r"^([0-9]{1,6}([.][0-9]{1,6})?(s|m|h)|[0-9]{1,9}([.][0-9]{1,6})?ms)+$"
+DURATION_MAX_LENGTH = 20
+QUANTITY_MAX_LENGTH = 32
+MAX_QUANTITY = "1Pi"  # a sanity bound, far above the memory of any replica
+
+# Numbers are not read from strings or booleans: the API server does not either.
+Count = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+
+
+def not_allowed(
+    allowed: str, *, path: tuple[str, ...] = (), value: object = None
+) -> PydanticCustomError:
+    """The error of a value outside its range; path and value where they are not pydantic's own."""
+    context: dict[str, Any] = {"allowed": allowed, "path": path}
+    if path:
+        context["value"] = value
+    return PydanticCustomError("not_allowed", "allowed: {allowed}", context)
+
+
+def cel_rule(
+    rule: str, message: str, *, field_path: str | None = None, reason: str = "FieldValueInvalid"
+) -> dict[str, Any]:
+    """One CEL rule of the schema. message: a CEL expression of the message, value included."""
+    extra = {} if field_path is None else {"fieldPath": field_path}
+    return {"rule": rule, "messageExpression": message, "reason": reason, **extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number from low to high, both included; without high there is no upper bound."""
+
+    low: float
+    high: float | None = None
+
+    @property
+    def allowed(self) -> str:
+        """The range in words."""
+        return (
+            f"{self.low:g} or more" if self.high is None else f"from {self.low:g} to {self.high:g}"
+        )
+
+    def check(self, value: float) -> float:
+        """The value itself. Raises: PydanticCustomError outside the range."""
+        if value < self.low or (self.high is not None and value > self.high):
+            raise not_allowed(self.allowed)
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The field's own schema, then the range."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """A CEL rule: the schema's own minimum and maximum would each tell half of the range."""
+        schema = handler(core)
+        literal = repr if schema["type"] == "number" else lambda value: str(round(value))
+        bounds = [f"self >= {literal(float(self.low))}"]
+        if self.high is not None:
+            bounds.append(f"self <= {literal(float(self.high))}")
+        rule = cel_rule(" && ".join(bounds), f"'allowed: {self.allowed}; got ' + string(self)")
+        return {**schema, RULES: [rule]}
+
+
+@dataclass(frozen=True, slots=True)
+class DurationBetween:
+    """A duration such as 500ms, 2s, 1m30s or 1h from low to high, or one of the words."""
+
+    low: str
+    high: str
+    word: str | None = None
+
+    @property
+    def allowed(self) -> str:
+        """The range in words, with the syntax by example."""
+        either = "" if self.word is None else f"{self.word}, or "
+        return f"{either}a duration from {self.low} to {self.high} (such as 500ms, 2s, 1m30s, 1h)"
+
+    def check(self, value: str) -> str:
+        """The value itself. Raises: PydanticCustomError for bad syntax or outside the range."""
+        if value == self.word:
+            return value
+        if len(value) > DURATION_MAX_LENGTH or not re.fullmatch(DURATION_PATTERN, value):
+            raise not_allowed(self.allowed)
+        seconds = parse_duration_seconds(value)
+        if not parse_duration_seconds(self.low) <= seconds <= parse_duration_seconds(self.high):
+            raise not_allowed(self.allowed)
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The string, then syntax and range."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """A CEL rule; its own pattern check comes first, so that duration() never fails."""
+        within = (
+            f"self.matches(r'{DURATION_PATTERN}') && duration(self) >= duration('{self.low}')"
+            f" && duration(self) <= duration('{self.high}')"
+        )
+        rule = within if self.word is None else f"self == '{self.word}' || ({within})"
+        return {
+            **handler(core),
+            "maxLength": DURATION_MAX_LENGTH,
+            RULES: [cel_rule(rule, f"'allowed: {self.allowed}; got ' + self")],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class QuantityFrom:
+    """A Kubernetes quantity such as 16Gi or 80G, from low bytes to 1Pi."""
+
+    low: int
+
+    @property
+    def allowed(self) -> str:
+        """The range in words, with the syntax by example."""
+        return f"a quantity from {self.low} to {MAX_QUANTITY} bytes (such as 16Gi, 80G)"
+
+    def check(self, value: str) -> str:
+        """The value itself. Raises: PydanticCustomError for bad syntax or outside the range."""
+        try:
+            size = parse_quantity_bytes(value)
+        except InvalidInputError:
+            raise not_allowed(self.allowed) from None
+        if (
+            not self.low <= size <= parse_quantity_bytes(MAX_QUANTITY)
+            or len(value) > QUANTITY_MAX_LENGTH
+        ):
+            raise not_allowed(self.allowed)
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The string, then syntax and range."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """A CEL rule by the API server's own quantity library."""
+        rule = (
+            f"isQuantity(self) && quantity(self).compareTo(quantity('{self.low}')) >= 0"
+            f" && quantity(self).compareTo(quantity('{MAX_QUANTITY}')) <= 0"
+        )
+        return {
+            **handler(core),
+            "maxLength": QUANTITY_MAX_LENGTH,
+            RULES: [cel_rule(rule, f"'allowed: {self.allowed}; got ' + self")],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """A string that matches the pattern whole, 1 to max_length characters; words say what it is."""
+
+    pattern: str
+    words: str
+    max_length: int
+
+    def check(self, value: str) -> str:
+        """The value itself. Raises: PydanticCustomError when it does not match."""
+        if len(value) > self.max_length or not re.fullmatch(self.pattern, value):
+            raise not_allowed(self.words)
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The string, then the pattern."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """A CEL rule: a schema pattern would show a regular expression instead of words."""
+        return {
+            **handler(core),
+            "maxLength": self.max_length,
+            RULES: [
+                cel_rule(
+                    f"self.matches(r'{self.pattern}')", f"'allowed: {self.words}; got ' + self"
+                )
+            ],
+        }

@@ -1,0 +1,175 @@
+"""From a manifest's spec to the planner's terms: SI units, enums, dataclasses."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from servingslo.api.v1alpha1 import ServingSLOSpec
+from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
+from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
+from servingslo.errors import InvalidInputError, InvalidSpecError
+from servingslo.models.latency import Objective
+from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
+from servingslo.policy.inputs import (
+    BatchingTargets,
+    FallbackTargets,
+    KVCacheModel,
+    ReplicaTargets,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.units import parse_duration_seconds, parse_quantity_bytes
+
+MEASURED = "Measured"
+MAX_SHOWN_LENGTH = 200
+# What pydantic's own refusals allow, in the words of the API server's messages.
+_ALLOWED_BY_ERROR = {
+    "missing": "a value; the field is required",
+    "extra_forbidden": "no such field in this version",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dict_type": "an object",
+    "tuple_type": "a list",
+}
+
+
+def parse_spec(spec: object) -> ServingSLOSpec:
+    """The checked spec of a manifest, with all defaults.
+
+    Raises: InvalidSpecError naming path, value and allowed range of every bad field.
+    """
+    try:
+        return ServingSLOSpec.model_validate(spec)
+    except ValidationError as error:
+        raise InvalidSpecError(tuple(_problems(error.errors(include_url=False)))) from error
+
+
+def targets_from_spec(spec: object) -> Targets:
+    """The planner's targets of a manifest's spec.
+
+    Raises: InvalidSpecError naming path, value and allowed range of every bad field.
+    """
+    return targets_of(parse_spec(spec))
+
+
+def targets_of(spec: ServingSLOSpec) -> Targets:
+    """The planner's targets of a checked spec, in SI units."""
+    cold_start = None if spec.cold_start == MEASURED else parse_duration_seconds(spec.cold_start)
+    return Targets(
+        target=ScaleTarget(
+            api_version=spec.target_ref.api_version,
+            kind=spec.target_ref.kind,
+            name=spec.target_ref.name,
+        ),
+        objectives=tuple(
+            Objective(
+                metric=objective.metric,
+                percentile=float(objective.percentile),
+                threshold_seconds=parse_duration_seconds(objective.threshold),
+            )
+            for objective in spec.objectives
+        ),
+        runtime=spec.runtime,
+        mode=spec.mode,
+        replicas=ReplicaTargets(
+            minimum=spec.replicas.min,
+            maximum=spec.replicas.max,
+            tolerated_failures=spec.replicas.tolerated_failures,
+        ),
+        utilization_target_ratio=float(spec.utilization.target),
+        kv_cache_target_ratio=float(spec.kv_cache.target),
+        kv_cache_model=None if spec.kv_cache.model is None else _kv_cache(spec.kv_cache.model),
+        behavior=Behavior(
+            scale_up=_rules(spec.behavior.scale_up), scale_down=_rules(spec.behavior.scale_down)
+        ),
+        cold_start_seconds=cold_start,
+        batching=BatchingTargets(
+            mode=spec.batching.mode,
+            container=spec.batching.container,
+            min_sequences=spec.batching.min_sequences,
+            max_sequences=spec.batching.max_sequences,
+            min_interval_seconds=parse_duration_seconds(spec.batching.min_interval),
+        ),
+        admission_mode=spec.admission.mode,
+        fallback=FallbackTargets(
+            behavior=spec.fallback.behavior,
+            replicas=spec.fallback.replicas,
+            stale_after_seconds=parse_duration_seconds(spec.fallback.stale_after),
+        ),
+    )
+
+
+def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:
+    return KVCacheModel(
+        layers=model.layers,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        bytes_per_element=model.bytes_per_element,
+        weights_bytes=parse_quantity_bytes(model.weights),
+        workspace_bytes=parse_quantity_bytes(model.workspace),
+        gpu_memory_bytes=parse_quantity_bytes(model.gpu_memory),
+        gpus=model.gpus,
+    )
+
+
+def _rules(rules: ScaleUpRules | ScaleDownRules) -> ScalingRules:
+    return ScalingRules(
+        stabilization_window_seconds=rules.stabilization_window_seconds,
+        policies=tuple(
+            ScalingPolicy(
+                type=policy.type, value=policy.value, period_seconds=policy.period_seconds
+            )
+            for policy in rules.policies
+        ),
+        select_policy=rules.select_policy,
+    )
+
+
+def _problems(errors: Iterable[ErrorDetails]) -> Iterable[InvalidInputError]:
+    for error in errors:
+        if _counts_refused_items(error):
+            continue
+        context = error.get("ctx", {})
+        inner = context.get("path", ())
+        value = context["value"] if inner else error["input"]
+        if error["type"] == "missing":
+            value = None
+        yield InvalidInputError(
+            _path((*error["loc"], *inner)), _shown(value), _allowed(error, context)
+        )
+
+
+def _counts_refused_items(error: ErrorDetails) -> bool:
+    """Whether a list is called too short only because its items were refused one by one."""
+    return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
+
+
+def _shown(value: object) -> object:
+    """The value, cut where it is too long to be read in a condition."""
+    text = repr(value)
+    return value if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
+
+
+def _path(location: Iterable[int | str]) -> str:
+    """The path as kubectl writes it: spec.objectives[1].threshold."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return "spec" + "".join(parts)
+
+
+def _allowed(error: ErrorDetails, context: Mapping[str, Any]) -> str:
+    if error["type"] == "not_allowed":
+        return str(context["allowed"])
+    if error["type"] in {"enum", "literal_error"}:
+        return str(context["expected"])
+    if error["type"] == "too_short":
+        return f"at least {context['min_length']} items"
+    if error["type"] == "too_long":
+        return f"at most {context['max_length']} items"
+    return _ALLOWED_BY_ERROR.get(error["type"], error["msg"])

@@ -1,0 +1,179 @@
+"""The CustomResourceDefinition, generated from the pydantic models.
+
+`python -m servingslo.api.crd` writes it to `crds/` and into the Helm chart of this checkout.
+The API server takes structural schemas only, so `$ref`, `anyOf` with null, `const`, titles and
+`additionalProperties: false` are flattened away. Unknown fields are refused by strict field
+validation and pruned otherwise.
+Source: Kubernetes, "Specifying a structural schema", apiextensions.k8s.io/v1.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from servingslo.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION, ServingSLOSpec, ServingSLOStatus
+
+HEADER = "# Generated from operator/servingslo/api by `make crd`; do not edit.\n"
+PRINTER_COLUMNS = (
+    ("Target", "string", ".spec.targetRef.name", "Workload that is scaled."),
+    ("Mode", "string", ".spec.mode", "What the operator may do."),
+    ("Replicas", "integer", ".status.replicas.current", "Replicas that the target reports."),
+    ("Desired", "integer", ".status.replicas.desired", "Replicas that the last decision asks for."),
+    ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
+    ("Util", "number", ".status.predicted.utilization", "Predicted utilization."),
+    ("SLO", "string", '.status.conditions[?(@.type=="SLOMet")].status', "Objectives met."),
+    ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
+)
+CRD_FILES = (
+    Path("crds") / f"{GROUP}_{PLURAL}.yaml",
+    # Helm reads only what lies inside the chart.
+    Path("charts") / "servingslo-operator" / "files" / f"{GROUP}_{PLURAL}.yaml",
+)
+# Keywords that say the same in both worlds.
+KEPT = frozenset(
+    {
+        "description",
+        "enum",
+        "format",
+        "maxItems",
+        "maxLength",
+        "minItems",
+        "type",
+    }
+)
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The CRD as plain data, ready for YAML."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{PLURAL}.{GROUP}",
+            # The chart installs this very file; uninstalling it must not delete every resource.
+            "annotations": {"helm.sh/resource-policy": "keep"},
+        },
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["sslo"],
+                "categories": ["serving"],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path, "description": description}
+                        for name, kind, path, description in PRINTER_COLUMNS
+                    ],
+                    "schema": {"openAPIV3Schema": _resource_schema()},
+                }
+            ],
+        },
+    }
+
+
+def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The structural OpenAPI v3 schema of a model, by camelCase names."""
+    schema = model.model_json_schema(by_alias=True)
+    return _flatten(schema, schema.get("$defs", {}))
+
+
+def render_crd() -> str:
+    """The CRD as YAML with a header that says where it comes from."""
+    text: str = yaml.dump(
+        custom_resource_definition(),
+        Dumper=_PlainDumper,
+        sort_keys=False,
+        width=100,
+        allow_unicode=True,
+    )
+    return HEADER + text
+
+
+def write_crd(root: Path) -> tuple[Path, ...]:
+    """The files of a checkout that hold the CRD, written anew: `crds/` and the chart's copy."""
+    paths = tuple(root / path for path in CRD_FILES)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render_crd(), encoding="utf-8")
+    return paths
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """YAML without anchors: each place that shares a rule shows it in full."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
+        return True
+
+
+def _resource_schema() -> dict[str, Any]:
+    described = {
+        "apiVersion": "Version of the form of this resource: servingslo.dev/v1alpha1.",
+        "kind": "ServingSLO.",
+    }
+    return {
+        "type": "object",
+        "description": "ServingSLO keeps the latency objectives of one LLM serving workload at the "
+        "least number of replicas.",
+        "required": ["spec"],
+        "properties": {
+            **{name: {"type": "string", "description": text} for name, text in described.items()},
+            "metadata": {"type": "object", "description": "Standard object metadata."},
+            "spec": structural_schema(ServingSLOSpec),
+            "status": structural_schema(ServingSLOStatus),
+        },
+    }
+
+
+def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with references and unions with null resolved; the outer keywords win."""
+    schema = _resolve(schema, definitions)
+    flat = {
+        key: value
+        for key, value in schema.items()
+        if key in KEPT or key.startswith("x-kubernetes-")
+    }
+    if "const" in schema:
+        flat["enum"] = [schema["const"]]
+    if schema.get("default") is not None:
+        # An empty object: its own fields have their defaults, written once.
+        default = schema["default"]
+        flat["default"] = {} if isinstance(default, Mapping) else default
+    if "items" in schema:
+        flat["items"] = _flatten(schema["items"], definitions)
+    if "properties" in schema:
+        flat["properties"] = {
+            name: _flatten(part, definitions) for name, part in schema["properties"].items()
+        }
+    if schema.get("required"):
+        flat["required"] = list(schema["required"])
+    return flat
+
+
+def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema that a reference or an optional union stands for, with what is said beside it."""
+    resolved = dict(schema)
+    while True:
+        if "$ref" in resolved:
+            target = definitions[resolved.pop("$ref").rpartition("/")[2]]
+        elif "anyOf" in resolved:
+            (target,) = (part for part in resolved.pop("anyOf") if part.get("type") != "null")
+        else:
+            return resolved
+        resolved = {**target, **resolved}
+
+
+if __name__ == "__main__":
+    write_crd(Path.cwd())

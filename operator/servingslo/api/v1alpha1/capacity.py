@@ -1,0 +1,143 @@
+"""Bounds on what a workload may use: replicas, utilization, KV cache."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from servingslo.api.constraints import (
+    Between,
+    Count,
+    Number,
+    QuantityFrom,
+    cel_rule,
+    not_allowed,
+)
+from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.units import parse_quantity_bytes
+
+# Sanity bounds, far above any fleet or model in use, so that no tenant can make a plan expensive.
+MAX_REPLICAS = 10_000
+MAX_LAYERS = 1000
+MAX_HEADS = 1024
+MAX_HEAD_DIM = 4096
+MAX_ELEMENT_BYTES = 8
+MAX_GPUS = 1024
+
+
+class Replicas(ApiModel):
+    """Bounds on the replica count."""
+
+    model_config = with_rules(
+        cel_rule(
+            "!has(self.max) || self.min <= self.max",
+            "'allowed: at most max, ' + string(self.max) + '; got ' + string(self.min)",
+            field_path=".min",
+        ),
+        cel_rule(
+            "!has(self.max) || self.toleratedFailures < self.max",
+            "'allowed: fewer than max, ' + string(self.max) + '; got '"
+            " + string(self.toleratedFailures)",
+            field_path=".toleratedFailures",
+        ),
+    )
+
+    min: Annotated[Count, Between(1, MAX_REPLICAS)] = Field(
+        1, description="Fewest replicas, 1 (default) to 10000."
+    )
+    max: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
+        None, description="Most replicas, from min to 10000. Required when mode is Auto."
+    )
+    tolerated_failures: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
+        0,
+        description="Replicas that may fail while the objectives still hold; that many more are "
+        "kept. Default 0, less than max.",
+    )
+
+    @model_validator(mode="after")
+    def _within_max(self) -> Self:
+        if self.max is not None and self.min > self.max:
+            raise not_allowed(f"at most max, {self.max}", path=("min",), value=self.min)
+        if self.max is not None and self.tolerated_failures >= self.max:
+            raise not_allowed(
+                f"fewer than max, {self.max}",
+                path=("toleratedFailures",),
+                value=self.tolerated_failures,
+            )
+        return self
+
+
+class Utilization(ApiModel):
+    """Bound on utilization."""
+
+    target: Annotated[Number, Between(0.1, 0.95)] = Field(
+        0.85,
+        description="Upper bound on arrival rate divided by saturation rate, 0.1 to 0.95, default "
+        "0.85. Objectives usually bind earlier; this is the ceiling.",
+    )
+
+
+class KVCacheModel(ApiModel):
+    """Geometry of the KV cache, for engines that report no capacity."""
+
+    model_config = with_rules(
+        cel_rule(
+            "[self.weights, self.workspace, self.gpuMemory].exists(q, !isQuantity(q)) ||"
+            " quantity(self.weights).asApproximateFloat()"
+            " + quantity(self.workspace).asApproximateFloat()"
+            " < quantity(self.gpuMemory).asApproximateFloat() * double(self.gpus)",
+            "'allowed: weights + workspace less than gpuMemory x gpus, ' + self.gpuMemory + ' x '"
+            " + string(self.gpus) + '; got ' + self.weights + ' + ' + self.workspace",
+            field_path=".weights",
+        )
+    )
+
+    layers: Annotated[Count, Between(1, MAX_LAYERS)] = Field(
+        description="Transformer layers, 1 to 1000 (num_hidden_layers of the model's config)."
+    )
+    kv_heads: Annotated[Count, Between(1, MAX_HEADS)] = Field(
+        description="Key-value heads, 1 to 1024 (num_key_value_heads)."
+    )
+    head_dim: Annotated[Count, Between(1, MAX_HEAD_DIM)] = Field(
+        description="Width of one head, 1 to 4096 (head_dim, or hidden_size / num_attention_heads)."
+    )
+    bytes_per_element: Annotated[Count, Between(1, MAX_ELEMENT_BYTES)] = Field(
+        2, description="Bytes of one cached number, 1 to 8: 2 for bf16 (default), 1 for fp8."
+    )
+    weights: Annotated[str, QuantityFrom(1)] = Field(
+        description="Memory of the weights over all GPUs of one replica, such as 16Gi."
+    )
+    workspace: Annotated[str, QuantityFrom(0)] = Field(
+        description="Memory for activations, graphs and everything else over all GPUs of one "
+        "replica, such as 4Gi."
+    )
+    gpu_memory: Annotated[str, QuantityFrom(1)] = Field(
+        description="Memory of one GPU that the engine may use, such as 72Gi."
+    )
+    gpus: Annotated[Count, Between(1, MAX_GPUS)] = Field(
+        1, description="GPUs of one replica, 1 (default) to 1024."
+    )
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> Self:
+        used = parse_quantity_bytes(self.weights) + parse_quantity_bytes(self.workspace)
+        if used >= parse_quantity_bytes(self.gpu_memory) * self.gpus:
+            raise not_allowed(
+                f"weights + workspace less than gpuMemory x gpus, {self.gpu_memory} x {self.gpus}",
+                path=("weights",),
+                value=f"{self.weights} + {self.workspace}",
+            )
+        return self
+
+
+class KVCache(ApiModel):
+    """Bound on KV cache use."""
+
+    target: Annotated[Number, Between(0.1, 1)] = Field(
+        0.9,
+        description="Share of the engine's KV blocks that may be in use, 0.1 to 1, default 0.9.",
+    )
+    model: KVCacheModel | None = Field(
+        None,
+        description="Geometry of the cache; needed only where the engine does not report its "
+        "number of blocks.",
+    )

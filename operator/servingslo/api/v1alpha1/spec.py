@@ -1,0 +1,261 @@
+"""The spec: only the fields that this version honours."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from servingslo.api.constraints import (
+    RULES,
+    Between,
+    Count,
+    DurationBetween,
+    Matching,
+    Number,
+    cel_rule,
+    not_allowed,
+)
+from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.v1alpha1.behavior import BehaviorRules
+from servingslo.api.v1alpha1.capacity import MAX_REPLICAS, KVCache, Replicas, Utilization
+from servingslo.models.latency import LatencyMetric
+from servingslo.policy.inputs import AdmissionMode, BatchingMode, FallbackBehavior, Mode
+
+KIND = "ServingSLO"
+MAX_OBJECTIVES = 8
+# Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
+MAX_SEQUENCES = 65_536
+
+DNS_LABEL = Matching(
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a DNS label (lower case letters, digits, -)", 63
+)
+DNS_NAME = Matching(
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    "a DNS name (lower case letters, digits, - and .)",
+    253,
+)
+API_VERSION_NAME = Matching(
+    r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+$", "an API version such as apps/v1", 253
+)
+KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
+
+
+class TargetRef(ApiModel):
+    """The workload that is scaled."""
+
+    model_config = with_rules(
+        cel_rule(
+            f"self.kind != '{KIND}'",
+            f"'allowed: any kind with a /scale subresource, not {KIND} itself; got ' + self.kind",
+            field_path=".kind",
+        )
+    )
+
+    api_version: Annotated[str, API_VERSION_NAME] = Field(
+        "apps/v1", description="API version of the workload, apps/v1 by default."
+    )
+    kind: Annotated[str, KIND_NAME] = Field(
+        description="Kind of the workload: anything with a /scale subresource, such as Deployment, "
+        "StatefulSet or LeaderWorkerSet."
+    )
+    name: Annotated[str, DNS_NAME] = Field(
+        description="Name of the workload, in the namespace of this resource."
+    )
+
+    @model_validator(mode="after")
+    def _not_itself(self) -> Self:
+        if self.kind == KIND:
+            allowed = f"any kind with a /scale subresource, not {KIND} itself"
+            raise not_allowed(allowed, path=("kind",), value=self.kind)
+        return self
+
+
+class Objective(ApiModel):
+    """One latency objective."""
+
+    metric: LatencyMetric = Field(
+        description="What is bounded: ttft (time to first token), tpot (decode time divided by "
+        "output tokens - 1), latency (whole request) or queueTime (wait before the first step)."
+    )
+    percentile: Annotated[Number, Between(50, 99.9)] = Field(
+        description="Share of requests in percent that must stay within the threshold, 50 to 99.9."
+    )
+    threshold: Annotated[str, DurationBetween("1ms", "1h")] = Field(
+        description="The bound, a duration from 1ms to 1h such as 500ms or 2s."
+    )
+
+
+class Batching(ApiModel):
+    """What may be done with the engine's batch limits."""
+
+    model_config = with_rules(
+        cel_rule(
+            "!has(self.maxSequences) || self.minSequences <= self.maxSequences",
+            "'allowed: at most maxSequences, ' + string(self.maxSequences) + '; got '"
+            " + string(self.minSequences)",
+            field_path=".minSequences",
+        )
+    )
+
+    mode: BatchingMode = Field(
+        BatchingMode.RECOMMEND,
+        description="Recommend (default: report the best limit), Auto (patch the container's "
+        "arguments, where the administrator allows it; pods restart) or Off.",
+    )
+    container: Annotated[str, DNS_LABEL] | None = Field(
+        None, description="Name of the engine's container; by default the first container."
+    )
+    min_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] = Field(
+        1, description="Fewest running sequences to consider, 1 (default) to 65536."
+    )
+    max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
+        None,
+        description="Most running sequences to consider, from minSequences to 65536; by "
+        "default what memory holds.",
+    )
+    min_interval: Annotated[str, DurationBetween("10s", "168h")] = Field(
+        "10m", description="Least time between two changes, 10s to 168h, default 10m."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max_sequences is not None and self.min_sequences > self.max_sequences:
+            raise not_allowed(
+                f"at most maxSequences, {self.max_sequences}",
+                path=("minSequences",),
+                value=self.min_sequences,
+            )
+        return self
+
+
+class Admission(ApiModel):
+    """What may be done with admission limits."""
+
+    mode: AdmissionMode = Field(
+        AdmissionMode.OFF,
+        description="Off (default), or Recommend: report the rate and the queue bound that ready "
+        "replicas can serve within the objectives.",
+    )
+
+
+class Fallback(ApiModel):
+    """What happens while metrics stay away."""
+
+    model_config = with_rules(
+        cel_rule(
+            "self.behavior != 'Floor' || has(self.replicas)",
+            "'allowed: 1 or more, required when behavior is Floor; got nothing'",
+            field_path=".replicas",
+            reason="FieldValueRequired",
+        )
+    )
+
+    behavior: FallbackBehavior = Field(
+        FallbackBehavior.HOLD,
+        description="Hold (default: keep the replica count) or Floor (at least replicas, never "
+        "fewer than now).",
+    )
+    replicas: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
+        None, description="The floor, 1 to replicas.max. Required when behavior is Floor."
+    )
+    stale_after: Annotated[str, DurationBetween("1s", "24h")] = Field(
+        "2m", description="How long metrics may stay away, 1s to 24h, default 2m."
+    )
+
+    @model_validator(mode="after")
+    def _floor_has_replicas(self) -> Self:
+        if self.behavior is FallbackBehavior.FLOOR and self.replicas is None:
+            raise not_allowed(
+                "1 or more, required when behavior is Floor", path=("replicas",), value=None
+            )
+        return self
+
+
+class ServingSLOSpec(ApiModel):
+    """Objectives of one LLM serving workload and the bounds within which it may be scaled."""
+
+    model_config = with_rules(
+        cel_rule(
+            "self.mode != 'Auto' || has(self.replicas.max)",
+            "'allowed: 1 or more, required when mode is Auto; got nothing'",
+            field_path=".replicas.max",
+            reason="FieldValueRequired",
+        ),
+        cel_rule(
+            "!has(self.fallback.replicas) || !has(self.replicas.max)"
+            " || self.fallback.replicas <= self.replicas.max",
+            "'allowed: at most replicas.max, ' + string(self.replicas.max) + '; got '"
+            " + string(self.fallback.replicas)",
+            field_path=".fallback.replicas",
+        ),
+    )
+
+    target_ref: TargetRef = Field(description="The workload that is scaled.")
+    runtime: Literal["vllm"] = Field(
+        "vllm", description="The engine, which decides the metric names: vllm (default)."
+    )
+    mode: Mode = Field(
+        Mode.AUTO,
+        description="Auto (default), Recommend (decide and report, change nothing) or Paused.",
+    )
+    objectives: tuple[Objective, ...] = Field(
+        min_length=1,
+        max_length=MAX_OBJECTIVES,
+        description="Latency objectives, 1 to 8; each metric and percentile once. Every one is met "
+        "at its own percentile.",
+        json_schema_extra={
+            RULES: [
+                cel_rule(
+                    "self.all(a, self.exists_one(b,"
+                    " a.metric == b.metric && a.percentile == b.percentile))",
+                    "'allowed: each metric and percentile once; got more than one '"
+                    " + self.filter(a, !self.exists_one(b, a.metric == b.metric"
+                    " && a.percentile == b.percentile)).map(a,"
+                    " a.metric + ' p' + string(a.percentile))[0]",
+                    reason="FieldValueDuplicate",
+                )
+            ]
+        },
+    )
+    replicas: Replicas = Field(Replicas(), description="Bounds on the replica count.")
+    utilization: Utilization = Field(Utilization(), description="Bound on utilization.")
+    kv_cache: KVCache = Field(KVCache(), description="Bound on KV cache use.")
+    behavior: BehaviorRules = Field(
+        BehaviorRules(),
+        description="How fast replicas may change: names and meaning of HorizontalPodAutoscaler "
+        "v2, defaults of our own.",
+    )
+    cold_start: Annotated[str, DurationBetween("1s", "24h", word="Measured")] = Field(
+        "Measured",
+        description="Time from ordering a replica until it serves: Measured (default, from this "
+        "workload's own pods) or a duration from 1s to 24h.",
+    )
+    batching: Batching = Field(Batching(), description="Batch limits of the engine.")
+    admission: Admission = Field(Admission(), description="Admission limits.")
+    fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
+
+    @model_validator(mode="after")
+    def _objectives_differ(self) -> Self:
+        seen = set()
+        for objective in self.objectives:
+            key = (objective.metric, objective.percentile)
+            if key in seen:
+                raise not_allowed(
+                    "each metric and percentile once",
+                    path=("objectives",),
+                    value=f"{objective.metric} p{objective.percentile:g}",
+                )
+            seen.add(key)
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> Self:
+        maximum, floor = self.replicas.max, self.fallback.replicas
+        if self.mode is Mode.AUTO and maximum is None:
+            raise not_allowed(
+                "1 or more, required when mode is Auto", path=("replicas", "max"), value=None
+            )
+        if maximum is not None and floor is not None and floor > maximum:
+            raise not_allowed(
+                f"at most replicas.max, {maximum}", path=("fallback", "replicas"), value=floor
+            )
+        return self

@@ -1,0 +1,263 @@
+"""The status: what was seen, decided and predicted. Unknown values are absent, never zero."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+MAX_DECISION_LINES = 9
+MAX_LINE_LENGTH = 1024
+MAX_CONDITIONS = 16
+MAX_MESSAGE_LENGTH = 32_768  # as metav1.Condition
+PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
+
+Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class StatusModel(BaseModel):
+    """A part of the status, built by snake_case names, written in camelCase."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+    )
+
+
+class OpenStatusModel(StatusModel):
+    """A part of the status with further fields of no fixed schema."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=dict(PRESERVE_UNKNOWN))
+
+
+class ReplicaStatus(StatusModel):
+    """Replica counts."""
+
+    current: int | None = Field(None, description="Replicas that the target reports.")
+    ready: int | None = Field(None, description="Replicas whose pods are ready.")
+    pending: int | None = Field(None, description="Replicas ordered but not ready yet.")
+    desired: int | None = Field(
+        None,
+        description="Replicas that the last decision asks for; not set in mode Recommend.",
+    )
+
+
+class ObjectiveStatus(StatusModel):
+    """One objective beside what is predicted and observed."""
+
+    metric: str = Field(description="The metric of the objective.")
+    percentile: float = Field(description="The percentile of the objective, percent.")
+    threshold_seconds: float = Field(description="The threshold in seconds.")
+    predicted_seconds: float | None = Field(
+        None, description="Predicted percentile at the desired count, seconds."
+    )
+    observed_seconds: float | None = Field(
+        None, description="Observed percentile over the recent window, seconds."
+    )
+    share_low: float | None = Field(
+        None,
+        description="Least share of requests within the threshold, 0 to 1. An interval: the "
+        "threshold may lie between two histogram buckets.",
+    )
+    share_high: float | None = Field(
+        None, description="Greatest share of requests within the threshold, 0 to 1."
+    )
+
+
+class ObservedStatus(StatusModel):
+    """What was measured."""
+
+    sampled_at: Timestamp | None = Field(
+        None, description="When the measurement was taken; it stands still while nothing changes."
+    )
+    arrivals_per_second: float | None = Field(
+        None, description="Arrival rate, requests per second."
+    )
+    forecast_per_second: float | None = Field(
+        None,
+        description="Arrival rate expected when capacity ordered now would be ready, per second.",
+    )
+    lead_seconds: float | None = Field(
+        None, description="How far ahead the forecast looks, seconds: one cold start."
+    )
+    running: float | None = Field(None, description="Requests being decoded.")
+    waiting: float | None = Field(None, description="Requests waiting for a slot.")
+    backlog: float | None = Field(None, description="Requests to be drained besides new arrivals.")
+    prompt_tokens: float | None = Field(None, description="Mean prompt length, tokens.")
+    output_tokens: float | None = Field(None, description="Mean output length, tokens.")
+    cached_fraction: float | None = Field(
+        None, description="Share of prompt tokens served by the prefix cache, 0 to 1."
+    )
+    kv_usage: float | None = Field(None, description="KV cache use, 0 to 1.")
+    objectives: tuple[ObjectiveStatus, ...] = Field(
+        (), description="Each objective beside its prediction and its observation."
+    )
+
+
+class LearnedStatus(StatusModel):
+    """What must survive a restart of the operator."""
+
+    schema_version: int | None = Field(
+        None, description="Version of the form of state; another version is not read."
+    )
+    saved_at: Timestamp | None = Field(None, description="When it was written.")
+    # The form belongs to the estimators and changes with them; it is versioned by schemaVersion and
+    # read by the operator alone, so that a field-by-field schema here would only have to be
+    # migrated with each of them.
+    state: dict[str, Any] | None = Field(
+        None,
+        description="Fit, safety margin, windows and scale events. Read by the operator alone, at "
+        "most 4 KiB.",
+        json_schema_extra=dict(PRESERVE_UNKNOWN),
+    )
+
+
+class ModelStatus(StatusModel):
+    """The service law in use."""
+
+    step_fixed_seconds: float | None = Field(None, description="Fixed time of one step, seconds.")
+    step_per_sequence_seconds: float | None = Field(
+        None, description="Step time added by each decoding sequence, seconds."
+    )
+    prefill_per_token_seconds: float | None = Field(
+        None, description="Step time added by each prefilled token, seconds."
+    )
+    step_per_context_token_seconds: float | None = Field(
+        None, description="Step time added by each attended context token, seconds."
+    )
+    relative_error: float | None = Field(
+        None, description="Relative error of predictions on samples that were not fitted."
+    )
+    samples: int | None = Field(None, description="Samples that the fit rests on.")
+    source: str | None = Field(None, description="Where the law comes from, such as fit.")
+
+
+class PredictedStatus(StatusModel):
+    """What the desired count is predicted to give."""
+
+    utilization: float | None = Field(
+        None, description="Arrival rate divided by saturation rate, 0 to 1."
+    )
+    kv_usage: float | None = Field(None, description="KV cache use, 0 to 1.")
+    ttft_seconds: float | None = Field(
+        None, description="Time to first token at the objective's percentile, seconds."
+    )
+    tpot_seconds: float | None = Field(
+        None, description="Time per output token at the objective's percentile, seconds."
+    )
+    latency_seconds: float | None = Field(
+        None, description="Time of the whole request at the objective's percentile, seconds."
+    )
+    queue_seconds: float | None = Field(
+        None, description="Wait before the first step at the objective's percentile, seconds."
+    )
+
+
+class BatchLimits(StatusModel):
+    """Batch limits of one engine."""
+
+    max_num_seqs: int | None = Field(None, description="Most running sequences.")
+    max_num_batched_tokens: int | None = Field(None, description="Most tokens in one step.")
+
+
+class BatchingStatus(StatusModel):
+    """Batch limits in force and recommended."""
+
+    current: BatchLimits | None = Field(None, description="Limits in force.")
+    recommended: BatchLimits | None = Field(None, description="Limits that would serve best.")
+    last_change: Timestamp | None = Field(None, description="When the limits were last changed.")
+
+
+class AdmissionStatus(StatusModel):
+    """Admission limits that the ready replicas can keep."""
+
+    admitted_per_second: float | None = Field(
+        None, description="Requests per second that ready replicas can serve within the objectives."
+    )
+    queue_limit: int | None = Field(None, description="Requests that may wait at each replica.")
+    shed_fraction: float | None = Field(
+        None, description="Share of the present arrivals beyond the admitted rate, 0 to 1."
+    )
+
+
+class Condition(StatusModel):
+    """One condition, in the form of metav1.Condition."""
+
+    type: str = Field(
+        description="Ready, MetricsFresh, ModelTrusted, SLOMet, ScalingLimited, BatchingInSync or "
+        "AdmissionActive.",
+        max_length=316,
+    )
+    status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
+    reason: str = Field(description="One CamelCase word for machines.", max_length=1024)
+    message: str = Field(description="One sentence for people.", max_length=MAX_MESSAGE_LENGTH)
+    last_transition_time: Timestamp = Field(description="When the status last changed.")
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that this condition speaks of."
+    )
+
+
+class DecisionRecord(OpenStatusModel):
+    """The last decision in full.
+
+    Steps and predictions carry numbers, words and flags in turn and grow with each feature: a
+    structural schema has no such union, so only the head is fixed.
+    """
+
+    time: Timestamp | None = Field(None, description="When it was decided.")
+    action: str | None = Field(None, description="scale-up, scale-down or hold.")
+    reason: str | None = Field(None, description="Why, one CamelCase word.")
+    replicas_before: int | None = Field(None, description="Replicas before the decision.")
+    replicas_after: int | None = Field(None, description="Replicas after the decision.")
+    recommended_replicas: int | None = Field(
+        None, description="Replicas wanted before the guards that only limit acting."
+    )
+    binding: str | None = Field(None, description="The constraint that binds.")
+    limited_by: str | None = Field(None, description="The guard that held the planner back.")
+    detail: str | None = Field(None, description="What else a person should know.")
+
+
+class ServingSLOStatus(StatusModel):
+    """What the operator saw, decided and predicts."""
+
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that this status speaks of."
+    )
+    replicas: ReplicaStatus | None = Field(None, description="Replica counts.")
+    binding_constraint: str | None = Field(
+        None, description="The constraint that asks for the most replicas."
+    )
+    observed: ObservedStatus | None = Field(None, description="What was measured.")
+    predicted: PredictedStatus | None = Field(
+        None, description="What the desired count is predicted to give."
+    )
+    model: ModelStatus | None = Field(None, description="The service law in use.")
+    batching: BatchingStatus | None = Field(
+        None, description="Batch limits in force and recommended."
+    )
+    admission: AdmissionStatus | None = Field(
+        None, description="Admission limits that the ready replicas can keep."
+    )
+    conditions: tuple[Condition, ...] = Field(
+        (),
+        max_length=MAX_CONDITIONS,
+        description="Conditions, one of each type.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    )
+    last_decision: DecisionRecord | None = Field(
+        None, description="The last decision in full, at most 8 KiB."
+    )
+    decisions: tuple[Annotated[str, Field(max_length=MAX_LINE_LENGTH)], ...] = Field(
+        (),
+        max_length=MAX_DECISION_LINES,
+        description="The nine decisions before the last one, one line each, newest first.",
+    )
+    learned: LearnedStatus | None = Field(
+        None, description="What must survive a restart of the operator."
+    )
