@@ -1,0 +1,430 @@
+"""One vLLM replica at step granularity: the scheduler, the KV blocks and the clock.
+
+A step with n sequences that emit a token, p prefilled prompt tokens and k context tokens lasts
+τ = a + b·n + c·p + d·k. Decoding sequences take their tokens first, then prompts in order of
+arrival take what is left of the token budget, the last one in part. When KV blocks run out the
+latest admitted sequence is preempted: it loses its blocks and is computed again later.
+
+Steps in which nothing changes but the context form a run, whose steps end at times in closed form;
+so the work grows with the number of arrivals, prefills and completions, not with that of tokens,
+and results do not depend on how often `advance` is called. Functions here use only what a compiler
+of numeric Python understands; they work on lists and on arrays alike.
+
+Source: vLLM 0.32 `v1/core/sched/scheduler.py` (order of scheduling, preemption of the latest),
+`v1/metrics/stats.py` (what is observed when), queue limits of `--max-num-queued-reqs`.
+Approximations: the scheduler and the network take no time; a prompt is admitted when all of it
+fits the free blocks; prompt tokens attend for free beyond the cost c.
+"""
+
+import math
+
+from servingslo.sim.layout import (
+    ABORT_HEAD, ABORTED, ABORTING, ABORTS, BASE_SECONDS, BLOCKS, BUSY_SECONDS, CACHE_HITS,
+    CACHE_QUERIES, CACHED_TOKENS, CLOCK, COMPUTED_LENGTH, COMPUTED_TOKENS, CONTEXT, DECODE_TIME,
+    DECODING, DECODING_COUNT, DONE_HEAD, E2E, FINISHED, FREE_BLOCKS, GENERATED_TOKENS, HEAP_SIZE,
+    IN_STEP, INFERENCE, INVALID, ITERATION, ITL, LAW_CONTEXT, LAW_FIXED, LAW_PREFILL,
+    LAW_SEQUENCE, MAX_SEQS, MAX_TOKENS, NEXT_CHANGE, NONE, OUTPUT_LENGTH, PHASES, PREEMPTIONS,
+    PREFILL_HEAD, PREFILL_TIME, PREFILLING, PROMPT_LENGTH, PROMPT_TOKENS, QUEUE, QUEUE_BOUND,
+    REJECTED, REJECTIONS, REQUEST_PREEMPTIONS, RUN_START, RUN_TAIL, RUNNING, SLOWNESS,
+    STEP_COUNTER, STEP_EMITTING, STEP_PREFILL, STEPS, STEPS_DONE, STEPS_MAX, SUCCESSES, TPOT, TTFT,
+    WAIT_HEAD, WAITING, WAITING_COUNT, EngineRow, Requests,
+)  # fmt: skip
+from servingslo.sim.queues import (
+    heap_push, heap_remove, run_append, run_remove, wait_append, wait_push_front, wait_remove,
+)  # fmt: skip
+
+
+def observe(row: EngineRow, histogram: int, value: float, weight: int) -> None:
+    """Count `weight` observations of `value` in a histogram."""
+    low = row.offsets[histogram]
+    high = row.offsets[histogram + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if row.edges[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    row.counts[low + histogram] += weight
+    row.sums[histogram] += value * weight
+
+
+def step_end(row: EngineRow, steps: int) -> float:
+    """When the run in progress has done so many steps, in seconds."""
+    ints, floats = row.ints, row.floats
+    attended = float(ints[CONTEXT]) * steps + ints[DECODING_COUNT] * (steps * (steps + 1.0)) / 2.0
+    context_seconds = floats[SLOWNESS] * floats[LAW_CONTEXT] * attended
+    return floats[RUN_START] + steps * floats[BASE_SECONDS] + context_seconds
+
+
+def steps_until(row: EngineRow, until: float) -> int:
+    """Steps of the run in progress that end by `until`; fewer than the run has."""
+    ints, floats = row.ints, row.floats
+    slope = floats[SLOWNESS] * floats[LAW_CONTEXT]
+    linear = floats[BASE_SECONDS] + slope * (ints[CONTEXT] + ints[DECODING_COUNT] / 2.0)
+    left = until - floats[RUN_START]
+    root = math.sqrt(linear * linear + 2.0 * slope * ints[DECODING_COUNT] * left)
+    steps = int(2.0 * left / (linear + root))
+    steps = max(ints[STEPS_DONE], min(steps, ints[STEPS_MAX] - 1))
+    while steps > ints[STEPS_DONE] and step_end(row, steps) > until:
+        steps -= 1
+    while steps < ints[STEPS_MAX] - 1 and step_end(row, steps + 1) <= until:
+        steps += 1
+    return steps
+
+
+def observe_gaps(row: EngineRow, first: int, last: int) -> None:
+    """Count the inter-token times of steps first + 1 to last of the run in progress."""
+    ints, floats, edges = row.ints, row.floats, row.edges
+    sequences = ints[DECODING_COUNT]
+    slope = floats[SLOWNESS] * floats[LAW_CONTEXT]
+    fixed = floats[BASE_SECONDS] + slope * ints[CONTEXT]
+    slope *= sequences
+    row.sums[ITL] += sequences * (step_end(row, last) - step_end(row, first))
+    place, end = row.offsets[ITL], row.offsets[ITL + 1]
+    shortest = fixed + slope * (first + 1)
+    while place < end and edges[place] < shortest:
+        place += 1
+    while first < last:
+        upto = last
+        if place < end and edges[place] < fixed + slope * last:
+            upto = max(first, min(last, int((edges[place] - fixed) / slope)))
+        row.counts[place + ITL] += sequences * (upto - first)
+        first = upto
+        place += 1
+
+
+def blocks_of(tokens: int) -> int:
+    """KV blocks that hold so many tokens."""
+    return (tokens + PHASES - 1) // PHASES
+
+
+def new_blocks(row: EngineRow, steps: int) -> int:
+    """Blocks that the decoding sequences take in the next steps."""
+    counter = row.ints[STEP_COUNTER]
+    blocks = (steps // PHASES) * row.ints[DECODING_COUNT]
+    for step in range(counter + 1, counter + 1 + steps % PHASES):
+        blocks += row.phases[step % PHASES]
+    return blocks
+
+
+def steps_in_memory(row: EngineRow, steps: int) -> int:
+    """The most of these next steps for which the free blocks are enough."""
+    sequences = row.ints[DECODING_COUNT]
+    free = row.ints[FREE_BLOCKS]
+    if free >= sequences * (steps // PHASES + 1):
+        return steps
+    done = (free // sequences) * PHASES
+    free -= (free // sequences) * sequences
+    while done < steps:
+        free -= row.phases[(row.ints[STEP_COUNTER] + done + 1) % PHASES]
+        if free < 0:
+            break
+        done += 1
+    return min(done, steps)
+
+
+def complete(row: EngineRow, steps: int) -> None:
+    """Bring counters and blocks to so many steps of the run in progress."""
+    ints = row.ints
+    first = ints[STEPS_DONE]
+    delta = steps - first
+    ints[FREE_BLOCKS] -= new_blocks(row, delta)
+    ints[STEP_COUNTER] += delta
+    ints[STEPS_DONE] = steps
+    sequences = ints[DECODING_COUNT]
+    if sequences > 0:
+        ints[GENERATED_TOKENS] += sequences * delta
+        observe_gaps(row, first, steps)
+    if ints[STEP_PREFILL] == 0:
+        ints[STEPS] += delta
+        observe(row, ITERATION, float(sequences), delta)
+
+
+def leave(q: Requests, row: EngineRow, r: int) -> None:
+    """Take a running request out of its batch and free its blocks."""
+    ints = row.ints
+    held = q.done_tokens[r]
+    if q.heap_place[r] != NONE:
+        held = q.base_tokens[r] + ints[STEP_COUNTER]
+        q.generated[r] = q.output[r] - (q.finish_step[r] - ints[STEP_COUNTER])
+        heap_remove(q, row, r)
+        ints[DECODING_COUNT] -= 1
+        ints[CONTEXT] -= held
+        row.phases[(1 - q.base_tokens[r]) % PHASES] -= 1
+    elif ints[PREFILL_HEAD] == r:
+        ints[PREFILL_HEAD] = q.next[r]
+    ints[FREE_BLOCKS] += blocks_of(held)
+    ints[RUNNING] -= 1
+    run_remove(q, row, r)
+
+
+def end_request(q: Requests, row: EngineRow, r: int, status: int, now: float) -> None:
+    """Close a request that has left all queues and put it on the list of those that are over."""
+    q.status[r] = status
+    q.finish[r] = now
+    q.next[r] = row.ints[DONE_HEAD]
+    row.ints[DONE_HEAD] = r
+
+
+def succeed(q: Requests, row: EngineRow, r: int) -> None:
+    """Close a request whose last token has just been emitted, with all that vLLM observes then."""
+    now, arrival = row.floats[CLOCK], q.arrival[r]
+    scheduled, first_token, output = q.scheduled[r], q.first_token[r], q.output[r]
+    end_request(q, row, r, FINISHED, now)
+    q.last_token[r] = now
+    row.ints[SUCCESSES] += 1
+    observe(row, E2E, now - arrival, 1)
+    observe(row, QUEUE, scheduled - arrival, 1)
+    observe(row, INFERENCE, now - scheduled, 1)
+    observe(row, PREFILL_TIME, first_token - scheduled, 1)
+    observe(row, DECODE_TIME, now - first_token, 1)
+    observe(row, TPOT, (now - first_token) / (output - 1) if output > 1 else 0.0, 1)
+    observe(row, PROMPT_LENGTH, float(q.prompt[r]), 1)
+    observe(row, OUTPUT_LENGTH, float(output), 1)
+    observe(row, COMPUTED_LENGTH, float(q.prompt[r] - q.cached[r]), 1)
+    observe(row, REQUEST_PREEMPTIONS, float(q.preemptions[r]), 1)
+
+
+def emit_after_prefill(q: Requests, row: EngineRow, r: int) -> int:
+    """Emit the token that ends a prefill; returns prompt tokens that count for this step."""
+    ints, now = row.ints, row.floats[CLOCK]
+    prompt = 0
+    ints[GENERATED_TOKENS] += 1
+    if q.first_token[r] < 0.0:
+        prompt = q.prompt[r]
+        q.first_token[r] = now
+        observe(row, TTFT, now - q.arrival[r], 1)
+        ints[PROMPT_TOKENS] += prompt
+        ints[CACHED_TOKENS] += q.cached[r]
+    else:
+        observe(row, ITL, now - q.last_token[r], 1)
+    q.last_token[r] = now
+    q.generated[r] += 1
+    if q.generated[r] == q.output[r]:
+        leave(q, row, r)
+        succeed(q, row, r)
+        return prompt
+    counter = ints[STEP_COUNTER]
+    q.base_tokens[r] = q.target_tokens[r] - counter
+    q.finish_step[r] = counter + q.output[r] - q.generated[r]
+    row.phases[(1 - q.base_tokens[r]) % PHASES] += 1
+    ints[DECODING_COUNT] += 1
+    ints[CONTEXT] += q.target_tokens[r]
+    heap_push(q, row, r)
+    if q.status[r] != ABORTING:
+        q.status[r] = DECODING
+    return prompt
+
+
+def end_run(q: Requests, row: EngineRow) -> None:
+    """Close a run whose steps are all done: first tokens, then completions."""
+    ints, floats = row.ints, row.floats
+    floats[CLOCK] = step_end(row, ints[STEPS_MAX])
+    floats[BUSY_SECONDS] += floats[CLOCK] - floats[RUN_START]
+    ints[CONTEXT] += ints[DECODING_COUNT] * ints[STEPS_MAX]
+    ints[IN_STEP] = 0
+    floats[NEXT_CHANGE] = floats[CLOCK]
+    if ints[STEP_PREFILL] > 0:
+        prompts = 0
+        r = ints[PREFILL_HEAD]
+        while r != NONE and q.done_tokens[r] == q.target_tokens[r]:
+            following = q.next[r]
+            ints[PREFILL_HEAD] = following
+            prompts += emit_after_prefill(q, row, r)
+            r = following
+        if ints[STEP_EMITTING] > 0:  # vLLM's front end sees no step without an output
+            ints[STEPS] += 1
+            observe(row, ITERATION, float(ints[STEP_EMITTING] + prompts), 1)
+    while ints[HEAP_SIZE] > 0 and q.finish_step[row.heap[0]] == ints[STEP_COUNTER]:
+        r = row.heap[0]
+        leave(q, row, r)
+        succeed(q, row, r)
+    if ints[RUNNING] + ints[WAITING_COUNT] == 0:
+        floats[NEXT_CHANGE] = math.inf
+
+
+def preempt(q: Requests, row: EngineRow) -> None:
+    """Move the latest admitted request back to the head of the queue; it starts over."""
+    r = row.ints[RUN_TAIL]
+    if q.heap_place[r] != NONE:
+        q.last_token[r] = row.floats[CLOCK]
+    leave(q, row, r)
+    q.status[r] = WAITING
+    q.preemptions[r] += 1
+    row.ints[PREEMPTIONS] += 1
+    row.ints[WAITING_COUNT] += 1
+    wait_push_front(q, row, r)
+
+
+def drop_aborted(q: Requests, row: EngineRow) -> None:
+    """Remove running requests whose clients have gone."""
+    r = row.ints[ABORT_HEAD]
+    row.ints[ABORT_HEAD] = NONE
+    while r != NONE:
+        following = q.abort_next[r]
+        if q.status[r] == ABORTING:
+            leave(q, row, r)
+            end_request(q, row, r, ABORTED, row.floats[CLOCK])
+        r = following
+
+
+def continue_prefill(q: Requests, row: EngineRow, budget: int, free: int) -> int:
+    """Tokens that the partly prefilled request gets in this step; 0 when it had to be preempted."""
+    r = row.ints[PREFILL_HEAD]
+    done = q.done_tokens[r]
+    chunk = min(q.target_tokens[r] - done, budget)
+    blocks = blocks_of(done + chunk) - blocks_of(done)
+    if blocks > free:
+        preempt(q, row)
+        return 0
+    row.ints[FREE_BLOCKS] -= blocks
+    q.done_tokens[r] = done + chunk
+    return chunk
+
+
+def admit(q: Requests, row: EngineRow, budget: int) -> int:
+    """Move the head of the queue into the batch; returns the prompt tokens it prefills now."""
+    ints = row.ints
+    r = ints[WAIT_HEAD]
+    wait_remove(q, row, r)
+    ints[WAITING_COUNT] -= 1
+    ints[RUNNING] += 1
+    run_append(q, row, r)
+    if ints[PREFILL_HEAD] == NONE:
+        ints[PREFILL_HEAD] = r
+    if q.scheduled[r] < 0.0:
+        q.scheduled[r] = row.floats[CLOCK]
+        ints[CACHE_QUERIES] += q.prompt[r]
+        ints[CACHE_HITS] += q.cached[r]
+    q.status[r] = PREFILLING
+    q.target_tokens[r] = q.prompt[r] + q.generated[r]
+    chunk = min(q.target_tokens[r] - q.cached[r], budget)
+    q.done_tokens[r] = q.cached[r] + chunk
+    ints[FREE_BLOCKS] -= blocks_of(q.done_tokens[r])
+    return chunk
+
+
+def schedule(q: Requests, row: EngineRow) -> None:
+    """Compose the next step and start its run at the engine's clock."""
+    ints = row.ints
+    drop_aborted(q, row)
+    preempted = ints[PREEMPTIONS]
+    while new_blocks(row, 1) > ints[FREE_BLOCKS]:
+        preempt(q, row)
+    reserved = new_blocks(row, 1)
+    budget = ints[MAX_TOKENS] - ints[DECODING_COUNT]
+    prefill = 0
+    emitting = ints[DECODING_COUNT]
+    if ints[PREFILL_HEAD] != NONE:
+        prefill = continue_prefill(q, row, budget, ints[FREE_BLOCKS] - reserved)
+        r = ints[PREFILL_HEAD]
+        if r != NONE and q.done_tokens[r] == q.target_tokens[r]:
+            emitting += 1
+    preempted = ints[PREEMPTIONS] - preempted
+    blocked = False
+    while preempted == 0 and ints[WAITING_COUNT] > 0 and prefill < budget:
+        r = ints[WAIT_HEAD]
+        tokens = q.prompt[r] + q.generated[r]
+        free = ints[FREE_BLOCKS] - reserved
+        blocked = ints[RUNNING] == ints[MAX_SEQS] or blocks_of(tokens) > free
+        if blocked:
+            break
+        prefill += admit(q, row, budget - prefill)
+        if q.done_tokens[r] == q.target_tokens[r]:
+            emitting += 1
+    start_run(q, row, prefill, emitting, blocked or ints[WAITING_COUNT] == 0)
+
+
+def start_run(q: Requests, row: EngineRow, prefill: int, emitting: int, lasting: bool) -> None:
+    """Begin a run: one step with prefill, else as many as pass before anything can change."""
+    ints, floats = row.ints, row.floats
+    if ints[RUNNING] == 0:
+        floats[NEXT_CHANGE] = floats[CLOCK] if ints[WAITING_COUNT] > 0 else math.inf
+        return
+    floats[RUN_START] = floats[CLOCK]
+    floats[BASE_SECONDS] = floats[SLOWNESS] * (
+        floats[LAW_FIXED] + floats[LAW_SEQUENCE] * emitting + floats[LAW_PREFILL] * prefill
+    )
+    ints[IN_STEP] = 1
+    ints[STEPS_DONE] = 0
+    ints[STEP_PREFILL] = prefill
+    ints[STEP_EMITTING] = emitting
+    ints[STEPS_MAX] = 1
+    ints[COMPUTED_TOKENS] += prefill
+    if prefill == 0 and lasting:
+        to_finish = q.finish_step[row.heap[0]] - ints[STEP_COUNTER]
+        ints[STEPS_MAX] = steps_in_memory(row, to_finish)
+    floats[NEXT_CHANGE] = step_end(row, ints[STEPS_MAX])
+
+
+def advance(q: Requests, row: EngineRow, until: float) -> None:
+    """Complete all steps that end by `until`; a step that begins then is not begun yet."""
+    ints, floats = row.ints, row.floats
+    while True:
+        if ints[IN_STEP] == 0:
+            if ints[RUNNING] + ints[WAITING_COUNT] == 0 or floats[CLOCK] >= until:
+                return
+            schedule(q, row)
+            continue
+        if floats[NEXT_CHANGE] > until:
+            steps = steps_until(row, until)
+            if steps > ints[STEPS_DONE]:
+                complete(row, steps)
+            return
+        if ints[STEPS_MAX] > ints[STEPS_DONE]:
+            complete(row, ints[STEPS_MAX])
+        end_run(q, row)
+
+
+def submit(q: Requests, row: EngineRow, r: int, now: float) -> bool:
+    """Queue a request that arrives now; False when the queue bound or the memory refuses it.
+
+    The engine must have been advanced to `now`.
+    """
+    ints, floats = row.ints, row.floats
+    in_system = ints[RUNNING] + ints[WAITING_COUNT]
+    if blocks_of(q.prompt[r] + q.output[r]) > ints[BLOCKS]:
+        q.status[r] = INVALID
+        q.finish[r] = now
+        return False
+    if in_system >= ints[QUEUE_BOUND]:
+        ints[REJECTIONS] += 1
+        q.status[r] = REJECTED
+        q.finish[r] = now
+        return False
+    q.status[r] = WAITING
+    wait_append(q, row, r)
+    ints[WAITING_COUNT] += 1
+    if ints[IN_STEP] == 0:
+        if in_system == 0:
+            floats[CLOCK] = now
+        floats[NEXT_CHANGE] = floats[CLOCK]
+    elif ints[WAITING_COUNT] == 1 and ints[RUNNING] < ints[MAX_SEQS]:
+        cut_run(row)
+    return True
+
+
+def cut_run(row: EngineRow) -> None:
+    """End the run in progress with its current step, because the batch may change then."""
+    ints = row.ints
+    ints[STEPS_MAX] = min(ints[STEPS_MAX], ints[STEPS_DONE] + 1)
+    row.floats[NEXT_CHANGE] = step_end(row, ints[STEPS_MAX])
+
+
+def abort(q: Requests, row: EngineRow, r: int, now: float) -> None:
+    """The client of a request has gone: a waiting one leaves now, a running one after the step."""
+    ints = row.ints
+    if q.status[r] == WAITING:
+        wait_remove(q, row, r)
+        ints[WAITING_COUNT] -= 1
+        ints[ABORTS] += 1
+        end_request(q, row, r, ABORTED, now)
+        if ints[IN_STEP] == 0 and ints[RUNNING] + ints[WAITING_COUNT] == 0:
+            row.floats[NEXT_CHANGE] = math.inf
+    elif q.status[r] == PREFILLING or q.status[r] == DECODING:  # noqa: PLR1714 - for the compiler
+        ints[ABORTS] += 1
+        q.status[r] = ABORTING
+        q.abort_next[r] = ints[ABORT_HEAD]
+        ints[ABORT_HEAD] = r
+        if ints[IN_STEP] == 1:
+            cut_run(row)

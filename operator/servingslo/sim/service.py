@@ -1,0 +1,149 @@
+"""Engines behind one gateway: routing, what happens when one goes away, and the truth.
+
+Runs on whatever clock the caller brings. Calls must come in order of time.
+"""
+
+from collections import deque
+from enum import StrEnum
+
+from servingslo.sim import kernel, layout
+from servingslo.sim.engine import Engine, RequestRecord, RequestTable
+
+
+class Routing(StrEnum):
+    """How the gateway picks an engine."""
+
+    LEAST_LOADED = "least-loaded"
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+
+
+class WhenNoEngine(StrEnum):
+    """What the gateway does with a request while no engine is ready."""
+
+    FAIL = "fail"
+    WAIT = "wait"
+
+
+class Service:
+    """A gateway and its engines.
+
+    routing: least loaded counts running + waiting at the moment of arrival; ties go round.
+    random_state: seeds random routing.
+    """
+
+    def __init__(
+        self,
+        *,
+        routing: Routing = Routing.LEAST_LOADED,
+        when_no_engine: WhenNoEngine = WhenNoEngine.FAIL,
+        random_state: int = 0,
+    ) -> None:
+        self.requests = RequestTable()
+        self.routing = routing
+        self.when_no_engine = when_no_engine
+        self._serving: dict[str, Engine] = {}
+        self._draining: dict[str, Engine] = {}
+        self._waiting: deque[int] = deque()
+        self._records: list[RequestRecord] = []
+        self._cursor = 0
+        self._random = random_state
+
+    @property
+    def engines(self) -> dict[str, Engine]:
+        """Engines that take requests, by name."""
+        return self._serving
+
+    @property
+    def draining(self) -> dict[str, Engine]:
+        """Engines that only finish what they have, by name."""
+        return self._draining
+
+    @property
+    def waiting_at_gateway(self) -> int:
+        """Requests that wait for the first engine to become ready."""
+        return len(self._waiting)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in engines and at the gateway."""
+        engines = (*self._serving.values(), *self._draining.values())
+        return sum(engine.in_system for engine in engines) + len(self._waiting)
+
+    def add(self, name: str, engine: Engine, now: float) -> None:
+        """An engine became ready; it must have been made with this service's request table."""
+        self._serving[name] = engine
+        while self._waiting:
+            self._route(self._waiting.popleft(), now)
+
+    def remove(self, name: str, now: float, *, drain: bool) -> None:
+        """An engine takes no more requests; those it has are finished when drained, else lost."""
+        engine = self._serving.pop(name, None) or self._draining.pop(name, None)
+        if engine is None:
+            return
+        if drain:
+            self._draining[name] = engine
+        else:
+            self._close(engine.fail_all(now))
+
+    def offer(self, *, arrival: float, prompt_tokens: int, output_tokens: int,
+              cached_ratio: float = 0.0) -> None:  # fmt: skip
+        """A request arrives."""
+        index = self.requests.add(
+            arrival=arrival, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+            cached_ratio=cached_ratio,
+        )  # fmt: skip
+        self._route(index, arrival)
+
+    def advance(self, until: float) -> list[RequestRecord]:
+        """Simulate until this time; what became of requests that are over since the last call."""
+        for engine in self._serving.values():
+            self._close(engine.advance(until))
+        for name, engine in list(self._draining.items()):
+            self._close(engine.advance(until))
+            if engine.in_system == 0:
+                del self._draining[name]
+        records, self._records = self._records, []
+        return records
+
+    def _close(self, over: list[int]) -> None:
+        self._records.extend(map(self.requests.take, over))
+
+    def _route(self, index: int, now: float) -> None:
+        engine = self._pick(now)
+        if engine is None and self.when_no_engine is WhenNoEngine.WAIT:
+            self._waiting.append(index)
+            return
+        if engine is None:
+            self.requests.columns.status[index] = layout.FAILED
+            self.requests.columns.finish[index] = now
+            self._close([index])
+        elif not engine.submit(index, now):
+            self._close([index])
+
+    def _pick(self, now: float) -> Engine | None:
+        engines = list(self._serving.values())
+        if not engines:
+            return None
+        self._cursor += 1
+        if self.routing is Routing.ROUND_ROBIN:
+            return engines[self._cursor % len(engines)]
+        if self.routing is Routing.RANDOM:
+            return engines[self._next_random() % len(engines)]
+        columns = self.requests.columns
+        best: Engine | None = None
+        least = layout.UNBOUNDED
+        first = self._cursor % len(engines)
+        for engine in (*engines[first:], *engines[:first]):
+            row = engine.row
+            if row.floats[layout.NEXT_CHANGE] <= now:
+                kernel.advance(columns, row, now)
+            load = row.ints[layout.RUNNING] + row.ints[layout.WAITING_COUNT]
+            if load < least:
+                best, least = engine, load
+        return best
+
+    def _next_random(self) -> int:
+        # Knuth's 64-bit linear congruential generator (MMIX); the upper bits are good enough.
+        self._random = (self._random * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return self._random >> 33
