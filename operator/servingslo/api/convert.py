@@ -36,7 +36,7 @@ _ALLOWED_BY_ERROR = {
     "model_type": "an object",
     "model_attributes_type": "an object",
     "dict_type": "an object",
-    "tuple_type": "a list",
+    "tuple_type": "an array",
 }
 
 

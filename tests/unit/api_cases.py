@@ -1,0 +1,124 @@
+"""Good and bad specs, read from api_cases.yaml: the same table for pydantic and the API server."""
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TABLE: dict[str, Any] = yaml.safe_load(
+    (Path(__file__).parent / "api_cases.yaml").read_text(encoding="utf-8")
+)
+_PART = re.compile(r"\w+|\[\d+\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadSpec:
+    """A spec that must be refused: with the path, and every word, in the message."""
+
+    id: str
+    path: str
+    spec: dict[str, Any]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodSpec:
+    """A spec that must be accepted."""
+
+    id: str
+    spec: dict[str, Any]
+
+
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    """The base with some places changed; None removes the place."""
+    spec = copy.deepcopy(TABLE["base"])
+    for path, value in changes.items():
+        *above, last = _keys(path)
+        place = spec
+        for key in above:
+            place = place[key]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = copy.deepcopy(value)
+    return spec
+
+
+def without(path: str) -> dict[str, Any]:
+    """The base without one field."""
+    return changed({path: None})
+
+
+def good_specs() -> Iterator[GoodSpec]:
+    """The good twins of all fields and rules."""
+    yield GoodSpec(id="base", spec=changed({}))
+    for path, field in TABLE["fields"].items():
+        for value in field.get("good", ()):
+            changes = {path: value}
+            # A low maximum or limit would break the rules between fields.
+            if path == "replicas.max":
+                changes["fallback.replicas"] = min(4, value)
+            yield GoodSpec(id=f"{path}={value}", spec=changed(changes))
+    for rule in TABLE["rules"]:
+        yield GoodSpec(id=rule["id"], spec=changed(rule["good"]))
+
+
+def bad_values() -> Iterator[BadSpec]:
+    """Values of the right type outside their range: path, value and range must be told."""
+    for path, field in TABLE["fields"].items():
+        for value in field.get("bad", ()):
+            words = (*_words(field["allowed"]), *([] if value in ("", []) else [f"{value}"]))
+            yield BadSpec(id=f"{path}={value}", path=path, spec=changed({path: value}), words=words)
+        if "too_many" in field:
+            count, item = field["too_many"]
+            yield BadSpec(
+                id=f"{path}-too-many",
+                path=path,
+                spec=changed({path: [item] * count}),
+                words=(f"at most {count - 1} items",),
+            )
+    objective = TABLE["base"]["objectives"][0]
+    many = [objective | {"percentile": 90 + n} for n in range(9)]
+    yield BadSpec(
+        id="objectives-too-many",
+        path="objectives",
+        spec=changed({"objectives": many}),
+        words=("at most 8 items",),
+    )
+
+
+def mistyped_values() -> Iterator[BadSpec]:
+    """Values of a wrong type: path and type must be told."""
+    for path, field in TABLE["fields"].items():
+        for value in field.get("mistyped", ()):
+            spec = changed({path: value})
+            yield BadSpec(id=f"{path}={value}", path=path, spec=spec, words=_words(field["type"]))
+
+
+def missing_fields() -> Iterator[BadSpec]:
+    """Specs without a field that must be there: the path and the need must be told."""
+    for path in TABLE["required"]:
+        yield BadSpec(id=path, path=path, spec=without(path), words=("equired",))
+
+
+def broken_rules() -> Iterator[BadSpec]:
+    """Specs whose fields are fine one by one and disagree."""
+    for rule in TABLE["rules"]:
+        yield BadSpec(
+            id=rule["id"],
+            path=rule["path"],
+            spec=changed(rule["bad"]),
+            words=tuple(rule["says"]),
+        )
+
+
+def _keys(path: str) -> list[str | int]:
+    return [int(part[1:-1]) if part[0] == "[" else part for part in _PART.findall(path)]
+
+
+def _words(allowed: str | list[str]) -> tuple[str, ...]:
+    return (allowed,) if isinstance(allowed, str) else tuple(allowed)

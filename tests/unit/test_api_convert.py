@@ -1,0 +1,146 @@
+"""From the manifest's words to the planner's terms: SI units, enums, defaults."""
+
+import pytest
+from tests.unit import api_cases
+
+from servingslo.api.convert import targets_from_spec
+from servingslo.errors import InvalidInputError
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.behavior import (
+    Behavior,
+    PolicyType,
+    ScalingPolicy,
+    ScalingRules,
+    SelectPolicy,
+)
+from servingslo.policy.inputs import (
+    AdmissionMode,
+    BatchingMode,
+    BatchingTargets,
+    FallbackBehavior,
+    FallbackTargets,
+    KVCacheModel,
+    Mode,
+    ReplicaTargets,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.units import parse_quantity_bytes
+
+GIB = 1024**3
+MINIMAL = {
+    "targetRef": {"kind": "Deployment", "name": "llama-chat"},
+    "objectives": [{"metric": "ttft", "percentile": 99, "threshold": "500ms"}],
+    "replicas": {"max": 8},
+}
+
+
+def test_a_minimal_spec_gets_the_planners_defaults() -> None:
+    """The defaults of the manifest are those of the planner, none is said twice differently."""
+    assert targets_from_spec(MINIMAL) == Targets(
+        target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-chat"),
+        objectives=(Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.5),),
+        replicas=ReplicaTargets(maximum=8),
+    )
+
+
+def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
+    """Every field arrives, in SI units."""
+    assert targets_from_spec(api_cases.changed({"coldStart": "1m30s", "mode": "Recommend"})) == (
+        Targets(
+            target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-chat"),
+            objectives=(
+                Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.5),
+                Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
+            ),
+            runtime="vllm",
+            mode=Mode.RECOMMEND,
+            replicas=ReplicaTargets(minimum=1, maximum=8, tolerated_failures=0),
+            utilization_target_ratio=0.85,
+            kv_cache_target_ratio=0.9,
+            kv_cache_model=KVCacheModel(
+                layers=32,
+                kv_heads=8,
+                head_dim=128,
+                bytes_per_element=2,
+                weights_bytes=16.0 * GIB,
+                workspace_bytes=4.0 * GIB,
+                gpu_memory_bytes=72.0 * GIB,
+                gpus=1,
+            ),
+            behavior=Behavior(
+                scale_up=ScalingRules(
+                    stabilization_window_seconds=0,
+                    policies=(ScalingPolicy(type=PolicyType.PODS, value=4, period_seconds=60),),
+                    select_policy=SelectPolicy.MAX,
+                ),
+                scale_down=ScalingRules(
+                    stabilization_window_seconds=60,
+                    policies=(
+                        ScalingPolicy(type=PolicyType.PERCENT, value=50, period_seconds=120),
+                    ),
+                    select_policy=SelectPolicy.MIN,
+                ),
+            ),
+            cold_start_seconds=90.0,
+            batching=BatchingTargets(
+                mode=BatchingMode.RECOMMEND,
+                container="engine",
+                min_sequences=8,
+                max_sequences=256,
+                min_interval_seconds=600.0,
+            ),
+            admission_mode=AdmissionMode.RECOMMEND,
+            fallback=FallbackTargets(
+                behavior=FallbackBehavior.FLOOR, replicas=4, stale_after_seconds=120.0
+            ),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"), [pytest.param(m.value, m, id=m.value) for m in LatencyMetric]
+)
+def test_every_metric_of_the_models_has_its_name_in_manifests(
+    metric: str, expected: LatencyMetric
+) -> None:
+    """The four metrics are written as the API page says."""
+    spec = MINIMAL | {"objectives": [{"metric": metric, "percentile": 95, "threshold": "1s"}]}
+    (objective,) = targets_from_spec(spec).objectives
+    assert objective.metric is expected
+
+
+def test_scale_down_keeps_its_window_when_only_policies_are_given() -> None:
+    """Naming a policy does not silently drop the default window of its direction."""
+    rules = {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}
+    behavior = targets_from_spec(MINIMAL | {"behavior": {"scaleDown": rules}}).behavior
+    assert behavior.scale_down.stabilization_window_seconds == 60
+    assert behavior.scale_up == ScalingRules()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("16Gi", 16 * GIB, id="binary"),
+        pytest.param("80G", 80e9, id="decimal"),
+        pytest.param("1.5Ti", 1.5 * 1024 * GIB, id="fraction"),
+        pytest.param("16e9", 16e9, id="exponent"),
+        pytest.param("12E", 12e18, id="exa-not-exponent"),
+        pytest.param("1500m", 1.5, id="milli"),
+        pytest.param("0", 0.0, id="zero"),
+        pytest.param("+2Ki", 2048.0, id="sign"),
+        pytest.param(".5k", 500.0, id="no-leading-digit"),
+    ],
+)
+def test_quantities_are_bytes(text: str, expected: float) -> None:
+    """Sizes are read as Kubernetes reads them."""
+    assert parse_quantity_bytes(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "16 Gi", "16GB", "1e", "1.2.3", "16Gi\n", "nan", "0x10"]
+)
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    """Nothing is guessed from a size that Kubernetes would refuse."""
+    with pytest.raises(InvalidInputError, match="weights"):
+        parse_quantity_bytes(text, "weights")

@@ -1,0 +1,106 @@
+"""The generated CRD: structural, described, and equal to the committed files."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from servingslo.api.crd import CRD_FILES, custom_resource_definition, render_crd, write_crd
+
+ROOT = Path(__file__).parents[2]
+# Keywords that the API server refuses or ignores in a structural schema of apiextensions.k8s.io/v1.
+NOT_STRUCTURAL = {
+    "$ref",
+    "$defs",
+    "additionalProperties",
+    "anyOf",
+    "const",
+    "definitions",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "title",
+}
+
+
+def version():
+    """The one version of the CRD."""
+    (only,) = custom_resource_definition()["spec"]["versions"]
+    return only
+
+
+def nodes(schema, path=""):
+    """(path, schema) of every node, the root first."""
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from nodes(part, f"{path}.{name}")
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+
+
+NODES = [
+    pytest.param(p, s, id=p or "root") for p, s in nodes(version()["schema"]["openAPIV3Schema"])
+]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.parts[0]) for path in CRD_FILES])
+def test_committed_files_equal_the_generated_crd(path: Path) -> None:
+    """Neither crds/ nor the chart's copy is older than the models."""
+    assert (ROOT / path).read_text(encoding="utf-8") == render_crd(), "run `make crd`"
+
+
+def test_generation_writes_both_files(tmp_path: Path) -> None:
+    """`make crd` needs nothing but the checkout's root."""
+    written = write_crd(tmp_path)
+    assert [path.relative_to(tmp_path) for path in written] == list(CRD_FILES)
+    assert {path.read_text(encoding="utf-8") for path in written} == {render_crd()}
+
+
+def test_yaml_reads_back_as_generated() -> None:
+    """Nothing is lost or anchored on the way through YAML."""
+    text = render_crd()
+    assert yaml.safe_load(text) == custom_resource_definition()
+    assert "&id" not in text
+
+
+@pytest.mark.parametrize(("path", "schema"), NODES)
+def test_every_node_is_structural_and_described(path: str, schema: dict) -> None:
+    """`kubectl explain` has a sentence for every field, and the API server takes every node."""
+    assert not NOT_STRUCTURAL & set(schema)
+    assert schema["type"] in {"object", "array", "string", "integer", "number", "boolean"}
+    if path.endswith("[]") and schema["type"] != "object":
+        return  # items of a list of plain values: the list itself is described
+    assert len(schema["description"]) > 5
+    assert schema["description"][-1] == "."
+
+
+@pytest.mark.parametrize(("path", "schema"), NODES)
+def test_strings_and_lists_of_the_spec_are_bounded(path: str, schema: dict) -> None:
+    """Rules over unbounded strings and lists cost more than the API server allows."""
+    if path.startswith(".spec") and schema["type"] == "array":
+        assert schema["maxItems"] <= 10
+    if path.startswith(".spec") and schema["type"] == "string":
+        assert "enum" in schema or schema["maxLength"] <= 253
+
+
+@pytest.mark.parametrize(("path", "schema"), NODES)
+def test_every_rule_tells_what_is_allowed(path: str, schema: dict) -> None:
+    """Each CEL rule answers with the allowed range and what it got."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        assert "allowed: " in rule["messageExpression"], path
+        assert "; got" in rule["messageExpression"], path
+
+
+def test_names_columns_and_subresources() -> None:
+    """What `kubectl get sslo` needs: names, columns in their order, status and no scale."""
+    names = custom_resource_definition()["spec"]["names"]
+    assert names["shortNames"] == ["sslo"]
+    assert names["categories"] == ["serving"]
+    columns = [column["name"].upper() for column in version()["additionalPrinterColumns"]]
+    assert columns == ["TARGET", "MODE", "REPLICAS", "DESIRED", "BINDING", "UTIL", "SLO", "AGE"]
+    assert version()["subresources"] == {"status": {}}
+
+
+def test_uninstalling_the_chart_keeps_the_resources() -> None:
+    """The chart installs this file: Helm must not delete the CRD and with it every resource."""
+    metadata = custom_resource_definition()["metadata"]
+    assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
