@@ -1,0 +1,236 @@
+"""Builds the rig's programs from pinned Go modules, once for each user and version.
+
+Run it as ``python -m servingslo.rig.build``. Programs are looked for in this order: the cache,
+``KUBEBUILDER_ASSETS``, ``PATH`` (both only in exactly the pinned version); the rest is built.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from servingslo.errors import RigError
+from servingslo.rig import versions
+from servingslo.rig.commands import CommandRunner
+from servingslo.rig.progress import BuildProgress, make_progress
+from servingslo.rig.toolchain import find_go
+from servingslo.rig.versions import Tool
+
+# One build links (one core) while the other compiles; more only fill the memory:
+# linking kube-apiserver takes about 2 GB.
+_PARALLEL_BUILDS = 2
+_VERSION_TIMEOUT_SECONDS = 30
+_BUILD_TIMEOUT_SECONDS = 3600
+# Static programs that need no C compiler.
+_GO_ENVIRONMENT = {"CGO_ENABLED": "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Where a program was found or put; build_seconds is None when it was there already."""
+
+    tool: Tool
+    path: Path
+    build_seconds: float | None
+
+
+def cache_directory() -> Path:
+    """The folder of built programs: ``$XDG_CACHE_HOME`` or ``~/.cache``, then servingslo/rig."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "servingslo" / "rig"
+
+
+def ensure_tools(tools: Sequence[Tool] = versions.DEFAULT_TOOLS) -> dict[str, Path]:
+    """Paths of these programs by tool name, after building those that are missing.
+
+    Raises: RigError, naming tool, command and the end of its log, when a build fails.
+    """
+    return {resolved.tool.name: resolved.path for resolved in resolve_tools(tools)}
+
+
+def resolve_tools(tools: Sequence[Tool]) -> list[Resolved]:
+    """Find or build each tool, in the order given. Raises: RigError when a build fails."""
+    found = {tool.name: path for tool in tools if (path := _find(tool)) is not None}
+    if len(found) == len(tools):
+        return [Resolved(tool=tool, path=found[tool.name], build_seconds=None) for tool in tools]
+    with _lock():
+        # Another process may have built them while this one waited for the lock.
+        found |= {tool.name: path for tool in tools if (path := _cached(tool)) is not None}
+        missing = [tool for tool in tools if tool.name not in found]
+        built = _build_all(missing) if missing else {}
+    return [
+        built.get(tool.name) or Resolved(tool=tool, path=found[tool.name], build_seconds=None)
+        for tool in tools
+    ]
+
+
+def _find(tool: Tool) -> Path | None:
+    return _cached(tool) or _ready_made(tool)
+
+
+def _cached(tool: Tool) -> Path | None:
+    path = cache_directory() / tool.key / tool.program_name
+    return path if path.exists() else None
+
+
+def _ready_made(tool: Tool) -> Path | None:
+    """A program of exactly the pinned version in KUBEBUILDER_ASSETS or on PATH, if any."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    candidates = [
+        shutil.which(tool.program_name, path=assets) if assets else None,
+        shutil.which(tool.program_name),
+    ]
+    for candidate in candidates:
+        if candidate is not None and reports_version(Path(candidate), tool):
+            return Path(candidate)
+    return None
+
+
+def reports_version(path: Path, tool: Tool) -> bool:
+    """Whether the program at ``path`` says that it is of the tool's pinned version."""
+    try:
+        finished = subprocess.run(
+            [str(path), *tool.version_arguments],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    words = re.findall(r"\bv?(\d+\.\d+\.\d+[-.\w]*)", finished.stdout + finished.stderr)
+    return finished.returncode == 0 and bool(words) and words[0] == tool.version
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """Hold the cache's lock, which the kernel releases even when this program is killed."""
+    directory = cache_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another build of the rig", file=sys.stderr)  # noqa: T201
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build_all(tools: Sequence[Tool]) -> dict[str, Resolved]:
+    runner = CommandRunner(_GO_ENVIRONMENT)
+    go = find_go(
+        cache_directory(), sources=[tool.source_directory for tool in tools], runner=runner
+    )
+    # One worker per module: tools of one module share most packages, which Go would compile
+    # twice if they were built at the same time.
+    modules: dict[str, list[Tool]] = {}
+    for tool in tools:
+        modules.setdefault(tool.module, []).append(tool)
+    with make_progress([_label(tool) for tool in tools]) as progress:
+        builder = _Builder(go=go, runner=runner, progress=progress)
+        with ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as executor:
+            futures = [executor.submit(builder.build_in_turn, each) for each in modules.values()]
+            try:
+                built = [
+                    resolved for future in as_completed(futures) for resolved in future.result()
+                ]
+            except BaseException:
+                runner.cancel()
+                executor.shutdown(wait=True, cancel_futures=True)
+                raise
+    return {resolved.tool.name: resolved for resolved in built}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    go: Path
+    runner: CommandRunner
+    progress: BuildProgress
+
+    def build_in_turn(self, tools: Sequence[Tool]) -> list[Resolved]:
+        return [self._build(tool) for tool in tools]
+
+    def _build(self, tool: Tool) -> Resolved:
+        """Build one tool; the finished file appears in the cache at once or not at all."""
+        label = _label(tool)
+        started_seconds = time.monotonic()
+        self.progress.begin(label)
+        target = cache_directory() / tool.key / tool.program_name
+        log_path = cache_directory() / "logs" / f"{tool.key}.log"
+        log_path.unlink(missing_ok=True)
+        prefix = f".{tool.name}-"
+        with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=prefix) as scratch:
+            source = Path(scratch) / "source"
+            # Go may want to write beside go.mod, and an installed package may be read-only.
+            shutil.copytree(tool.source_directory, source)
+            output = Path(scratch) / tool.program_name
+            common = ["-mod=readonly", "-trimpath", *([f"-tags={tool.tags}"] if tool.tags else [])]
+            packages = self.runner.run(
+                tool.name,
+                [str(self.go), "list", *common, "-deps", tool.package],
+                log_path=log_path,
+                timeout_seconds=_BUILD_TIMEOUT_SECONDS,
+                working_directory=source,
+            )
+            self.progress.expect(label, len(packages))
+            flags = [*common, f"-ldflags={tool.linker_flags}", "-o", str(output)]
+            self.runner.run(
+                tool.name,
+                [str(self.go), "build", "-v", *flags, tool.package],
+                log_path=log_path,
+                timeout_seconds=_BUILD_TIMEOUT_SECONDS,
+                working_directory=source,
+                on_line=lambda _line: self.progress.advance(label),
+            )
+            if not reports_version(output, tool):
+                raise RigError(f"{tool.name}: the built program is not of version {tool.version}")
+            target.parent.mkdir(exist_ok=True)
+            output.replace(target)
+        elapsed_seconds = time.monotonic() - started_seconds
+        self.progress.finish(label, elapsed_seconds)
+        return Resolved(tool=tool, path=target, build_seconds=elapsed_seconds)
+
+
+def _label(tool: Tool) -> str:
+    return f"{tool.name} {tool.version}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line: build what is missing and say where everything is; returns exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m servingslo.rig.build",
+        description="Build the programs of the test rig into the user's cache.",
+    )
+    names = [tool.name for tool in versions.ALL_TOOLS]
+    parser.add_argument("tools", nargs="*", metavar="TOOL", help=f"of {', '.join(names)}")
+    parser.add_argument("--all", action="store_true", help="also those that few tests need")
+    options = parser.parse_args(arguments)
+    try:
+        tools: Sequence[Tool] = versions.ALL_TOOLS if options.all else versions.DEFAULT_TOOLS
+        if options.tools:
+            tools = [versions.tool_named(name) for name in options.tools]
+        for resolved in resolve_tools(tools):
+            origin = (
+                "found"
+                if resolved.build_seconds is None
+                else f"built in {resolved.build_seconds:.0f} s"
+            )
+            print(f"{_label(resolved.tool)}\t{origin}\t{resolved.path}")  # noqa: T201
+    except RigError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""A real Prometheus that scrapes what an HTTP discovery endpoint lists."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from servingslo.rig import versions
+from servingslo.rig.processes import ManagedProcess, ProcessFamily
+from servingslo.rig.waiting import free_port, http_get, http_post
+
+_RETENTION = "1d"
+ENGINES_JOB = "engines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapePlan:
+    """What Prometheus scrapes, and how often.
+
+    http_sd_url: answers with Prometheus's HTTP discovery format; None scrapes no engines. The
+        labels namespace, pod and container come from there, as a PodMonitor would set them.
+    static_targets: job name to "host:port" addresses, for example the operator's own metrics.
+    """
+
+    http_sd_url: str | None = None
+    scrape_interval_seconds: float = 1.0
+    static_targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def as_config(self) -> dict[str, Any]:
+        """The content of prometheus.yml."""
+        interval = _duration(self.scrape_interval_seconds)
+        jobs: list[dict[str, Any]] = [
+            {"job_name": name, "static_configs": [{"targets": list(addresses)}]}
+            for name, addresses in self.static_targets.items()
+        ]
+        if self.http_sd_url is not None:
+            # Discovery as often as scraping: a pod that became Ready shows up one interval later.
+            discovery = {"url": self.http_sd_url, "refresh_interval": interval}
+            jobs.append({"job_name": ENGINES_JOB, "http_sd_configs": [discovery]})
+        return {
+            "global": {
+                "scrape_interval": interval,
+                "scrape_timeout": interval,
+                "evaluation_interval": interval,
+            },
+            "scrape_configs": jobs,
+        }
+
+
+class Prometheus:
+    """The Prometheus process and its configuration file."""
+
+    def __init__(
+        self,
+        *,
+        binaries: Mapping[str, Path],
+        work_dir: Path,
+        family: ProcessFamily,
+        plan: ScrapePlan,
+    ) -> None:
+        self.plan = plan
+        directory = work_dir / "prometheus"
+        directory.mkdir(parents=True)
+        self._config_path = directory / "prometheus.yml"
+        self._write_config()
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.process: ManagedProcess = family.add(
+            "prometheus",
+            [
+                str(binaries[versions.PROMETHEUS.name]),
+                f"--config.file={self._config_path}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--storage.tsdb.retention.time={_RETENTION}",
+                "--storage.tsdb.no-lockfile",  # a killed one must start again
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--web.enable-lifecycle",
+                "--log.level=warn",
+            ],
+        )
+
+    def start(self) -> None:
+        """Start Prometheus. Raises: RigError when it cannot be executed."""
+        self.process.start()
+
+    def wait_ready(self) -> None:
+        """Wait until Prometheus answers queries. Raises: RigError when it does not."""
+        self.process.wait_ready(f"{self.url}/-/ready")
+
+    def configure(self, plan: ScrapePlan) -> None:
+        """Scrape by this plan from now on. Raises: RigError when Prometheus refuses it."""
+        self.plan = plan
+        self._write_config()
+        if self.process.running:
+            http_post(f"{self.url}/-/reload")
+
+    def answers(self) -> bool:
+        """Whether Prometheus is ready."""
+        return http_get(f"{self.url}/-/ready") is not None
+
+    def _write_config(self) -> None:
+        self._config_path.write_text(yaml.safe_dump(self.plan.as_config()), encoding="utf-8")
+
+
+def _duration(seconds: float) -> str:
+    """Prometheus's notation for a duration, which has no fractions."""
+    return f"{round(seconds * 1000)}ms"

@@ -1,0 +1,166 @@
+"""What the rig is made of. The only place where versions are pinned is each module's ``go.mod``."""
+
+import hashlib
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from servingslo.errors import RigError
+
+TOOLS_DIRECTORY = Path(__file__).parent / "tools"
+_KEY_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One program of the rig and how it is built from a pinned Go module.
+
+    module: folder below ``rig/tools`` that holds go.mod and go.sum.
+    pin: the required Go module whose version is the program's version.
+    version_variables: linker variables that tell the program its own version; ``{version}``,
+        ``{major}`` and ``{minor}`` are filled in.
+    version_arguments: the arguments that make the program print its version.
+    """
+
+    name: str
+    module: str
+    package: str
+    pin: str
+    tags: str = ""
+    version_variables: tuple[str, ...] = ()
+    version_arguments: tuple[str, ...] = ("--version",)
+    program: str = ""
+
+    @property
+    def program_name(self) -> str:
+        """Name of the executable on a search path."""
+        return self.program or self.name
+
+    @property
+    def source_directory(self) -> Path:
+        """The folder with the tool's go.mod and go.sum."""
+        return TOOLS_DIRECTORY / self.module
+
+    @property
+    def module_version(self) -> str:
+        """The Go module version in go.mod, for example ``v1.36.3``.
+
+        Raises: RigError when go.mod does not require the module.
+        """
+        text = (self.source_directory / "go.mod").read_text(encoding="utf-8")
+        pattern = rf"^\s*(?:require\s+)?{re.escape(self.pin)}\s+(v\S+)"
+        match = re.search(pattern, text, re.MULTILINE)
+        if match is None:
+            raise RigError(f"{self.name}: {self.module}/go.mod does not require {self.pin}")
+        return match.group(1)
+
+    @property
+    def version(self) -> str:
+        """The version that the program reports, without a leading v, for example ``1.36.3``.
+
+        Prometheus 3.15.0 is published as Go module v0.315.0.
+        Source: prometheus/prometheus, RELEASE.md, "Tag the new release" (v3.y.z is v0.3yy.z).
+        """
+        version = self.module_version.removeprefix("v")
+        match = re.fullmatch(r"0\.3(\d\d)\.(\d+)", version)
+        if self.name == "prometheus" and match is not None:
+            return f"3.{int(match.group(1))}.{match.group(2)}"
+        return version
+
+    @property
+    def linker_flags(self) -> str:
+        """The value of ``-ldflags``: no symbols, and the version where the program expects it."""
+        major, minor, *_ = self.version.split(".")
+        filled = (
+            variable.format(version=self.version, major=major, minor=minor)
+            for variable in self.version_variables
+        )
+        return " ".join(["-s", "-w", *(f"-X {variable}" for variable in filled)])
+
+    @property
+    def key(self) -> str:
+        """Name of the tool's cache folder: it changes with everything that goes into the build."""
+        digest = hashlib.sha256()
+        for name in ("go.mod", "go.sum"):
+            digest.update((self.source_directory / name).read_bytes())
+        for part in (self.package, self.tags, self.linker_flags):
+            digest.update(part.encode())
+        digest.update(f"{platform.system()}/{platform.machine()}".encode())
+        return f"{self.name}-{self.version}-{digest.hexdigest()[:_KEY_LENGTH]}"
+
+
+_KUBERNETES_VARIABLES = (
+    "k8s.io/component-base/version.gitVersion=v{version}",
+    "k8s.io/component-base/version.gitMajor={major}",
+    "k8s.io/component-base/version.gitMinor={minor}",
+)
+
+
+def _kubernetes(name: str) -> Tool:
+    return Tool(
+        name=name,
+        module="kubernetes",
+        package=f"k8s.io/kubernetes/cmd/{name}",
+        pin="k8s.io/kubernetes",
+        version_variables=_KUBERNETES_VARIABLES,
+    )
+
+
+KUBE_APISERVER = _kubernetes("kube-apiserver")
+KUBE_CONTROLLER_MANAGER = _kubernetes("kube-controller-manager")
+KUBE_SCHEDULER = _kubernetes("kube-scheduler")
+ETCD = Tool(
+    name="etcd",
+    module="etcd",
+    package="go.etcd.io/etcd/server/v3",
+    pin="go.etcd.io/etcd/server/v3",
+)
+PROMETHEUS = Tool(
+    name="prometheus",
+    module="prometheus",
+    package="github.com/prometheus/prometheus/cmd/prometheus",
+    pin="github.com/prometheus/prometheus",
+    # Every cloud's discovery off (half of the build time); file, HTTP and Kubernetes remain.
+    tags="remove_all_sd,enable_kubernetes_sd",
+    version_variables=("github.com/prometheus/common/version.Version={version}",),
+)
+KWOK = Tool(
+    name="kwok",
+    module="kwok",
+    package="sigs.k8s.io/kwok/cmd/kwok",
+    pin="sigs.k8s.io/kwok",
+)
+HELM = Tool(
+    name="helm",
+    module="helm",
+    package="helm.sh/helm/v4/cmd/helm",
+    pin="helm.sh/helm/v4",
+    version_variables=("helm.sh/helm/v4/internal/version.version=v{version}",),
+    version_arguments=("version", "--short"),
+)
+HELM3 = Tool(
+    name="helm3",
+    module="helm3",
+    package="helm.sh/helm/v3/cmd/helm",
+    pin="helm.sh/helm/v3",
+    version_variables=("helm.sh/helm/v3/internal/version.version=v{version}",),
+    version_arguments=("version", "--short"),
+    program="helm",
+)
+
+# Longest build first, so that the short ones fill the other cores while it links.
+CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
+DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
+ALL_TOOLS = (*DEFAULT_TOOLS, HELM3)
+
+
+def tool_named(name: str) -> Tool:
+    """The tool with this name. Raises: RigError when there is none."""
+    for tool in ALL_TOOLS:
+        if tool.name == name:
+            return tool
+    raise RigError(
+        f"tool: {name!r} is not part of the rig; allowed: "
+        + ", ".join(tool.name for tool in ALL_TOOLS)
+    )

@@ -1,0 +1,58 @@
+"""Fixtures that every kind of test may use: the rig, and a namespace of its own for each test."""
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from servingslo.errors import RigError
+from servingslo.rig.build import ensure_tools
+from servingslo.rig.cluster import Rig, RigOptions
+
+# Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
+_SHARED_NODE_COUNT = 8
+_BUILD_ERROR = pytest.StashKey[RigError]()
+
+
+def _needs_rig(item: pytest.Item) -> bool:
+    return "rig" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the rig, so that ``-m "not rig"`` leaves it out."""
+    for item in items:
+        if _needs_rig(item):
+            item.add_marker(pytest.mark.rig)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the rig before the first test: a cold build takes longer than a test may."""
+    if session.config.option.collectonly or not any(map(_needs_rig, session.items)):
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            ensure_tools()
+    except RigError as error:
+        session.config.stash[_BUILD_ERROR] = error
+
+
+@pytest.fixture(scope="session")
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """One control plane, Prometheus and KWOK with GPU nodes for the whole run."""
+    build_error = request.config.stash.get(_BUILD_ERROR, None)
+    if build_error is not None:
+        pytest.fail(f"the rig cannot be built: {build_error}", pytrace=False)
+    with Rig.start(RigOptions()) as running:
+        running.add_nodes(_SHARED_NODE_COUNT)
+        yield running
+
+
+@pytest.fixture
+def namespace(rig: Rig) -> Iterator[str]:
+    """A fresh namespace that is deleted after the test."""
+    # Not from the random module, which pytest-randomly seeds the same way before each test.
+    name = rig.create_namespace(f"test-{secrets.token_hex(4)}")
+    yield name
+    rig.delete_namespace(name)
