@@ -12,6 +12,8 @@ MILLISECONDS_PER_SECOND = 1000.0
 MICROSECONDS_PER_SECOND = 1_000_000.0
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MEGATOKEN = 1_000_000.0
+BYTES_PER_MEBIBYTE = 1024.0**2
+PERCENT_PER_UNIT = 100.0
 
 _SECONDS_OF_UNIT = {
     "ms": 1 / MILLISECONDS_PER_SECOND,
@@ -81,3 +83,13 @@ def seconds_from_microseconds(microseconds: float) -> float:
 def milliseconds_from_seconds(seconds: float) -> float:
     """Milliseconds, for what people read."""
     return seconds * MILLISECONDS_PER_SECOND
+
+
+def bytes_from_mebibytes(mebibytes: float) -> float:
+    """Bytes; DCGM reports framebuffer memory in MiB."""
+    return mebibytes * BYTES_PER_MEBIBYTE
+
+
+def ratio_from_percent(percent: float) -> float:
+    """A ratio, 0 to 1; DCGM reports utilization in percent."""
+    return percent / PERCENT_PER_UNIT

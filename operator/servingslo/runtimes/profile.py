@@ -64,12 +64,14 @@ class Knob:
 class RuntimeProfile:
     """Everything this package knows of one runtime.
 
-    engine_label: tells the engines of one pod apart. age_fields: for each kind, the field whose
-    samples tell the age of all fields of that kind; engines export them on one page.
+    engine_label: tells the engines of one pod apart. part_labels: split what one engine counts
+    into parts that are added up, unless a field asks for the split. age_fields: for each kind, the
+    field whose samples tell the age of all fields of that kind; engines export them on one page.
     """
 
     name: str
     engine_label: str
+    part_labels: tuple[str, ...]
     metrics: tuple[MetricNames, ...]
     age_fields: tuple[tuple[MetricKind, str], ...]
     capacity: CapacityLabels | None

@@ -32,6 +32,7 @@ def _histogram(field: str, *names: str) -> MetricNames:
 VLLM = RuntimeProfile(
     name="vllm",
     engine_label="engine",
+    part_labels=("model_name", "reason"),
     metrics=(
         _gauge("running", "vllm:num_requests_running"),
         _gauge("waiting", "vllm:num_requests_waiting"),

@@ -1,0 +1,323 @@
+"""Puts the answers of one reading together: series in, engines and GPUs by pod out. No I/O.
+
+Where one engine was scraped twice (two jobs, two replicas of Prometheus) the scrape with the
+newest sample is used whole; samples of different scrapes are never added or mixed.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.queries import GPU_GROUP, GROUP_LABEL, HISTOGRAM_SUFFIXES
+from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample
+from servingslo.policy.ports import PodMetrics
+from servingslo.runtimes.dcgm import GPUMetrics
+from servingslo.runtimes.profile import MetricKind, MetricNames, RuntimeProfile
+from servingslo.units import bytes_from_mebibytes, ratio_from_percent
+
+# What the only engine of a pod is called where the runtime has no engine label.
+ONLY_ENGINE = "0"
+
+Pod = tuple[str, str]
+Source = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Scraped:
+    """What one scrape of one engine holds, by metric name."""
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    splits: dict[str, dict[str, float]] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    histograms: dict[str, "_Buckets"] = field(default_factory=dict)
+    ages: dict[str, float] = field(default_factory=dict)
+
+    def newest_age(self) -> float:
+        """Age of the newest group, infinite when no age is known."""
+        return min(self.ages.values(), default=math.inf)
+
+    def absorb(self, other: "_Scraped") -> None:
+        """Take what another record of the same scrape has beside."""
+        self.numbers = other.numbers | self.numbers
+        self.splits = other.splits | self.splits
+        self.histograms = other.histograms | self.histograms
+        self.capacity = self.capacity or other.capacity
+
+
+@dataclass(slots=True)
+class _Buckets:
+    """A histogram while its series come in, in any order."""
+
+    by_edge: list[tuple[float, float]] = field(default_factory=list)
+    sum: float | None = None
+    count: float | None = None
+
+
+class _Edges:
+    """Parses bucket edges once and keeps one tuple for all histograms of the same shape."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, float] = {}
+        self._tuples: dict[tuple[float, ...], tuple[float, ...]] = {}
+
+    def parse(self, text: str) -> float:
+        edge = self._parsed.get(text)
+        if edge is None:
+            edge = self._parsed[text] = float(text)
+        return edge
+
+    def shared(self, edges: tuple[float, ...]) -> tuple[float, ...]:
+        return self._tuples.setdefault(edges, edges)
+
+
+class Assembly:
+    """Collects the answers of one reading. Series are those of the Prometheus HTTP API.
+
+    Raises, from every method: KeyError, TypeError or ValueError when an answer is malformed.
+    """
+
+    def __init__(
+        self, profiles: tuple[RuntimeProfile, ...], gpu: GPUMetrics, config: PrometheusConfig
+    ) -> None:
+        self._profiles = profiles
+        self._gpu = gpu
+        self._config = config
+        self._engine_labels = tuple(dict.fromkeys(p.engine_label for p in profiles))
+        self._scraped: dict[Pod, dict[tuple[Source, str], _Scraped]] = defaultdict(
+            lambda: defaultdict(_Scraped)
+        )
+        self._gpus: dict[Pod, dict[tuple[str, Source], dict[str, float]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+        self._edges = _Edges()
+        self._splits = {
+            name: metric.by_labels
+            for profile in profiles
+            for metric in profile.metrics
+            if metric.by_labels
+            for name in metric.names
+        }
+        self._capacities = {p.capacity.metric for p in profiles if p.capacity}
+        self.histogram_series_count = 0
+
+    def add_numbers(self, series: Iterable[Mapping[str, Any]]) -> None:
+        """Take gauges, counters and capacities."""
+        for one in series:
+            labels, value = one["metric"], float(one["value"][1])
+            name = labels["__name__"]
+            scraped = self._record(labels)
+            if name in self._capacities:
+                scraped.capacity = labels
+            elif name in self._splits:
+                key = _first_label(labels, self._splits[name])
+                scraped.splits.setdefault(name, {})[key] = value
+            else:
+                scraped.numbers[name] = value
+
+    def add_ages(self, series: Iterable[Mapping[str, Any]]) -> None:
+        """Take the ages of engine groups and of GPUs, in seconds."""
+        for one in series:
+            labels, age = one["metric"], float(one["value"][1])
+            group = labels[GROUP_LABEL]
+            if group == GPU_GROUP:
+                self._add_gpu_value(labels, GPU_GROUP, age)
+            else:
+                self._record(labels).ages[group] = age
+
+    def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:
+        """Take the fields of GPUs."""
+        for one in series:
+            labels = one["metric"]
+            self._add_gpu_value(labels, labels["__name__"], float(one["value"][1]))
+
+    def add_histograms(self, series: list[Mapping[str, Any]]) -> None:
+        """Take the buckets, sums and counts of one histogram field."""
+        self.histogram_series_count += len(series)
+        bucket_suffix, sum_suffix, _ = HISTOGRAM_SUFFIXES
+        for one in series:
+            labels, value = one["metric"], float(one["value"][1])
+            base, _, suffix = labels["__name__"].rpartition("_")
+            histograms = self._record(labels).histograms
+            buckets = histograms.get(base)
+            if buckets is None:
+                buckets = histograms[base] = _Buckets()
+            if suffix == bucket_suffix[1:]:
+                buckets.by_edge.append((self._edges.parse(labels["le"]), value))
+            elif suffix == sum_suffix[1:]:
+                buckets.sum = value
+            else:
+                buckets.count = value
+
+    def pods(self) -> dict[Pod, PodMetrics]:
+        """Every pod that was seen, with its engines in the order of their names."""
+        names = {**dict.fromkeys(self._scraped), **dict.fromkeys(self._gpus)}
+        return {
+            pod: PodMetrics(
+                engines=tuple(self._engines(self._scraped.get(pod, {}))),
+                gpus=tuple(self._gpu_samples(self._gpus.get(pod, {}))),
+            )
+            for pod in names
+        }
+
+    def _record(self, labels: Mapping[str, str]) -> _Scraped:
+        config = self._config
+        pod = (labels.get(config.namespace_label, ""), labels[config.pod_label])
+        source = tuple([labels.get(label, "") for label in config.source_labels])
+        return self._scraped[pod][source, _first_label(labels, self._engine_labels)]
+
+    def _engines(self, scraped: Mapping[tuple[Source, str], _Scraped]) -> Iterator[EngineSample]:
+        newest: dict[str, _Scraped] = {}
+        for (_, engine), record in sorted(_with_pod_metrics(scraped).items()):
+            best = newest.get(engine)
+            if best is None or record.newest_age() < best.newest_age():
+                newest[engine] = record
+        for engine in sorted(newest):
+            yield self._engine_sample(engine, newest[engine])
+
+    def _engine_sample(self, engine: str, scraped: _Scraped) -> EngineSample:
+        fields: dict[str, Any] = {}
+        not_numbers: list[str] = []
+        for profile in self._profiles:
+            for metric in profile.metrics:
+                value = self._value(metric, scraped, not_numbers)
+                if value is not None:
+                    fields[metric.field] = value
+            if profile.capacity and scraped.capacity.get("__name__") == profile.capacity.metric:
+                fields["kv_block_tokens"] = _integer(
+                    scraped.capacity.get(profile.capacity.block_tokens)
+                )
+                fields["kv_capacity_tokens"] = _capacity_tokens(profile, scraped.capacity)
+        return EngineSample(
+            engine=engine,
+            gauges_age_seconds=scraped.ages.get(MetricKind.GAUGE),
+            counters_age_seconds=scraped.ages.get(MetricKind.COUNTER),
+            histograms_age_seconds=scraped.ages.get(MetricKind.HISTOGRAM),
+            nan_metrics=tuple(not_numbers),
+            **fields,
+        )
+
+    def _value(
+        self, metric: MetricNames, scraped: _Scraped, not_numbers: list[str]
+    ) -> float | Mapping[str, float] | HistogramSample | None:
+        """The field's value under the first name that the engine exports; None without one."""
+        for name in metric.names:
+            if metric.kind is MetricKind.HISTOGRAM:
+                buckets = scraped.histograms.get(name)
+                if buckets is not None:
+                    return self._histogram(name, buckets, not_numbers)
+            elif metric.by_labels:
+                split = scraped.splits.get(name)
+                if split is not None:
+                    if not all(map(math.isfinite, split.values())):
+                        not_numbers.append(name)
+                    return {key: v for key, v in split.items() if math.isfinite(v)}
+            elif name in scraped.numbers:
+                value = scraped.numbers[name]
+                if math.isfinite(value):
+                    return value
+                not_numbers.append(name)
+                return None
+        return None
+
+    def _histogram(
+        self, name: str, buckets: _Buckets, not_numbers: list[str]
+    ) -> HistogramSample | None:
+        by_edge = sorted(buckets.by_edge)
+        if not by_edge or buckets.sum is None:
+            return None
+        count = by_edge[-1][1] if buckets.count is None else buckets.count
+        counts = tuple([value for _, value in by_edge])
+        if not all(map(math.isfinite, (*counts, buckets.sum, count))):
+            not_numbers.append(name)
+            return None
+        return HistogramSample(
+            upper_bounds=self._edges.shared(tuple([edge for edge, _ in by_edge])),
+            cumulative_counts=counts,
+            sum=buckets.sum,
+            count=count,
+        )
+
+    def _add_gpu_value(self, labels: Mapping[str, str], name: str, value: float) -> None:
+        for namespace_label, pod_label in self._gpu.pod_labels:
+            if labels.get(pod_label):
+                pod = (labels.get(namespace_label, ""), labels[pod_label])
+                card = "/".join(filter(None, (labels.get(x, "") for x in self._gpu.gpu_labels)))
+                source = tuple([labels.get(label, "") for label in self._config.source_labels])
+                self._gpus[pod][card, source][name] = value
+                return
+
+    def _gpu_samples(
+        self, values: Mapping[tuple[str, Source], Mapping[str, float]]
+    ) -> Iterator[GPUSample]:
+        newest: dict[str, Mapping[str, float]] = {}
+        for (card, _), record in sorted(values.items(), key=lambda item: item[0]):
+            best = newest.get(card)
+            if best is None or record.get(GPU_GROUP, math.inf) < best.get(GPU_GROUP, math.inf):
+                newest[card] = record
+        for card in sorted(newest):
+            yield _gpu_sample(card, newest[card], self._gpu)
+
+
+def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    """The value of the first label that is there and not empty, or ''."""
+    for name in names:
+        value = labels.get(name)
+        if value:
+            return value
+    return ""
+
+
+def _with_pod_metrics(
+    scraped: Mapping[tuple[Source, str], _Scraped],
+) -> dict[tuple[Source, str], _Scraped]:
+    """Give what carries no engine label to the first engine of the same scrape."""
+    named = {key: record for key, record in scraped.items() if key[1]}
+    for (source, engine), record in scraped.items():
+        if engine:
+            continue
+        engines = sorted(name for of_source, name in named if of_source == source)
+        first = (source, engines[0] if engines else ONLY_ENGINE)
+        if first in named:
+            named[first].absorb(record)
+        else:
+            named[first] = record
+    return named
+
+
+def _capacity_tokens(profile: RuntimeProfile, labels: Mapping[str, str]) -> float | None:
+    if profile.capacity is None:
+        return None
+    tokens = _integer(labels.get(profile.capacity.tokens))
+    if tokens is not None:
+        return float(tokens)
+    block_tokens = _integer(labels.get(profile.capacity.block_tokens))
+    blocks = _integer(labels.get(profile.capacity.blocks))
+    return None if block_tokens is None or blocks is None else float(block_tokens * blocks)
+
+
+def _integer(text: str | None) -> int | None:
+    """A positive integer in a label, None for 'None', '' and anything else."""
+    return int(text) or None if text is not None and text.isdecimal() else None
+
+
+def _gpu_sample(card: str, values: Mapping[str, float], names: GPUMetrics) -> GPUSample:
+    def finite(name: str) -> float | None:
+        value = values.get(name)
+        return value if value is not None and math.isfinite(value) else None
+
+    utilization = finite(names.utilization_percent)
+    used = finite(names.memory_used_mebibytes)
+    free = finite(names.memory_free_mebibytes)
+    xid = finite(names.xid_error)
+    return GPUSample(
+        gpu=card,
+        age_seconds=finite(GPU_GROUP),
+        utilization_ratio=None if utilization is None else ratio_from_percent(utilization),
+        memory_used_bytes=None if used is None else bytes_from_mebibytes(used),
+        memory_free_bytes=None if free is None else bytes_from_mebibytes(free),
+        power_watts=finite(names.power_watts),
+        xid_error=None if xid is None else round(xid),
+    )

@@ -1,0 +1,289 @@
+"""Asks Prometheus one question at a time, with a bound on everything, through PrometheusConnect.
+
+All trouble leaves this module as MetricsUnavailableError. Warnings of an answer, which
+PrometheusConnect drops, are seen by a response hook and returned.
+"""
+
+import contextlib
+import gc
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from prometheus_api_client.prometheus_connect import PrometheusConnect
+from requests.auth import HTTPBasicAuth
+from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib3.util.retry import Retry
+
+from servingslo.errors import InvalidInputError, MetricsUnavailableError
+
+# Bounds the memory of one answer: a histogram of 4,000 engines is about 20 MB.
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_CHUNK_BYTES = 256 * 1024
+_RETRY_PAUSE_SECONDS = 0.2
+_RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
+_DETAIL_LENGTH = 200
+_LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
+
+Series = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusConfig:
+    """Where Prometheus is and how to ask it; set by the administrator, never by a tenant.
+
+    timeout_seconds: of one query. reading_timeout_seconds: of all queries of one reading.
+    retries: further attempts of a query that failed at once; one that timed out is not repeated.
+    bearer_token_file, basic_auth_password_file: read again for each query, so they may rotate.
+    tenant: value of X-Scope-OrgID (Mimir, Cortex, Loki's gateway).
+    namespace_label, pod_label: labels that name the pod that was scraped.
+    source_labels: what tells two scrapes of one pod apart, so that one of them is used and they
+    are not added up.
+    histogram_every_ticks: a reading with more than histogram_series_each_tick histogram series is
+    repeated only every so many ticks; the age of what is kept in between grows.
+    Raises: InvalidInputError when a value is outside its range.
+    """
+
+    url: str
+    timeout_seconds: float = 5.0
+    reading_timeout_seconds: float = 12.0
+    retries: int = 1
+    bearer_token_file: str | None = None
+    basic_auth_username: str | None = None
+    basic_auth_password_file: str | None = None
+    ca_file: str | None = None
+    tenant: str | None = None
+    namespace_label: str = "namespace"
+    pod_label: str = "pod"
+    source_labels: tuple[str, ...] = ("job", "instance", "prometheus", "prometheus_replica")
+    histogram_every_ticks: int = 4
+    histogram_series_each_tick: int = 100_000
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.url)
+        if url.scheme not in {"http", "https"} or not url.netloc:
+            raise InvalidInputError("prometheus.url", self.url, "http://… or https://…")
+        if url.username or url.password:
+            raise InvalidInputError(
+                "prometheus.url", url.hostname, "no credentials; use basic_auth_password_file"
+            )
+        if self.bearer_token_file and self.basic_auth_username:
+            raise InvalidInputError("prometheus.bearer_token_file", "set", "not with basic auth")
+        if bool(self.basic_auth_username) != bool(self.basic_auth_password_file):
+            raise InvalidInputError(
+                "prometheus.basic_auth_username", self.basic_auth_username, "with a password file"
+            )
+        for name in (self.namespace_label, self.pod_label, *self.source_labels):
+            if not _LABEL_NAME.match(name):
+                raise InvalidInputError("prometheus label", name, "a label name: [a-zA-Z0-9_]+")
+        for field, value in (
+            ("timeout_seconds", self.timeout_seconds),
+            ("reading_timeout_seconds", self.reading_timeout_seconds),
+            ("histogram_every_ticks", self.histogram_every_ticks),
+        ):
+            if value <= 0:
+                raise InvalidInputError(f"prometheus.{field}", value, "> 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The result of one query. warnings: why part of the data may be missing from it."""
+
+    result: list[Any]
+    warnings: tuple[str, ...] = ()
+
+
+class PrometheusClient:
+    """One connection to Prometheus, for one thread at a time."""
+
+    def __init__(
+        self,
+        config: PrometheusConfig,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config = config
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._session = _BoundedSession(monotonic)
+        self._session.verify = config.ca_file or True
+        headers = {"X-Scope-OrgID": config.tenant} if config.tenant else {}
+        # Without a Retry of ours the library would mount one that turns 1 s into 10 s.
+        self._prometheus = PrometheusConnect(
+            url=config.url.rstrip("/"),
+            headers=headers,
+            retry=Retry(total=0, redirect=2),
+            auth=_auth(config),
+            session=self._session,
+        )
+
+    def query(self, promql: str, *, deadline: float, at_seconds: float | None = None) -> Answer:
+        """The answer to an instant query, evaluated at a time of Prometheus's clock or now.
+
+        deadline: on the monotonic clock, over all attempts.
+        Raises: MetricsUnavailableError when there is no answer.
+        """
+        params = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
+        for attempt in range(self._config.retries + 1):
+            left = deadline - self._monotonic()
+            if left <= 0:
+                raise MetricsUnavailableError("no time left for this reading")
+            timeout = min(self._config.timeout_seconds, left)
+            try:
+                return self._attempt(promql, params, timeout)
+            except _FailedAtOnce as failure:
+                if attempt == self._config.retries:
+                    raise failure.error from failure
+                self._sleep(min(_RETRY_PAUSE_SECONDS * 2**attempt, timeout))
+        raise MetricsUnavailableError("no attempt was allowed")
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._prometheus.close()
+
+    def _attempt(self, promql: str, params: dict[str, str], timeout: float) -> Answer:
+        """One attempt. Raises: _FailedAtOnce when another may help, MetricsUnavailableError."""
+        self._session.expect(self._monotonic() + timeout)
+        try:
+            result = self._prometheus.custom_query(promql, params=params, timeout=timeout)
+        except (requests.Timeout, ReadTimeoutError, _TooSlowError) as error:
+            message = f"no answer within {timeout:.3g} s"
+            raise MetricsUnavailableError(message) from error
+        except (requests.ConnectionError, HTTPError) as error:
+            message = f"no connection to {urlsplit(self._config.url).netloc}: {_cause(error)}"
+            raise _FailedAtOnce(MetricsUnavailableError(message)) from error
+        except PrometheusApiClientException as error:
+            status = self._session.status
+            refused = MetricsUnavailableError(f"HTTP {status}: {str(error)[:_DETAIL_LENGTH]}")
+            if status in _RETRIED_STATUS:
+                raise _FailedAtOnce(refused) from error
+            raise refused from error
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            # OSError holds requests.RequestException and unreadable token files; KeyError('data')
+            # and ValueError are what the library lets out for an answer that is not Prometheus's.
+            message = f"{type(error).__name__}: {str(error)[:_DETAIL_LENGTH]}"
+            raise MetricsUnavailableError(message) from error
+        if not isinstance(result, list):
+            raise MetricsUnavailableError("the answer's result is not a list")
+        return Answer(result=result, warnings=self._session.warnings)
+
+
+class _FailedAtOnce(Exception):  # noqa: N818 - a signal between two methods, never seen outside
+    def __init__(self, error: MetricsUnavailableError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _TooSlowError(Exception):
+    """The body did not arrive in time, or is too large."""
+
+
+class _BoundedSession(requests.Session):
+    """Reads each body under a deadline and a size limit, and keeps its status and warnings.
+
+    The timeout of requests is that of one read from the socket; an answer that trickles in would
+    never end.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._deadline = 0.0
+        self.status = 0
+        self.warnings: tuple[str, ...] = ()
+        self.hooks["response"] = [self._read_body]
+
+    def expect(self, deadline: float) -> None:
+        """Set the deadline of the next answer and forget the last one."""
+        self._deadline = deadline
+        self.status = 0
+        self.warnings = ()
+
+    def request(self, method: str | bytes, url: str | bytes, **kwargs: Any) -> requests.Response:  # type: ignore[override]
+        """As requests does, but leave the body for the hook to read."""
+        kwargs["stream"] = True
+        return super().request(method, url, **kwargs)
+
+    def _read_body(self, response: requests.Response, **_: object) -> None:
+        self.status = response.status_code
+        body = bytearray()
+        while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=True):
+            body += chunk
+            if self._monotonic() > self._deadline or len(body) > MAX_ANSWER_BYTES:
+                response.close()
+                raise _TooSlowError
+        content = bytes(body)
+        response._content = content  # noqa: SLF001 - requests has no public way to set a body
+        response._content_consumed = True  # type: ignore[attr-defined]  # noqa: SLF001
+        if response.status_code != requests.codes.ok:
+            return
+        with no_collection():
+            parsed = json.loads(content)
+        if isinstance(parsed, dict):
+            self.warnings = tuple(str(warning) for warning in parsed.get("warnings") or ())
+        # Parsed once, here, for warnings and result alike.
+        response.json = lambda **_kwargs: parsed  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Pause the cyclic collector while many small objects without cycles are made.
+
+    It would walk all of them again and again: half of the time of a large answer.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _auth(config: PrometheusConfig) -> Callable[[requests.PreparedRequest], Any] | None:
+    if config.bearer_token_file:
+        return _bearer(Path(config.bearer_token_file))
+    if config.basic_auth_username and config.basic_auth_password_file:
+        return _basic(config.basic_auth_username, Path(config.basic_auth_password_file))
+    return None
+
+
+def _bearer(token_file: Path) -> Callable[[requests.PreparedRequest], Any]:
+    def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        token = token_file.read_text(encoding="utf-8").strip()
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    return authorize
+
+
+def _basic(username: str, password_file: Path) -> Callable[[requests.PreparedRequest], Any]:
+    def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        password = password_file.read_text(encoding="utf-8").strip()
+        HTTPBasicAuth(username, password)(request)
+        return request
+
+    return authorize
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost cause in a few words; the library's own text repeats the whole query."""
+    text = str(error)
+    for sign in (
+        "Connection refused",
+        "Name or service not known",
+        "CERTIFICATE_VERIFY_FAILED",
+        "Connection reset",
+        "Connection aborted",
+        "Temporary failure in name resolution",
+    ):
+        if sign in text:
+            return sign
+    return type(error).__name__
