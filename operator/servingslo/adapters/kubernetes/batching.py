@@ -1,0 +1,82 @@
+"""Writes batch limits into a pod template: implements `policy.ports.BatchingWriter`."""
+
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.errors import (
+    ArgumentsNotUnderstoodError,
+    InvalidObjectError,
+    NotFoundError,
+    WriteConflictError,
+)
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.ports import EngineArguments
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.arguments import BatchArguments, replace_batch_arguments
+
+SUPPORTED_KINDS = frozenset({"Deployment", "StatefulSet"})
+
+
+class KubernetesBatching:
+    """Read, change, patch: `args` is an atomic list, so the whole object must be as it was read."""
+
+    def __init__(self, client: KubeClient, discovery: Discovery) -> None:
+        self._client = client
+        self._discovery = discovery
+
+    async def apply(
+        self,
+        namespace: str,
+        target: ScaleTarget,
+        container: str | None,
+        arguments: EngineArguments,
+        runtime: str = "vllm",
+    ) -> None:
+        """Patch the container's arguments under a resourceVersion precondition.
+
+        Nothing is written when they are as wanted already.
+        Raises: WriteConflictError when the object changed; ArgumentsNotUnderstoodError when the
+        command line cannot be changed safely; ClusterError otherwise.
+        """
+        if target.kind not in SUPPORTED_KINDS:
+            raise ArgumentsNotUnderstoodError(f"{target.kind} has no pod template known here")
+        resource = await self._discovery.resolve(target.api_version, target.kind)
+        path = resource.path(namespace, target.name)
+        patch = _patch(await self._client.get(path), container, arguments, runtime)
+        if not patch:
+            return
+        try:
+            await self._client.patch(path, patch, Patch.JSON)
+        except InvalidObjectError as error:
+            raise WriteConflictError(
+                f"{target.kind}/{target.name} changed while its arguments were: {error}"
+            ) from error
+
+
+def _patch(
+    item: KubeObject, container: str | None, arguments: EngineArguments, runtime: str
+) -> list[KubeObject]:
+    """The JSON Patch that sets the limits; empty when they are set already."""
+    containers: list[KubeObject] = item["spec"]["template"]["spec"]["containers"]
+    index = next(
+        (index for index, entry in enumerate(containers) if container in (None, entry["name"])),
+        None,
+    )
+    if index is None:
+        raise NotFoundError(f"container {container!r} is not in the pod template")
+    entry = containers[index]
+    command, args = entry.get("command"), entry.get("args")
+    wanted = BatchArguments(
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+    )
+    changed = replace_batch_arguments(command, args, wanted, catalogue.profile(runtime))
+    base = f"/spec/template/spec/containers/{index}"
+    changes: list[KubeObject] = [
+        {"op": "add", "path": f"{base}/{key}", "value": list(new)}
+        for key, old, new in (("command", command, changed.command), ("args", args, changed.args))
+        if tuple(old or ()) != new
+    ]
+    if not changes:
+        return []
+    version = item["metadata"]["resourceVersion"]
+    return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *changes]

@@ -1,0 +1,173 @@
+"""A collection of the API server kept in memory: list, watch, and list again now and then.
+
+A watch alone keeps ghosts after a gap, so every list replaces everything that is remembered.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.errors import (
+    ClusterError,
+    NotFoundError,
+    PermissionDeniedError,
+    WriteConflictError,
+)
+
+T = TypeVar("T")
+Key = tuple[str, str]
+
+_LOG = logging.getLogger(__name__)
+RELIST_SECONDS = 300.0
+_PAGE = "500"
+_MOST_PAGES = 1000
+_FIRST_BACKOFF_SECONDS = 0.2
+_LONGEST_BACKOFF_SECONDS = 5.0
+# A collection that is forbidden or not installed is asked for again at this pace.
+_ABSENT_BACKOFF_SECONDS = 30.0
+
+
+class ObjectCache(Generic[T]):
+    """One collection at one path; `parse` keeps the few fields that are needed.
+
+    parse: from the object and what is remembered of it, None while new.
+    on_change: called with the old and the new record, None where there is none.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        path: str,
+        parse: Callable[[KubeObject, T | None], T],
+        *,
+        on_change: Callable[[T | None, T | None], None] | None = None,
+        relist_seconds: float = RELIST_SECONDS,
+    ) -> None:
+        self.path = path
+        self.items: dict[Key, T] = {}
+        self.listed = asyncio.Event()
+        self.problem: ClusterError | None = None
+        self._client = client
+        self._parse = parse
+        self._on_change = on_change
+        self._relist_seconds = relist_seconds
+
+    async def run(self) -> None:
+        """Keep the collection until cancelled; trouble is kept in `problem` and never raised."""
+        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                version = await self._list()
+                self._set_problem(None)
+                self.listed.set()
+                backoff_seconds = _FIRST_BACKOFF_SECONDS
+                await self._follow(version)
+            except (PermissionDeniedError, NotFoundError) as error:
+                self._set_problem(error)
+                self._replace({})
+                self.listed.set()
+                await asyncio.sleep(_ABSENT_BACKOFF_SECONDS)
+            except ClusterError as error:
+                self._set_problem(error)
+                await asyncio.sleep(backoff_seconds)
+                backoff_seconds = min(2 * backoff_seconds, _LONGEST_BACKOFF_SECONDS)
+
+    async def _list(self) -> str:
+        """Replace everything by a list in pages; returns its resourceVersion."""
+        found: dict[Key, KubeObject] = {}
+        query = {"limit": _PAGE}
+        for _ in range(_MOST_PAGES):
+            page = await self._client.get(self.path, query)
+            for item in page.get("items") or ():
+                found[_key(item)] = item
+            metadata: Mapping[str, str] = page.get("metadata") or {}
+            following = metadata.get("continue")
+            if not following:
+                self._replace(found)
+                return metadata.get("resourceVersion", "")
+            query = {"limit": _PAGE, "continue": following}
+        raise ClusterError(f"GET {self.path}: more than {_MOST_PAGES} pages")
+
+    async def _follow(self, version: str) -> None:
+        """Apply watch events until it is time to list again."""
+        started = SystemClock.elapsed_seconds()
+        while (left := self._relist_seconds - (SystemClock.elapsed_seconds() - started)) > 0:
+            query = {
+                "resourceVersion": version,
+                "allowWatchBookmarks": "true",
+                "timeoutSeconds": str(max(1, round(left))),
+            }
+            async with self._client.watch(self.path, query) as events:
+                async for event in events:
+                    item: KubeObject = event.get("object") or {}
+                    if event.get("type") == "ERROR":
+                        raise WriteConflictError(f"watch of {self.path}: {item.get('message')}")
+                    version = _version(item) or version
+                    self._apply(str(event.get("type")), item)
+            # A server that ends streams at once must not be asked in a tight loop.
+            await asyncio.sleep(_FIRST_BACKOFF_SECONDS)
+
+    def _apply(self, kind: str, item: KubeObject) -> None:
+        if kind == "BOOKMARK":
+            return
+        key = _key(item)
+        if kind == "DELETED":
+            self._notify(self.items.pop(key, None), None)
+            return
+        old = self.items.get(key)
+        new = self._parse(item, old)
+        self.items[key] = new
+        self._notify(old, new)
+
+    def _replace(self, found: Mapping[Key, KubeObject]) -> None:
+        for key in [key for key in self.items if key not in found]:
+            self._notify(self.items.pop(key), None)
+        for item in found.values():
+            self._apply("ADDED", item)
+
+    def _notify(self, old: T | None, new: T | None) -> None:
+        if self._on_change is not None and (old is not None or new is not None):
+            self._on_change(old, new)
+
+    def _set_problem(self, problem: ClusterError | None) -> None:
+        if (problem is None) != (self.problem is None):
+            text = "readable" if problem is None else str(problem)
+            _LOG.info("cache path=%s state=%r", self.path, text)
+        self.problem = problem
+
+
+class Caches:
+    """The tasks of several caches, started and stopped together."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, caches: Iterable[ObjectCache[T]], *, timeout_seconds: float) -> None:
+        """Start them and wait until each was listed once, at most timeout_seconds."""
+        caches = list(caches)
+        self._tasks.update(asyncio.create_task(cache.run()) for cache in caches)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(
+                asyncio.gather(*(cache.listed.wait() for cache in caches)), timeout_seconds
+            )
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait for them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+
+def _key(item: KubeObject) -> Key:
+    metadata: Mapping[str, str] = item["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _version(item: KubeObject) -> str | None:
+    metadata: Mapping[str, str] = item.get("metadata") or {}
+    return metadata.get("resourceVersion")

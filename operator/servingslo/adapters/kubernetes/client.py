@@ -1,0 +1,222 @@
+"""Requests to the Kubernetes API: raw JSON in and out, the package's own errors.
+
+Raw JSON because the typed models cost several times the memory and time for objects of which only
+a few fields are read, and because targets may be of any kind.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import config as kubernetes_config
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.exceptions import OpenApiException
+from kubernetes.aio.config.config_exception import ConfigException
+
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    InvalidObjectError,
+    NotFoundError,
+    PermissionDeniedError,
+    WriteConflictError,
+)
+
+# One object of the Kubernetes API, as decoded JSON; never leaves adapters/kubernetes.
+KubeObject = Mapping[str, Any]
+
+DEFAULT_TIMEOUT_SECONDS = 5.0
+# Bookmarks come about every minute (k8s.io/apiserver cacher), so longer silence is a dead stream.
+WATCH_SILENCE_SECONDS = 75.0
+# Enough for the concurrent reads of a tick beside the watches.
+_CONNECTIONS = 32
+_USER_AGENT = "servingslo-operator"
+_LONGEST_MESSAGE = 500
+
+
+class Patch(StrEnum):
+    """The two ways to patch that the operator uses."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+
+
+class KubeClient:
+    """A connection to one API server."""
+
+    def __init__(self, api: ApiClient, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        self._api = api
+        self._timeout_seconds = float(timeout_seconds)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._api.close()
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> KubeObject:
+        """One object or one page of a list. Raises: ClusterError and its kinds."""
+        return await self._request("GET", path, query=query)
+
+    async def create(self, path: str, body: KubeObject) -> KubeObject:
+        """The created object. Raises: WriteConflictError when it exists; ClusterError otherwise."""
+        return await self._request("POST", path, body=body)
+
+    async def patch(
+        self, path: str, body: KubeObject | Sequence[KubeObject], patch: Patch
+    ) -> KubeObject:
+        """The patched object.
+
+        Raises: WriteConflictError on 409; InvalidObjectError on 422, which a failed JSON Patch test
+        gives as well; ClusterError otherwise.
+        """
+        return await self._request("PATCH", path, body=body, content_type=patch.value)
+
+    @asynccontextmanager
+    async def watch(
+        self, path: str, query: Mapping[str, str]
+    ) -> AsyncIterator[AsyncIterator[KubeObject]]:
+        """A stream of watch events, closed on leaving. Raises: ClusterError and its kinds."""
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._timeout_seconds, sock_read=WATCH_SILENCE_SECONDS
+        )
+        with _translated("GET", path):
+            response = await self._send("GET", path, {**query, "watch": "true"}, limit=timeout)
+            try:
+                if response.status >= 400:
+                    raise _error("GET", path, response.status, await response.read())
+                yield _events(path, response.response.content)
+            finally:
+                response.response.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: KubeObject | Sequence[KubeObject] | None = None,
+        content_type: str = "application/json",
+    ) -> KubeObject:
+        with _translated(method, path):
+            response = await self._send(
+                method,
+                path,
+                query,
+                limit=self._timeout_seconds,
+                body=body,
+                content_type=content_type,
+            )
+            data = await response.read()
+            if response.status >= 400:
+                raise _error(method, path, response.status, data)
+            decoded = json.loads(data)
+        if not isinstance(decoded, dict):
+            raise ClusterError(f"{method} {path}: the answer is no object")
+        return decoded
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        *,
+        limit: float | aiohttp.ClientTimeout,
+        body: KubeObject | Sequence[KubeObject] | None = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        request = await self._api.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        return await self._api.call_api(*request, _request_timeout=limit)
+
+
+async def connect(*, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> KubeClient:
+    """A client configured by KUBECONFIG where it is set, else by the pod's ServiceAccount.
+
+    Without both, the user's default kubeconfig. KUBECONFIG is read here: the library reads its
+    default when it is imported. Raises: ClusterError when no configuration is usable.
+    """
+    configuration = Configuration()
+    named = os.environ.get("KUBECONFIG")
+    try:
+        if named:
+            await kubernetes_config.load_kube_config(
+                config_file=named, client_configuration=configuration, persist_config=False
+            )
+        elif os.environ.get("KUBERNETES_SERVICE_HOST"):
+            kubernetes_config.load_incluster_config(client_configuration=configuration)
+        else:
+            await kubernetes_config.load_kube_config(client_configuration=configuration)
+    except (ConfigException, OSError) as error:
+        raise ClusterError(f"no usable Kubernetes configuration: {error}") from error
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    configuration.retries = None
+    # As kopf does: proxy settings of the environment are not meant for the API server; a
+    # kubeconfig names its own proxy.
+    configuration.client_session_kwargs = {"trust_env": False}
+    api = ApiClient(configuration)
+    api.user_agent = _USER_AGENT
+    return KubeClient(api, timeout_seconds=timeout_seconds)
+
+
+class _translated:  # noqa: N801  reads as a statement
+    """Turns the libraries' exceptions into this package's own."""
+
+    def __init__(self, method: str, path: str) -> None:
+        self._what = f"{method} {path}"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TimeoutError | asyncio.TimeoutError):
+            raise ClusterUnavailableError(f"{self._what}: no answer in time") from error
+        if isinstance(error, aiohttp.ClientError | OSError):
+            raise ClusterUnavailableError(f"{self._what}: {_brief(str(error))}") from error
+        if isinstance(error, OpenApiException | ConfigException | json.JSONDecodeError):
+            raise ClusterError(f"{self._what}: {_brief(str(error))}") from error
+
+
+async def _events(path: str, content: aiohttp.StreamReader) -> AsyncIterator[KubeObject]:
+    with _translated("GET", path):
+        async for line in content:
+            if line.strip():
+                yield json.loads(line)
+
+
+def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
+    message = f"{method} {path}: {status} {_message(data)}"
+    kinds: dict[int, type[ClusterError]] = {
+        401: PermissionDeniedError,
+        403: PermissionDeniedError,
+        404: NotFoundError,
+        409: WriteConflictError,
+        # An expired resourceVersion; the reader lists again.
+        410: WriteConflictError,
+        422: InvalidObjectError,
+        429: ClusterUnavailableError,
+    }
+    if status >= 500:
+        return ClusterUnavailableError(message)
+    return kinds.get(status, ClusterError)(message)
+
+
+def _message(data: bytes) -> str:
+    try:
+        decoded = json.loads(data)
+    except ValueError:
+        return _brief(data.decode(errors="replace"))
+    return _brief(str(decoded.get("message", "")) if isinstance(decoded, dict) else "")
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}…"

@@ -1,0 +1,100 @@
+"""Which resource serves a kind, and whether it can be scaled: the API server's own discovery."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.client import KubeClient
+from servingslo.errors import ClusterError, NoScaleSubresourceError, NotFoundError
+
+# Kinds come and go with the installation of operators, so answers are asked for again.
+_KNOWN_SECONDS = 300.0
+_UNKNOWN_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiResource:
+    """One kind of one apiVersion. plural: its name in paths."""
+
+    api_version: str
+    plural: str
+    scalable: bool
+
+    def path(self, namespace: str, name: str, subresource: str = "") -> str:
+        """The path of one object, or of its subresource."""
+        base = f"{api_path(self.api_version)}/namespaces/{namespace}/{self.plural}/{name}"
+        return f"{base}/{subresource}" if subresource else base
+
+
+class Discovery:
+    """Kinds of the cluster, remembered for a while."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._known: dict[str, tuple[float, Mapping[str, ApiResource]]] = {}
+
+    async def resolve(self, api_version: str, kind: str) -> ApiResource:
+        """The resource of a kind.
+
+        Raises: NotFoundError when the cluster has no such kind; ClusterError when it does not say.
+        """
+        kinds = await self._kinds(api_version)
+        if kind not in kinds:
+            raise NotFoundError(f"the cluster has no kind {kind} in {api_version}")
+        return kinds[kind]
+
+    async def resolve_scalable(self, api_version: str, kind: str) -> ApiResource:
+        """The resource of a kind that has /scale.
+
+        Raises: NoScaleSubresourceError when it has none; otherwise as `resolve`.
+        """
+        resource = await self.resolve(api_version, kind)
+        if not resource.scalable:
+            raise NoScaleSubresourceError(f"{kind} in {api_version} has no /scale subresource")
+        return resource
+
+    async def _kinds(self, api_version: str) -> Mapping[str, ApiResource]:
+        now = SystemClock.elapsed_seconds()
+        known = self._known.get(api_version)
+        if known is not None and now < known[0]:
+            return known[1]
+        try:
+            answer = await self._client.get(api_path(api_version))
+            kinds = _kinds_of(api_version, answer.get("resources") or ())
+        except NotFoundError:
+            kinds = {}
+        self._known[api_version] = now + (_KNOWN_SECONDS if kinds else _UNKNOWN_SECONDS), kinds
+        return kinds
+
+
+def api_path(api_version: str) -> str:
+    """The path of an API group version: /api/v1 of the core, /apis/… of all others.
+
+    Raises: ClusterError when the text is no apiVersion; it would become part of a path.
+    """
+    parts = api_version.split("/")
+    if len(parts) > 2 or not all(_is_name(part) for part in parts):
+        raise ClusterError(f"apiVersion: {api_version!r} is not GROUP/VERSION")
+    return f"/apis/{api_version}" if len(parts) == 2 else f"/api/{api_version}"
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and all(letter.isalnum() or letter in ".-" for letter in text)
+
+
+def _kinds_of(
+    api_version: str, resources: Sequence[Mapping[str, Any]]
+) -> Mapping[str, ApiResource]:
+    scalable = {
+        entry["name"].removesuffix("/scale")
+        for entry in resources
+        if entry["name"].endswith("/scale")
+    }
+    return {
+        entry["kind"]: ApiResource(
+            api_version=api_version, plural=entry["name"], scalable=entry["name"] in scalable
+        )
+        for entry in resources
+        if "/" not in entry["name"]
+    }

@@ -1,0 +1,104 @@
+"""Kubernetes events about a ServingSLO, deduplicated by key."""
+
+import hashlib
+from dataclasses import dataclass
+
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.resources import ResourceRef, object_reference
+from servingslo.adapters.kubernetes.timestamps import timestamp_from_seconds
+from servingslo.errors import NotFoundError, WriteConflictError
+
+_COMPONENT = "servingslo-operator"
+# An event that repeats is written again at most this often.
+SUPPRESSED_SECONDS = 600.0
+# The API server keeps events for one hour (kube-apiserver --event-ttl); what is older is forgotten.
+_KEPT_SECONDS = 3600.0
+_LONGEST_MESSAGE = 1024  # validated by the API server
+_HASH_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventNote:
+    """One event. type: Normal or Warning. key: events of one resource with one key are the same."""
+
+    type: str
+    reason: str
+    message: str
+    key: str
+
+
+@dataclass(slots=True)
+class _Posted:
+    """What is known of an event on the server."""
+
+    at_seconds: float
+    first_seconds: float
+    count: int
+    message: str
+
+
+class KubernetesEvents:
+    """Posts core/v1 events; one object for each key, counted when it comes again."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._posted: dict[tuple[str, str], _Posted] = {}
+
+    async def post(self, ref: ResourceRef, note: EventNote, now_seconds: float) -> None:
+        """Write the event, or count it, or stay silent when it was written a moment ago.
+
+        Raises: ClusterError when the API server refuses.
+        """
+        name = f"{ref.name}.{_digest(ref.uid, note.key)}"
+        known = self._posted.get((ref.uid, note.key))
+        if known is not None and now_seconds - known.at_seconds > _KEPT_SECONDS:
+            known = None
+        if known is not None and now_seconds - known.at_seconds < SUPPRESSED_SECONDS:
+            return
+        posted = _Posted(
+            at_seconds=now_seconds,
+            first_seconds=known.first_seconds if known else now_seconds,
+            count=known.count + 1 if known else 1,
+            message=note.message,
+        )
+        await self._write(ref, name, note, posted)
+        self._posted[ref.uid, note.key] = posted
+
+    def forget(self, ref: ResourceRef) -> None:
+        """Drop what is remembered of a deleted resource."""
+        self._posted = {key: value for key, value in self._posted.items() if key[0] != ref.uid}
+
+    async def _write(self, ref: ResourceRef, name: str, note: EventNote, posted: _Posted) -> None:
+        base = f"/api/v1/namespaces/{ref.namespace}/events"
+        change: KubeObject = {
+            "count": posted.count,
+            "lastTimestamp": timestamp_from_seconds(posted.at_seconds),
+            "message": note.message[:_LONGEST_MESSAGE],
+            "reason": note.reason,
+        }
+        if posted.count > 1:
+            try:
+                await self._client.patch(f"{base}/{name}", change, Patch.MERGE)
+            except NotFoundError:
+                pass
+            else:
+                return
+        body = {
+            **change,
+            "metadata": {"name": name, "namespace": ref.namespace},
+            "involvedObject": object_reference(ref),
+            "type": note.type,
+            "firstTimestamp": timestamp_from_seconds(posted.first_seconds),
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": _COMPONENT,
+        }
+        try:
+            await self._client.create(base, body)
+        except WriteConflictError:
+            # Written before a restart of the operator.
+            await self._client.patch(f"{base}/{name}", change, Patch.MERGE)
+
+
+def _digest(uid: str, key: str) -> str:
+    return hashlib.sha256(f"{uid}/{key}".encode()).hexdigest()[:_HASH_LENGTH]

@@ -1,0 +1,254 @@
+"""What the operator remembers of the cluster: pods, their owners, targets and other scalers.
+
+One list and watch for each collection, for the whole cluster or for each watched namespace; the
+number of requests does not grow with the number of ServingSLOs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from servingslo.adapters.kubernetes.cache import Caches, ObjectCache
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.records import (
+    OwnerRecord,
+    PodRecord,
+    ScalerRecord,
+    TargetRecord,
+    autoscaler_record,
+    deployment_record,
+    pod_record,
+    replica_set_record,
+    scaled_object_record,
+    stateful_set_record,
+)
+from servingslo.adapters.kubernetes.selectors import Selector, matches
+from servingslo.errors import ClusterError, NotFoundError
+from servingslo.policy.inputs import ScaleTarget
+
+T = TypeVar("T")
+
+# Deployment → ReplicaSet → Pod is two; a few more for operators that own such workloads.
+_DEEPEST_OWNERSHIP = 5
+_START_TIMEOUT_SECONDS = 30.0
+ALL_NAMESPACES = ""
+
+
+class Collection(Generic[T]):
+    """One kind of object, in one cache for the cluster or in one for each watched namespace."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        base: str,
+        plural: str,
+        parse: Callable[[KubeObject, T | None], T],
+        *,
+        namespaces: Sequence[str],
+        on_change: Callable[[T | None, T | None], None] | None = None,
+    ) -> None:
+        self.caches: dict[str, ObjectCache[T]] = {
+            namespace: ObjectCache(
+                client, _list_path(base, namespace, plural), parse, on_change=on_change
+            )
+            for namespace in (namespaces or (ALL_NAMESPACES,))
+        }
+
+    def get(self, namespace: str, name: str) -> T | None:
+        """The object, None when it is not there or its namespace is not watched."""
+        cache = self._cache(namespace)
+        return cache.items.get((namespace, name)) if cache is not None else None
+
+    def problem(self, namespace: str) -> ClusterError | None:
+        """Why the objects of a namespace are not known; None when they are."""
+        cache = self._cache(namespace)
+        if cache is None:
+            return NotFoundError(f"namespace {namespace} is not watched")
+        if cache.problem is None and not cache.listed.is_set():
+            return ClusterError(f"{cache.path} was not listed yet")
+        return cache.problem
+
+    def _cache(self, namespace: str) -> ObjectCache[T] | None:
+        return self.caches.get(namespace) or self.caches.get(ALL_NAMESPACES)
+
+
+class Inventory:
+    """Everything that is remembered, with the indexes that make a tick cheap."""
+
+    def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
+        self._tasks = Caches()
+        self._children: dict[str, set[str]] = {}
+        self._owned_pods: dict[str, dict[str, PodRecord]] = {}
+        self._namespace_pods: dict[str, dict[str, PodRecord]] = {}
+        self._known_owners: set[str] = set()
+        self._replica_sets_by_uid: dict[str, OwnerRecord] = {}
+        self._scalers: dict[tuple[str, str, str, str], set[str]] = {}
+
+        def collection(
+            base: str,
+            plural: str,
+            parse: Callable[[KubeObject, T | None], T],
+            on_change: Callable[[T | None, T | None], None],
+        ) -> Collection[T]:
+            return Collection(
+                client, base, plural, parse, namespaces=namespaces, on_change=on_change
+            )
+
+        self.pods = collection("/api/v1", "pods", pod_record, self._pod_changed)
+        self.replica_sets = collection(
+            "/apis/apps/v1", "replicasets", replica_set_record, self._owner_changed
+        )
+        self.deployments = collection(
+            "/apis/apps/v1", "deployments", deployment_record, self._owner_changed
+        )
+        self.stateful_sets = collection(
+            "/apis/apps/v1", "statefulsets", stateful_set_record, self._owner_changed
+        )
+        self.autoscalers = collection(
+            "/apis/autoscaling/v2",
+            "horizontalpodautoscalers",
+            autoscaler_record,
+            self._scaler_changed("HorizontalPodAutoscaler"),
+        )
+        self.scaled_objects = collection(
+            "/apis/keda.sh/v1alpha1",
+            "scaledobjects",
+            scaled_object_record,
+            self._scaler_changed("ScaledObject"),
+        )
+
+    async def start(self) -> None:
+        """Start watching and wait until everything was listed once, at most half a minute."""
+        targets = (*self.deployments.caches.values(), *self.stateful_sets.caches.values())
+        await self._tasks.start(targets, timeout_seconds=_START_TIMEOUT_SECONDS)
+        await self._tasks.start(
+            self.replica_sets.caches.values(), timeout_seconds=_START_TIMEOUT_SECONDS
+        )
+        await self._tasks.start(self.pods.caches.values(), timeout_seconds=_START_TIMEOUT_SECONDS)
+        scalers = (*self.autoscalers.caches.values(), *self.scaled_objects.caches.values())
+        await self._tasks.start(scalers, timeout_seconds=_START_TIMEOUT_SECONDS)
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        await self._tasks.stop()
+
+    def target_collection(self, target: ScaleTarget) -> Collection[TargetRecord] | None:
+        """Where a target of this kind is remembered; None for kinds that are read one by one."""
+        collections = {"Deployment": self.deployments, "StatefulSet": self.stateful_sets}
+        return collections.get(target.kind) if target.api_version == "apps/v1" else None
+
+    def workload_pods(
+        self, namespace: str, *, target_uid: str | None, selector: Selector, strict: bool
+    ) -> tuple[PodRecord, ...]:
+        """The running pods that the selector matches and that the target owns, by name.
+
+        strict: only pods whose chain of owners leads to the target. Otherwise, where no pod's
+        does, those that the selector matches and whose owner is of a kind not watched here.
+        """
+        owned = list(self._descendants(target_uid)) if target_uid is not None else []
+        if not owned and not strict:
+            owned = [
+                pod
+                for pod in self._namespace_pods.get(namespace, {}).values()
+                if pod.owner_uid is not None and pod.owner_uid not in self._known_owners
+            ]
+        return tuple(
+            sorted(
+                (
+                    pod
+                    for pod in owned
+                    if pod.namespace == namespace
+                    and not pod.finished
+                    and matches(selector, pod.labels)
+                ),
+                key=lambda pod: pod.name,
+            )
+        )
+
+    def newest_replica_set_seconds(self, namespace: str, target_uid: str) -> float | None:
+        """When the newest pod template of a Deployment came into use; None when unknown."""
+        created = [
+            record.created_seconds
+            for uid in self._children.get(target_uid, ())
+            if (record := self._replica_sets_by_uid.get(uid)) is not None
+            and record.namespace == namespace
+            and record.replicas > 0
+            and record.created_seconds is not None
+        ]
+        return max(created, default=None)
+
+    def template_count(self, target_uid: str) -> int:
+        """How many pod templates of a Deployment want pods; more than one while it rolls."""
+        return sum(
+            record.replicas > 0
+            for uid in self._children.get(target_uid, ())
+            if (record := self._replica_sets_by_uid.get(uid)) is not None
+        )
+
+    def scalers_of(self, namespace: str, group: str, kind: str, name: str) -> tuple[str, ...]:
+        """Other controllers of the target's replica count, as 'Kind/name'."""
+        return tuple(sorted(self._scalers.get((namespace, group, kind, name), ())))
+
+    def _descendants(self, uid: str) -> Iterator[PodRecord]:
+        """Pods below an owner, at any depth that occurs in practice."""
+        level = {uid}
+        for _ in range(_DEEPEST_OWNERSHIP):
+            for owner in level:
+                yield from self._owned_pods.get(owner, {}).values()
+            level = {child for owner in level for child in self._children.get(owner, ())}
+            if not level:
+                return
+
+    def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
+        if old is not None:
+            _discard(self._namespace_pods, old.namespace, old.uid)
+            if old.owner_uid is not None:
+                _discard(self._owned_pods, old.owner_uid, old.uid)
+        if new is not None:
+            self._namespace_pods.setdefault(new.namespace, {})[new.uid] = new
+            if new.owner_uid is not None:
+                self._owned_pods.setdefault(new.owner_uid, {})[new.uid] = new
+
+    def _owner_changed(
+        self, old: OwnerRecord | TargetRecord | None, new: OwnerRecord | TargetRecord | None
+    ) -> None:
+        if old is not None:
+            self._known_owners.discard(old.uid)
+            self._replica_sets_by_uid.pop(old.uid, None)
+            if old.owner_uid is not None:
+                children = self._children.get(old.owner_uid, set())
+                children.discard(old.uid)
+                if not children:
+                    self._children.pop(old.owner_uid, None)
+        if new is not None:
+            self._known_owners.add(new.uid)
+            if isinstance(new, OwnerRecord):
+                self._replica_sets_by_uid[new.uid] = new
+            if new.owner_uid is not None:
+                self._children.setdefault(new.owner_uid, set()).add(new.uid)
+
+    def _scaler_changed(
+        self, kind: str
+    ) -> Callable[[ScalerRecord | None, ScalerRecord | None], None]:
+        def changed(old: ScalerRecord | None, new: ScalerRecord | None) -> None:
+            if old is not None:
+                self._scalers.get(_target_key(old), set()).discard(f"{kind}/{old.name}")
+            if new is not None:
+                self._scalers.setdefault(_target_key(new), set()).add(f"{kind}/{new.name}")
+
+        return changed
+
+
+def _discard(index: dict[str, dict[str, PodRecord]], key: str, uid: str) -> None:
+    entries: Mapping[str, PodRecord] = index.get(key, {})
+    if uid in entries:
+        del index[key][uid]
+    if key in index and not index[key]:
+        del index[key]
+
+
+def _target_key(record: ScalerRecord) -> tuple[str, str, str, str]:
+    return record.namespace, record.group, record.target_kind, record.target_name
+
+
+def _list_path(base: str, namespace: str, plural: str) -> str:
+    return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"

@@ -1,0 +1,249 @@
+"""The few fields of pods and their owners that the operator keeps in memory."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servingslo.adapters.kubernetes.client import KubeObject
+from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
+from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
+from servingslo.estimation.sample import PodSample
+
+_TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
+_FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRecord:
+    """A container of a pod template: its name and how it is started."""
+
+    name: str
+    image: str | None
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRecord:
+    """One pod. Times are seconds since the epoch.
+
+    first_ready_seconds: when it became ready for the first time, where that was seen or can be
+    told from its status.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    owner_uid: str | None
+    labels: Mapping[str, str]
+    containers: tuple[ContainerRecord, ...]
+    finished: bool
+    deleting: bool
+    ready: bool
+    created_seconds: float | None
+    scheduled_seconds: float | None
+    ready_since_seconds: float | None
+    first_ready_seconds: float | None
+    restarts: int
+    unschedulable_reason: str | None
+
+    def sample(self, now_seconds: float, *, image: str | None) -> PodSample:
+        """The pod as the planner sees it; engines are joined later."""
+        return PodSample(
+            name=self.name,
+            template_hash=next(
+                (self.labels[label] for label in _TEMPLATE_HASH_LABELS if label in self.labels),
+                None,
+            ),
+            image=image,
+            ready=self.ready,
+            deleting=self.deleting,
+            age_seconds=_between(self.created_seconds, now_seconds),
+            scheduled_after_seconds=_between(self.created_seconds, self.scheduled_seconds),
+            ready_after_seconds=_between(self.created_seconds, self.first_ready_seconds),
+            ready_for_seconds=_between(self.ready_since_seconds, now_seconds),
+            restarts=self.restarts,
+            unschedulable_reason=self.unschedulable_reason,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRecord:
+    """A ReplicaSet: who owns it, how many pods it wants, when it was made."""
+
+    namespace: str
+    uid: str
+    owner_uid: str | None
+    replicas: int
+    created_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRecord:
+    """A Deployment or StatefulSet.
+
+    replicas: of its spec, None where absent. rollout_in_progress: pods of an older template exist.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    owner_uid: str | None
+    replicas: int | None
+    current_replicas: int | None
+    selector: Selector
+    rollout_in_progress: bool
+    containers: tuple[ContainerRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerRecord:
+    """An HPA or a KEDA ScaledObject: its name and what it scales."""
+
+    namespace: str
+    name: str
+    group: str
+    target_kind: str
+    target_name: str
+
+
+def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
+    """The record of a v1 Pod."""
+    metadata: Mapping[str, Any] = item["metadata"]
+    status: Mapping[str, Any] = item.get("status") or {}
+    conditions = {entry["type"]: entry for entry in status.get("conditions") or ()}
+    ready = _holds(conditions.get("Ready"))
+    since = seconds_from_timestamp((conditions.get("Ready") or {}).get("lastTransitionTime"))
+    restarts = sum(entry.get("restartCount", 0) for entry in status.get("containerStatuses") or ())
+    scheduled = conditions.get("PodScheduled")
+    known = previous if previous is not None and previous.uid == metadata["uid"] else None
+    first_ready = known.first_ready_seconds if known is not None else None
+    if first_ready is None and ready and restarts == 0:
+        first_ready = since
+    return PodRecord(
+        namespace=sys.intern(metadata["namespace"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=_controller_uid(metadata),
+        labels={sys.intern(key): value for key, value in (metadata.get("labels") or {}).items()},
+        containers=_containers(item.get("spec")),
+        finished=status.get("phase") in _FINISHED_PHASES,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        ready=ready,
+        created_seconds=seconds_from_timestamp(metadata.get("creationTimestamp")),
+        scheduled_seconds=seconds_from_timestamp((scheduled or {}).get("lastTransitionTime"))
+        if _holds(scheduled)
+        else None,
+        ready_since_seconds=since if ready else None,
+        first_ready_seconds=first_ready,
+        restarts=restarts,
+        unschedulable_reason=_unschedulable(scheduled),
+    )
+
+
+def replica_set_record(item: KubeObject, _previous: OwnerRecord | None) -> OwnerRecord:
+    """The record of an apps/v1 ReplicaSet."""
+    metadata: Mapping[str, Any] = item["metadata"]
+    return OwnerRecord(
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        owner_uid=_controller_uid(metadata),
+        replicas=(item.get("spec") or {}).get("replicas") or 0,
+        created_seconds=seconds_from_timestamp(metadata.get("creationTimestamp")),
+    )
+
+
+def deployment_record(item: KubeObject, _previous: TargetRecord | None) -> TargetRecord:
+    """The record of an apps/v1 Deployment.
+
+    A plain scale-up is no rollout: the pods it adds are of the newest template.
+    """
+    status: Mapping[str, Any] = item.get("status") or {}
+    outdated = (status.get("replicas") or 0) - (status.get("updatedReplicas") or 0)
+    return _target_record(item, rollout_in_progress=outdated > 0)
+
+
+def stateful_set_record(item: KubeObject, _previous: TargetRecord | None) -> TargetRecord:
+    """The record of an apps/v1 StatefulSet."""
+    status: Mapping[str, Any] = item.get("status") or {}
+    changed = status.get("updateRevision") != status.get("currentRevision")
+    outdated = (status.get("replicas") or 0) - (status.get("updatedReplicas") or 0)
+    return _target_record(item, rollout_in_progress=changed and outdated > 0)
+
+
+def autoscaler_record(item: KubeObject, _previous: ScalerRecord | None) -> ScalerRecord:
+    """The record of an autoscaling HorizontalPodAutoscaler."""
+    return _scaler_record(item)
+
+
+def scaled_object_record(item: KubeObject, _previous: ScalerRecord | None) -> ScalerRecord:
+    """The record of a keda.sh ScaledObject; its target is an apps/v1 Deployment by default."""
+    return _scaler_record(item)
+
+
+def group_of(api_version: str) -> str:
+    """The group of an apiVersion: 'apps' of 'apps/v1', '' of 'v1'."""
+    return api_version.rpartition("/")[0]
+
+
+def _target_record(item: KubeObject, *, rollout_in_progress: bool) -> TargetRecord:
+    metadata: Mapping[str, Any] = item["metadata"]
+    spec: Mapping[str, Any] = item.get("spec") or {}
+    status: Mapping[str, Any] = item.get("status") or {}
+    return TargetRecord(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=_controller_uid(metadata),
+        replicas=spec.get("replicas"),
+        current_replicas=status.get("replicas") or 0,
+        selector=selector_from_spec(spec.get("selector")),
+        rollout_in_progress=rollout_in_progress,
+        containers=_containers((spec.get("template") or {}).get("spec")),
+    )
+
+
+def _scaler_record(item: KubeObject) -> ScalerRecord:
+    reference: Mapping[str, str] = (item.get("spec") or {}).get("scaleTargetRef") or {}
+    return ScalerRecord(
+        namespace=item["metadata"]["namespace"],
+        name=item["metadata"]["name"],
+        group=group_of(reference.get("apiVersion") or "apps/v1"),
+        target_kind=reference.get("kind") or "Deployment",
+        target_name=reference.get("name", ""),
+    )
+
+
+def _containers(spec: Mapping[str, Any] | None) -> tuple[ContainerRecord, ...]:
+    entries: Sequence[Mapping[str, Any]] = (spec or {}).get("containers") or ()
+    return tuple(
+        ContainerRecord(
+            name=entry["name"],
+            image=entry.get("image"),
+            command=tuple(entry.get("command") or ()),
+            args=tuple(entry.get("args") or ()),
+        )
+        for entry in entries
+    )
+
+
+def _controller_uid(metadata: Mapping[str, Any]) -> str | None:
+    owners: Sequence[Mapping[str, Any]] = metadata.get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _holds(condition: Mapping[str, Any] | None) -> bool:
+    return condition is not None and condition.get("status") == "True"
+
+
+def _unschedulable(scheduled: Mapping[str, Any] | None) -> str | None:
+    if scheduled is None or scheduled.get("status") != "False":
+        return None
+    if scheduled.get("reason") != "Unschedulable":
+        return None
+    return scheduled.get("message") or "Unschedulable"
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)

@@ -1,0 +1,109 @@
+"""The ServingSLO resources themselves: list them, and write their status."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
+from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
+
+_PAGE = "500"
+_MOST_PAGES = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRef:
+    """Which ServingSLO: its coordinates, and the uid that tells it from a later namesake."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRecord:
+    """One ServingSLO as the API server has it. spec and status are as written there."""
+
+    ref: ResourceRef
+    generation: int
+    created_seconds: float
+    deleting: bool
+    spec: Mapping[str, Any]
+    status: Mapping[str, Any]
+
+
+class KubernetesResources:
+    """Lists ServingSLOs and patches their status."""
+
+    def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
+        self._client = client
+        self._namespaces = tuple(namespaces)
+
+    async def read_all(self) -> tuple[ResourceRecord, ...]:
+        """Every ServingSLO of the watched namespaces. Raises: ClusterError."""
+        base = f"/apis/{API_VERSION}"
+        paths = [f"{base}/namespaces/{name}/{PLURAL}" for name in self._namespaces]
+        found = [await self._list(path) for path in paths or [f"{base}/{PLURAL}"]]
+        return tuple(resource_record(item) for items in found for item in items)
+
+    async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:
+        """Merge the changed fields of the status; a field of None is removed.
+
+        Raises: NotFoundError when the resource is gone; WriteConflictError when it is a namesake;
+        ClusterError otherwise.
+        """
+        path = f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}/status"
+        body = {"metadata": {"uid": ref.uid}, "status": dict(changed)}
+        await self._client.patch(path, body, Patch.MERGE)
+
+    async def served(self) -> bool:
+        """Whether the API server serves the resource: its CRD is installed and established.
+
+        Raises: ClusterError when the server does not say.
+        """
+        groups = await self._client.get("/apis")
+        group, _, version = API_VERSION.partition("/")
+        return any(
+            entry["name"] == group
+            and any(served["version"] == version for served in entry["versions"])
+            for entry in groups.get("groups") or ()
+        )
+
+    async def _list(self, path: str) -> list[KubeObject]:
+        items: list[KubeObject] = []
+        query = {"limit": _PAGE}
+        for _ in range(_MOST_PAGES):
+            page = await self._client.get(path, query)
+            items.extend(page.get("items") or ())
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                break
+            query = {"limit": _PAGE, "continue": following}
+        return items
+
+
+def resource_record(item: KubeObject) -> ResourceRecord:
+    """The record of a ServingSLO object."""
+    metadata: Mapping[str, Any] = item["metadata"]
+    return ResourceRecord(
+        ref=ResourceRef(
+            namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"]
+        ),
+        generation=metadata.get("generation", 0),
+        created_seconds=seconds_from_timestamp(metadata.get("creationTimestamp")) or 0.0,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        spec=item.get("spec") or {},
+        status=item.get("status") or {},
+    )
+
+
+def object_reference(ref: ResourceRef) -> KubeObject:
+    """The v1 ObjectReference of a ServingSLO."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "namespace": ref.namespace,
+        "name": ref.name,
+        "uid": ref.uid,
+    }

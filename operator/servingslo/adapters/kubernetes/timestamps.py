@@ -1,0 +1,18 @@
+"""Kubernetes timestamps (RFC 3339, UTC) to and from seconds since the epoch."""
+
+from datetime import UTC, datetime
+
+
+def seconds_from_timestamp(text: str | None) -> float | None:
+    """Seconds since the epoch of an RFC 3339 time; None for None and for what is no time."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def timestamp_from_seconds(seconds: float) -> str:
+    """RFC 3339 in UTC with whole seconds, as metav1.Time."""
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,220 @@
+"""Reads a target and its pods: implements `policy.ports.WorkloadSource`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.discovery import ApiResource, Discovery
+from servingslo.adapters.kubernetes.inventory import Collection, Inventory
+from servingslo.adapters.kubernetes.records import (
+    ContainerRecord,
+    PodRecord,
+    TargetRecord,
+    deployment_record,
+    group_of,
+    stateful_set_record,
+)
+from servingslo.adapters.kubernetes.selectors import Selector, parse_selector
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    NoScaleSubresourceError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.policy.ports import EngineArguments, WorkloadView
+from servingslo.reasons import Reason
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.runtimes.profile import RuntimeProfile
+
+_REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
+    (NoScaleSubresourceError, Reason.TARGET_NOT_SCALABLE),
+    (NotFoundError, Reason.TARGET_NOT_FOUND),
+    (PermissionDeniedError, Reason.PERMISSION_DENIED),
+    (ClusterUnavailableError, Reason.CLUSTER_UNAVAILABLE),
+    (ClusterError, Reason.TARGET_NOT_READABLE),
+)
+_PARSERS = {"Deployment": deployment_record, "StatefulSet": stateful_set_record}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """A target of any kind. containers: of its pod template, None for kinds not known here."""
+
+    uid: str | None
+    desired: int | None
+    current: int | None
+    selector: Selector
+    rollout_in_progress: bool = False
+    containers: Sequence[ContainerRecord] | None = None
+
+
+class KubernetesWorkloads:
+    """Targets and pods out of the inventory; targets of other kinds through their /scale."""
+
+    def __init__(self, client: KubeClient, discovery: Discovery, inventory: Inventory) -> None:
+        self._client = client
+        self._discovery = discovery
+        self._inventory = inventory
+        self._distrusted: set[tuple[str, ScaleTarget]] = set()
+
+    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+        """Read this target from the API server itself the next time."""
+        self._distrusted.add((namespace, target))
+
+    async def read(
+        self, namespace: str, target: ScaleTarget, container: str | None, runtime: str = "vllm"
+    ) -> WorkloadView:
+        """The target and its pods.
+
+        Never raises for an absent or unreadable target: that is among the view's problems.
+        """
+        try:
+            found = await self._read_target(namespace, target)
+        except ClusterError as error:
+            return WorkloadView(target=target, problems=(_problem(error),))
+        profile = catalogue.profile(runtime)
+        pods = self._inventory.workload_pods(
+            namespace,
+            target_uid=found.uid,
+            selector=found.selector,
+            strict=found.containers is not None,
+        )
+        now_seconds = SystemClock.now_seconds()
+        chosen = {pod.name: _choose(pod.containers, container) for pod in pods}
+        return WorkloadView(
+            target=target,
+            desired_replicas=found.desired,
+            current_replicas=found.current,
+            rollout_in_progress=found.rollout_in_progress,
+            last_rollout_seconds=self._last_rollout_seconds(namespace, found),
+            pods=tuple(pod.sample(now_seconds, image=_image(chosen[pod.name])) for pod in pods),
+            arguments={
+                name: _arguments(chosen_container, profile)
+                for name, chosen_container in chosen.items()
+                if chosen_container is not None
+            },
+            problems=(*self._inventory_problems(namespace), *self._scalers(namespace, target)),
+            batching_change_refused=_refusal(found, container, profile),
+        )
+
+    async def _read_target(self, namespace: str, target: ScaleTarget) -> _Target:
+        resource = await self._discovery.resolve_scalable(target.api_version, target.kind)
+        collection = self._inventory.target_collection(target)
+        if collection is None:
+            return await self._read_scale(namespace, target, resource)
+        record = await self._read_record(namespace, target, resource, collection)
+        return _Target(
+            uid=record.uid,
+            # The API server defaults an absent count to 1 in both kinds.
+            desired=1 if record.replicas is None else record.replicas,
+            current=record.current_replicas,
+            selector=record.selector,
+            rollout_in_progress=record.rollout_in_progress
+            or self._inventory.template_count(record.uid) > 1,
+            containers=record.containers,
+        )
+
+    async def _read_record(
+        self,
+        namespace: str,
+        target: ScaleTarget,
+        resource: ApiResource,
+        collection: Collection[TargetRecord],
+    ) -> TargetRecord:
+        problem = collection.problem(namespace)
+        if problem is not None:
+            raise problem
+        record = collection.get(namespace, target.name)
+        # A target made a moment ago may not have come through the watch yet.
+        if record is None or (namespace, target) in self._distrusted:
+            item = await self._client.get(resource.path(namespace, target.name))
+            record = _PARSERS[target.kind](item, None)
+            self._distrusted.discard((namespace, target))
+        return record
+
+    async def _read_scale(
+        self, namespace: str, target: ScaleTarget, resource: ApiResource
+    ) -> _Target:
+        scale = await self._client.get(resource.path(namespace, target.name, "scale"))
+        self._distrusted.discard((namespace, target))
+        status: KubeObject = scale.get("status") or {}
+        return _Target(
+            uid=scale["metadata"].get("uid"),
+            desired=(scale.get("spec") or {}).get("replicas"),
+            current=status.get("replicas"),
+            selector=parse_selector(status.get("selector") or ""),
+        )
+
+    def _last_rollout_seconds(self, namespace: str, found: _Target) -> float | None:
+        if found.uid is None:
+            return None
+        return self._inventory.newest_replica_set_seconds(namespace, found.uid)
+
+    def _inventory_problems(self, namespace: str) -> tuple[SignalProblem, ...]:
+        inventory = self._inventory
+        needed: tuple[Collection[PodRecord] | Collection[object], ...] = (
+            inventory.pods,
+            inventory.replica_sets,
+            inventory.autoscalers,  # type: ignore[assignment]
+        )
+        problems = (collection.problem(namespace) for collection in needed)
+        return tuple(_problem(problem) for problem in problems if problem is not None)
+
+    def _scalers(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
+        names = self._inventory.scalers_of(
+            namespace, group_of(target.api_version), target.kind, target.name
+        )
+        return tuple(
+            SignalProblem(
+                reason=Reason.SCALER_CONFLICT,
+                detail=f"{name} scales {target.kind}/{target.name} as well",
+            )
+            for name in names
+        )
+
+
+def _problem(error: ClusterError) -> SignalProblem:
+    reason = next(reason for kind, reason in _REASON_OF_ERROR if isinstance(error, kind))
+    return SignalProblem(reason=reason, detail=str(error))
+
+
+def _choose(
+    containers: Sequence[ContainerRecord] | None, name: str | None
+) -> ContainerRecord | None:
+    """The named container; without a name the first one."""
+    return next((entry for entry in containers or () if name in (None, entry.name)), None)
+
+
+def _image(container: ContainerRecord | None) -> str | None:
+    return None if container is None else container.image
+
+
+def _arguments(container: ContainerRecord, profile: RuntimeProfile) -> EngineArguments:
+    found = parse_batch_arguments(container.command, container.args, profile)
+    return EngineArguments(
+        max_num_seqs=found.max_num_seqs, max_num_batched_tokens=found.max_num_batched_tokens
+    )
+
+
+def _refusal(
+    found: _Target, container: str | None, profile: RuntimeProfile
+) -> SignalProblem | None:
+    if found.containers is None:
+        return SignalProblem(
+            reason=Reason.KIND_NOT_SUPPORTED,
+            detail="batch limits are changed in Deployments and StatefulSets only",
+        )
+    chosen = _choose(found.containers, container)
+    if chosen is None:
+        return SignalProblem(
+            reason=Reason.CONTAINER_NOT_FOUND,
+            detail=f"spec.batching.container: {container!r} is not a container of the pod template",
+        )
+    refused = parse_batch_arguments(chosen.command, chosen.args, profile).change_refused
+    if refused:
+        return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)
+    return None
