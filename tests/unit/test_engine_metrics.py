@@ -32,7 +32,7 @@ def loaded_engine() -> Engine:
 
 
 def vllm_families(text: str) -> dict[str, Metric]:
-    """vLLM's families by name, without the _created companions."""
+    """Families of vLLM by name, without the _created companions."""
     families = text_string_to_metric_families(text)
     return {
         family.name: family

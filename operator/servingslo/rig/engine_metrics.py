@@ -13,7 +13,7 @@ from servingslo.sim.engine import Engine
 _MEBIBYTES_PER_GIBIBYTE = 1024.0
 _PERCENT = 100.0
 
-type_of_value = Callable[[Engine], float]
+_Value = Callable[[Engine], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class _Scalars:
     name: str
     kind: str
     text: str
-    series: tuple[tuple[Mapping[str, str], type_of_value], ...]
+    series: tuple[tuple[Mapping[str, str], _Value], ...]
     engine_label: bool = True
 
 
@@ -41,17 +41,15 @@ def _zero(_: Engine) -> float:
     return 0.0
 
 
-def _count(place: int) -> type_of_value:
+def _count(place: int) -> _Value:
     return lambda engine: float(engine.counter(place))
 
 
-def _plain(name: str, kind: str, text: str, value: type_of_value) -> _Scalars:
+def _plain(name: str, kind: str, text: str, value: _Value) -> _Scalars:
     return _Scalars(name=f"vllm:{name}", kind=kind, text=text, series=(({}, value),))
 
 
-def _by(
-    name: str, kind: str, text: str, label: str, values: Mapping[str, type_of_value]
-) -> _Scalars:
+def _by(name: str, kind: str, text: str, label: str, values: Mapping[str, _Value]) -> _Scalars:
     series = tuple(({label: key}, value) for key, value in values.items())
     return _Scalars(name=f"vllm:{name}", kind=kind, text=text, series=series)
 
@@ -190,7 +188,8 @@ _SCALARS: tuple[_Scalars, ...] = (
 _HISTOGRAMS: tuple[_Buckets, ...] = tuple(
     _Buckets(name=f"vllm:{name}", text=text, number=number, edges=edges)
     for name, text, number, edges in (
-        ("request_prompt_tokens", "Number of prefill tokens processed.", layout.PROMPT_LENGTH, None),
+        ("request_prompt_tokens", "Number of prefill tokens processed.",
+         layout.PROMPT_LENGTH, None),
         ("request_generation_tokens", "Number of generation tokens processed.",
          layout.OUTPUT_LENGTH, None),
         ("iteration_tokens_total", "Histogram of number of tokens per engine_step.",
@@ -230,8 +229,8 @@ _HISTOGRAMS: tuple[_Buckets, ...] = tuple(
          f"Histogram of idle time before KV cache block eviction. {_BLOCK_SAMPLED}",
          None, _BLOCK_EDGES),
         ("kv_block_reuse_gap_seconds",
-         "Histogram of time gaps between consecutive KV cache block accesses. Only the most recent "
-         f"accesses are recorded (ring buffer). {_BLOCK_SAMPLED}", None, _BLOCK_EDGES),
+         ("Histogram of time gaps between consecutive KV cache block accesses. Only the most "
+          f"recent accesses are recorded (ring buffer). {_BLOCK_SAMPLED}"), None, _BLOCK_EDGES),
     )
 )  # fmt: skip
 

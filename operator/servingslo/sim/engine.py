@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import kernel, layout
-from servingslo.sim.layout import EngineRow, Requests
+from servingslo.sim.runs import step_end
 
 
 class Outcome(StrEnum):
@@ -74,7 +74,7 @@ class RequestTable:
     """The requests of a fleet; entries of requests that are over are used again."""
 
     def __init__(self) -> None:
-        self.columns: Requests = layout.new_requests()
+        self.columns = layout.new_requests()
         self._free: list[int] = []
 
     def add(
@@ -149,7 +149,7 @@ class Engine:
         self.limits = limits
         self.max_model_len = max_model_len
         self.requests = requests or RequestTable()
-        self.row: EngineRow = layout.new_engine(
+        self.row = layout.new_engine(
             law, limits, max_queued=max_queued, max_model_len=max_model_len
         )
         self.row.floats[layout.SLOWNESS] = slowness
@@ -226,7 +226,7 @@ class Engine:
         floats, ints = self.row.floats, self.row.ints
         if not ints[layout.IN_STEP]:
             return floats[layout.BUSY_SECONDS]
-        ended = kernel.step_end(self.row, ints[layout.STEPS_DONE])
+        ended = step_end(self.row, ints[layout.STEPS_DONE])
         return floats[layout.BUSY_SECONDS] + ended - floats[layout.RUN_START]
 
     def counter(self, place: int) -> int:

@@ -16,81 +16,25 @@ Approximations: the scheduler and the network take no time; a prompt is admitted
 fits the free blocks; prompt tokens attend for free beyond the cost c.
 """
 
+# ruff: noqa: I001 - one imported name a line would hide the code
+
 import math
 
 from servingslo.sim.layout import (
-    ABORT_HEAD, ABORTED, ABORTING, ABORTS, BASE_SECONDS, BLOCKS, BUSY_SECONDS, CACHE_HITS,
-    CACHE_QUERIES, CACHED_TOKENS, CLOCK, COMPUTED_LENGTH, COMPUTED_TOKENS, CONTEXT, DECODE_TIME,
-    DECODING, DECODING_COUNT, DONE_HEAD, E2E, FINISHED, FREE_BLOCKS, GENERATED_TOKENS, HEAP_SIZE,
-    IN_STEP, INFERENCE, INVALID, ITERATION, ITL, LAW_CONTEXT, LAW_FIXED, LAW_PREFILL,
+    ABORTED, ABORTING, ABORTS, ABORT_HEAD, BASE_SECONDS, BLOCKS, BUSY_SECONDS, CACHED_TOKENS,
+    CACHE_HITS, CACHE_QUERIES, CLOCK, COMPUTED_LENGTH, COMPUTED_TOKENS, CONTEXT, DECODE_TIME,
+    DECODING, DECODING_COUNT, DONE_HEAD, E2E, FINISHED, FREE_BLOCKS, GENERATED_TOKENS,
+    HEAP_SIZE, INFERENCE, INVALID, IN_STEP, ITERATION, ITL, LAW_FIXED, LAW_PREFILL,
     LAW_SEQUENCE, MAX_SEQS, MAX_TOKENS, NEXT_CHANGE, NONE, OUTPUT_LENGTH, PHASES, PREEMPTIONS,
-    PREFILL_HEAD, PREFILL_TIME, PREFILLING, PROMPT_LENGTH, PROMPT_TOKENS, QUEUE, QUEUE_BOUND,
-    REJECTED, REJECTIONS, REQUEST_PREEMPTIONS, RUN_START, RUN_TAIL, RUNNING, SLOWNESS,
-    STEP_COUNTER, STEP_EMITTING, STEP_PREFILL, STEPS, STEPS_DONE, STEPS_MAX, SUCCESSES, TPOT, TTFT,
-    WAIT_HEAD, WAITING, WAITING_COUNT, EngineRow, Requests,
+    PREFILLING, PREFILL_HEAD, PREFILL_TIME, PROMPT_LENGTH, PROMPT_TOKENS, QUEUE, QUEUE_BOUND,
+    REJECTED, REJECTIONS, REQUEST_PREEMPTIONS, RUNNING, RUN_START, RUN_TAIL, SLOWNESS, STEPS,
+    STEPS_DONE, STEPS_MAX, STEP_COUNTER, STEP_EMITTING, STEP_PREFILL, SUCCESSES, TPOT, TTFT,
+    WAITING, WAITING_COUNT, WAIT_HEAD, EngineRow, Requests,
 )  # fmt: skip
 from servingslo.sim.queues import (
     heap_push, heap_remove, run_append, run_remove, wait_append, wait_push_front, wait_remove,
 )  # fmt: skip
-
-
-def observe(row: EngineRow, histogram: int, value: float, weight: int) -> None:
-    """Count `weight` observations of `value` in a histogram."""
-    low = row.offsets[histogram]
-    high = row.offsets[histogram + 1]
-    while low < high:
-        middle = (low + high) // 2
-        if row.edges[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    row.counts[low + histogram] += weight
-    row.sums[histogram] += value * weight
-
-
-def step_end(row: EngineRow, steps: int) -> float:
-    """When the run in progress has done so many steps, in seconds."""
-    ints, floats = row.ints, row.floats
-    attended = float(ints[CONTEXT]) * steps + ints[DECODING_COUNT] * (steps * (steps + 1.0)) / 2.0
-    context_seconds = floats[SLOWNESS] * floats[LAW_CONTEXT] * attended
-    return floats[RUN_START] + steps * floats[BASE_SECONDS] + context_seconds
-
-
-def steps_until(row: EngineRow, until: float) -> int:
-    """Steps of the run in progress that end by `until`; fewer than the run has."""
-    ints, floats = row.ints, row.floats
-    slope = floats[SLOWNESS] * floats[LAW_CONTEXT]
-    linear = floats[BASE_SECONDS] + slope * (ints[CONTEXT] + ints[DECODING_COUNT] / 2.0)
-    left = until - floats[RUN_START]
-    root = math.sqrt(linear * linear + 2.0 * slope * ints[DECODING_COUNT] * left)
-    steps = int(2.0 * left / (linear + root))
-    steps = max(ints[STEPS_DONE], min(steps, ints[STEPS_MAX] - 1))
-    while steps > ints[STEPS_DONE] and step_end(row, steps) > until:
-        steps -= 1
-    while steps < ints[STEPS_MAX] - 1 and step_end(row, steps + 1) <= until:
-        steps += 1
-    return steps
-
-
-def observe_gaps(row: EngineRow, first: int, last: int) -> None:
-    """Count the inter-token times of steps first + 1 to last of the run in progress."""
-    ints, floats, edges = row.ints, row.floats, row.edges
-    sequences = ints[DECODING_COUNT]
-    slope = floats[SLOWNESS] * floats[LAW_CONTEXT]
-    fixed = floats[BASE_SECONDS] + slope * ints[CONTEXT]
-    slope *= sequences
-    row.sums[ITL] += sequences * (step_end(row, last) - step_end(row, first))
-    place, end = row.offsets[ITL], row.offsets[ITL + 1]
-    shortest = fixed + slope * (first + 1)
-    while place < end and edges[place] < shortest:
-        place += 1
-    while first < last:
-        upto = last
-        if place < end and edges[place] < fixed + slope * last:
-            upto = max(first, min(last, int((edges[place] - fixed) / slope)))
-        row.counts[place + ITL] += sequences * (upto - first)
-        first = upto
-        place += 1
+from servingslo.sim.runs import observe, observe_gaps, step_end, steps_until
 
 
 def blocks_of(tokens: int) -> int:
@@ -421,7 +365,7 @@ def abort(q: Requests, row: EngineRow, r: int, now: float) -> None:
         end_request(q, row, r, ABORTED, now)
         if ints[IN_STEP] == 0 and ints[RUNNING] + ints[WAITING_COUNT] == 0:
             row.floats[NEXT_CHANGE] = math.inf
-    elif q.status[r] == PREFILLING or q.status[r] == DECODING:  # noqa: PLR1714 - for the compiler
+    elif q.status[r] == PREFILLING or q.status[r] == DECODING:
         ints[ABORTS] += 1
         q.status[r] = ABORTING
         q.abort_next[r] = ints[ABORT_HEAD]

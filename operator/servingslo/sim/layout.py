@@ -144,27 +144,21 @@ def new_requests() -> Requests:
     return Requests(*([] for _ in Requests._fields))
 
 
-def add_request(
-    table: Requests, arrival: float, prompt: int, output: int, cached: int = 0
-) -> int:
+def add_request(table: Requests, arrival: float, prompt: int, output: int) -> int:
     """The index of a new request; arrival in seconds, lengths in tokens."""
-    values: dict[str, float] = {
-        "arrival": arrival, "prompt": prompt, "output": output, "cached": cached,
-        "status": PENDING, "generated": 0, "target_tokens": 0, "done_tokens": 0,
-        "base_tokens": 0, "finish_step": 0, "preemptions": 0,
-    }  # fmt: skip
-    for name, column in zip(Requests._fields, table, strict=True):
-        column.append(values.get(name, NONE))  # type: ignore[arg-type]
-    return len(table.arrival) - 1
+    index = len(table.arrival)
+    for column in table:
+        column.append(NONE)
+    reset_request(table, index, arrival, prompt, output)
+    return index
 
 
 def reset_request(table: Requests, index: int, arrival: float, prompt: int, output: int) -> None:
-    """Reuse the entry of a request that is over."""
+    """Make an entry a new request; it may have been another one that is over."""
     table.arrival[index], table.prompt[index], table.output[index] = arrival, prompt, output
     table.cached[index] = table.generated[index] = table.preemptions[index] = 0
     table.status[index] = PENDING
-    table.engine[index] = NONE
-    table.heap_place[index] = NONE
+    table.engine[index] = table.heap_place[index] = NONE
     for column in (table.scheduled, table.first_token, table.last_token, table.finish):
         column[index] = -1.0
 
@@ -183,8 +177,9 @@ def new_engine(
     """
     if not 1 <= limits.max_num_seqs <= limits.max_num_batched_tokens:
         raise InvalidInputError(
-            "max_num_seqs", limits.max_num_seqs, f"1 to {limits.max_num_batched_tokens} "
-            "(max_num_batched_tokens)",
+            "max_num_seqs",
+            limits.max_num_seqs,
+            f"1 to {limits.max_num_batched_tokens} (max_num_batched_tokens)",
         )
     if limits.kv_block_tokens != PHASES:
         raise InvalidInputError("kv_block_tokens", limits.kv_block_tokens, str(PHASES))

@@ -4,6 +4,8 @@ All are linked through the columns of the request table, so that every operation
 O(log n) in the heap, and nothing is allocated.
 """
 
+# ruff: noqa: I001 - one imported name a line would hide the code
+
 from servingslo.sim.layout import (
     HEAP_SIZE, NONE, RUN_HEAD, RUN_TAIL, WAIT_HEAD, WAIT_TAIL, EngineRow, Requests,
 )  # fmt: skip

@@ -78,7 +78,9 @@ def read_trace(path: Path) -> Trace:
                 raise InvalidInputError(str(path), "no requests", "at least one request")
             arrivals = np.array([row[0] for row in rows])
     except OSError as error:
-        raise InvalidInputError("trace", str(path), f"a readable file ({error.strerror})") from error
+        raise InvalidInputError(
+            "trace", str(path), f"a readable file ({error.strerror})"
+        ) from error
     except UnicodeDecodeError as error:
         raise InvalidInputError("trace", str(path), "a CSV file in UTF-8") from error
     arrivals -= arrivals.min() if columns is AZURE_COLUMNS else 0.0

@@ -1,0 +1,266 @@
+"""The engines of the rig's ready pods and the traffic on them, on one clock."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from servingslo.errors import InvalidInputError
+from servingslo.rig.engine_metrics import GPUReading, dcgm_page, vllm_page
+from servingslo.rig.engine_pods import EnginePod
+from servingslo.rig.traffic import Traffic, TrafficPlan
+from servingslo.sim import layout
+from servingslo.sim.engine import Engine, RequestTable
+
+_TICK_SECONDS = 0.05
+_UTILIZATION_SPAN_SECONDS = 1.0
+_DCGM_EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter", "container": "dcgm"}
+
+
+class FaultKind(StrEnum):
+    """How a pod's metrics or its engine can be broken."""
+
+    NONE = "none"
+    NAN = "nan"
+    EMPTY = "empty"
+    ERROR = "error"
+    SLOW = "slow"
+    FROZEN = "frozen"
+    XID = "xid"
+    SLOWNESS = "slowness"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is broken, in which pod.
+
+    `slow` answers after so many seconds (value), `frozen` repeats one page, `xid` reports an XID
+    error (value), `slowness` multiplies step times (value); the others need no value. `none`
+    repairs everything.
+    """
+
+    namespace: str
+    pod: str
+    kind: FaultKind
+    value: float = 1.0
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """A ready pod and its engine."""
+
+    pod: EnginePod
+    engine: Engine
+    since: float
+    sampled: tuple[float, float] = (0.0, 0.0)
+    utilization: float = 0.0
+    faults: dict[FaultKind, float] | None = None
+    frozen_page: str = ""
+
+    def fault(self, kind: FaultKind) -> float | None:
+        """The value of a fault, None when it is not there."""
+        return (self.faults or {}).get(kind)
+
+
+class EngineHost:
+    """Runs the engines of ready pods, and traffic on them, on one clock.
+
+    clock: seconds that never go back. exported_gpu_labels: let Prometheus store GPU metrics under
+    exported_namespace and exported_pod, as it does when it scrapes DCGM without honorLabels.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        exported_gpu_labels: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._exported_gpu_labels = exported_gpu_labels
+        self._hosted: dict[str, _Hosted] = {}
+        self._idle = RequestTable()
+        self._traffic: dict[str, Traffic] = {}
+        self.synced = False
+
+    def set_pods(self, pods: Sequence[EnginePod]) -> None:
+        """Make the engines fit these pods: new ones start empty, those of gone pods end."""
+        now = self._clock()
+        self._advance(now)
+        self.synced = True
+        ready = {pod.key: pod for pod in pods if pod.ready}
+        for key, hosted in list(self._hosted.items()):
+            pod = ready.get(key)
+            if pod is None or pod.incarnation != hosted.pod.incarnation:
+                self._end(key, now)
+        for key, pod in ready.items():
+            if key not in self._hosted:
+                self._begin(key, pod, now)
+
+    def _begin(self, key: str, pod: EnginePod, now: float) -> None:
+        traffic = self._traffic_of(pod)
+        engine = Engine(
+            law=pod.kind.law,
+            limits=pod.limits,
+            requests=traffic.service.requests if traffic else self._idle,
+            max_queued=pod.max_queued,
+            max_model_len=pod.max_model_len,
+        )
+        self._hosted[key] = _Hosted(pod=pod, engine=engine, since=now, sampled=(now, 0.0))
+        if traffic:
+            traffic.service.add(key, engine, now)
+
+    def _end(self, key: str, now: float) -> None:
+        hosted = self._hosted.pop(key)
+        for traffic in self._traffic.values():
+            traffic.service.remove(key, now, drain=hosted.pod.drain)
+
+    def _traffic_of(self, pod: EnginePod) -> Traffic | None:
+        for traffic in self._traffic.values():
+            if traffic.serves(pod.namespace, pod.labels):
+                return traffic
+        return None
+
+    def begin_traffic(self, plan: TrafficPlan) -> None:
+        """Begin traffic now. Pods that it takes over start with empty engines.
+
+        Raises: InvalidInputError when the name is taken or the trace cannot be read.
+        """
+        if plan.name in self._traffic:
+            raise InvalidInputError("name", plan.name, "a name that no traffic has")
+        traffic = Traffic(plan, began=self._clock())  # reads the trace before time is taken
+        traffic.rebase(self._clock())
+        self._traffic[plan.name] = traffic
+        for key, hosted in list(self._hosted.items()):
+            if traffic.serves(hosted.pod.namespace, hosted.pod.labels):
+                self._end(key, self._clock())
+                self._begin(key, hosted.pod, self._clock())
+
+    def end_traffic(self, name: str) -> None:
+        """Stop offering requests; those in flight are lost. Raises: InvalidInputError."""
+        if name not in self._traffic:
+            raise InvalidInputError("traffic", name, ", ".join(self._traffic) or "none runs")
+        now = self._clock()
+        self._advance(now)
+        traffic = self._traffic.pop(name)
+        for key, hosted in list(self._hosted.items()):
+            if traffic.serves(hosted.pod.namespace, hosted.pod.labels):
+                self._end(key, now)
+                self._begin(key, hosted.pod, now)
+
+    def set_fault(self, fault: Fault) -> None:
+        """Break or repair a pod. Raises: InvalidInputError when no engine of that name runs."""
+        hosted = self._hosted.get(f"{fault.namespace}/{fault.pod}")
+        if hosted is None:
+            raise InvalidInputError("pod", fault.pod, ", ".join(self._hosted) or "no pod is ready")
+        self._advance(self._clock())
+        if fault.kind is FaultKind.NONE:
+            hosted.faults = None
+            hosted.engine.row.floats[layout.SLOWNESS] = 1.0
+            return
+        if fault.kind is FaultKind.FROZEN:
+            hosted.frozen_page = vllm_page(hosted.engine, model_name=hosted.pod.model_name)
+        if fault.kind is FaultKind.SLOWNESS:
+            hosted.engine.row.floats[layout.SLOWNESS] = fault.value
+        hosted.faults = {**(hosted.faults or {}), fault.kind: fault.value}
+
+    def _advance(self, now: float) -> None:
+        for traffic in self._traffic.values():
+            traffic.advance(now)
+
+    async def run(self) -> None:
+        """Let time pass until cancelled."""
+        while True:
+            now = self._clock()
+            self._advance(now)
+            for hosted in self._hosted.values():
+                _sample_utilization(hosted, now)
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def discovery(self, address: str) -> list[dict[str, Any]]:
+        """Prometheus's HTTP discovery answer: every ready pod, and one exporter for all GPUs."""
+        targets: list[dict[str, Any]] = [
+            {
+                "targets": [address],
+                "labels": {
+                    "__metrics_path__": f"/metrics/{key}",
+                    "instance": key,
+                    "namespace": hosted.pod.namespace,
+                    "pod": hosted.pod.name,
+                    "container": hosted.pod.container,
+                },
+            }
+            for key, hosted in self._hosted.items()
+        ]
+        # Target labels clash with those on the page, and Prometheus renames the latter.
+        labels = _DCGM_EXPORTER if self._exported_gpu_labels else {}
+        gpus = {"__metrics_path__": "/dcgm", "instance": "dcgm", **labels}
+        return [*targets, {"targets": [address], "labels": gpus}]
+
+    async def page(self, key: str) -> str | None:
+        """The metrics page of a pod with its faults, None when no engine of that name runs."""
+        hosted = self._hosted.get(key)
+        if hosted is None:
+            return None
+        delay = hosted.fault(FaultKind.SLOW)
+        if delay is not None:
+            await asyncio.sleep(delay)
+        if hosted.fault(FaultKind.EMPTY) is not None:
+            return ""
+        if hosted.fault(FaultKind.FROZEN) is not None:
+            return hosted.frozen_page
+        self._advance(self._clock())
+        broken = hosted.fault(FaultKind.NAN) is not None
+        return vllm_page(hosted.engine, model_name=hosted.pod.model_name, nan=broken)
+
+    def failing(self, key: str) -> bool:
+        """Whether scrapes of this pod are answered with an error."""
+        hosted = self._hosted.get(key)
+        return hosted is not None and hosted.fault(FaultKind.ERROR) is not None
+
+    def gpu_page(self) -> str:
+        """The page of the GPU exporter."""
+        self._advance(self._clock())
+        return dcgm_page(
+            GPUReading(
+                namespace=hosted.pod.namespace,
+                pod=hosted.pod.name,
+                container=hosted.pod.container,
+                node=hosted.pod.node,
+                index=index,
+                utilization_ratio=hosted.utilization,
+                kv_usage_ratio=hosted.engine.kv_usage_ratio,
+                xid_error=int(hosted.fault(FaultKind.XID) or 0),
+            )
+            for index, hosted in enumerate(self._hosted.values())
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """The truth about all traffic, by its name, and the pods that serve, for JSON."""
+        now = self._clock()
+        self._advance(now)
+        return {
+            "traffic": {name: traffic.stats(now) for name, traffic in self._traffic.items()},
+            "pods": [
+                {
+                    "namespace": hosted.pod.namespace,
+                    "pod": hosted.pod.name,
+                    "ready_for_seconds": now - hosted.since,
+                    "max_num_seqs": hosted.pod.limits.max_num_seqs,
+                    "max_num_batched_tokens": hosted.pod.limits.max_num_batched_tokens,
+                    "max_queued": hosted.pod.max_queued,
+                    "gpu_utilization_ratio": hosted.utilization,
+                }
+                for hosted in self._hosted.values()
+            ],
+        }
+
+
+def _sample_utilization(hosted: _Hosted, now: float) -> None:
+    then, busy_then = hosted.sampled
+    if now - then < _UTILIZATION_SPAN_SECONDS:
+        return
+    busy = hosted.engine.busy_seconds
+    hosted.utilization = min(max((busy - busy_then) / (now - then), 0.0), 1.0)
+    hosted.sampled = (now, busy)
