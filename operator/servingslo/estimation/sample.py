@@ -7,6 +7,7 @@ the newest sample of its group was taken, in seconds, computed by Prometheus its
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,9 @@ class HistogramSample:
     cumulative_counts: observations at or below each edge, of the same length.
     sum: of the observed values, in their own unit. count: of observations.
     """
+
+    # JSON has no infinity: whoever writes a sample down writes the last edge as a string.
+    __pydantic_config__: ClassVar[dict[str, str]] = {"ser_json_inf_nan": "strings"}
 
     upper_bounds: tuple[float, ...]
     cumulative_counts: tuple[float, ...]

@@ -1,0 +1,111 @@
+"""How long a replica takes from its order to readiness, from this workload's own pods."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.sample import PodSample
+
+# Before any pod of the workload was measured: pulling an image and loading weights takes minutes.
+PRIOR_MEAN_SECONDS = 120.0
+PRIOR_P90_SECONDS = 180.0
+# Lognormal with the coefficient of variation 0.2 of the evaluation protocol: p90 over mean.
+PRIOR_P90_RATIO = 1.27
+REMEMBERED_PODS = 16
+# Waiting for a GPU is shortage, not cold start: scheduling beyond this is left out.
+LONGEST_SCHEDULING_SECONDS = 60.0
+# A Ready condition that flipped back much later than its siblings' is not a start.
+OUTLIER_FACTOR = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRecord:
+    """One start: creation to scheduling, and scheduling to readiness, in seconds."""
+
+    pod: str
+    scheduling_seconds: float
+    loading_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartState:
+    """The newest starts of the workload."""
+
+    starts: tuple[StartRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartEstimate:
+    """Seconds from order to readiness; source is 'measured' or 'prior'.
+
+    loading_mean_seconds: the part after scheduling (image and weights), None when not split.
+    """
+
+    mean_seconds: float
+    p90_seconds: float
+    sample_count: int
+    source: str
+    loading_mean_seconds: float | None = None
+
+
+def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
+    """The state with the pods that have become ready since."""
+    known = {s.pod for s in state.starts}
+    new = [
+        StartRecord(
+            pod=pod.name,
+            scheduling_seconds=min(pod.scheduled_after_seconds or 0.0, pod.ready_after_seconds),
+            loading_seconds=max(
+                pod.ready_after_seconds - (pod.scheduled_after_seconds or 0.0), 0.0
+            ),
+        )
+        for pod in pods
+        if pod.ready_after_seconds is not None
+        and pod.ready_after_seconds > 0
+        and pod.restarts == 0
+        and pod.name not in known
+    ]
+    if not new:
+        return state
+    # Old starts of pods that still run come first in `pods` only by chance; the newest pods count.
+    return replace(state, starts=(*state.starts, *new)[-REMEMBERED_PODS:])
+
+
+def estimate(state: ColdStartState) -> ColdStartEstimate:
+    """Mean and p90 of the cold start."""
+    loading = _without_outliers([s.loading_seconds for s in state.starts])
+    if not loading:
+        return ColdStartEstimate(
+            mean_seconds=PRIOR_MEAN_SECONDS,
+            p90_seconds=PRIOR_P90_SECONDS,
+            sample_count=0,
+            source="prior",
+        )
+    scheduling = [
+        s.scheduling_seconds
+        for s in state.starts
+        if s.scheduling_seconds <= LONGEST_SCHEDULING_SECONDS
+    ]
+    scheduled = sum(scheduling) / len(scheduling) if scheduling else 0.0
+    mean = sum(loading) / len(loading)
+    ordered = sorted(loading)
+    rank = 0.9 * (len(ordered) - 1)
+    below = int(rank)
+    above = min(below + 1, len(ordered) - 1)
+    seen = ordered[below] + (rank - below) * (ordered[above] - ordered[below])
+    # Few starts have no tail: the assumed one counts until there are ten of them.
+    share = min(len(loading) / 10.0, 1.0)
+    p90 = max(share * seen + (1.0 - share) * PRIOR_P90_RATIO * mean, mean)
+    return ColdStartEstimate(
+        mean_seconds=scheduled + mean,
+        p90_seconds=scheduled + p90,
+        sample_count=len(loading),
+        source="measured",
+        loading_mean_seconds=mean,
+    )
+
+
+def _without_outliers(values: Sequence[float]) -> list[float]:
+    if not values:
+        return []
+    middle = sorted(values)[len(values) // 2]
+    return [v for v in values if v <= OUTLIER_FACTOR * max(middle, 1.0)]

@@ -1,0 +1,298 @@
+"""Deltas between two scrapes of one engine: what happened in between, and how long that was.
+
+A window lies between two scrapes, not between two ticks: where no new scrape has arrived since the
+last tick there is no window, and its length is the difference of scrape times (time − age). A
+counter that falls is a restart: it counts from zero again, it is never a negative rate.
+"""
+
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+
+# Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
+SAME_SCRAPE_SECONDS = 0.5
+# A shorter distance between scrapes is jitter of the reading, not a window.
+SHORTEST_WINDOW_SECONDS = 0.5
+# Beyond this a gap between scrapes is an outage: what happened inside says nothing about now.
+LONGEST_WINDOW_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """The last scrapes of one engine, which windows are measured from.
+
+    Counters and histograms may be read at different cadences, so each group keeps the sample it
+    was last new in, and when that was scraped. histograms_paired: whether the counters in
+    `histograms` are of the same scrape as its histograms.
+    """
+
+    pod: str
+    engine: str
+    restarts: int = 0
+    counters: EngineSample | None = None
+    counters_time_seconds: float | None = None
+    histograms: EngineSample | None = None
+    histograms_time_seconds: float | None = None
+    histograms_paired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What one engine did between two scrapes; None where the engine does not export it.
+
+    restarted: counters began again at zero inside. from_zero: first window of a new engine.
+    paired: counters and histograms are of the same scrapes and may be set against each other.
+    first_tokens: requests that got their first token. step_count: engine steps.
+    cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, aborted
+    ones included where the engine counts them.
+    """
+
+    pod: str
+    engine: str
+    seconds: float
+    restarted: bool = False
+    from_zero: bool = False
+    paired: bool = True
+    running_before: float | None = None
+    running_after: float | None = None
+    waiting_before: float | None = None
+    waiting_after: float | None = None
+    first_tokens: float | None = None
+    ttft_sum_seconds: float | None = None
+    inter_token_count: float | None = None
+    inter_token_sum_seconds: float | None = None
+    step_count: float | None = None
+    generated_tokens: float | None = None
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None
+    finished: float | None = None
+    rejected: float | None = None
+    preempted: float | None = None
+    kv_used_before_tokens: float | None = None
+    kv_used_after_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStep:
+    """One engine at one tick: its new memory and the windows that ended since the last tick.
+
+    counters: between scrapes of counters and gauges. flow: between scrapes of histograms. Either
+    is None where no newer scrape of its group has arrived. before, after: the samples that bound
+    `flow`; `before` is None where histograms count from zero.
+    """
+
+    memory: EngineMemory
+    counters: Window | None = None
+    flow: Window | None = None
+    before: EngineSample | None = None
+    after: EngineSample | None = None
+
+
+def increase(after: float | None, before: float | None) -> float | None:
+    """How much a counter grew; None where either end is unknown. A fall is a restart from zero."""
+    if after is None or before is None:
+        return None
+    return after - before if after >= before else after
+
+
+def advance(
+    memory: EngineMemory | None,
+    pod: PodSample,
+    sample: EngineSample,
+    now_seconds: float,
+    counting_for_seconds: float | None,
+) -> EngineStep:
+    """The engine's new memory and the windows that end with this sample.
+
+    counting_for_seconds: for an engine not seen before whose counters provably started from zero
+    this long ago (its pod became ready while it was watched); None otherwise.
+    """
+    old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
+    counters_time = counters_time_seconds(sample, now_seconds)
+    histograms_time = histograms_time_seconds(sample, now_seconds)
+    new_counters = _has_counters(sample) and _is_newer(counters_time, old.counters_time_seconds)
+    new_histograms = _has_histograms(sample) and _is_newer(
+        histograms_time, old.histograms_time_seconds
+    )
+    paired = (
+        new_counters
+        and new_histograms
+        and abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
+    )
+    restarted = pod.restarts != old.restarts
+    flow = counters = None
+    if new_histograms:
+        flow = _window(
+            pod,
+            old.histograms,
+            sample,
+            _length(histograms_time, old.histograms_time_seconds, counting_for_seconds),
+            paired=paired and (memory is None or old.histograms_paired),
+            restarted=restarted,
+        )
+    if new_counters and paired and old.counters is old.histograms:
+        counters = flow
+    elif new_counters:
+        counters = _window(
+            pod,
+            old.counters,
+            sample,
+            _length(counters_time, old.counters_time_seconds, counting_for_seconds),
+            paired=False,
+            restarted=restarted,
+        )
+    new_memory = replace(
+        old,
+        restarts=pod.restarts,
+        counters=sample if new_counters else old.counters,
+        counters_time_seconds=counters_time if new_counters else old.counters_time_seconds,
+        histograms=sample if new_histograms else old.histograms,
+        histograms_time_seconds=histograms_time if new_histograms else old.histograms_time_seconds,
+        histograms_paired=paired if new_histograms else old.histograms_paired,
+    )
+    return EngineStep(
+        memory=new_memory,
+        counters=counters,
+        flow=flow,
+        before=None if flow is None or flow.restarted else old.histograms,
+        after=None if flow is None else sample,
+    )
+
+
+def counters_time_seconds(sample: EngineSample, now_seconds: float) -> float:
+    """When the counters were scraped; an unknown age falls back on the gauges', then on now."""
+    ages = (sample.counters_age_seconds, sample.gauges_age_seconds)
+    return now_seconds - next((age for age in ages if age is not None), 0.0)
+
+
+def histograms_time_seconds(sample: EngineSample, now_seconds: float) -> float:
+    """When the histograms were scraped; an unknown age falls back on the counters'."""
+    if sample.histograms_age_seconds is not None:
+        return now_seconds - sample.histograms_age_seconds
+    return counters_time_seconds(sample, now_seconds)
+
+
+def _has_counters(sample: EngineSample) -> bool:
+    return sample.generation_tokens_total is not None or bool(sample.finished_total)
+
+
+def _has_histograms(sample: EngineSample) -> bool:
+    return sample.ttft_seconds is not None or sample.latency_seconds is not None
+
+
+def _is_newer(time_seconds: float, before_seconds: float | None) -> bool:
+    return before_seconds is None or time_seconds - before_seconds >= SHORTEST_WINDOW_SECONDS
+
+
+def _length(
+    time_seconds: float, before_seconds: float | None, counting_for_seconds: float | None
+) -> float | None:
+    if before_seconds is None:
+        return counting_for_seconds
+    seconds = time_seconds - before_seconds
+    return seconds if seconds <= LONGEST_WINDOW_SECONDS else None
+
+
+def _window(
+    pod: PodSample,
+    before: EngineSample | None,
+    after: EngineSample,
+    seconds: float | None,
+    *,
+    paired: bool,
+    restarted: bool,
+) -> Window | None:
+    """The window between two samples of an engine; `before` None counts from zero."""
+    if seconds is None or seconds <= 0:
+        return None
+    restarted = restarted or (before is not None and _fell(before, after))
+    old = _zero_like(after) if before is None or restarted else before
+    return Window(
+        pod=pod.name,
+        engine=after.engine,
+        seconds=seconds,
+        restarted=restarted,
+        from_zero=before is None,
+        paired=paired,
+        running_before=old.running,
+        running_after=after.running,
+        waiting_before=old.waiting,
+        waiting_after=after.waiting,
+        first_tokens=_count_increase(after.ttft_seconds, old.ttft_seconds),
+        ttft_sum_seconds=_sum_increase(after.ttft_seconds, old.ttft_seconds),
+        inter_token_count=_count_increase(after.inter_token_seconds, old.inter_token_seconds),
+        inter_token_sum_seconds=_sum_increase(after.inter_token_seconds, old.inter_token_seconds),
+        step_count=_count_increase(after.iteration_tokens, old.iteration_tokens),
+        generated_tokens=increase(after.generation_tokens_total, old.generation_tokens_total),
+        prompt_tokens=increase(after.prompt_tokens_total, old.prompt_tokens_total),
+        cached_tokens=increase(after.cached_prompt_tokens_total, old.cached_prompt_tokens_total),
+        finished=increase(_finished(after), _finished(old)),
+        rejected=increase(after.rejected_total, old.rejected_total),
+        preempted=increase(after.preempted_total, old.preempted_total),
+        kv_used_before_tokens=_kv_used_tokens(old),
+        kv_used_after_tokens=_kv_used_tokens(after),
+    )
+
+
+def _fell(before: EngineSample, after: EngineSample) -> bool:
+    """Whether a counter that cannot fall did: the engine restarted inside the window."""
+    pairs = (
+        (before.generation_tokens_total, after.generation_tokens_total),
+        (before.prompt_tokens_total, after.prompt_tokens_total),
+        (_count(before.ttft_seconds), _count(after.ttft_seconds)),
+    )
+    return any(old is not None and new is not None and new < old for old, new in pairs)
+
+
+def _zero_like(sample: EngineSample) -> EngineSample:
+    """The engine as it was when its counters stood at zero; unknown stays unknown."""
+    return EngineSample(
+        engine=sample.engine,
+        running=0.0,
+        waiting=0.0,
+        kv_usage_ratio=0.0,
+        kv_capacity_tokens=sample.kv_capacity_tokens,
+        prompt_tokens_total=_zero(sample.prompt_tokens_total),
+        cached_prompt_tokens_total=_zero(sample.cached_prompt_tokens_total),
+        generation_tokens_total=_zero(sample.generation_tokens_total),
+        finished_total=dict.fromkeys(sample.finished_total, 0.0),
+        preempted_total=_zero(sample.preempted_total),
+        rejected_total=_zero(sample.rejected_total),
+        ttft_seconds=_empty(sample.ttft_seconds),
+        inter_token_seconds=_empty(sample.inter_token_seconds),
+        iteration_tokens=_empty(sample.iteration_tokens),
+    )
+
+
+def _zero(value: float | None) -> float | None:
+    return None if value is None else 0.0
+
+
+def _empty(histogram: HistogramSample | None) -> HistogramSample | None:
+    if histogram is None:
+        return None
+    return HistogramSample(upper_bounds=(), cumulative_counts=(), sum=0.0, count=0.0)
+
+
+def _count(histogram: HistogramSample | None) -> float | None:
+    return None if histogram is None else histogram.count
+
+
+def _count_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
+    return increase(_count(after), _count(before))
+
+
+def _sum_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
+    if after is None or before is None:
+        return None
+    return increase(after.sum, before.sum)
+
+
+def _finished(sample: EngineSample) -> float | None:
+    return sum(sample.finished_total.values()) if sample.finished_total else None
+
+
+def _kv_used_tokens(sample: EngineSample) -> float | None:
+    if sample.kv_usage_ratio is None or sample.kv_capacity_tokens is None:
+        return None
+    return sample.kv_usage_ratio * sample.kv_capacity_tokens

@@ -1,0 +1,361 @@
+"""What is known of a workload now: `update(state, sample) -> (state, estimate)`.
+
+Pure: the state goes in and comes out, time comes with the sample. Everything that may be unknown
+is None, and an estimate says how it came about.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from servingslo.estimation import (
+    arrivals,
+    calibration,
+    cold_start,
+    forecast,
+    health,
+    lengths,
+    service_law,
+)
+from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState
+from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
+from servingslo.estimation.cold_start import ColdStartEstimate, ColdStartState
+from servingslo.estimation.counters import EngineMemory, EngineStep, Window, advance
+from servingslo.estimation.forecast import Forecast, ForecastState
+from servingslo.estimation.freshness import Freshness, assess
+from servingslo.estimation.health import HealthState, SaturationSignal
+from servingslo.estimation.histograms import ObservedLatency
+from servingslo.estimation.lengths import Lengths, LengthState
+from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
+from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
+from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
+from servingslo.estimation.service_law import Configuration, LawEstimate, LawState
+from servingslo.models.latency import Routing
+from servingslo.models.service_time import EngineLimits
+from servingslo.models.workload import Workload
+from servingslo.reasons import Reason
+
+DEFAULT_STALE_AFTER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSample:
+    """One snapshot of a workload's pods and of its gateway.
+
+    time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
+    """
+
+    time_seconds: float
+    pods: tuple[PodSample, ...]
+    gateway: GatewaySample | None = None
+    stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatorState:
+    """All that is remembered of a workload; the default knows nothing. Bounded by its pods."""
+
+    time_seconds: float | None = None
+    engines: tuple[EngineMemory, ...] = ()
+    arrivals: ArrivalState = field(default_factory=ArrivalState)
+    lengths: LengthState = field(default_factory=LengthState)
+    law: LawState = field(default_factory=LawState)
+    forecast: ForecastState = field(default_factory=ForecastState)
+    cold_start: ColdStartState = field(default_factory=ColdStartState)
+    health: HealthState = field(default_factory=HealthState)
+    observed: ObservedState = field(default_factory=ObservedState)
+    routing: RoutingState = field(default_factory=RoutingState)
+    calibration: CalibrationState = EMPTY_CALIBRATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What is known at one tick. None means unknown.
+
+    arrival_rate_per_second: now, of the whole workload, retries removed; offered_rate_per_second
+    with them. workload: at that rate. limits: in force on the newest ready pods, None unless all
+    are known; max_num_seqs, max_num_batched_tokens, kv_capacity_tokens: each by itself.
+    engines_per_pod: data-parallel engines of a pod. backlog_requests: without a first token,
+    in engines and gateway. observed: latencies over the last two minutes by 'ttft', 'tpot',
+    'latency', 'queueTime'. calibration: observed / predicted by metric. reliable_pods: Ready and
+    serving; unreliable_pods: Ready and no capacity, each with why. freshness: reason METRICS_FRESH,
+    _STALE, _MISSING or _NOT_A_NUMBER, and age_seconds of the oldest group used.
+    """
+
+    arrival_rate_per_second: float | None
+    offered_rate_per_second: float | None
+    rejected_per_second: float
+    workload: Workload | None
+    law: LawEstimate
+    limits: EngineLimits | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    kv_capacity_tokens: float | None
+    engines_per_pod: int
+    forecast: Forecast
+    backlog_requests: float
+    running_requests: float
+    waiting_requests: float
+    cold_start: ColdStartEstimate
+    observed: Mapping[str, ObservedLatency]
+    kv_usage_ratio: float | None
+    prompt_tokens_mean: float | None
+    output_tokens_mean: float | None
+    cached_ratio: float | None
+    abort_ratio: float | None
+    calibration: Mapping[str, float]
+    routing: Routing
+    reliable_pods: tuple[str, ...]
+    unreliable_pods: tuple[tuple[str, str], ...]
+    saturation_signal: SaturationSignal
+    freshness: Freshness
+
+
+def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
+    """The state after a sample, and what is known with it.
+
+    A sample that is not newer than the state (a clock that went back, a tick that was repeated)
+    teaches nothing; the estimate is made from the state as it is.
+    """
+    fresh = assess(sample.pods, sample.stale_after_seconds)
+    is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
+    steps = _advance_engines(state, sample, fresh) if is_new else ()
+    windows = [w for step in steps if (w := step.flow or step.counters) is not None]
+    measured = ArrivalMeasurement()
+    if is_new:
+        state, measured = _learn(state, sample, fresh, steps, windows)
+    return _estimate(state, sample, fresh, windows, measured)
+
+
+def calibrate(
+    state: EstimatorState,
+    predicted_seconds: Mapping[str, Mapping[float, float]],
+    estimate: Estimate,
+) -> EstimatorState:
+    """The state after comparing predictions for the present load with the observed percentiles.
+
+    predicted_seconds: by metric ('ttft', 'tpot', 'latency', 'queueTime') and percentile,
+    uncalibrated, at the current rate and the current reliable pods. Call it once a tick, only while
+    the law is trusted and the replica count has not just changed.
+    """
+    return replace(
+        state,
+        calibration=calibration.learn(state.calibration, predicted_seconds, estimate.observed),
+    )
+
+
+def _advance_engines(
+    state: EstimatorState, sample: FleetSample, fresh: Freshness
+) -> tuple[EngineStep, ...]:
+    memories = {(m.pod, m.engine): m for m in state.engines}
+    elapsed = None if state.time_seconds is None else sample.time_seconds - state.time_seconds
+    steps = []
+    for pod, engine in fresh.engines:
+        memory = memories.get((pod.name, engine.engine))
+        counting = None if memory is not None else _counting_for_seconds(pod, elapsed)
+        steps.append(advance(memory, pod, engine, sample.time_seconds, counting))
+    return tuple(steps)
+
+
+def _counting_for_seconds(pod: PodSample, elapsed_seconds: float | None) -> float | None:
+    """How long a pod first seen now has been counting; None where that is not known.
+
+    Its counters started at zero while the workload was watched only if it became ready since; what
+    it served fell into this time, or into the time since the tick before, if that is longer.
+    """
+    longest_first_scrape_seconds = 60.0
+    ready_for = pod.ready_for_seconds
+    if elapsed_seconds is None or ready_for is None or ready_for > longest_first_scrape_seconds:
+        return None
+    return max(ready_for, elapsed_seconds)
+
+
+def _learn(
+    state: EstimatorState,
+    sample: FleetSample,
+    fresh: Freshness,
+    steps: Sequence[EngineStep],
+    windows: Sequence[Window],
+) -> tuple[EstimatorState, ArrivalMeasurement]:
+    """The state with one tick's windows in every part."""
+    now = sample.time_seconds
+    present = frozenset((p.name, e.engine) for p, e in fresh.engines)
+    memories = {(m.pod, m.engine): m for m in state.engines}
+    memories.update({(s.memory.pod, s.memory.engine): s.memory for s in steps})
+    named = {p.name for p in sample.pods}
+    flow, measured = arrivals.measure(
+        state.arrivals, windows, present, fresh.coverage_ratio, _fresh_gateway(sample)
+    )
+    demand = state.forecast
+    if measured.is_new and measured.unique_per_second is not None:
+        demand = forecast.observe(
+            demand, measured.unique_per_second, measured.seconds, now, flow.dispersion
+        )
+    histograms = pooled(steps)
+    share = (measured.offered_per_second or 0.0) / max(len(fresh.engines), 1)
+    learnt = replace(
+        state,
+        time_seconds=now,
+        engines=tuple(m for (pod, _), m in memories.items() if pod in named),
+        arrivals=flow,
+        forecast=demand,
+        lengths=lengths.observe(
+            state.lengths, windows, histograms.get("prompt"), histograms.get("output")
+        ),
+        law=_learn_law(state.law, sample, windows, flow.dispersion),
+        cold_start=cold_start.observe(state.cold_start, sample.pods),
+        health=health.observe(state.health, sample.pods, windows, share),
+        observed=observe_latencies(state.observed, histograms, now),
+        routing=learn_routing(state.routing, fresh.engines) if windows else state.routing,
+    )
+    return learnt, measured
+
+
+def _fresh_gateway(sample: FleetSample) -> tuple[GatewaySample, float] | None:
+    gateway = sample.gateway
+    if gateway is None or gateway.age_seconds is None:
+        return None
+    if gateway.age_seconds > sample.stale_after_seconds:
+        return None
+    return gateway, sample.time_seconds - gateway.age_seconds
+
+
+def _learn_law(
+    law: LawState, sample: FleetSample, windows: Sequence[Window], dispersion: float
+) -> LawState:
+    newest = _newest_pod(sample.pods)
+    if newest is None:
+        return law
+    configuration = _configuration(newest)
+    law = service_law.select_configuration(law, configuration)
+    same = {p.name for p in sample.pods if _configuration(p) == configuration}
+    fit = law.fits[0]
+    for window in windows:
+        row = service_law.law_row(window, dispersion) if window.pod in same else None
+        if row is not None:
+            fit = service_law.learn(fit, row)
+    return LawState(fits=(fit, *law.fits[1:]))
+
+
+def _newest_pod(pods: Sequence[PodSample]) -> PodSample | None:
+    """The youngest pod that is ready and has engines: its template is the one in force."""
+    ready = [p for p in pods if p.ready and not p.deleting and p.engines]
+    if not ready:
+        return None
+    return min(ready, key=lambda p: p.age_seconds if p.age_seconds is not None else float("inf"))
+
+
+def _configuration(pod: PodSample) -> Configuration:
+    engine = pod.engines[0] if pod.engines else None
+    return Configuration(
+        template_hash=pod.template_hash,
+        image=pod.image,
+        gpu_product=pod.gpu_product,
+        max_num_seqs=engine.max_num_seqs if engine else None,
+        max_num_batched_tokens=engine.max_num_batched_tokens if engine else None,
+    )
+
+
+def _estimate(
+    state: EstimatorState,
+    sample: FleetSample,
+    fresh: Freshness,
+    windows: Sequence[Window],
+    measured: ArrivalMeasurement,
+) -> tuple[EstimatorState, Estimate]:
+    """The estimate, and the state that remembers what was published."""
+    length_state, now_lengths = lengths.publish(state.lengths)
+    law_state, law = _judge(state.law)
+    state = replace(state, lengths=length_state, law=law_state)
+    offered = measured.offered_per_second
+    rate = measured.unique_per_second
+    if rate is None and state.arrivals.recent_rates_per_second and fresh.engines:
+        rate = state.arrivals.recent_rates_per_second[-1]
+    unreliable = health.unreliable(state.health, sample.pods, dict(fresh.unseen))
+    lying = {name for name, _ in unreliable}
+    reliable = tuple(
+        p.name for p in sample.pods if p.ready and not p.deleting and p.name not in lying
+    )
+    engines = [e for p, e in fresh.engines if p.name in set(reliable)]
+    signal = health.saturation(state.health, engines, windows, len(reliable))
+    newest = _newest_pod(sample.pods)
+    first = newest.engines[0] if newest else None
+    waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
+    queued = sample.gateway.queued if sample.gateway and sample.gateway.queued else 0.0
+    return state, Estimate(
+        arrival_rate_per_second=rate,
+        offered_rate_per_second=offered if offered is not None else rate,
+        rejected_per_second=measured.rejected_per_second,
+        workload=_workload(rate, now_lengths, state.arrivals.dispersion),
+        law=law,
+        limits=_limits(first),
+        max_num_seqs=first.max_num_seqs if first else None,
+        max_num_batched_tokens=first.max_num_batched_tokens if first else None,
+        kv_capacity_tokens=first.kv_capacity_tokens if first else None,
+        engines_per_pod=max(len(newest.engines), 1) if newest else 1,
+        forecast=forecast.forecast(state.forecast, sample.time_seconds),
+        backlog_requests=waiting + queued,
+        running_requests=sum(e.running or 0.0 for _, e in fresh.engines),
+        waiting_requests=waiting,
+        cold_start=cold_start.estimate(state.cold_start),
+        observed=state.observed.latencies(sample.time_seconds),
+        kv_usage_ratio=signal.kv_usage_ratio,
+        prompt_tokens_mean=now_lengths.prompt_tokens_mean,
+        output_tokens_mean=now_lengths.output_tokens_mean,
+        cached_ratio=now_lengths.cached_ratio,
+        abort_ratio=now_lengths.abort_ratio,
+        calibration=calibration.ratios(state.calibration),
+        routing=routing_of(state.routing),
+        reliable_pods=reliable,
+        unreliable_pods=unreliable,
+        saturation_signal=signal,
+        freshness=fresh,
+    )
+
+
+def _judge(law: LawState) -> tuple[LawState, LawEstimate]:
+    if not law.fits:
+        return law, LawEstimate(
+            law=None,
+            trusted=False,
+            reason=Reason.MODEL_LEARNING,
+            source="none",
+            relative_error=None,
+            sample_count=0,
+        )
+    fit, estimate = service_law.judge(law.fits[0])
+    return LawState(fits=(fit, *law.fits[1:])), estimate
+
+
+def _workload(rate: float | None, now: Lengths, dispersion: float) -> Workload | None:
+    if rate is None or now.prompt is None or now.output is None:
+        return None
+    return Workload(
+        arrival_rate_per_second=rate,
+        prompt=now.prompt,
+        output=now.output,
+        cached_ratio=now.cached_ratio or 0.0,
+        arrival_dispersion=dispersion,
+        context_tokens_per_sequence=now.context_tokens_per_sequence,
+    )
+
+
+def _limits(engine: EngineSample | None) -> EngineLimits | None:
+    if (
+        engine is None
+        or engine.max_num_seqs is None
+        or engine.max_num_batched_tokens is None
+        or engine.kv_capacity_tokens is None
+    ):
+        return None
+    if engine.kv_block_tokens is None:
+        return EngineLimits(
+            max_num_seqs=engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+            kv_capacity_tokens=engine.kv_capacity_tokens,
+        )
+    return EngineLimits(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        kv_capacity_tokens=engine.kv_capacity_tokens,
+        kv_block_tokens=engine.kv_block_tokens,
+    )

@@ -1,0 +1,231 @@
+"""Cumulative histograms: what was observed in a window, its quantiles, its distribution."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from servingslo.estimation.sample import HistogramSample
+from servingslo.models.workload import LengthDistribution
+
+# How much wider than its lower edge the open last bucket is taken to be where nothing tells more.
+OPEN_BUCKET_FACTOR = 2.0
+# Points that stand for one bucket: the mid-quantiles of three equal parts keep its second moment
+# within 4 % of the continuous one.
+POINTS_OF_BUCKET = (1 / 6, 1 / 2, 5 / 6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramDelta:
+    """Observations of one window, pooled over engines with the same bucket edges.
+
+    upper_bounds: finite edges in increasing order; the open bucket lies above the last.
+    counts: observations in each bucket, one more than there are edges. sum: of the values.
+    """
+
+    upper_bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float
+
+    @property
+    def count(self) -> float:
+        """Observations in all buckets."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the observed values, None without observations."""
+        count = self.count
+        return self.sum / count if count > 0 else None
+
+
+def pooled_delta(
+    pairs: Sequence[tuple[HistogramSample | None, HistogramSample]],
+) -> HistogramDelta | None:
+    """Observations between the samples of each pair, summed; a first None counts from zero.
+
+    Pairs whose edges differ from the first pair's are left out (a rollout may change them, and
+    counts between other edges cannot be added). None where no pair has buckets.
+    """
+    bounds: tuple[float, ...] | None = None
+    columns: list[tuple[float, ...]] = []
+    negative: list[tuple[float, ...]] = []
+    total = 0.0
+    for before, after in pairs:
+        if not after.upper_bounds or (bounds is not None and after.upper_bounds != bounds):
+            continue
+        fell = before is not None and after.count < before.count
+        if before is not None and not fell and before.upper_bounds != after.upper_bounds:
+            continue
+        bounds = after.upper_bounds
+        columns.append((*after.cumulative_counts, after.count))
+        total += after.sum
+        if before is not None and not fell:
+            negative.append((*before.cumulative_counts, before.count))
+            total -= before.sum
+    if bounds is None:
+        return None
+    cumulative = [sum(column) for column in zip(*columns, strict=True)]
+    if negative:
+        old = [sum(column) for column in zip(*negative, strict=True)]
+        cumulative = [a - b for a, b in zip(cumulative, old, strict=True)]
+    finite = tuple(bound for bound in bounds if bound != float("inf"))
+    # The count stands for the open bucket whether or not the sample carries an infinite edge.
+    edges = [*cumulative[: len(finite)], cumulative[-1]]
+    counts = [edges[0], *(b - a for a, b in pairwise(edges))]
+    return HistogramDelta(
+        upper_bounds=finite, counts=tuple(max(c, 0.0) for c in counts), sum=max(total, 0.0)
+    )
+
+
+def merged(
+    deltas: Sequence[HistogramDelta], weights: Sequence[float] | None = None
+) -> HistogramDelta | None:
+    """Weighted sum of windows with the edges of the last one; others are left out."""
+    if not deltas:
+        return None
+    bounds = deltas[-1].upper_bounds
+    shares = weights or [1.0] * len(deltas)
+    kept = [(d, w) for d, w in zip(deltas, shares, strict=True) if d.upper_bounds == bounds]
+    columns = zip(*(tuple(c * w for c in d.counts) for d, w in kept), strict=True)
+    return HistogramDelta(
+        upper_bounds=bounds,
+        counts=tuple(sum(column) for column in columns),
+        sum=sum(d.sum * w for d, w in kept),
+    )
+
+
+def bucket_of(delta: HistogramDelta, percentile: float) -> tuple[float, float, float] | None:
+    """The bucket that holds this percentile and how far into it: (lower, upper, share).
+
+    The open bucket's upper edge is infinite. None without observations.
+    """
+    count = delta.count
+    if count <= 0:
+        return None
+    target = count * percentile / 100.0
+    seen = 0.0
+    lower = 0.0
+    edges = (*delta.upper_bounds, float("inf"))
+    for upper, inside in zip(edges, delta.counts, strict=True):
+        if inside > 0 and seen + inside >= target:
+            return lower, upper, min(max((target - seen) / inside, 0.0), 1.0)
+        seen += inside
+        lower = upper
+    return (edges[-2] if len(edges) > 1 else 0.0), float("inf"), 1.0
+
+
+def quantile(delta: HistogramDelta, percentile: float) -> float | None:
+    """Quantile by linear interpolation inside its bucket; None without observations.
+
+    percentile: in percent, 0 to 100. In the open bucket the answer is its lower edge, a lower
+    bound, as in PromQL's histogram_quantile.
+    """
+    found = bucket_of(delta, percentile)
+    if found is None:
+        return None
+    lower, upper, share = found
+    return lower if upper == float("inf") else lower + (upper - lower) * share
+
+
+def share_within(delta: HistogramDelta, threshold: float) -> tuple[float, float] | None:
+    """Share of observations at or below the threshold, as an interval (low, high).
+
+    Exact (low = high) where the threshold is a bucket edge; where it lies between two edges the
+    bucket's observations may lie on either side. None without observations.
+    """
+    count = delta.count
+    if count <= 0:
+        return None
+    low = high = 0.0
+    lower = 0.0
+    for upper, inside in zip((*delta.upper_bounds, float("inf")), delta.counts, strict=True):
+        if upper <= threshold:
+            low += inside
+        if lower < threshold or upper <= threshold:
+            high += inside
+        lower = upper
+    return min(low / count, 1.0), min(high / count, 1.0)
+
+
+def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
+    """Token counts as a discrete distribution whose mean is the histogram's own sum / count.
+
+    Each bucket is represented by three points. Where in the buckets the mass lies is one number θ
+    (0: at the lower edges, 1: at the upper ones), chosen so that the mean is exact; inside a bucket
+    the density is that of lower + width·U^k with k = (1 − θ)/θ, which has mean lower + width·θ.
+    The open bucket ends at twice its lower edge, or further out where the mean asks for it.
+    None without observations.
+    """
+    mean = delta.mean
+    if mean is None:
+        return None
+    buckets = _buckets(delta, mean)
+    low = sum(weight * lower for lower, _, weight in buckets)
+    width = sum(weight * (upper - lower) for lower, upper, weight in buckets)
+    share = min(max((mean - low) / width, 0.02), 0.98) if width > 0 else 0.5
+    power = (1.0 - share) / share
+    places = [u**power for u in POINTS_OF_BUCKET]
+    places = [place * share * len(places) / sum(places) for place in places]
+    points: dict[float, float] = {}
+    for lower, upper, weight in buckets:
+        for place in places:
+            token = round(lower + (upper - lower) * min(place, 1.0), 3)
+            points[token] = points.get(token, 0.0) + weight / len(places)
+    tokens = sorted(points)
+    total = sum(points.values())
+    weights = [points[token] / total for token in tokens]
+    found = sum(t * w for t, w in zip(tokens, weights, strict=True))
+    factor = mean / found if found > 0 else 1.0
+    return LengthDistribution(
+        tokens=tuple(token * factor for token in tokens), weights=tuple(weights)
+    )
+
+
+def _buckets(delta: HistogramDelta, mean: float) -> list[tuple[float, float, float]]:
+    """(lower, upper, probability) of every bucket that holds something, the open one closed."""
+    count = delta.count
+    lowers = (0.0, *delta.upper_bounds)
+    finite = [
+        (lower, upper, inside / count)
+        for lower, upper, inside in zip(lowers, delta.upper_bounds, delta.counts, strict=False)
+        if inside > 0
+    ]
+    beyond = delta.counts[-1] / count
+    if beyond <= 0:
+        return finite
+    edge = lowers[-1]
+    middle = sum(weight * (lower + upper) / 2 for lower, upper, weight in finite)
+    # What the open bucket must hold on average for the mean to come out with half-full buckets.
+    held = (mean - middle) / beyond
+    upper = max(edge * OPEN_BUCKET_FACTOR, 2.0 * held - edge, edge + 1.0)
+    return [*finite, (edge, upper, beyond)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedLatency:
+    """Latency as the engines measured it over the recent window, in seconds."""
+
+    delta: HistogramDelta
+
+    @property
+    def count(self) -> float:
+        """Observations in the window."""
+        return self.delta.count
+
+    @property
+    def mean_seconds(self) -> float | None:
+        """Mean, exact; None without observations."""
+        return self.delta.mean
+
+    def quantile(self, percentile: float) -> float | None:
+        """Quantile in seconds, interpolated inside its bucket; None without observations."""
+        return quantile(self.delta, percentile)
+
+    def quantile_bounds(self, percentile: float) -> tuple[float, float] | None:
+        """Edges of the bucket that holds the quantile, in seconds; None without observations."""
+        found = bucket_of(self.delta, percentile)
+        return None if found is None else (found[0], found[1])
+
+    def share_within(self, threshold_seconds: float) -> tuple[float, float] | None:
+        """Share of requests within the threshold as (low, high); None without observations."""
+        return share_within(self.delta, threshold_seconds)

@@ -1,0 +1,182 @@
+"""How long prompts and outputs are, although the long ones are still running.
+
+Engines observe lengths when a request ends, so at start only short outputs have been seen. Mean
+output length is generated tokens over requests ended, tokens of running requests included: the
+maximum-likelihood estimate under censoring, exact for any law in the steady state. The histogram
+gives the shape and is stretched to that mean. Prompts are counted at their first token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.counters import Window
+from servingslo.estimation.histograms import HistogramDelta, length_distribution, merged
+from servingslo.models.workload import LengthDistribution
+
+# Memory of lengths: long enough for the tail, short enough for a change of mix.
+MEMORY_SECONDS = 600.0
+# Means of the Azure LLM inference trace 2023 (conversation), the prior until there are requests,
+# worth this many of them.
+PRIOR_PROMPT_TOKENS = 1155.0
+PRIOR_OUTPUT_TOKENS = 211.0
+PRIOR_REQUESTS = 4.0
+# Shape of the prior around its mean: five equal parts of an exponential law (Erlang, memoryless).
+EXPONENTIAL_POINTS = (0.105, 0.353, 0.687, 1.193, 2.662)
+# Requests in the histogram before its shape is preferred to the prior's.
+SHAPE_REQUESTS = 20.0
+# How far the histogram may be stretched to the censored mean.
+STRETCH_BOUNDS = (0.5, 3.0)
+# A distribution is published anew when mean or second moment moved by more than this, so that
+# tables computed for it stay valid while nothing changes.
+CHANGE_RATIO = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthState:
+    """Exponentially forgotten sums of flows, pooled histograms, and what was published last."""
+
+    started: float = 0.0
+    finished: float = 0.0
+    running_change: float = 0.0
+    generated_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    held_tokens: float = 0.0
+    held_by: float = 0.0
+    prompt: HistogramDelta | None = None
+    output: HistogramDelta | None = None
+    published_prompt: LengthDistribution | None = None
+    published_output: LengthDistribution | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Lengths as they are now; None where nothing was counted yet.
+
+    context_tokens_per_sequence: KV tokens held by a running sequence. abort_ratio: share of
+    requests that got a first token and never ended in the engine's counters (client aborts).
+    """
+
+    prompt: LengthDistribution | None = None
+    output: LengthDistribution | None = None
+    prompt_tokens_mean: float | None = None
+    output_tokens_mean: float | None = None
+    cached_ratio: float | None = None
+    context_tokens_per_sequence: float | None = None
+    abort_ratio: float | None = None
+
+
+def observe(
+    state: LengthState,
+    windows: Sequence[Window],
+    prompt: HistogramDelta | None,
+    output: HistogramDelta | None,
+) -> LengthState:
+    """The state with the windows and the pooled length histograms of one tick."""
+    if not windows:
+        return state
+    seconds = max(w.seconds for w in windows)
+    keep = max(1.0 - seconds / MEMORY_SECONDS, 0.0)
+
+    def after(old: float, values: Sequence[float | None]) -> float:
+        return old * keep + sum(v for v in values if v is not None)
+
+    steady = [w for w in windows if not w.restarted]
+    held = [
+        (tokens, running)
+        for w in steady
+        if (tokens := w.kv_used_after_tokens) is not None and (running := w.running_after)
+    ]
+    return replace(
+        state,
+        started=after(state.started, [w.first_tokens for w in windows]),
+        finished=after(state.finished, [w.finished for w in windows]),
+        running_change=after(
+            state.running_change,
+            [
+                w.running_after - w.running_before
+                for w in steady
+                if w.running_after is not None and w.running_before is not None
+            ],
+        ),
+        generated_tokens=after(state.generated_tokens, [w.generated_tokens for w in windows]),
+        prompt_tokens=after(state.prompt_tokens, [w.prompt_tokens for w in windows]),
+        cached_tokens=after(state.cached_tokens, [w.cached_tokens for w in windows]),
+        held_tokens=after(state.held_tokens, [tokens for tokens, _ in held]),
+        held_by=after(state.held_by, [running for _, running in held]),
+        prompt=_remembered(state.prompt, prompt, keep),
+        output=_remembered(state.output, output, keep),
+    )
+
+
+def publish(state: LengthState) -> tuple[LengthState, Lengths]:
+    """Lengths now, and the state that remembers what was published."""
+    if state.started + state.finished <= 0:
+        return state, Lengths()
+    starts = max(state.started, state.finished)
+    ended = max(state.finished, state.started - max(state.running_change, 0.0))
+    prompt_mean = (state.prompt_tokens + PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS) / (
+        starts + PRIOR_REQUESTS
+    )
+    output_mean = (state.generated_tokens + PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS) / (
+        ended + PRIOR_REQUESTS
+    )
+    prompt = _stable(state.published_prompt, _shaped(state.prompt, prompt_mean))
+    output = _stable(state.published_output, _shaped(state.output, output_mean))
+    cached = state.cached_tokens / state.prompt_tokens if state.prompt_tokens > 0 else None
+    held = (
+        state.held_tokens / state.held_by if state.held_by > 0 and state.held_tokens > 0 else None
+    )
+    lengths = Lengths(
+        prompt=prompt,
+        output=output,
+        prompt_tokens_mean=prompt_mean,
+        output_tokens_mean=output_mean,
+        cached_ratio=None if cached is None else min(max(cached, 0.0), 1.0),
+        context_tokens_per_sequence=held,
+        abort_ratio=_abort_ratio(state),
+    )
+    return replace(state, published_prompt=prompt, published_output=output), lengths
+
+
+def _remembered(
+    old: HistogramDelta | None, new: HistogramDelta | None, keep: float
+) -> HistogramDelta | None:
+    if new is None:
+        return old
+    return new if old is None else merged((old, new), (keep, 1.0))
+
+
+def _shaped(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistribution:
+    """The histogram's shape at this mean; the prior's shape while it holds too few requests."""
+    mean_tokens = max(mean_tokens, 1.0)
+    shape = None
+    if histogram is not None and histogram.count >= SHAPE_REQUESTS:
+        shape = length_distribution(histogram)
+    if shape is None or shape.mean_tokens <= 0:
+        total = sum(EXPONENTIAL_POINTS)
+        share = 1.0 / len(EXPONENTIAL_POINTS)
+        points = tuple(p * mean_tokens / (total * share) for p in EXPONENTIAL_POINTS)
+        return LengthDistribution(tokens=points, weights=(share,) * len(points))
+    low, high = STRETCH_BOUNDS
+    factor = min(max(mean_tokens / shape.mean_tokens, low), high)
+    return LengthDistribution(tokens=tuple(t * factor for t in shape.tokens), weights=shape.weights)
+
+
+def _stable(
+    published: LengthDistribution | None, candidate: LengthDistribution
+) -> LengthDistribution:
+    """What was published, unless the candidate differs in mean or second moment."""
+    if published is None:
+        return candidate
+    mean, second = candidate.mean_tokens, candidate.second_moment_tokens2
+    same_mean = abs(published.mean_tokens - mean) <= CHANGE_RATIO * mean
+    same_second = abs(published.second_moment_tokens2 - second) <= 2.0 * CHANGE_RATIO * second
+    return published if same_mean and same_second else candidate
+
+
+def _abort_ratio(state: LengthState) -> float | None:
+    ended = state.started - max(state.running_change, 0.0)
+    if ended <= 0 or state.finished <= 0:
+        return None
+    return min(max(1.0 - state.finished / ended, 0.0), 1.0)

@@ -1,0 +1,106 @@
+"""Latencies as observed over the recent window, pooled over engines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from servingslo.estimation.counters import EngineStep
+from servingslo.estimation.histograms import (
+    HistogramDelta,
+    ObservedLatency,
+    merged,
+    pooled_delta,
+)
+from servingslo.estimation.sample import EngineSample, HistogramSample
+
+# Recent enough for the present load, long enough for a p99 at a few requests per second.
+RECENT_SECONDS = 120.0
+REMEMBERED_WINDOWS = 24
+LATENCIES = ("ttft", "tpot", "latency", "queueTime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedWindow:
+    """What one tick's windows observed, by metric."""
+
+    time_seconds: float
+    deltas: Mapping[str, HistogramDelta]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedState:
+    """The windows of the last two minutes."""
+
+    windows: tuple[ObservedWindow, ...] = ()
+
+    def latencies(self, now_seconds: float) -> dict[str, ObservedLatency]:
+        """Latencies over the recent window by metric; metrics without observations are absent."""
+        recent = [w for w in self.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
+        found = {}
+        for metric in LATENCIES:
+            delta = merged([w.deltas[metric] for w in recent if metric in w.deltas])
+            if delta is not None and delta.count > 0:
+                found[metric] = ObservedLatency(delta=delta)
+        return found
+
+
+def pooled(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
+    """Observations since the last tick over all engines, by metric."""
+    ended = [s for s in steps if s.flow is not None and s.after is not None]
+    if not ended:
+        return {}
+    found = {}
+    for name, read in _HISTOGRAMS.items():
+        pairs = [
+            (None if s.before is None else read(s.before), after)
+            for s in ended
+            if s.after is not None and (after := read(s.after)) is not None
+        ]
+        delta = pooled_delta(pairs)
+        if delta is not None:
+            found[name] = delta
+    return found
+
+
+def observe_latencies(
+    state: ObservedState, histograms: Mapping[str, HistogramDelta], now_seconds: float
+) -> ObservedState:
+    """The state with this tick's latencies, without those that are too old."""
+    deltas = {name: histograms[name] for name in LATENCIES if name in histograms}
+    kept = [w for w in state.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
+    if deltas:
+        kept.append(ObservedWindow(time_seconds=now_seconds, deltas=deltas))
+    return ObservedState(windows=tuple(kept[-REMEMBERED_WINDOWS:]))
+
+
+def _ttft(sample: EngineSample) -> HistogramSample | None:
+    return sample.ttft_seconds
+
+
+def _tpot(sample: EngineSample) -> HistogramSample | None:
+    return sample.time_per_output_token_seconds
+
+
+def _latency(sample: EngineSample) -> HistogramSample | None:
+    return sample.latency_seconds
+
+
+def _queue_time(sample: EngineSample) -> HistogramSample | None:
+    return sample.queue_seconds
+
+
+def _prompt(sample: EngineSample) -> HistogramSample | None:
+    return sample.prompt_tokens
+
+
+def _output(sample: EngineSample) -> HistogramSample | None:
+    return sample.output_tokens
+
+
+_HISTOGRAMS = {
+    "ttft": _ttft,
+    "tpot": _tpot,
+    "latency": _latency,
+    "queueTime": _queue_time,
+    "prompt": _prompt,
+    "output": _output,
+}

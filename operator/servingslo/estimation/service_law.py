@@ -1,0 +1,357 @@
+"""The service law of one configuration, fitted by accounting for engine time.
+
+Over a window in which an engine never idles its time is
+T = a·steps + b·generated + c·uncached prompt tokens + d·Σ context, linear in exported counters.
+Context per sequence hardly varies inside one workload, so b and d cannot be told apart: the fit
+returns b + d·k̄ as b and no d, which is all that is needed for that workload.
+Source: accounting identity of continuous batching; step law of Machine Learning Systems
+(V. J. Reddi), appendix "Inference Foundations", equation 1.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.counters import Window
+from servingslo.estimation.least_squares import (
+    EMPTY_INFORMATION,
+    Information,
+    add_row,
+    residual_variance,
+    solve_nonnegative,
+    standard_error,
+)
+from servingslo.models.service_time import ServiceLaw
+from servingslo.reasons import Reason
+
+# Windows before a fit may be trusted: two minutes of one engine at 15 s scrapes.
+LEAST_WINDOWS = 8
+# Windows before a prediction is scored.
+LEAST_SCORED_WINDOWS = 4
+# Largest mean out-of-sample error of a window's busy time, and largest relative standard error of
+# the step time extrapolated to twice the concurrency seen: beyond either, sizing would be a guess.
+TRUSTED_ERROR_RATIO = 0.15
+TRUSTED_STANDARD_ERROR_RATIO = 0.10
+EXTRAPOLATION_FACTOR = 2.0
+# Memory of the error average, in windows.
+ERROR_MEMORY_WINDOWS = 20.0
+# Memory of the fit, in windows; long, because a law changes with its configuration, not with time.
+FIT_MEMORY_WINDOWS = 2000.0
+# Share of the information that survives when predictions stay biased: the engine itself changed.
+CHANGED_ENGINE_KEEP_RATIO = 0.05
+BIASED_RATIO = 0.10
+# Weight, in windows, of what an unchanged engine under new limits inherits.
+INHERITED_WINDOWS = 8.0
+
+# Relative error of a window's accounting: measured residuals are 0.5–1.6 % on 15 s scrapes.
+WINDOW_ERROR_RATIO = 0.01
+# The same from mean inter-token latency, which sees concurrency only on average.
+INTER_TOKEN_ERROR_RATIO = 0.05
+# Steps of one to three sequences lie off the affine law (vLLM 0.32.0: up to 30 % at n = 1–2).
+FEW_SEQUENCES = 4.0
+FEW_SEQUENCES_ERROR_RATIO = 0.05
+# Below this mean concurrency idle time dominates the accounting.
+ACCOUNTED_CONCURRENCY = 1.5
+# Residuals beyond this many standard deviations lose weight (Huber 1964).
+HUBER_DEVIATIONS = 2.5
+REMEMBERED_CONFIGURATIONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What a law belongs to: another template, image, card or limit may mean another law."""
+
+    template_hash: str | None = None
+    image: str | None = None
+    gpu_product: str | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+    def same_engine(self, other: "Configuration") -> bool:
+        """Whether step times carry over: the same image on the same card."""
+        return self.image == other.image and self.gpu_product == other.gpu_product
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedLaw:
+    """A law that has predicted well, kept for when the running fit cannot be used."""
+
+    law: ServiceLaw
+    error_ratio: float
+    window_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawFit:
+    """The running fit of one configuration.
+
+    error_ratio, bias_ratio: moving averages of |predicted − observed| / observed and of its signed
+    value, out of sample. window_count: windows that entered. sequences_high: largest concurrency
+    seen (slowly forgotten); prefill_per_step_tokens: moving average.
+    """
+
+    configuration: Configuration
+    information: Information = EMPTY_INFORMATION
+    window_count: int = 0
+    scored_count: int = 0
+    error_ratio: float | None = None
+    bias_ratio: float = 0.0
+    sequences_high: float = 0.0
+    prefill_per_step_tokens: float = 0.0
+    trusted: TrustedLaw | None = None
+    inherited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawState:
+    """Fits of the configurations seen last, the current one first."""
+
+    fits: tuple[LawFit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawEstimate:
+    """The law to plan with, whether it may be used, and why.
+
+    law: None when there is none at all. source: 'fit' (the running fit), 'last-trusted' (an earlier
+    fit of this engine that still predicts), 'none'. relative_error: mean out-of-sample error of a
+    window's busy time. standard_error_ratio: of the step time at twice the concurrency seen.
+    sample_count: windows behind the fit. Use it only when `trusted`.
+    """
+
+    law: ServiceLaw | None
+    trusted: bool
+    reason: Reason
+    source: str
+    relative_error: float | None
+    sample_count: int
+    standard_error_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One equation 1 = x·(a, b, c), with the relative error it is trusted to."""
+
+    x: tuple[float, float, float]
+    error_ratio: float
+    sequences: float
+    prefill_per_step_tokens: float
+
+
+def law_row(window: Window, dispersion: float = 1.0) -> Row | None:
+    """The equation that a window gives, None where it gives none.
+
+    With a step count and little idle time: time = a·steps + b·generated + c·prefilled, where the
+    idle share of a window with L in the system on average is taken as e^(−L/F) (number in system
+    of an insensitive queue is Poisson; F its dispersion) and widens the error. Otherwise mean
+    inter-token latency: a + b·(1 + L) + c·(prompt tokens per step), since a token sees on average
+    one more than the time average of concurrency.
+    """
+    inter_token_sum = window.inter_token_sum_seconds
+    if not window.paired or window.restarted or not inter_token_sum or not window.generated_tokens:
+        return None
+    uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
+    concurrency = inter_token_sum / window.seconds
+    if window.step_count and concurrency >= ACCOUNTED_CONCURRENCY:
+        return _accounting_row(window, uncached, concurrency, dispersion)
+    return _inter_token_row(window, uncached, concurrency)
+
+
+def _accounting_row(
+    window: Window, uncached_tokens: float, concurrency: float, dispersion: float
+) -> Row:
+    steps = window.step_count or 0.0
+    generated = window.generated_tokens or 0.0
+    idle = math.exp(-concurrency / max(dispersion, 1.0))
+    busy_seconds = window.seconds * (1.0 - idle)
+    residence = ((window.inter_token_sum_seconds or 0.0) + (window.ttft_sum_seconds or 0.0)) / max(
+        window.first_tokens or 0.0, 1.0
+    )
+    idle_error = math.sqrt(idle * min(2.0 * residence / window.seconds, 1.0))
+    sequences = generated / steps
+    few = FEW_SEQUENCES_ERROR_RATIO if sequences < FEW_SEQUENCES else 0.0
+    return Row(
+        x=(steps / busy_seconds, generated / busy_seconds, uncached_tokens / busy_seconds),
+        error_ratio=math.hypot(WINDOW_ERROR_RATIO, idle_error, few),
+        sequences=sequences,
+        prefill_per_step_tokens=uncached_tokens / steps,
+    )
+
+
+def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float) -> Row | None:
+    if not window.inter_token_count or window.inter_token_count < 1:
+        return None
+    step_seconds = (window.inter_token_sum_seconds or 0.0) / window.inter_token_count
+    sequences = 1.0 + concurrency
+    prefill = uncached_tokens / window.seconds * step_seconds
+    few = FEW_SEQUENCES_ERROR_RATIO if sequences < FEW_SEQUENCES else 0.0
+    return Row(
+        x=(1.0 / step_seconds, sequences / step_seconds, prefill / step_seconds),
+        error_ratio=math.hypot(INTER_TOKEN_ERROR_RATIO, few),
+        sequences=sequences,
+        prefill_per_step_tokens=prefill,
+    )
+
+
+def select_configuration(state: LawState, configuration: Configuration) -> LawState:
+    """The state with this configuration's fit first, started where it is new.
+
+    An unchanged engine under a new template or new limits inherits what was learnt as a weak prior;
+    another image or card starts from nothing.
+    """
+    if state.fits and state.fits[0].configuration == configuration:
+        return state
+    known = next((f for f in state.fits if f.configuration == configuration), None)
+    others = tuple(f for f in state.fits if f.configuration != configuration)
+    fit = known or _new_fit(configuration, others)
+    return LawState(fits=(fit, *others)[:REMEMBERED_CONFIGURATIONS])
+
+
+def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit:
+    relative = next(
+        (f for f in others if f.trusted and f.configuration.same_engine(configuration)), None
+    )
+    if relative is None:
+        return LawFit(configuration=configuration, inherited=bool(others))
+    weight = relative.information.weight
+    keep = min(1.0, INHERITED_WINDOWS / weight) if weight > 0 else 1.0
+    return replace(
+        relative,
+        configuration=configuration,
+        information=relative.information.scaled(keep),
+        window_count=0,
+        scored_count=0,
+        error_ratio=None,
+        bias_ratio=0.0,
+        inherited=True,
+    )
+
+
+def learn(fit: LawFit, row: Row) -> LawFit:
+    """The fit after one more window: scored against the old law first, then updated."""
+    fit = _scored(fit, row)
+    information = fit.information
+    predicted = _predicted_ratio(information, row)
+    weight = 1.0 / row.error_ratio**2
+    if predicted is not None and fit.scored_count >= LEAST_SCORED_WINDOWS:
+        deviation = abs(1.0 - predicted) / max(row.error_ratio, WINDOW_ERROR_RATIO)
+        weight *= min(1.0, HUBER_DEVIATIONS / deviation) if deviation > 0 else 1.0
+    keep = 1.0 - 1.0 / FIT_MEMORY_WINDOWS
+    smoothing = 1.0 / min(fit.window_count + 1.0, ERROR_MEMORY_WINDOWS)
+    return replace(
+        fit,
+        information=add_row(information.scaled(keep), row.x, weight, WINDOW_ERROR_RATIO**2),
+        window_count=fit.window_count + 1,
+        sequences_high=max(fit.sequences_high * keep, row.sequences),
+        prefill_per_step_tokens=fit.prefill_per_step_tokens
+        + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
+    )
+
+
+def _scored(fit: LawFit, row: Row) -> LawFit:
+    """The fit with this window's out-of-sample error; forgets where errors stay one-sided."""
+    predicted = _predicted_ratio(fit.information, row)
+    if predicted is None or (fit.window_count < LEAST_SCORED_WINDOWS and not fit.inherited):
+        return fit
+    # One wild window must not decide over the gate, so its part is bounded.
+    error = min(max(predicted - 1.0, -1.0), 1.0)
+    step = 1.0 / min(fit.scored_count + 1.0, ERROR_MEMORY_WINDOWS)
+    before = fit.error_ratio if fit.error_ratio is not None else abs(error)
+    scored = replace(
+        fit,
+        error_ratio=before + step * (abs(error) - before),
+        bias_ratio=fit.bias_ratio + step * (error - fit.bias_ratio),
+        scored_count=fit.scored_count + 1,
+    )
+    if scored.scored_count >= ERROR_MEMORY_WINDOWS and abs(scored.bias_ratio) > BIASED_RATIO:
+        return replace(
+            scored,
+            information=scored.information.scaled(CHANGED_ENGINE_KEEP_RATIO),
+            scored_count=0,
+            bias_ratio=0.0,
+        )
+    return scored
+
+
+def _predicted_ratio(information: Information, row: Row) -> float | None:
+    """Predicted over observed busy time of a window, None before there is a law."""
+    law = solve_nonnegative(information)
+    if law is None:
+        return None
+    return sum(x * value for x, value in zip(row.x, law, strict=True))
+
+
+def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
+    """The law to use from this fit, and the fit with its last trusted law brought up to date."""
+    values = solve_nonnegative(fit.information)
+    error = standard_error_ratio(fit)
+    reason = _reason(fit, values, error)
+    if reason is Reason.MODEL_TRUSTED and values is not None:
+        law = _law(values)
+        trusted = TrustedLaw(
+            law=law, error_ratio=fit.error_ratio or 0.0, window_count=fit.window_count
+        )
+        return replace(fit, trusted=trusted, inherited=False), LawEstimate(
+            law=law,
+            trusted=True,
+            reason=reason,
+            source="fit",
+            relative_error=fit.error_ratio,
+            sample_count=fit.window_count,
+            standard_error_ratio=error,
+        )
+    if fit.trusted is not None and reason is not Reason.MODEL_DOES_NOT_PREDICT:
+        return fit, LawEstimate(
+            law=fit.trusted.law,
+            trusted=True,
+            reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
+            source="last-trusted",
+            relative_error=fit.trusted.error_ratio,
+            sample_count=fit.trusted.window_count,
+            standard_error_ratio=error,
+        )
+    return fit, LawEstimate(
+        law=None if values is None else _law(values),
+        trusted=False,
+        reason=reason,
+        source="none" if values is None else "fit",
+        relative_error=fit.error_ratio,
+        sample_count=fit.window_count,
+        standard_error_ratio=error,
+    )
+
+
+def _reason(fit: LawFit, values: tuple[float, float, float] | None, error: float | None) -> Reason:
+    if fit.error_ratio is not None and fit.error_ratio > TRUSTED_ERROR_RATIO:
+        return Reason.MODEL_DOES_NOT_PREDICT
+    if values is None or fit.window_count < LEAST_WINDOWS:
+        return Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_LEARNING
+    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO:
+        return Reason.MODEL_NOT_IDENTIFIABLE
+    return Reason.MODEL_TRUSTED
+
+
+def standard_error_ratio(fit: LawFit) -> float | None:
+    """Relative standard error of the step time at twice the concurrency seen, None without a fit.
+
+    This is the identifiability check: where concurrency hardly varied, b is not known, and the step
+    time at a higher concurrency has a wide error although the present one is predicted well.
+    """
+    values = solve_nonnegative(fit.information)
+    if values is None:
+        return None
+    sequences = EXTRAPOLATION_FACTOR * fit.sequences_high
+    cap = fit.configuration.max_num_seqs
+    sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
+    point = (1.0, sequences, fit.prefill_per_step_tokens)
+    predicted = sum(p * v for p, v in zip(point, values, strict=True))
+    variance = residual_variance(fit.information, values)
+    error = standard_error(fit.information, point, variance)
+    return None if error is None or predicted <= 0 else error / predicted
+
+
+def _law(values: tuple[float, float, float]) -> ServiceLaw:
+    return ServiceLaw(
+        step_fixed_seconds=values[0],
+        step_per_sequence_seconds=values[1],
+        prefill_per_token_seconds=values[2],
+    )
