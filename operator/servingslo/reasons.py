@@ -111,6 +111,7 @@ class Reason(StrEnum):
     BATCHING_OFF = "BatchingOff"
     BATCHING_RECOMMENDED = "BatchingRecommended"
     BATCHING_CHANGED = "BatchingChanged"
+    BATCHING_ROLLED_BACK = "BatchingRolledBack"
     BATCHING_TOO_SOON = "BatchingTooSoon"
     BATCHING_GAIN_TOO_SMALL = "BatchingGainTooSmall"
     NOT_PERMITTED = "NotPermitted"

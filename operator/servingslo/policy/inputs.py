@@ -109,7 +109,7 @@ class Targets:
     utilization_target_ratio: float = 0.85
     kv_cache_target_ratio: float = 0.9
     kv_cache_model: KVCacheModel | None = None
-    behavior: Behavior = Behavior()
+    behavior: Behavior = field(default_factory=Behavior)
     cold_start_seconds: float | None = None
     batching: BatchingTargets = BatchingTargets()
     admission_mode: AdmissionMode = AdmissionMode.OFF

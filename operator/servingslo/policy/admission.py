@@ -1,0 +1,91 @@
+"""Admission: what ready replicas can take, and how long a queue may be, recommended only.
+
+Always from replicas that serve now, never from those on their way: a bound must hold until the
+capacity is there, and relaxes by itself as soon as it is.
+"""
+
+from servingslo.models.latency import Objective
+from servingslo.policy.decision import AdmissionDecision
+from servingslo.policy.frame import Frame
+from servingslo.policy.inputs import AdmissionMode
+from servingslo.policy.mix import Mix
+from servingslo.policy.sizing import (
+    Candidates,
+    Load,
+    SizingCase,
+    replica_saturation_per_second,
+)
+from servingslo.policy.state import AdmissionMemory
+from servingslo.policy.wish import Wish, sizing_case
+from servingslo.reasons import Reason
+
+# Halvings of the range of rates: the answer is exact to 0.1 % of the saturation rate.
+BISECTION_STEPS = 10
+
+
+def admission_decision(
+    frame: Frame, wish: Wish
+) -> tuple[AdmissionDecision, AdmissionMemory | None]:
+    """Admitted rate, queue bound and share to shed at this tick, and what was computed for it.
+
+    The queue bound of one replica is what drains within the wait budget, Q = μ·w (Little's law).
+    One share is shed for all replicas, max(0, 1 − admitted/arriving), or retries at the next
+    replica amplify it.
+    Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", load shedding.
+    """
+    memory = frame.state.admission
+    if frame.targets.admission_mode is AdmissionMode.OFF:
+        return AdmissionDecision(reason=Reason.ADMISSION_OFF), memory
+    serving = len(frame.serving)
+    if frame.mix is None or not frame.trusted or not serving or frame.signals.blind is not None:
+        return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN), memory
+    stale = (
+        memory is None or memory.serving != serving or memory.mix_at_seconds != frame.mix.at_seconds
+    )
+    if memory is None or stale:
+        memory = AdmissionMemory(
+            serving=serving,
+            mix_at_seconds=frame.mix.at_seconds,
+            admitted_rate_per_second=_admitted_rate(frame, frame.mix, wish.infeasible, serving),
+        )
+    admitted = memory.admitted_rate_per_second
+    replica_rate = replica_saturation_per_second(sizing_case(frame, frame.mix))
+    drained = replica_rate * frame.wait_budget_seconds
+    arriving = frame.estimate.arrival_rate_per_second
+    shed = None
+    if arriving is not None:
+        shed = max(0.0, 1.0 - admitted / arriving) if arriving > 0 else 0.0
+    return AdmissionDecision(
+        reason=Reason.ADMISSION_RECOMMENDED,
+        admitted_rate_per_second=admitted,
+        # A replica that may not queue at all would refuse while a slot is being freed.
+        queue_limit=max(1, int(drained)),
+        shed_ratio=shed,
+    ), memory
+
+
+def _admitted_rate(
+    frame: Frame, mix: Mix, infeasible: tuple[Objective, ...], serving: int
+) -> float:
+    """The greatest fleet rate, per second, at which these replicas keep every constraint."""
+    case = sizing_case(frame, mix)
+    low = 0.0
+    high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
+    if _keeps(case, high, infeasible, serving):
+        return high
+    for _ in range(BISECTION_STEPS):
+        middle = 0.5 * (low + high)
+        if _keeps(case, middle, infeasible, serving):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _keeps(case: SizingCase, rate: float, infeasible: tuple[Objective, ...], serving: int) -> bool:
+    candidates = Candidates(case, Load(rate_per_second=rate))
+    return candidates.fits_cache(serving) and all(
+        candidates.meets(objective, serving)
+        for objective in case.objectives
+        if objective not in infeasible
+    )

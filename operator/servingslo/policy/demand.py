@@ -1,0 +1,128 @@
+"""The demand that a plan is made for: arrivals and backlog when capacity ordered now serves."""
+
+from dataclasses import dataclass
+
+from servingslo.estimation.estimator import Estimate
+from servingslo.models.latency import LatencyMetric
+from servingslo.policy.inputs import Limits, Targets
+from servingslo.policy.mix import Mix
+from servingslo.policy.sizing import Load, objective_key
+
+# Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
+SCRAPE_SECONDS = 15.0
+# Demand that is planned for is exceeded in one of ten lead times. The percentile laws add the
+# fluctuations around a known rate, so this covers only the uncertainty of the rate itself.
+UP_PROBABILITY = 0.9
+# A replica given away must not be missed before it could be had again: one in twenty.
+DOWN_PROBABILITY = 0.95
+# A backlog is served off within this time after the capacity for it is ready. Requests behind a
+# backlog miss their objective for as long as it lasts, so shorter is better and costs more.
+DRAIN_SECONDS = 60.0
+# Waits that a queue may cause where no objective speaks of waiting, in seconds.
+DEFAULT_WAIT_BUDGET_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Demand now and at the lead time.
+
+    lead_seconds: cold start and reaction. up: load to have capacity for at the lead time.
+    idle: nothing arrives and nothing is in the system.
+    """
+
+    lead_seconds: float
+    rate_per_second: float
+    mean_at_lead_per_second: float
+    backlog_at_lead_requests: float
+    up: Load
+    idle: bool
+
+
+def lead_seconds(estimate: Estimate, targets: Targets, limits: Limits) -> float:
+    """Time from a change of demand to serving it: scrape, tick and cold start."""
+    cold_start = targets.cold_start_seconds
+    if cold_start is None:
+        cold_start = estimate.cold_start.mean_seconds
+    return cold_start + limits.tick_seconds + SCRAPE_SECONDS
+
+
+def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
+    """How long a request may wait for a slot and still meet the objectives, in seconds.
+
+    The least of the queue-time thresholds, and of the TTFT and latency thresholds less what a
+    request takes when it is alone, at the objective's percentile.
+    """
+    budgets = []
+    for objective in targets.objectives:
+        if objective.metric is LatencyMetric.TPOT:
+            continue
+        alone = 0.0 if mix is None else mix.alone_seconds.get(objective_key(objective), 0.0)
+        budgets.append(max(objective.threshold_seconds - alone, 0.0))
+    return min(budgets, default=DEFAULT_WAIT_BUDGET_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Replicas that serve now and that are on their way, and what one of them can carry.
+
+    saturation_rate_per_second: of one replica; None while no law is known.
+    """
+
+    serving: int
+    coming: int
+    saturation_rate_per_second: float | None
+
+
+def expected_demand(
+    estimate: Estimate, fleet: Fleet, *, lead: float, wait_budget: float
+) -> Demand | None:
+    """Demand at the lead time; None while no arrival rate is known."""
+    rate = estimate.arrival_rate_per_second
+    mean = estimate.forecast.mean_per_second(lead)
+    high = estimate.forecast.quantile_per_second(lead, UP_PROBABILITY)
+    if rate is None or mean is None or high is None:
+        return None
+    backlog = _backlog_at_lead(
+        estimate.backlog_requests,
+        fleet,
+        mean_rate=0.5 * (rate + mean),
+        lead=lead,
+        wait_budget=wait_budget,
+    )
+    return Demand(
+        lead_seconds=lead,
+        rate_per_second=rate,
+        mean_at_lead_per_second=mean,
+        backlog_at_lead_requests=backlog,
+        up=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
+        idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
+    )
+
+
+def step_down_load(estimate: Estimate, demand: Demand) -> Load:
+    """The load that must still be carried after a step down: the most until the lead time is over.
+
+    What is given away now is back one lead time after it is missed.
+    """
+    rates = (
+        estimate.forecast.quantile_per_second(at, DOWN_PROBABILITY)
+        for at in (0.0, demand.lead_seconds)
+    )
+    highest = max((rate for rate in rates if rate is not None), default=demand.rate_per_second)
+    return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
+
+
+def _backlog_at_lead(
+    waiting: float, fleet: Fleet, *, mean_rate: float, lead: float, wait_budget: float
+) -> float:
+    """Requests that will wait too long when capacity ordered now is ready.
+
+    What waits now grows by what arrives beyond the capacity that serves, with half of what is on
+    its way: it becomes ready within the lead time, earlier or later. What the fleet serves within
+    the wait budget is no backlog but an ordinary queue.
+    """
+    if fleet.saturation_rate_per_second is None:
+        return waiting
+    capacity = (fleet.serving + 0.5 * fleet.coming) * fleet.saturation_rate_per_second
+    grown = max(waiting + (mean_rate - capacity) * lead, 0.0)
+    return max(grown - capacity * wait_budget, 0.0)

@@ -1,0 +1,157 @@
+"""Everything one tick is decided from, gathered once."""
+
+from dataclasses import dataclass
+
+from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE
+from servingslo.estimation.sample import PodSample
+from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
+from servingslo.models.service_time import EngineLimits
+from servingslo.policy.demand import (
+    Demand,
+    Fleet,
+    expected_demand,
+    lead_seconds,
+    wait_budget_seconds,
+)
+from servingslo.policy.guards import Bounds, bounds_of
+from servingslo.policy.inputs import Limits, Observation, Targets
+from servingslo.policy.mix import Mix, renewed_mix
+from servingslo.policy.signals import Signals
+from servingslo.policy.state import PlannerState
+
+# Where half of the pods or more seem to lie, it is not the pods: more of the same would lie too.
+EXCLUDED_SHARE = 0.5
+# A pod without metrics may well serve: nothing is known of it, so it neither counts as lost nor
+# allows a step down.
+UNSEEN = frozenset({METRICS_MISSING, METRICS_STALE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One tick.
+
+    current: the target's replica count, the number that a write would test. serving: pods that
+    are ready and can be relied on. excluded: ready pods that cannot. coming: pods ordered and not
+    ready. unschedulable: those of them that the scheduler cannot place, with its reason.
+    mix: None while no law, limits or lengths are known. demand: None while no rate is known.
+    """
+
+    observation: Observation
+    targets: Targets
+    limits: Limits
+    state: PlannerState
+    now_seconds: float
+    signals: Signals
+    estimate: Estimate
+    bounds: Bounds
+    current: int
+    serving: tuple[PodSample, ...]
+    excluded: int
+    coming: int
+    unschedulable: tuple[PodSample, ...]
+    mix: Mix | None
+    lead_seconds: float
+    wait_budget_seconds: float
+    demand: Demand | None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the latency model decides."""
+        return self.mix is not None and self.estimate.law.trusted
+
+
+def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
+    observation: Observation,
+    targets: Targets,
+    limits: Limits,
+    state: PlannerState,
+    now_seconds: float,
+    *,
+    signals: Signals,
+    estimate: Estimate,
+) -> Frame:
+    """The frame of this tick."""
+    current = observation.desired_replicas or 0
+    unreliable = {name for name, why in estimate.unreliable_pods if why not in UNSEEN}
+    serving = tuple(pod for pod in signals.serving_pods if pod.name not in unreliable)
+    excluded = len(signals.serving_pods) - len(serving)
+    if excluded >= EXCLUDED_SHARE * max(len(signals.serving_pods), 1):
+        serving, excluded = signals.serving_pods, 0
+    coming = max(current - len(signals.serving_pods), 0)
+    mix = _mix(targets, state, estimate, now_seconds)
+    fleet = Fleet(
+        serving=len(serving),
+        coming=coming,
+        saturation_rate_per_second=(
+            None
+            if mix is None
+            else mix.model().saturation_rate_per_second * estimate.engines_per_pod
+        ),
+    )
+    lead = lead_seconds(estimate, targets, limits)
+    budget = wait_budget_seconds(targets, mix)
+    return Frame(
+        observation=observation,
+        targets=targets,
+        limits=limits,
+        state=state,
+        now_seconds=now_seconds,
+        signals=signals,
+        estimate=estimate,
+        bounds=bounds_of(targets, limits),
+        current=current,
+        serving=serving,
+        excluded=excluded,
+        coming=coming,
+        unschedulable=tuple(
+            pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
+        ),
+        mix=mix,
+        lead_seconds=lead,
+        wait_budget_seconds=budget,
+        demand=expected_demand(estimate, fleet, lead=lead, wait_budget=budget),
+    )
+
+
+def _mix(
+    targets: Targets, state: PlannerState, estimate: Estimate, now_seconds: float
+) -> Mix | None:
+    """The mix to plan with; the last one where requests stopped coming and lengths are unknown."""
+    law, workload = estimate.law.law, estimate.workload
+    if workload is None and state.mix is not None:
+        workload = state.mix.workload
+    limits = _limits(targets, estimate)
+    if law is None or workload is None or limits is None:
+        return None
+    return renewed_mix(
+        state.mix,
+        workload=workload,
+        law=law,
+        limits=limits,
+        objectives=targets.objectives,
+        now_seconds=now_seconds,
+    )
+
+
+def _limits(targets: Targets, estimate: Estimate) -> EngineLimits | None:
+    """Limits in force, with the stated geometry of the KV cache where the engine reports none."""
+    if estimate.limits is not None:
+        return estimate.limits
+    stated = targets.kv_cache_model
+    sequences, budget = estimate.max_num_seqs, estimate.max_num_batched_tokens
+    if stated is None or sequences is None or budget is None:
+        return None
+    capacity = kv_capacity_tokens(
+        stated.gpu_memory_bytes * stated.gpus,
+        stated.weights_bytes,
+        stated.workspace_bytes,
+        kv_bytes_per_token(
+            stated.layers, stated.kv_heads, stated.head_dim, stated.bytes_per_element
+        ),
+    )
+    if capacity <= 0:
+        return None
+    return EngineLimits(
+        max_num_seqs=sequences, max_num_batched_tokens=budget, kv_capacity_tokens=capacity
+    )

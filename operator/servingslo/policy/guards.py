@@ -1,0 +1,260 @@
+"""Guards: what stands between the count that the models want and the count that is ordered.
+
+Each guard is a pure function from a proposal to a proposal that appends its own step when it
+changes something. Running the chain on its own output changes nothing more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from servingslo.policy.behavior import Behavior, BehaviorState, normalize
+from servingslo.policy.decision import DecisionStep, StepValue
+from servingslo.policy.inputs import (
+    FallbackBehavior,
+    FallbackTargets,
+    Limits,
+    Mode,
+    Observation,
+    SignalProblem,
+    Targets,
+)
+from servingslo.reasons import Reason
+
+REPLICAS_KNOB = "replicas"
+
+# Counts that no bound limits: a ServingSLO in mode Recommend may leave replicas.max away.
+UNBOUNDED_REPLICAS = 4096
+
+_OWNERSHIP = (
+    Reason.TARGET_NOT_FOUND,
+    Reason.TARGET_NOT_SCALABLE,
+    Reason.TARGET_NOT_READABLE,
+    Reason.PERMISSION_DENIED,
+    Reason.CLUSTER_UNAVAILABLE,
+    Reason.SCALER_CONFLICT,
+    Reason.TARGET_CONFLICT,
+)
+# Somebody else sets the count: what we would do is still worth telling.
+CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
+_BLINDNESS = (
+    Reason.PROMETHEUS_UNAVAILABLE,
+    Reason.METRICS_MISSING,
+    Reason.METRICS_STALE,
+    Reason.METRICS_PARTIAL,
+    Reason.METRICS_NOT_A_NUMBER,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Allowed counts, both ends included, and who set the upper one."""
+
+    minimum: int
+    maximum: int
+    maximum_reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A count on its way through the guards.
+
+    limited_by: the last guard that kept the planner from its wish; None while none did.
+    """
+
+    replicas: int
+    limited_by: Reason | None = None
+    steps: tuple[DecisionStep, ...] = ()
+
+    def moved(self, stage: str, replicas: int, reason: Reason, **inputs: StepValue) -> "Proposal":
+        """The proposal after this stage set another count; itself when the count is the same."""
+        if replicas == self.replicas:
+            return self
+        return replace(
+            self.noted(stage, replicas, reason, **inputs), replicas=replicas, limited_by=reason
+        )
+
+    def wished(self, stage: str, replicas: int, reason: Reason, **inputs: StepValue) -> "Proposal":
+        """The proposal after this stage changed the wish itself: nothing was limited."""
+        return replace(self.noted(stage, replicas, reason, **inputs), replicas=replicas)
+
+    def noted(
+        self, stage: str, after: StepValue, reason: Reason, **inputs: StepValue
+    ) -> "Proposal":
+        """The proposal with a step that changes no count by itself."""
+        step = DecisionStep(
+            stage=stage,
+            knob=REPLICAS_KNOB,
+            before=self.replicas,
+            after=after,
+            reason=reason,
+            inputs=inputs,
+        )
+        return replace(self, steps=(*self.steps, step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDownBlock:
+    """Something that forbids fewer replicas than now, and the numbers that say so."""
+
+    reason: Reason
+    inputs: Mapping[str, StepValue]
+
+
+def bounds_of(targets: Targets, limits: Limits) -> Bounds:
+    """The allowed counts: the tenant's, inside the administrator's."""
+    own = UNBOUNDED_REPLICAS if targets.replicas.maximum is None else targets.replicas.maximum
+    cap = UNBOUNDED_REPLICAS if limits.max_replicas is None else limits.max_replicas
+    maximum = min(own, cap)
+    return Bounds(
+        minimum=min(targets.replicas.minimum, maximum),
+        maximum=maximum,
+        maximum_reason=Reason.ADMINISTRATOR_LIMIT if cap < own else Reason.MAX_REPLICAS_REACHED,
+    )
+
+
+def ownership_problem(observation: Observation) -> SignalProblem | None:
+    """Why the replica count is not ours to set: hands off; None when it is."""
+    found = [problem for problem in observation.problems if problem.reason in _OWNERSHIP]
+    if found:
+        # A target that cannot be used at all comes before one that somebody else uses.
+        return min(found, key=lambda problem: problem.reason in CONFLICTS)
+    if observation.desired_replicas is None:
+        return SignalProblem(
+            reason=Reason.TARGET_NOT_READABLE, detail="the replica count of the target is unknown"
+        )
+    if observation.desired_replicas == 0:
+        return SignalProblem(
+            reason=Reason.SCALED_TO_ZERO_BY_USER, detail="the target was scaled to 0 by hand"
+        )
+    return None
+
+
+def blindness_problem(observation: Observation) -> SignalProblem | None:
+    """Why nothing can be seen of this workload's engines, where the reader says so."""
+    return next((p for p in observation.problems if p.reason in _BLINDNESS), None)
+
+
+def hold_blind(
+    *,
+    current: int,
+    bounds: Bounds,
+    fallback: FallbackTargets,
+    problem: SignalProblem,
+    blind_for_seconds: float | None,
+    max_step: int | None,
+) -> Proposal:
+    """What is ordered without eyes: the count of now, the floor after a while, never fewer.
+
+    Raising to the stated minimum needs no metrics, so it still happens. A count above the maximum
+    stays until there is sight again: an outage never takes capacity away.
+    blind_for_seconds: since metrics were last good; None when they never were, which counts as
+    long.
+    """
+    proposal = Proposal(replicas=current).noted(
+        "signals", current, problem.reason, detail=problem.detail or None
+    )
+    proposal = replace(proposal, limited_by=problem.reason)
+    away = blind_for_seconds is None or blind_for_seconds >= fallback.stale_after_seconds
+    if fallback.behavior is FallbackBehavior.FLOOR and fallback.replicas is not None and away:
+        floor = max(current, min(fallback.replicas, bounds.maximum))
+        proposal = proposal.moved(
+            "fallback",
+            floor,
+            Reason.FALLBACK_FLOOR,
+            fallback_replicas=fallback.replicas,
+            blind_for_seconds=blind_for_seconds,
+        )
+    proposal = proposal.moved(
+        "bounds",
+        max(proposal.replicas, bounds.minimum),
+        Reason.MIN_REPLICAS_REACHED,
+        min_replicas=bounds.minimum,
+    )
+    return limit_step(proposal, current=current, max_step=max_step)
+
+
+def block_step_down(
+    proposal: Proposal, *, current: int, blocks: tuple[StepDownBlock, ...]
+) -> Proposal:
+    """No fewer replicas than now while anything forbids it; every reason is told."""
+    if proposal.replicas >= current or not blocks:
+        return proposal
+    for block in blocks[1:]:
+        proposal = proposal.noted("step-down", current, block.reason, **block.inputs)
+    return proposal.moved("step-down", current, blocks[0].reason, **blocks[0].inputs)
+
+
+def check_step_down(
+    proposal: Proposal, *, current: int, safe_replicas: int, **inputs: StepValue
+) -> Proposal:
+    """A step down only as far as every constraint holds until a replica could be had again.
+
+    safe_replicas: the least count that holds at the step-down demand (the N−1 check, or N−k).
+    """
+    if proposal.replicas >= current:
+        return proposal
+    allowed = max(proposal.replicas, min(current, safe_replicas))
+    return proposal.moved(
+        "step-down", allowed, Reason.STEP_DOWN_UNSAFE, safe_replicas=safe_replicas, **inputs
+    )
+
+
+def clamp(proposal: Proposal, bounds: Bounds) -> Proposal:
+    """The count inside the allowed range."""
+    if proposal.replicas > bounds.maximum:
+        return proposal.moved(
+            "bounds", bounds.maximum, bounds.maximum_reason, max_replicas=bounds.maximum
+        )
+    if proposal.replicas < bounds.minimum:
+        return proposal.moved(
+            "bounds",
+            bounds.minimum,
+            Reason.MIN_REPLICAS_REACHED,
+            min_replicas=bounds.minimum,
+        )
+    return proposal
+
+
+def apply_behavior(
+    proposal: Proposal,
+    state: BehaviorState,
+    *,
+    behavior: Behavior,
+    current: int,
+    bounds: Bounds,
+    now_seconds: float,
+) -> tuple[Proposal, BehaviorState]:
+    """The count that stabilization and rate policies allow now, and their memory with it."""
+    outcome, state = normalize(
+        state,
+        behavior=behavior,
+        current=current,
+        desired=proposal.replicas,
+        min_replicas=bounds.minimum,
+        max_replicas=bounds.maximum,
+        now_seconds=now_seconds,
+    )
+    reason = outcome.limited_by or Reason.STABILIZED
+    proposal = proposal.moved(
+        "behavior", outcome.replicas, reason, stabilized_replicas=outcome.stabilized
+    )
+    return proposal, state
+
+
+def limit_step(proposal: Proposal, *, current: int, max_step: int | None) -> Proposal:
+    """At most the administrator's largest change in one decision."""
+    if max_step is None:
+        return proposal
+    limited = min(max(proposal.replicas, current - max_step), current + max_step)
+    return proposal.moved("administrator", limited, Reason.ADMINISTRATOR_LIMIT, max_step=max_step)
+
+
+def acting_limit(targets: Targets, limits: Limits) -> Reason | None:
+    """Why a decision is only reported and not carried out; None when it is carried out."""
+    if limits.recommend_only:
+        return Reason.KILL_SWITCH
+    if targets.mode is Mode.PAUSED:
+        return Reason.PAUSED
+    if targets.mode is Mode.RECOMMEND:
+        return Reason.RECOMMEND_ONLY
+    return None

@@ -1,0 +1,103 @@
+"""The mix of requests and the engine that plans are made with, renewed on material change only.
+
+Estimates move a little with every scrape. Plans made from slightly different laws would jump
+between neighbouring counts and would have to prepare their tables anew at every tick.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from servingslo.models.latency import (
+    LatencyModel,
+    Objective,
+    Routing,
+    latency_model,
+    metric_seconds,
+)
+from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.workload import Workload
+from servingslo.policy.sizing import IDLE_RATE_PER_SECOND, objective_key
+
+# Below the error that the models themselves are validated to (3 % of saturation throughput).
+MATERIAL_CHANGE_RATIO = 0.02
+# Arrival dispersion is known far less well than lengths and only widens the tails.
+MATERIAL_DISPERSION_RATIO = 0.1
+# Even without material change, so that many small ones in one direction are followed.
+RENEWAL_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """What requests are like and what serves them.
+
+    workload: at a rate of 1 per second. alone_seconds: each objective's percentile for requests
+    that come one at a time, by objective key: the least that any count can give.
+    """
+
+    workload: Workload
+    law: ServiceLaw
+    limits: EngineLimits
+    at_seconds: float
+    alone_seconds: Mapping[str, float]
+
+    def model(self) -> LatencyModel:
+        """The prepared laws of one replica."""
+        return latency_model(self.workload, self.law, self.limits)
+
+
+def renewed_mix(
+    previous: Mix | None,
+    *,
+    workload: Workload,
+    law: ServiceLaw,
+    limits: EngineLimits,
+    objectives: tuple[Objective, ...],
+    now_seconds: float,
+) -> Mix:
+    """The previous mix while nothing material has changed, else one made of these."""
+    keys = {objective_key(objective) for objective in objectives}
+    if (
+        previous is not None
+        and previous.limits == limits
+        and previous.alone_seconds.keys() == keys
+        and now_seconds - previous.at_seconds < RENEWAL_SECONDS
+        and not _changed(previous, workload, law)
+    ):
+        return previous
+    unit = workload.at_rate(1.0)
+    model = latency_model(unit, law, limits)
+    alone = model.predict(IDLE_RATE_PER_SECOND, 1, Routing.POOLED)
+    return Mix(
+        workload=unit,
+        law=law,
+        limits=limits,
+        at_seconds=now_seconds,
+        alone_seconds={
+            objective_key(o): metric_seconds(alone, o.metric, o.percentile) for o in objectives
+        },
+    )
+
+
+def _changed(previous: Mix, workload: Workload, law: ServiceLaw) -> bool:
+    """Whether requests or engine differ by more than the models' own error."""
+    before = request_demand(previous.workload, previous.law)
+    after = request_demand(workload, law)
+    pairs = (
+        (before.fixed_seconds, after.fixed_seconds),
+        (before.marginal_seconds, after.marginal_seconds),
+        (before.held_tokens, after.held_tokens),
+        (before.prefill_mean_seconds, after.prefill_mean_seconds),
+        (before.uncached_second_moment_tokens2**0.5, after.uncached_second_moment_tokens2**0.5),
+        (before.output_mean_tokens, after.output_mean_tokens),
+    )
+    if any(_differ(old, new, MATERIAL_CHANGE_RATIO) for old, new in pairs):
+        return True
+    return _differ(
+        previous.workload.arrival_dispersion,
+        workload.arrival_dispersion,
+        MATERIAL_DISPERSION_RATIO,
+    )
+
+
+def _differ(old: float, new: float, ratio: float) -> bool:
+    return abs(new - old) > ratio * max(abs(old), abs(new))

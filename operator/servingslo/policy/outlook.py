@@ -1,0 +1,137 @@
+"""What a decision tells: predictions beside observations, with nothing that is not a number."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from servingslo.models.latency import Objective
+from servingslo.policy.decision import (
+    ConstraintNeed,
+    CountOutlook,
+    DecisionStep,
+    DemandOutlook,
+    ModelUse,
+    ObjectiveOutlook,
+    StepValue,
+)
+from servingslo.policy.frame import Frame
+from servingslo.policy.sizing import Candidates
+from servingslo.policy.wish import Wish
+from servingslo.reasons import Reason
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None where it is not a finite number: what cannot be is unknown."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def finite_steps(steps: tuple[DecisionStep, ...]) -> tuple[DecisionStep, ...]:
+    """The steps with finite numbers only."""
+    return tuple(
+        replace(
+            step,
+            before=_finite_value(step.before),
+            after=_finite_value(step.after),
+            inputs=_finite_inputs(step.inputs),
+        )
+        for step in steps
+    )
+
+
+def finite_needs(needs: tuple[ConstraintNeed, ...]) -> tuple[ConstraintNeed, ...]:
+    """The needs with finite numbers only."""
+    return tuple(replace(need, least_feasible=finite(need.least_feasible)) for need in needs)
+
+
+def demand_outlook(frame: Frame) -> DemandOutlook:
+    """Demand as measured, and as planned for."""
+    estimate, demand = frame.estimate, frame.demand
+    return DemandOutlook(
+        arrival_rate_per_second=finite(estimate.arrival_rate_per_second),
+        forecast_rate_per_second=None if demand is None else finite(demand.up.rate_per_second),
+        lead_seconds=finite(frame.lead_seconds),
+        backlog_requests=finite(estimate.backlog_requests),
+        running_requests=finite(estimate.running_requests),
+        waiting_requests=finite(estimate.waiting_requests),
+        prompt_tokens_mean=finite(estimate.prompt_tokens_mean),
+        output_tokens_mean=finite(estimate.output_tokens_mean),
+        cached_ratio=finite(estimate.cached_ratio),
+        kv_usage_ratio=finite(estimate.kv_usage_ratio),
+    )
+
+
+def objective_outlooks(
+    frame: Frame, wish: Wish, replicas: int | None
+) -> tuple[ObjectiveOutlook, ...]:
+    """Each objective with its prediction at this count, less what does not serve, and as seen."""
+    candidates = wish.candidates
+    outlooks = []
+    for objective in frame.targets.objectives:
+        predicted = None
+        if candidates is not None and replicas is not None and replicas > frame.excluded:
+            predicted = candidates.seconds(objective, replicas - frame.excluded)
+        outlooks.append(_objective_outlook(frame, objective, predicted))
+    return tuple(outlooks)
+
+
+def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[CountOutlook, ...]:
+    """What one replica fewer, this count, and one more are predicted to give."""
+    if wish.candidates is None or replicas is None:
+        return ()
+    counts = range(max(replicas - 1, 1 + frame.excluded), replicas + 2)
+    return tuple(_count_outlook(wish, wish.candidates, n, n - frame.excluded) for n in counts)
+
+
+def model_use(frame: Frame) -> ModelUse:
+    """The law that was used and how far it is trusted."""
+    law = frame.estimate.law
+    reason = law.reason
+    if law.law is not None and frame.mix is None:
+        reason = Reason.LIMITS_UNKNOWN if frame.estimate.limits is None else Reason.MODEL_LEARNING
+    return ModelUse(
+        trusted=frame.trusted,
+        reason=reason,
+        source=law.source if frame.mix is not None else "saturation",
+        law=law.law,
+        relative_error=finite(law.relative_error),
+        sample_count=law.sample_count,
+    )
+
+
+def _objective_outlook(
+    frame: Frame, objective: Objective, predicted: float | None
+) -> ObjectiveOutlook:
+    observed = frame.estimate.observed.get(objective.metric.value)
+    share = None if observed is None else observed.share_within(objective.threshold_seconds)
+    seen = None if observed is None else observed.quantile(objective.percentile)
+    return ObjectiveOutlook(
+        metric=objective.metric.value,
+        percentile=objective.percentile,
+        threshold_seconds=objective.threshold_seconds,
+        predicted_seconds=finite(predicted),
+        observed_seconds=finite(seen),
+        share_low_ratio=None if share is None else finite(share[0]),
+        share_high_ratio=None if share is None else finite(share[1]),
+    )
+
+
+def _count_outlook(wish: Wish, candidates: Candidates, replicas: int, serving: int) -> CountOutlook:
+    prediction = candidates.at(serving)
+    judged = [o for o in candidates.case.objectives if o not in wish.infeasible]
+    meets = None
+    if judged:
+        meets = all(candidates.meets(objective, serving) for objective in judged)
+    return CountOutlook(
+        replicas=replicas,
+        utilization_ratio=finite(prediction.utilization),
+        kv_usage_ratio=finite(prediction.kv_usage_ratio),
+        meets_objectives=meets,
+    )
+
+
+def _finite_value(value: StepValue) -> StepValue:
+    return finite(value) if isinstance(value, float) else value
+
+
+def _finite_inputs(inputs: Mapping[str, StepValue]) -> dict[str, StepValue]:
+    return {name: _finite_value(value) for name, value in inputs.items()}

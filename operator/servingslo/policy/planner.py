@@ -1,0 +1,335 @@
+"""The planner: one observation in, one decision out, everything else carried as state.
+
+Stages, in order: what was set since the last tick, what can be seen, what is estimated, the demand
+to plan for, the count it needs, the guards, batch limits, admission. Each says what it did as a
+`DecisionStep`. Nothing here reads a clock or keeps anything outside `PlannerState`, so the same
+observations give the same decisions, live, in a replay and in a backtest.
+"""
+
+from dataclasses import dataclass, replace
+
+from servingslo.estimation import estimator
+from servingslo.estimation.estimator import Estimate, FleetSample
+from servingslo.policy import guards
+from servingslo.policy.admission import admission_decision
+from servingslo.policy.batch_tuning import tune_batching
+from servingslo.policy.decision import Decision, DecisionStep, ReplicaView
+from servingslo.policy.frame import Frame, frame_of
+from servingslo.policy.guards import Proposal
+from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
+from servingslo.policy.outlook import (
+    count_outlooks,
+    demand_outlook,
+    finite,
+    finite_needs,
+    finite_steps,
+    model_use,
+    objective_outlooks,
+)
+from servingslo.policy.signals import Signals, read_signals
+from servingslo.policy.state import HandEdit, Order, PlannerState, observe_count
+from servingslo.policy.wish import Wish, step_down_blocks, wished_count
+from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
+
+
+def plan(
+    observation: Observation,
+    targets: Targets,
+    limits: Limits,
+    state: PlannerState,
+    now_seconds: float,
+) -> tuple[Decision, PlannerState]:
+    """The decision for this tick of one workload, and the memory for the next.
+
+    now_seconds: seconds since the epoch (virtual in a simulation), never earlier than the last.
+    """
+    state, edit = observe_count(
+        state, observation, behavior=targets.behavior, now_seconds=now_seconds
+    )
+    signals = read_signals(observation, targets.fallback.stale_after_seconds)
+    state, estimate = _estimated(observation, targets, state, signals, now_seconds)
+    frame = frame_of(
+        observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
+    )
+    state = replace(state, mix=frame.mix or state.mix)
+    notes = _notes(frame, edit)
+    owner = guards.ownership_problem(observation)
+    if owner is not None and owner.reason not in guards.CONFLICTS:
+        return _hands_off(frame, state, owner, notes)
+    if signals.blind is not None:
+        return _without_sight(frame, state, signals.blind, owner, notes)
+    return _with_sight(frame, state, owner, notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The count on its way into a decision.
+
+    acting_limit: why it is only reported, None when it is carried out. detail: for people.
+    """
+
+    proposal: Proposal
+    wish: Wish
+    acting_limit: Reason | None
+    detail: str = ""
+
+
+def _estimated(
+    observation: Observation,
+    targets: Targets,
+    state: PlannerState,
+    signals: Signals,
+    now_seconds: float,
+) -> tuple[PlannerState, Estimate]:
+    """The memory and the estimate after this tick's sample."""
+    sample = FleetSample(
+        time_seconds=now_seconds,
+        pods=observation.pods,
+        gateway=observation.gateway,
+        stale_after_seconds=targets.fallback.stale_after_seconds,
+    )
+    estimator_state, estimate = estimator.update(state.estimator, sample)
+    state = replace(state, estimator=estimator_state)
+    if signals.blind is not None:
+        return state, estimate
+    sighted = now_seconds if state.sighted_seconds is None else state.sighted_seconds
+    since = state.idle_since_seconds
+    busy = bool(
+        estimate.arrival_rate_per_second or estimate.running_requests or estimate.waiting_requests
+    )
+    idle_since = None if busy else now_seconds if since is None else since
+    return replace(
+        state,
+        sighted_seconds=sighted,
+        fresh_seconds=now_seconds - (signals.age_seconds or 0.0),
+        idle_since_seconds=idle_since,
+    ), estimate
+
+
+def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
+    """Steps about what was found, before anything is decided."""
+    notes = []
+    if edit is not None and guards.acting_limit(frame.targets, frame.limits) is None:
+        notes.append(
+            DecisionStep(
+                stage="observed",
+                knob=guards.REPLICAS_KNOB,
+                before=edit.before,
+                after=edit.after,
+                reason=Reason.REPLICAS_CHANGED_BY_USER,
+            )
+        )
+    law = frame.estimate.law
+    notes.append(
+        DecisionStep(
+            stage="model",
+            knob="service-law",
+            before=None,
+            after=law.source,
+            reason=law.reason,
+            inputs={"relative_error": law.relative_error, "samples": law.sample_count},
+        )
+    )
+    return tuple(notes)
+
+
+def _hands_off(
+    frame: Frame, state: PlannerState, problem: SignalProblem, notes: tuple[DecisionStep, ...]
+) -> tuple[Decision, PlannerState]:
+    """The decision for a count that is not ours to set."""
+    proposal = replace(
+        Proposal(replicas=frame.current, steps=notes).noted(
+            "ownership", frame.current, problem.reason, detail=problem.detail or None
+        ),
+        limited_by=problem.reason,
+    )
+    wish = Wish(proposal=proposal, safe_replicas=frame.current)
+    verdict = Verdict(
+        proposal=proposal, wish=wish, acting_limit=problem.reason, detail=problem.detail
+    )
+    return _decided(frame, state, verdict)
+
+
+def _without_sight(
+    frame: Frame,
+    state: PlannerState,
+    problem: SignalProblem,
+    owner: SignalProblem | None,
+    notes: tuple[DecisionStep, ...],
+) -> tuple[Decision, PlannerState]:
+    """The decision while nothing can be concluded from metrics."""
+    fresh = state.fresh_seconds if state.fresh_seconds is not None else state.started_seconds
+    proposal = guards.hold_blind(
+        current=frame.current,
+        bounds=frame.bounds,
+        fallback=frame.targets.fallback,
+        problem=problem,
+        blind_for_seconds=None if fresh is None else frame.now_seconds - fresh,
+        max_step=frame.limits.max_step,
+    )
+    proposal = replace(proposal, steps=(*notes, *proposal.steps))
+    verdict = Verdict(
+        proposal=proposal,
+        wish=Wish(proposal=proposal, safe_replicas=frame.current),
+        acting_limit=_acting_limit(frame, owner),
+        detail=problem.detail,
+    )
+    return _decided(frame, state, verdict)
+
+
+def _with_sight(
+    frame: Frame,
+    state: PlannerState,
+    owner: SignalProblem | None,
+    notes: tuple[DecisionStep, ...],
+) -> tuple[Decision, PlannerState]:
+    """The decision from estimates: the wish, then every guard."""
+    wish = wished_count(frame)
+    state = replace(state, hints=wish.hints or state.hints)
+    proposal = replace(wish.proposal, steps=(*notes, *wish.proposal.steps))
+    proposal = guards.block_step_down(
+        proposal, current=frame.current, blocks=step_down_blocks(frame)
+    )
+    proposal = guards.check_step_down(
+        proposal,
+        current=frame.current,
+        safe_replicas=wish.safe_replicas,
+        lead_seconds=frame.lead_seconds,
+    )
+    proposal = guards.clamp(proposal, frame.bounds)
+    proposal, behavior = guards.apply_behavior(
+        proposal,
+        state.behavior,
+        behavior=frame.targets.behavior,
+        current=frame.current,
+        bounds=frame.bounds,
+        now_seconds=frame.now_seconds,
+    )
+    proposal = guards.limit_step(proposal, current=frame.current, max_step=frame.limits.max_step)
+    proposal = _with_pending(frame, proposal)
+    verdict = Verdict(
+        proposal=proposal,
+        wish=wish,
+        acting_limit=_acting_limit(frame, owner),
+        detail="" if owner is None else owner.detail,
+    )
+    return _decided(frame, replace(state, behavior=behavior), verdict)
+
+
+def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
+    """Why the count is only reported: somebody else owns it, or the mode says so."""
+    if owner is not None:
+        return owner.reason
+    return guards.acting_limit(frame.targets, frame.limits)
+
+
+def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
+    """What is ordered and not yet there: told, and a limit only where it cannot be placed."""
+    if frame.unschedulable:
+        noted = proposal.noted(
+            "pending",
+            proposal.replicas,
+            Reason.UNSCHEDULABLE_PODS,
+            unschedulable_pods=len(frame.unschedulable),
+            detail=frame.unschedulable[0].unschedulable_reason,
+        )
+        return replace(noted, limited_by=proposal.limited_by or Reason.UNSCHEDULABLE_PODS)
+    if frame.coming:
+        return proposal.noted(
+            "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=frame.coming
+        )
+    return proposal
+
+
+def _decided(frame: Frame, state: PlannerState, verdict: Verdict) -> tuple[Decision, PlannerState]:
+    """The decision with batching, admission and what they are explained by."""
+    proposal, wish = verdict.proposal, verdict.wish
+    known = frame.observation.desired_replicas is not None
+    before = frame.current if known else None
+    wanted = proposal.replicas if known else None
+    limit = verdict.acting_limit
+    after = before if limit is not None else wanted
+    steps = proposal.steps
+    if limit is not None and limit not in {step.reason for step in steps}:
+        steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
+    apply = after != before
+    tuned = tune_batching(frame, wish, scaling=apply, acting=limit is None)
+    admission, admission_memory = admission_decision(frame, wish)
+    decision = Decision(
+        time_seconds=frame.now_seconds,
+        namespace=frame.observation.namespace,
+        name=frame.observation.name,
+        action=_action(before, after),
+        reason=_reason(frame, verdict, before, after),
+        replicas_before=before,
+        replicas_after=after,
+        recommended_replicas=wanted,
+        apply_replicas=apply,
+        replicas=ReplicaView(
+            current=frame.observation.current_replicas,
+            ready=len(frame.signals.serving_pods),
+            pending=frame.coming,
+            excluded=frame.excluded,
+        ),
+        binding=_binding(frame, verdict),
+        limited_by=limit or proposal.limited_by,
+        needs=finite_needs(wish.needs),
+        steps=finite_steps((*steps, *tuned.steps)),
+        demand=demand_outlook(frame),
+        objectives=objective_outlooks(frame, wish, wanted),
+        outlook=count_outlooks(frame, wish, wanted),
+        model=model_use(frame),
+        batching=tuned.decision,
+        admission=admission,
+        metrics=frame.signals.reason,
+        metrics_age_seconds=finite(frame.signals.age_seconds),
+        detail=verdict.detail,
+    )
+    order = state.order
+    if apply and before is not None and after is not None:
+        order = Order(before=before, after=after, at_seconds=frame.now_seconds)
+    return decision, replace(state, order=order, batching=tuned.memory, admission=admission_memory)
+
+
+def _action(before: int | None, after: int | None) -> Action:
+    if before is None or after is None or after == before:
+        return Action.HOLD
+    return Action.SCALE_UP if after > before else Action.SCALE_DOWN
+
+
+def _binding(frame: Frame, verdict: Verdict) -> Constraint | None:
+    """The constraint behind the count; the minimum where demand alone needs fewer."""
+    wish = verdict.wish
+    at_minimum = verdict.proposal.replicas == frame.bounds.minimum
+    if wish.binding is not None and at_minimum and wish.proposal.replicas <= frame.bounds.minimum:
+        return Constraint.MIN_REPLICAS
+    return wish.binding
+
+
+def _reason(frame: Frame, verdict: Verdict, before: int | None, after: int | None) -> Reason:
+    """The one reason of the decision: who forbade it, what binds, or that all is well."""
+    proposal, wish = verdict.proposal, verdict.wish
+    if verdict.acting_limit is not None:
+        return verdict.acting_limit
+    action = _action(before, after)
+    against_the_wish = {
+        Action.SCALE_UP: wish.proposal.replicas <= frame.current,
+        Action.SCALE_DOWN: wish.proposal.replicas >= frame.current,
+        Action.HOLD: True,
+    }[action]
+    if against_the_wish and proposal.limited_by is not None:
+        return proposal.limited_by
+    if action is Action.SCALE_UP:
+        return Reason.DEMAND_MET if wish.binding is None else BOUND_REASON[wish.binding]
+    return _content(frame, wish, action)
+
+
+def _content(frame: Frame, wish: Wish, action: Action) -> Reason:
+    """Why no more replicas are needed."""
+    if action is Action.HOLD and wish.infeasible:
+        return Reason.INFEASIBLE_OBJECTIVE
+    if wish.idle:
+        return Reason.IDLE
+    if action is Action.HOLD and frame.coming:
+        return Reason.PENDING_PODS
+    return Reason.DEMAND_MET

@@ -1,0 +1,70 @@
+"""Replicas by measured saturation alone: what is left when no latency model can be used.
+
+Occupancy lies (it grows as ρ/(1 − ρ)), so these signals only ever ask for more, never for fewer.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.sample import PodSample
+from servingslo.policy.inputs import Targets
+
+# At most twice the serving replicas at once: measured ratios say that there is too little, hardly
+# how much. The same bound as the default up-policy of the HorizontalPodAutoscaler (100 %).
+LARGEST_RATIO = 2.0
+# What was measured before new capacity took its share says nothing about the new fleet.
+SETTLE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationNeed:
+    """Replicas that the measured signals ask for, and the largest signal over its limit."""
+
+    replicas: int
+    ratio: float
+    signal: str
+
+
+def saturation_need(
+    estimate: Estimate, targets: Targets, pods: Sequence[PodSample]
+) -> SaturationNeed:
+    """The count that brings every measured signal back to its limit, from what serves now.
+
+    Proportional to the replicas that serve, not to those ordered, so that it does not grow while
+    pods are on their way; nor does it before the newest of them has taken its share.
+    pods: that serve.
+    """
+    serving = max(len(pods), 1)
+    if any((pod.ready_for_seconds or SETTLE_SECONDS) < SETTLE_SECONDS for pod in pods):
+        return SaturationNeed(replicas=serving, ratio=0.0, signal="settling")
+    ratios = {
+        "queue": _queue_ratio(estimate),
+        "kv-cache": _cache_ratio(estimate, targets.kv_cache_target_ratio),
+        "objective": 0.0,
+    }
+    for objective in targets.objectives:
+        observed = estimate.observed.get(objective.metric.value)
+        seconds = None if observed is None else observed.quantile(objective.percentile)
+        if seconds is not None:
+            ratios["objective"] = max(ratios["objective"], seconds / objective.threshold_seconds)
+    signal = max(ratios, key=lambda name: ratios[name])
+    ratio = min(ratios[signal], LARGEST_RATIO)
+    replicas = math.ceil(serving * ratio) if ratio > 1.0 else serving
+    return SaturationNeed(replicas=replicas, ratio=ratio, signal=signal)
+
+
+def _queue_ratio(estimate: Estimate) -> float:
+    """Above 1 when requests wait for more than a moment, by the share of them that waits."""
+    if not estimate.saturation_signal.waiting_sustained:
+        return 0.0
+    return 1.0 + estimate.waiting_requests / max(estimate.running_requests, 1.0)
+
+
+def _cache_ratio(estimate: Estimate, target_ratio: float) -> float:
+    """KV use over its target; a preemption says that the cache was full, whatever the gauge."""
+    usage = estimate.kv_usage_ratio or 0.0
+    if estimate.saturation_signal.preemptions_per_second > 0:
+        usage = max(usage, 1.0)
+    return usage / target_ratio

@@ -1,0 +1,115 @@
+"""What can be seen of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.policy.guards import StepDownBlock, blindness_problem
+from servingslo.policy.inputs import Observation, SignalProblem
+from servingslo.reasons import Reason
+
+# Prometheus scrapes every 15 s by default: three of them missed are no longer jitter.
+FRESH_SECONDS = 45.0
+# A pod that has just become ready is scraped for the first time within two scrape intervals.
+NEW_POD_GRACE_SECONDS = 45.0
+_WORST_FIRST = (Reason.METRICS_NOT_A_NUMBER, Reason.METRICS_STALE, Reason.METRICS_MISSING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """How far the planner can see.
+
+    serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
+    beyond the grace of a new pod. reason: METRICS_FRESH or what is wrong. blind: why nothing can
+    be concluded, None when something can. age_seconds: of the oldest group that was used.
+    """
+
+    serving_pods: tuple[PodSample, ...]
+    unseen_pods: tuple[str, ...] = ()
+    reason: Reason = Reason.METRICS_FRESH
+    blind: SignalProblem | None = None
+    age_seconds: float | None = None
+
+    @property
+    def step_down_block(self) -> StepDownBlock | None:
+        """Why what is seen is not enough to take a replica away; None when it is enough."""
+        if self.reason is Reason.METRICS_FRESH:
+            return None
+        return StepDownBlock(
+            reason=self.reason,
+            inputs={
+                "pods": len(self.serving_pods),
+                "unseen_pods": len(self.unseen_pods),
+                "age_seconds": self.age_seconds,
+            },
+        )
+
+
+def read_signals(observation: Observation, stale_after_seconds: float) -> Signals:
+    """What this observation lets the planner see.
+
+    stale_after_seconds: an age beyond which numbers decide nothing, not even a step up.
+    """
+    serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
+    states = {pod.name: _state(pod, stale_after_seconds) for pod in serving}
+    ages = [
+        age
+        for pod in serving
+        if states[pod.name] in {Reason.METRICS_FRESH, Reason.METRICS_PARTIAL}
+        and (age := _age_seconds(pod)) is not None
+    ]
+    signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
+    problem = blindness_problem(observation)
+    if problem is not None:
+        return replace(signals, reason=problem.reason, blind=problem)
+    if not serving:
+        problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
+        return replace(signals, reason=Reason.METRICS_MISSING, blind=problem)
+    return _judge(signals, states)
+
+
+def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
+    """The signals with what is wrong with them; the state None is a pod in its grace."""
+    unseen = tuple(
+        sorted(n for n, s in states.items() if s is not None and s is not Reason.METRICS_FRESH)
+    )
+    found = set(states.values())
+    if found == {None}:
+        problem = SignalProblem(reason=Reason.WARMING_UP, detail="no pod has been scraped yet")
+        return replace(signals, reason=Reason.METRICS_MISSING, blind=problem)
+    if not unseen:
+        return signals
+    if Reason.METRICS_FRESH in found:
+        return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=unseen)
+    if Reason.METRICS_PARTIAL in found:
+        return replace(signals, reason=Reason.METRICS_STALE, unseen_pods=unseen)
+    reason = next(reason for reason in _WORST_FIRST if reason in found)
+    problem = SignalProblem(reason=reason, detail=f"{len(unseen)} of {len(states)} pods")
+    return replace(signals, reason=reason, blind=problem, unseen_pods=unseen)
+
+
+def _state(pod: PodSample, stale_after_seconds: float) -> Reason | None:
+    """FRESH, PARTIAL for ageing, STALE, MISSING or NOT_A_NUMBER; None within a new pod's grace."""
+    usable = [engine for engine in pod.engines if engine.running is not None]
+    if not usable:
+        new = pod.ready_for_seconds is not None and pod.ready_for_seconds <= NEW_POD_GRACE_SECONDS
+        if any(engine.nan_metrics for engine in pod.engines):
+            return Reason.METRICS_NOT_A_NUMBER
+        return None if new else Reason.METRICS_MISSING
+    age = _age_seconds(pod)
+    if age is None or len(usable) < len(pod.engines):
+        return Reason.METRICS_PARTIAL
+    if age > stale_after_seconds:
+        return Reason.METRICS_STALE
+    return Reason.METRICS_FRESH if age <= FRESH_SECONDS else Reason.METRICS_PARTIAL
+
+
+def _age_seconds(pod: PodSample) -> float | None:
+    """Age of the pod's oldest gauges or counters; histograms may be read less often."""
+    ages = [age for engine in pod.engines for age in _ages(engine)]
+    return max(ages, default=None)
+
+
+def _ages(engine: EngineSample) -> list[float]:
+    both = (engine.gauges_age_seconds, engine.counters_age_seconds)
+    return [age for age in both if age is not None]

@@ -1,0 +1,350 @@
+"""What the planner remembers of one workload from tick to tick, and what survives a restart."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from servingslo.estimation import learned as estimator_memory
+from servingslo.estimation.estimator import EstimatorState
+from servingslo.policy import behavior as behavior_module
+from servingslo.policy.behavior import Behavior, BehaviorState
+from servingslo.policy.inputs import Observation
+from servingslo.policy.mix import Mix
+
+LEARNED_VERSION = 1
+# A status object is read by people and stored in etcd; what is learnt must stay a small part of it.
+LEARNED_LIMIT_BYTES = 4096
+# A rate policy looks back 30 minutes at most (the API refuses longer periods), one event a tick
+# at most; after a restart the newest are enough, because older ones leave their period soonest.
+LEARNED_EVENT_LIMIT = 12
+# Beyond this no time, count or latency of ours can be; it also keeps infinity out.
+LARGEST_NUMBER = 1e15
+# How long a read of the target may lag behind our own write: several ticks and one watch gap.
+READ_BACK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A replica count that a decision asked to be written, until it is read back or given up.
+
+    written: the write is known to have succeeded and its scale event is recorded.
+    """
+
+    before: int
+    after: int
+    at_seconds: float
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """The two batch limits of an engine."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChange:
+    """A change of batch limits that was ordered, and how the workload did before it.
+
+    inter_token_seconds: the measured latency before, at tpot_percentile; None when unknown.
+    observed_before: measured value of each objective before the change, by its key.
+    """
+
+    at_seconds: float
+    before: BatchLimits
+    after: BatchLimits
+    observed_before: Mapping[str, float]
+    rollback: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSearch:
+    """The last search over batch limits: when, for which limits in force, and what it found."""
+
+    at_seconds: float
+    current: BatchLimits
+    best: BatchLimits
+    replicas_saved: int
+    objectives_gained: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingMemory:
+    """Batch limits over time.
+
+    verifying: the change whose effect is not yet judged. refused: limits that made latency worse
+    than predicted and were taken back; not tried again before refused_until_seconds.
+    """
+
+    last_change_seconds: float | None = None
+    verifying: BatchChange | None = None
+    refused: BatchLimits | None = None
+    refused_until_seconds: float | None = None
+    search: BatchSearch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionMemory:
+    """The admitted rate last computed, and what it holds for."""
+
+    serving: int
+    mix_at_seconds: float
+    admitted_rate_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerState:
+    """Memory of one workload; the default is a workload never seen before.
+
+    started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
+    good. seen_desired: the replica count last read from the target. written_replicas: the count
+    """
+
+    estimator: EstimatorState = field(default_factory=EstimatorState)
+    behavior: BehaviorState = field(default_factory=BehaviorState)
+    started_seconds: float | None = None
+    sighted_seconds: float | None = None
+    fresh_seconds: float | None = None
+    seen_desired: int | None = None
+    order: Order | None = None
+    idle_since_seconds: float | None = None
+    mix: Mix | None = None
+    hints: Mapping[str, int] = field(default_factory=dict)
+    batching: BatchingMemory = BatchingMemory()
+    admission: AdmissionMemory | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandEdit:
+    """Somebody else set the replica count."""
+
+    before: int
+    after: int
+
+
+def record_scale(
+    state: PlannerState,
+    *,
+    before: int,
+    after: int,
+    now_seconds: float,
+    behavior: Behavior | None = None,
+) -> PlannerState:
+    """The memory after `after` replicas were written in place of `before`.
+
+    Calling it is optional: the next plan infers the same from the count that it reads back, so a
+    replay of observations alone carries the same memory as the live loop.
+    behavior: the rules in force; needed only to drop outdated events early.
+    """
+    remembered = behavior_module.record_scale(
+        state.behavior,
+        behavior=behavior or Behavior(),
+        previous=before,
+        new=after,
+        now_seconds=now_seconds,
+    )
+    order = Order(before=before, after=after, at_seconds=now_seconds, written=True)
+    return replace(state, behavior=remembered, seen_desired=after, order=order)
+
+
+def record_write_failed(state: PlannerState) -> PlannerState:
+    """The memory after the write of an order was refused: the order is void."""
+    return replace(state, order=None)
+
+
+def observe_count(
+    state: PlannerState, observation: Observation, *, behavior: Behavior, now_seconds: float
+) -> tuple[PlannerState, HandEdit | None]:
+    """The memory after reading the target's count, and the hand edit found by it, if any.
+
+    An order that is read back was written. A count that is neither what was there nor what we
+    ordered was set by somebody else: it becomes the new current and the one recommendation that
+    stabilization remembers, so that it stands for a full window before a step down.
+    """
+    if state.started_seconds is None:
+        state = replace(state, started_seconds=now_seconds)
+    desired = observation.desired_replicas
+    if desired is None:
+        return state, None
+    state, ours = _settle_order(state, desired, behavior, now_seconds)
+    before = state.seen_desired
+    state = replace(state, seen_desired=desired)
+    if ours or desired == before:
+        return state, None
+    if before is None and state.behavior.recommendations:
+        return state, None
+    met = behavior_module.initial_state(replicas=desired, now_seconds=now_seconds)
+    remembered = replace(state.behavior, recommendations=met.recommendations)
+    edit = None if before is None else HandEdit(before=before, after=desired)
+    return replace(state, behavior=remembered), edit
+
+
+def _settle_order(
+    state: PlannerState, desired: int, behavior: Behavior, now_seconds: float
+) -> tuple[PlannerState, bool]:
+    """The memory after the open order met the count read, and whether the order explains it."""
+    order = state.order
+    if order is None:
+        return state, False
+    if desired == order.after:
+        if not order.written:
+            state = record_scale(
+                state,
+                before=order.before,
+                after=order.after,
+                now_seconds=order.at_seconds,
+                behavior=behavior,
+            )
+        return replace(state, order=None), True
+    # A read may lag behind the write; until then the count before it is no hand edit.
+    if desired == order.before and now_seconds - order.at_seconds < READ_BACK_SECONDS:
+        return state, True
+    return replace(state, order=None), False
+
+
+def learned(state: PlannerState, now_seconds: float) -> dict[str, object]:
+    """What must survive a restart, as JSON values of at most 4 KiB.
+
+    The law, lengths, cold start and calibration (the largest part), the memory of `behavior`, and
+    an open change of batch limits. Where that is too much, the estimator's share gives way: it can
+    be learnt again, a rate policy cannot.
+    """
+    stored: dict[str, object] = {
+        "version": LEARNED_VERSION,
+        "atSeconds": round(now_seconds, 1),
+        "behavior": _dump_behavior(state.behavior),
+        "batching": _dump_batching(state.batching),
+        "estimator": estimator_memory.learned(state.estimator),
+    }
+    if len(json.dumps(stored, separators=(",", ":"))) > LEARNED_LIMIT_BYTES:
+        stored["estimator"] = None
+    return stored
+
+
+def restore(stored: object, now_seconds: float) -> PlannerState:
+    """The memory with what was stored; parts that are absent or malformed are left unknown.
+
+    A status may have been edited by hand, written by another version, or be from a clock ahead of
+    ours: nothing in it may stop a plan or reach beyond its own part.
+    """
+    if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
+        return PlannerState()
+    return PlannerState(
+        estimator=estimator_memory.restore(stored.get("estimator")),
+        behavior=_load_behavior(stored.get("behavior"), now_seconds),
+        batching=_load_batching(stored.get("batching"), now_seconds),
+    )
+
+
+def _dump_behavior(state: BehaviorState) -> dict[str, list[list[float]]]:
+    return {
+        name: [[round(at, 1), count] for at, count in entries[-LEARNED_EVENT_LIMIT:]]
+        for name, entries in (
+            ("recommendations", state.recommendations),
+            ("up", state.scale_up_events),
+            ("down", state.scale_down_events),
+        )
+    }
+
+
+def _load_behavior(stored: object, now_seconds: float) -> BehaviorState:
+    if not isinstance(stored, Mapping):
+        return BehaviorState()
+    return BehaviorState(
+        recommendations=_load_entries(stored.get("recommendations"), now_seconds),
+        scale_up_events=_load_entries(stored.get("up"), now_seconds),
+        scale_down_events=_load_entries(stored.get("down"), now_seconds),
+    )
+
+
+def _load_entries(stored: object, now_seconds: float) -> tuple[tuple[float, int], ...]:
+    """Well-formed (time, count) pairs of the past, oldest first."""
+    if not isinstance(stored, list):
+        return ()
+    pairs = []
+    for entry in stored[-LEARNED_EVENT_LIMIT:]:
+        if not isinstance(entry, list) or len(entry) != 2:
+            continue
+        at, count = _number(entry[0]), _count(entry[1])
+        if at is not None and count is not None and at <= now_seconds:
+            pairs.append((at, count))
+    return tuple(sorted(pairs, key=lambda pair: pair[0]))
+
+
+def _dump_batching(state: BatchingMemory) -> dict[str, object]:
+    change = state.verifying
+    return {
+        "lastChange": state.last_change_seconds,
+        "refused": None if state.refused is None else _dump_limits(state.refused),
+        "refusedUntil": state.refused_until_seconds,
+        "verifying": None
+        if change is None
+        else {
+            "at": change.at_seconds,
+            "before": _dump_limits(change.before),
+            "after": _dump_limits(change.after),
+            "observed": {key: round(value, 4) for key, value in change.observed_before.items()},
+            "rollback": change.rollback,
+        },
+    }
+
+
+def _load_batching(stored: object, now_seconds: float) -> BatchingMemory:
+    if not isinstance(stored, Mapping):
+        return BatchingMemory()
+    last = _number(stored.get("lastChange"))
+    refused = _load_limits(stored.get("refused"))
+    until = _number(stored.get("refusedUntil"))
+    return BatchingMemory(
+        last_change_seconds=None if last is None else min(last, now_seconds),
+        refused=refused if until is not None else None,
+        refused_until_seconds=until if refused is not None else None,
+        verifying=_load_change(stored.get("verifying"), now_seconds),
+    )
+
+
+def _load_change(stored: object, now_seconds: float) -> BatchChange | None:
+    if not isinstance(stored, Mapping):
+        return None
+    at = _number(stored.get("at"))
+    before, after = _load_limits(stored.get("before")), _load_limits(stored.get("after"))
+    if at is None or at > now_seconds or before is None or after is None:
+        return None
+    observed = stored.get("observed")
+    values = observed.items() if isinstance(observed, Mapping) else ()
+    return BatchChange(
+        at_seconds=at,
+        before=before,
+        after=after,
+        observed_before={
+            str(key): number for key, value in values if (number := _number(value)) is not None
+        },
+        rollback=stored.get("rollback") is True,
+    )
+
+
+def _dump_limits(limits: BatchLimits) -> list[int]:
+    return [limits.max_num_seqs, limits.max_num_batched_tokens]
+
+
+def _load_limits(stored: object) -> BatchLimits | None:
+    if not isinstance(stored, list) or len(stored) != 2:
+        return None
+    sequences, budget = _count(stored[0]), _count(stored[1])
+    if not sequences or not budget:
+        return None
+    return BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+
+
+def _number(value: object) -> float | None:
+    """A finite number of 0 or more; None for anything else, booleans among it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < LARGEST_NUMBER else None
+
+
+def _count(value: object) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number == int(number) else None

@@ -1,0 +1,264 @@
+"""The count that demand asks for, before any guard: by the model, or by measured saturation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from servingslo.models.latency import Objective
+from servingslo.policy.decision import ConstraintNeed, StepValue
+from servingslo.policy.demand import Demand, step_down_load
+from servingslo.policy.frame import Frame
+from servingslo.policy.guards import Proposal, StepDownBlock
+from servingslo.policy.mix import Mix
+from servingslo.policy.saturation import saturation_need
+from servingslo.policy.sizing import (
+    Candidates,
+    SizingCase,
+    least_safe_count,
+    need_hints,
+    size,
+)
+from servingslo.reasons import BOUND_REASON, Constraint, Reason
+
+# Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
+# queueing law grow faster than load.
+# Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", replicas at ρ* = 0.7.
+KNEE_UTILIZATION = 0.7
+# The search ends at twice the greatest allowed count, so that a need beyond it is still named.
+SEARCH_FACTOR = 2
+LEAST_SEARCH = 64
+# The first requests to finish are the short ones: lengths, and with them everything, are too low
+# until the long ones are through. Several residences of a mean request, within bounds.
+WARM_UP_RESIDENCES = 3.0
+LEAST_WARM_UP_SECONDS = 120.0
+LONGEST_WARM_UP_SECONDS = 600.0
+# Without a model only idleness is evidence enough for fewer replicas, and only when it lasts.
+IDLE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The count that demand asks for, and what stands behind it.
+
+    safe_replicas: the least count that also holds until a replica could be had again.
+    candidates: predictions at the demand planned for, None without a model. hints: where the next
+    search begins. idle: nothing arrives and nothing is served.
+    """
+
+    proposal: Proposal
+    safe_replicas: int
+    binding: Constraint | None = None
+    needs: tuple[ConstraintNeed, ...] = ()
+    infeasible: tuple[Objective, ...] = ()
+    candidates: Candidates | None = None
+    hints: Mapping[str, int] = field(default_factory=dict)
+    idle: bool = False
+
+
+def wished_count(frame: Frame) -> Wish:
+    """The count that demand asks for at this tick."""
+    demand = frame.demand
+    if demand is None:
+        # Requests that are only beginning to be counted say nothing about too few or too many.
+        proposal = Proposal(replicas=frame.current, limited_by=Reason.WARMING_UP).noted(
+            "demand", frame.current, Reason.WARMING_UP
+        )
+        return Wish(proposal=proposal, safe_replicas=frame.current)
+    if frame.mix is not None:
+        return _by_model(frame, frame.mix, demand)
+    if demand.idle:
+        return _idle_without_model(frame)
+    return _by_saturation(frame)
+
+
+def step_down_blocks(frame: Frame) -> tuple[StepDownBlock, ...]:
+    """What forbids fewer replicas than now, whatever the demand."""
+    blocks = []
+    if (block := frame.signals.step_down_block) is not None:
+        blocks.append(block)
+    if frame.observation.rollout_in_progress:
+        blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
+    if (block := _warming_up(frame)) is not None:
+        blocks.append(block)
+    if (block := _model_block(frame)) is not None:
+        blocks.append(block)
+    return tuple(blocks)
+
+
+def sizing_case(frame: Frame, mix: Mix) -> SizingCase:
+    """What counts are judged by at this tick: less of it while the model is not trusted."""
+    targets = frame.targets
+    ceiling = targets.utilization_target_ratio
+    widest = SEARCH_FACTOR * max(frame.bounds.maximum, frame.current)
+    bounded = targets.replicas.maximum is not None
+    return SizingCase(
+        model=mix.model(),
+        routing=frame.estimate.routing,
+        objectives=targets.objectives if frame.trusted else (),
+        utilization_target_ratio=ceiling if frame.trusted else min(ceiling, KNEE_UTILIZATION),
+        kv_cache_target_ratio=targets.kv_cache_target_ratio,
+        largest_count=widest if bounded else max(SEARCH_FACTOR * frame.current, LEAST_SEARCH),
+        engines_per_replica=frame.estimate.engines_per_pod,
+        calibration=frame.estimate.calibration,
+    )
+
+
+def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
+    """The least count that satisfies every constraint, with spare ones for failures."""
+    case = sizing_case(frame, mix)
+    candidates = Candidates(case, demand.up)
+    sizing = size(candidates, frame.state.hints)
+    binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
+    inputs: dict[str, StepValue] = {
+        "rate_per_second": demand.up.rate_per_second,
+        "backlog_requests": demand.backlog_at_lead_requests,
+        "lead_seconds": demand.lead_seconds,
+        "utilization_target_ratio": case.utilization_target_ratio,
+    }
+    if not frame.trusted:
+        measured = saturation_need(frame.estimate, frame.targets, frame.serving)
+        needs = (
+            *needs,
+            ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas),
+        )
+        inputs |= {"saturation_ratio": measured.ratio, "saturation_signal": measured.signal}
+        if measured.ratio > 1.0 and measured.replicas > wanted:
+            binding, wanted = Constraint.SATURATION, measured.replicas
+    proposal = Proposal(replicas=frame.current).wished(
+        "sizing", wanted, BOUND_REASON[binding], **inputs
+    )
+    for objective, need in zip(
+        sizing.infeasible,
+        (need for need in needs if need.least_feasible is not None),
+        strict=True,
+    ):
+        proposal = proposal.noted(
+            "sizing",
+            wanted,
+            Reason.INFEASIBLE_OBJECTIVE,
+            metric=objective.metric.value,
+            percentile=objective.percentile,
+            threshold_seconds=objective.threshold_seconds,
+            least_feasible_seconds=need.least_feasible,
+        )
+    proposal, spare = _with_spare(frame, proposal)
+    return Wish(
+        proposal=proposal,
+        safe_replicas=_safe(frame, case, demand, sizing.infeasible, proposal.replicas, spare),
+        binding=binding,
+        needs=needs,
+        infeasible=sizing.infeasible,
+        candidates=candidates,
+        hints=need_hints(sizing.needs, case.objectives),
+        idle=demand.idle,
+    )
+
+
+def _safe(
+    frame: Frame,
+    case: SizingCase,
+    demand: Demand,
+    infeasible: tuple[Objective, ...],
+    wanted: int,
+    spare: int,
+) -> int:
+    """The least count that holds until a replica could be had again; one less without trust."""
+    if wanted >= frame.current:
+        return frame.current
+    least = least_safe_count(
+        Candidates(case, step_down_load(frame.estimate, demand)),
+        infeasible,
+        lowest=wanted,
+        current=frame.current,
+        spare=spare,
+    )
+    return least if frame.trusted else max(least, frame.current - 1)
+
+
+def _with_spare(frame: Frame, proposal: Proposal) -> tuple[Proposal, int]:
+    """The count with what may fail and what does not serve on top, and how many that is."""
+    failures = frame.targets.replicas.tolerated_failures
+    if failures:
+        proposal = proposal.wished(
+            "redundancy",
+            proposal.replicas + failures,
+            Reason.TOLERATED_FAILURES,
+            tolerated_failures=failures,
+        )
+    if frame.excluded:
+        proposal = proposal.wished(
+            "redundancy",
+            proposal.replicas + frame.excluded,
+            Reason.UNRELIABLE_PODS,
+            excluded_pods=frame.excluded,
+        )
+    return proposal, failures + frame.excluded
+
+
+def _by_saturation(frame: Frame) -> Wish:
+    """What the measured signals ask for, and never fewer than now."""
+    measured = saturation_need(frame.estimate, frame.targets, frame.serving)
+    need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
+    wanted = max(measured.replicas, frame.current) if measured.ratio > 1.0 else frame.current
+    proposal = Proposal(replicas=frame.current).wished(
+        "sizing",
+        wanted,
+        Reason.SATURATION_BOUND if wanted > frame.current else frame.estimate.law.reason,
+        saturation_ratio=measured.ratio,
+        saturation_signal=measured.signal,
+    )
+    return Wish(
+        proposal=proposal,
+        safe_replicas=frame.current,
+        binding=Constraint.SATURATION,
+        needs=(need,),
+    )
+
+
+def _idle_without_model(frame: Frame) -> Wish:
+    """The minimum, once nothing has happened for long enough."""
+    least = frame.bounds.minimum + frame.targets.replicas.tolerated_failures
+    since = frame.state.idle_since_seconds
+    idle_seconds = 0.0 if since is None else frame.now_seconds - since
+    proposal = Proposal(replicas=frame.current).wished(
+        "sizing", least, Reason.IDLE, idle_seconds=idle_seconds
+    )
+    return Wish(
+        proposal=proposal,
+        safe_replicas=least if idle_seconds >= IDLE_SECONDS else frame.current,
+        binding=Constraint.MIN_REPLICAS,
+        idle=True,
+    )
+
+
+def _warming_up(frame: Frame) -> StepDownBlock | None:
+    """While the workload has been seen for less than a few residences of its requests."""
+    since = frame.state.sighted_seconds
+    seen = 0.0 if since is None else frame.now_seconds - since
+    rate, running = frame.estimate.arrival_rate_per_second, frame.estimate.running_requests
+    residence = running / rate if rate and running is not None else 0.0
+    needed = min(
+        max(WARM_UP_RESIDENCES * residence, LEAST_WARM_UP_SECONDS), LONGEST_WARM_UP_SECONDS
+    )
+    if seen >= needed:
+        return None
+    return StepDownBlock(
+        reason=Reason.WARMING_UP, inputs={"seen_seconds": seen, "needed_seconds": needed}
+    )
+
+
+def _model_block(frame: Frame) -> StepDownBlock | None:
+    """A law that does not predict may shrink a fleet only while it is seen to do well."""
+    if frame.mix is None or frame.trusted or (frame.demand is not None and frame.demand.idle):
+        return None
+    for objective in frame.targets.objectives:
+        observed = frame.estimate.observed.get(objective.metric.value)
+        share = None if observed is None else observed.share_within(objective.threshold_seconds)
+        if share is None or share[0] < objective.percentile / 100.0:
+            return StepDownBlock(
+                reason=frame.estimate.law.reason,
+                inputs={
+                    "metric": objective.metric.value,
+                    "share_ratio": None if share is None else share[0],
+                },
+            )
+    return None

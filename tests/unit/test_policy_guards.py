@@ -1,0 +1,230 @@
+"""Guards: each promise of what may not happen to a replica count, whatever the models say."""
+
+import pytest
+
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy import guards
+from servingslo.policy.behavior import Behavior, BehaviorState
+from servingslo.policy.guards import Bounds, Proposal, StepDownBlock
+from servingslo.policy.inputs import (
+    FallbackBehavior,
+    FallbackTargets,
+    Limits,
+    Mode,
+    Observation,
+    ReplicaTargets,
+    ScaleTarget,
+    SignalProblem,
+    Targets,
+)
+from servingslo.reasons import Reason
+
+BOUNDS = Bounds(minimum=1, maximum=8, maximum_reason=Reason.MAX_REPLICAS_REACHED)
+TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
+OBJECTIVES = (Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.5),)
+
+
+def observation(**changes):
+    values = {"time_seconds": 0.0, "namespace": "inference", "name": "llama", "desired_replicas": 3}
+    return Observation(**(values | changes))
+
+
+def blind(**changes):
+    values = {
+        "current": 3,
+        "bounds": BOUNDS,
+        "fallback": FallbackTargets(),
+        "problem": SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="timeout"),
+        "blind_for_seconds": 600.0,
+        "max_step": None,
+    }
+    return guards.hold_blind(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        pytest.param(Reason.TARGET_NOT_FOUND, id="missing"),
+        pytest.param(Reason.TARGET_NOT_SCALABLE, id="no-scale-subresource"),
+        pytest.param(Reason.PERMISSION_DENIED, id="forbidden"),
+        pytest.param(Reason.SCALER_CONFLICT, id="hpa"),
+        pytest.param(Reason.TARGET_CONFLICT, id="second-servingslo"),
+    ],
+)
+def test_hands_stay_off_when_the_count_is_not_ours(reason):
+    """Every problem of ownership is found wherever it stands among the problems."""
+    problems = (
+        SignalProblem(reason=Reason.METRICS_STALE),
+        SignalProblem(reason=reason, detail="who"),
+    )
+    assert guards.ownership_problem(observation(problems=problems)) == problems[1]
+
+
+def test_a_target_scaled_to_zero_by_hand_is_not_ours():
+    """Nobody but a user sets 0, since the least allowed minimum is 1."""
+    problem = guards.ownership_problem(observation(desired_replicas=0))
+    assert problem is not None
+    assert problem.reason is Reason.SCALED_TO_ZERO_BY_USER
+
+
+def test_an_unknown_count_is_not_ours():
+    """Without the count there is nothing to compare a write with."""
+    problem = guards.ownership_problem(observation(desired_replicas=None))
+    assert problem is not None
+    assert problem.reason is Reason.TARGET_NOT_READABLE
+
+
+def test_an_ordinary_observation_is_ours():
+    """No problem, no veto."""
+    assert guards.ownership_problem(observation()) is None
+    assert guards.blindness_problem(observation()) is None
+
+
+def test_blindness_holds_the_count_and_says_why():
+    """An outage of metrics changes nothing by default."""
+    held = blind()
+    assert held.replicas == 3
+    assert held.limited_by is Reason.PROMETHEUS_UNAVAILABLE
+    assert held.steps[0].reason is Reason.PROMETHEUS_UNAVAILABLE
+    assert held.steps[0].inputs["detail"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("current", "floor", "away_seconds", "expected"),
+    [
+        pytest.param(3, 5, 121.0, 5, id="raises-to-the-floor"),
+        pytest.param(3, 5, 119.0, 3, id="waits-for-stale-after"),
+        pytest.param(6, 5, 600.0, 6, id="never-fewer-than-now"),
+        pytest.param(3, 20, 600.0, 8, id="within-the-maximum"),
+        pytest.param(3, 5, None, 5, id="never-had-metrics"),
+    ],
+)
+def test_the_floor_applies_when_metrics_stay_away(current, floor, away_seconds, expected):
+    """Fallback Floor: at least that many after a while, never fewer than now."""
+    fallback = FallbackTargets(behavior=FallbackBehavior.FLOOR, replicas=floor)
+    held = blind(current=current, fallback=fallback, blind_for_seconds=away_seconds)
+    assert held.replicas == expected
+
+
+def test_an_outage_never_drops_below_the_minimum():
+    """The stated minimum needs no metrics."""
+    bounds = Bounds(minimum=4, maximum=8, maximum_reason=Reason.MAX_REPLICAS_REACHED)
+    held = blind(bounds=bounds)
+    assert held.replicas == 4
+    assert held.limited_by is Reason.MIN_REPLICAS_REACHED
+
+
+def test_an_outage_never_takes_capacity_away_above_the_maximum():
+    """A count above the maximum waits for sight before it comes down."""
+    assert blind(current=12).replicas == 12
+
+
+def test_the_administrators_maximum_wins_and_is_named():
+    """The tighter of both maxima holds, and says whose it is."""
+    targets = Targets(
+        target=TARGET, objectives=OBJECTIVES, replicas=ReplicaTargets(minimum=6, maximum=20)
+    )
+    assert guards.bounds_of(targets, Limits(max_replicas=4)) == Bounds(
+        minimum=4, maximum=4, maximum_reason=Reason.ADMINISTRATOR_LIMIT
+    )
+    assert guards.bounds_of(targets, Limits()) == Bounds(
+        minimum=6, maximum=20, maximum_reason=Reason.MAX_REPLICAS_REACHED
+    )
+
+
+def test_every_reason_against_a_step_down_is_told():
+    """Several blocks give several steps, and the count stays."""
+    blocks = (
+        StepDownBlock(reason=Reason.WARMING_UP, inputs={"seen_seconds": 15.0}),
+        StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}),
+    )
+    blocked = guards.block_step_down(Proposal(replicas=2), current=3, blocks=blocks)
+    assert blocked.replicas == 3
+    assert {step.reason for step in blocked.steps} == {
+        Reason.WARMING_UP,
+        Reason.ROLLOUT_IN_PROGRESS,
+    }
+
+
+def test_a_step_up_passes_everything_that_forbids_a_step_down():
+    """Going up is never blocked by what speaks against going down."""
+    proposal = Proposal(replicas=5)
+    block = StepDownBlock(reason=Reason.WARMING_UP, inputs={})
+    assert guards.block_step_down(proposal, current=3, blocks=(block,)) == proposal
+    assert guards.check_step_down(proposal, current=3, safe_replicas=3) == proposal
+
+
+@pytest.mark.parametrize(
+    ("wanted", "safe", "expected"),
+    [
+        pytest.param(2, 5, 5, id="unsafe"),
+        pytest.param(2, 9, 5, id="never-up-by-this-check"),
+        pytest.param(2, 3, 3, id="as-far-as-safe"),
+        pytest.param(2, 1, 2, id="safe"),
+    ],
+)
+def test_a_step_down_goes_only_as_far_as_it_is_safe(wanted, safe, expected):
+    """The N−1 check, for steps of any size."""
+    checked = guards.check_step_down(Proposal(replicas=wanted), current=5, safe_replicas=safe)
+    assert checked.replicas == expected
+    assert (checked.limited_by is Reason.STEP_DOWN_UNSAFE) == (expected != wanted)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected", "reason"),
+    [
+        pytest.param(12, 8, Reason.MAX_REPLICAS_REACHED, id="above"),
+        pytest.param(0, 1, Reason.MIN_REPLICAS_REACHED, id="below"),
+        pytest.param(4, 4, None, id="inside"),
+    ],
+)
+def test_counts_stay_inside_their_bounds(replicas, expected, reason):
+    """Minimum and maximum, each with its reason."""
+    clamped = guards.clamp(Proposal(replicas=replicas), BOUNDS)
+    assert (clamped.replicas, clamped.limited_by) == (expected, reason)
+
+
+def test_a_step_is_no_larger_than_the_administrator_allows():
+    """Up and down alike."""
+    up = guards.limit_step(Proposal(replicas=8), current=2, max_step=3)
+    down = guards.limit_step(Proposal(replicas=1), current=8, max_step=3)
+    assert (up.replicas, down.replicas) == (5, 5)
+    assert up.limited_by is down.limited_by is Reason.ADMINISTRATOR_LIMIT
+
+
+def test_a_step_down_waits_for_the_stabilization_window():
+    """A recommendation one window old decides, as in the HorizontalPodAutoscaler."""
+    state = BehaviorState(recommendations=((0.0, 5),))
+    early, state = guards.apply_behavior(
+        Proposal(replicas=3),
+        state,
+        behavior=Behavior(),
+        current=5,
+        bounds=BOUNDS,
+        now_seconds=30.0,
+    )
+    late, _ = guards.apply_behavior(
+        Proposal(replicas=3),
+        state,
+        behavior=Behavior(),
+        current=5,
+        bounds=BOUNDS,
+        now_seconds=90.0,
+    )
+    assert (early.replicas, early.limited_by) == (5, Reason.STABILIZED)
+    assert (late.replicas, late.limited_by) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits", "expected"),
+    [
+        pytest.param(Mode.AUTO, Limits(), None, id="auto"),
+        pytest.param(Mode.RECOMMEND, Limits(), Reason.RECOMMEND_ONLY, id="recommend"),
+        pytest.param(Mode.PAUSED, Limits(), Reason.PAUSED, id="paused"),
+        pytest.param(Mode.AUTO, Limits(recommend_only=True), Reason.KILL_SWITCH, id="kill-switch"),
+    ],
+)
+def test_the_mode_and_the_kill_switch_limit_acting(mode, limits, expected):
+    """Only mode Auto without the kill switch writes."""
+    targets = Targets(target=TARGET, objectives=OBJECTIVES, mode=mode)
+    assert guards.acting_limit(targets, limits) is expected
