@@ -1,5 +1,8 @@
 {{- define "servingslo.name" -}}
-{{- if contains "servingslo-operator" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-servingslo-operator" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- /* Release "servingslo" gives servingslo-operator, not servingslo-servingslo-operator. */ -}}
+{{- if hasPrefix .Release.Name "servingslo-operator" }}servingslo-operator
+{{- else if contains "servingslo-operator" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-servingslo-operator" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
 {{- end }}
 {{- define "servingslo.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (include "servingslo.name" .) }}

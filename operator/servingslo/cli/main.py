@@ -7,6 +7,8 @@ import typer
 from rich.console import Console
 
 from servingslo import __version__
+from servingslo.cli.demo.command import demo
+from servingslo.cli.schema import schema
 from servingslo.errors import InvalidInputError, ServingSLOError
 
 BAD_INPUT_EXIT_CODE = 2
@@ -37,6 +39,10 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+app.command()(demo)
+app.command()(schema)
 
 
 @app.command()

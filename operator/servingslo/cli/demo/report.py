@@ -28,7 +28,6 @@ class Truth:
     share_in_slo_ratio: float
     minute_shares: tuple[float | None, ...]
     minute_target_ratio: float
-    objective_shares: tuple[tuple[str, float], ...]
 
     def longest_missed_minutes(self) -> int:
         """Longest run of consecutive minutes whose share lies below the target."""
@@ -61,7 +60,6 @@ def summary(timeline: Timeline, truth: Truth, use: ProcessUse | None) -> str:
         ("requests", f"{truth.request_count}"),
         ("share in SLO", f"{truth.share_in_slo_ratio:.2%} of requests met every objective"),
     ]
-    rows += [(f"  {name}", f"{share:.2%}") for name, share in truth.objective_shares]
     rows += [
         ("missed minutes", minutes),
         ("replica-hours", f"{timeline.replica_seconds() / SECONDS_PER_HOUR:.3f}"),

@@ -1,0 +1,170 @@
+"""`servingslo demo`: start the whole system, replay a trace with a surge, watch, sum up."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from servingslo.cli.demo import report, view
+from servingslo.cli.demo.system import (
+    CHART,
+    TICK_SECONDS,
+    TRACE,
+    DemoSystem,
+    Teller,
+    demo_system,
+)
+from servingslo.cli.demo.timeline import DemoSample, Timeline
+from servingslo.errors import InvalidInputError
+from servingslo.units import SECONDS_PER_MINUTE
+
+# The trace alone needs three replicas of the small card at rest; the surge, more than twice that.
+RATE_SCALE = 1.2
+SURGE_FACTOR = 2.5
+SURGE_START_RATIO = 0.25
+SURGE_END_RATIO = 0.5
+# Before the operator's first decision, so that it has something to learn from.
+LOOK_SECONDS = 1.0
+FIRST_DECISION_WORD = "decided "
+# Share of a minute's requests that must meet all objectives for the minute to count as kept.
+MINUTE_TARGET_RATIO = 0.95
+
+
+def demo(
+    minutes: Annotated[
+        float, typer.Option(min=1.0, max=600.0, help="How long traffic flows.")
+    ] = 6.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="A trace to replay instead of the Azure one."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where summary and picture go.")] = Path("out"),
+    root: Annotated[Path, typer.Option(help="A checkout, for the chart and the example.")] = Path(),
+) -> None:
+    """Run the whole system on this machine: real control plane and Prometheus, simulated GPUs.
+
+    Example: servingslo demo --minutes 10 --trace my-trace.csv
+    """
+    if not (root / CHART / "Chart.yaml").exists():
+        raise InvalidInputError("--root", str(root), "a checkout of the project; none is there")
+    source = trace or root / TRACE
+    console = Console()
+    with _ending_on_termination(), demo_system(root, tell=Teller()) as system:
+        timeline = _timeline(system, minutes * SECONDS_PER_MINUTE)
+        system.begin_traffic(_plan(source.resolve(), timeline, minutes * SECONDS_PER_MINUTE))
+        began = time.monotonic()
+        _watch(console, system, timeline, minutes * SECONDS_PER_MINUTE)
+        truth = system.truth(MINUTE_TARGET_RATIO)
+        use = system.operator_use(time.monotonic() - began)
+        text = report.summary(timeline, truth, use)
+        written = report.write(out, timeline, text)
+    console.print(text, markup=False, highlight=False)
+    for path in written:
+        console.print(f"wrote {path}", markup=False, highlight=False)
+
+
+def _timeline(system: DemoSystem, total_seconds: float) -> Timeline:
+    return Timeline(
+        objectives=system.objectives(),
+        surge_start_seconds=SURGE_START_RATIO * total_seconds,
+        surge_end_seconds=SURGE_END_RATIO * total_seconds,
+        tick_seconds=TICK_SECONDS,
+    )
+
+
+def _plan(trace: Path, timeline: Timeline, total_seconds: float) -> Mapping[str, Any]:
+    return {
+        "trace": str(trace),
+        "scale": RATE_SCALE,
+        "duration_seconds": total_seconds,
+        "surges": [
+            {
+                "factor": SURGE_FACTOR,
+                "start_seconds": timeline.surge_start_seconds,
+                "end_seconds": timeline.surge_end_seconds,
+            }
+        ],
+    }
+
+
+def _watch(console: Console, system: DemoSystem, timeline: Timeline, total_seconds: float) -> None:
+    began = time.monotonic()
+    log = system.rig.work_dir / "logs" / "operator.log"
+    offset = 0
+    live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
+    with live or contextlib.nullcontext():
+        while (elapsed := time.monotonic() - began) < total_seconds:
+            lines, offset = _new_decisions(log, offset)
+            timeline.decisions += [(elapsed, line) for line in lines]
+            timeline.samples.append(_look(system, elapsed))
+            if live is not None:
+                live.update(view.render(timeline, total_seconds=total_seconds))
+            else:
+                for line in lines:
+                    console.print(f"{elapsed:6.1f}s {line}", markup=False, highlight=False)
+            time.sleep(LOOK_SECONDS)
+
+
+def _new_decisions(log: Path, offset: int) -> tuple[list[str], int]:
+    """Decision lines that the operator logged since an offset, and the new offset."""
+    with log.open("rb") as file:
+        file.seek(offset)
+        data = file.read()
+    complete = data[: data.rfind(b"\n") + 1]
+    lines = complete.decode(errors="replace").splitlines()
+    found = [
+        line[line.index(FIRST_DECISION_WORD) :] for line in lines if FIRST_DECISION_WORD in line
+    ]
+    return found, offset + len(complete)
+
+
+def _look(system: DemoSystem, elapsed_seconds: float) -> DemoSample:
+    traffic, status = system.traffic(), system.status()
+    desired, ready = system.replicas()
+    engines = traffic["engines"]
+    recent = traffic["recent"]
+    usages = [e["kv_usage_ratio"] for e in engines if e["kv_usage_ratio"] is not None]
+    ttft = _ttft_outlook(status)
+    return DemoSample(
+        elapsed_seconds=elapsed_seconds,
+        arrival_rate_per_second=recent["arrival_rate_per_second"],
+        running_requests=sum(e["running"] for e in engines),
+        waiting_requests=sum(e["waiting"] for e in engines) + traffic["waiting_at_gateway"],
+        kv_usage_ratio=sum(usages) / len(usages) if usages else None,
+        ttft_p99_seconds=(recent["ttft_seconds"] or {}).get("p99"),
+        observed_ttft_seconds=ttft.get("observedSeconds"),
+        predicted_ttft_seconds=ttft.get("predictedSeconds"),
+        desired_replicas=desired,
+        ready_replicas=ready,
+        binding=status.get("bindingConstraint"),
+    )
+
+
+def _ttft_outlook(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    outlooks: list[Mapping[str, Any]] = status.get("observed", {}).get("objectives", [])
+    return next((o for o in outlooks if o["metric"] == "ttft"), {})
+
+
+@contextlib.contextmanager
+def _ending_on_termination() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: through every context manager."""
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
