@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from servingslo.api.crd import CRD_FILES, custom_resource_definition, render_crd, write_crd
+from servingslo.api.crd import (
+    CRD_FILES,
+    REFERENCE_FILE,
+    custom_resource_definition,
+    render_crd,
+    write_crd,
+)
+from servingslo.api.reference import render_reference
 
 ROOT = Path(__file__).parents[2]
 # Keywords that the API server refuses or ignores in a structural schema of apiextensions.k8s.io/v1.
@@ -42,17 +49,32 @@ NODES = [
 ]
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.parts[0]) for path in CRD_FILES])
-def test_committed_files_equal_the_generated_crd(path: Path) -> None:
-    """Neither crds/ nor the chart's copy is older than the models."""
-    assert (ROOT / path).read_text(encoding="utf-8") == render_crd(), "run `make crd`"
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.parts[0]) for path in (*CRD_FILES, REFERENCE_FILE)]
+)
+def test_committed_files_equal_the_generated_ones(path: Path, tmp_path: Path) -> None:
+    """Neither crds/ nor the chart's copy nor the reference is older than the models."""
+    write_crd(tmp_path)
+    generated = (tmp_path / path).read_text(encoding="utf-8")
+    assert (ROOT / path).read_text(encoding="utf-8") == generated, "run `make crd`"
 
 
-def test_generation_writes_both_files(tmp_path: Path) -> None:
-    """`make crd` needs nothing but the checkout's root."""
-    written = write_crd(tmp_path)
-    assert [path.relative_to(tmp_path) for path in written] == list(CRD_FILES)
-    assert {path.read_text(encoding="utf-8") for path in written} == {render_crd()}
+def test_the_charts_copy_equals_the_crd(tmp_path: Path) -> None:
+    """Both copies are the CRD, byte by byte."""
+    write_crd(tmp_path)
+    assert {(tmp_path / path).read_text(encoding="utf-8") for path in CRD_FILES} == {render_crd()}
+
+
+def test_the_reference_names_every_field() -> None:
+    """The page of the documentation leaves no field of spec or status out."""
+    schema = version()["schema"]["openAPIV3Schema"]
+    page = render_reference(schema)
+    for path, node in nodes(schema):
+        if path.startswith((".spec.", ".status.")) and not path.endswith("[]"):
+            field = path.removeprefix(".spec.").removeprefix(".status.")
+            suffix = "[]" if node["type"] == "array" else ""
+            assert f"| `{field}{suffix}` |" in page
+            assert node["description"] in page
 
 
 def test_yaml_reads_back_as_generated() -> None:
@@ -67,8 +89,8 @@ def test_every_node_is_structural_and_described(path: str, schema: dict) -> None
     """`kubectl explain` has a sentence for every field, and the API server takes every node."""
     assert not NOT_STRUCTURAL & set(schema)
     assert schema["type"] in {"object", "array", "string", "integer", "number", "boolean"}
-    if path.endswith("[]") and schema["type"] != "object":
-        return  # items of a list of plain values: the list itself is described
+    if path == ".metadata" or (path.endswith("[]") and schema["type"] != "object"):
+        return  # the API server describes metadata; the list describes its plain items
     assert len(schema["description"]) > 5
     assert schema["description"][-1] == "."
 

@@ -38,10 +38,24 @@ def not_allowed(
 
 
 def cel_rule(
-    rule: str, message: str, *, field_path: str | None = None, reason: str = "FieldValueInvalid"
+    rule: str,
+    *,
+    allowed: str,
+    got: str,
+    values: tuple[str, ...] = (),
+    field_path: str | None = None,
+    reason: str = "FieldValueInvalid",
 ) -> dict[str, Any]:
-    """One CEL rule of the schema. message: a CEL expression of the message, value included."""
+    """One CEL rule of the schema, with its message.
+
+    allowed, got: words of the message, with %s for each of values, which are CEL expressions.
+    Formatting has a fixed cost; joining the strings of numbers would exceed the API server's
+    budget, because it does not know how long they are.
+    """
     extra = {} if field_path is None else {"fieldPath": field_path}
+    message = f"'allowed: {allowed}; got {got}'"
+    if values:
+        message += f".format([{', '.join(values)}])"
     return {"rule": rule, "messageExpression": message, "reason": reason, **extra}
 
 
@@ -80,7 +94,7 @@ class Between:
         bounds = [f"self >= {literal(float(self.low))}"]
         if self.high is not None:
             bounds.append(f"self <= {literal(float(self.high))}")
-        rule = cel_rule(" && ".join(bounds), f"'allowed: {self.allowed}; got ' + string(self)")
+        rule = cel_rule(" && ".join(bounds), allowed=self.allowed, got="%s", values=("self",))
         return {**schema, RULES: [rule]}
 
 
@@ -127,7 +141,7 @@ class DurationBetween:
         return {
             **handler(core),
             "maxLength": DURATION_MAX_LENGTH,
-            RULES: [cel_rule(rule, f"'allowed: {self.allowed}; got ' + self")],
+            RULES: [cel_rule(rule, allowed=self.allowed, got="%s", values=("self",))],
         }
 
 
@@ -172,7 +186,7 @@ class QuantityFrom:
         return {
             **handler(core),
             "maxLength": QUANTITY_MAX_LENGTH,
-            RULES: [cel_rule(rule, f"'allowed: {self.allowed}; got ' + self")],
+            RULES: [cel_rule(rule, allowed=self.allowed, got="%s", values=("self",))],
         }
 
 
@@ -205,7 +219,10 @@ class Matching:
             "maxLength": self.max_length,
             RULES: [
                 cel_rule(
-                    f"self.matches(r'{self.pattern}')", f"'allowed: {self.words}; got ' + self"
+                    f"self.matches(r'{self.pattern}')",
+                    allowed=self.words,
+                    got="%s",
+                    values=("self",),
                 )
             ],
         }

@@ -1,6 +1,7 @@
 """The CustomResourceDefinition, generated from the pydantic models.
 
-`python -m servingslo.api.crd` writes it to `crds/` and into the Helm chart of this checkout.
+`python -m servingslo.api.crd` writes it to `crds/` and into the Helm chart of this checkout, and
+the field reference beside the documentation.
 The API server takes structural schemas only, so `$ref`, `anyOf` with null, `const`, titles and
 `additionalProperties: false` are flattened away. Unknown fields are refused by strict field
 validation and pruned otherwise.
@@ -14,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from servingslo.api.reference import render_reference
 from servingslo.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION, ServingSLOSpec, ServingSLOStatus
 
 HEADER = "# Generated from operator/servingslo/api by `make crd`; do not edit.\n"
@@ -32,6 +34,7 @@ CRD_FILES = (
     # Helm reads only what lies inside the chart.
     Path("charts") / "servingslo-operator" / "files" / f"{GROUP}_{PLURAL}.yaml",
 )
+REFERENCE_FILE = Path("docs") / "reference" / "servingslo.md"
 # Keywords that say the same in both worlds.
 KEPT = frozenset(
     {
@@ -103,12 +106,13 @@ def render_crd() -> str:
 
 
 def write_crd(root: Path) -> tuple[Path, ...]:
-    """The files of a checkout that hold the CRD, written anew: `crds/` and the chart's copy."""
-    paths = tuple(root / path for path in CRD_FILES)
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render_crd(), encoding="utf-8")
-    return paths
+    """The generated files of a checkout, written anew: both copies of the CRD, the reference."""
+    texts = dict.fromkeys(CRD_FILES, render_crd())
+    texts[REFERENCE_FILE] = render_reference(_resource_schema())
+    for path, text in texts.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+    return tuple(root / path for path in texts)
 
 
 class _PlainDumper(yaml.SafeDumper):
@@ -130,7 +134,8 @@ def _resource_schema() -> dict[str, Any]:
         "required": ["spec"],
         "properties": {
             **{name: {"type": "string", "description": text} for name, text in described.items()},
-            "metadata": {"type": "object", "description": "Standard object metadata."},
+            # The API server adds its own description and refuses another one.
+            "metadata": {"type": "object"},
             "spec": structural_schema(ServingSLOSpec),
             "status": structural_schema(ServingSLOStatus),
         },
@@ -148,9 +153,8 @@ def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
     if "const" in schema:
         flat["enum"] = [schema["const"]]
     if schema.get("default") is not None:
-        # An empty object: its own fields have their defaults, written once.
-        default = schema["default"]
-        flat["default"] = {} if isinstance(default, Mapping) else default
+        # In full: the API server checks a default by the rules without filling it in first.
+        flat["default"] = _without_null(schema["default"])
     if "items" in schema:
         flat["items"] = _flatten(schema["items"], definitions)
     if "properties" in schema:
@@ -160,6 +164,12 @@ def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
     if schema.get("required"):
         flat["required"] = list(schema["required"])
     return flat
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_null(part) for key, part in value.items() if part is not None}
+    return value
 
 
 def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

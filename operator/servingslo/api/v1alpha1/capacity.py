@@ -30,13 +30,16 @@ class Replicas(ApiModel):
     model_config = with_rules(
         cel_rule(
             "!has(self.max) || self.min <= self.max",
-            "'allowed: at most max, ' + string(self.max) + '; got ' + string(self.min)",
+            allowed="at most max, %s",
+            got="%s",
+            values=("self.max", "self.min"),
             field_path=".min",
         ),
         cel_rule(
             "!has(self.max) || self.toleratedFailures < self.max",
-            "'allowed: fewer than max, ' + string(self.max) + '; got '"
-            " + string(self.toleratedFailures)",
+            allowed="fewer than max, %s",
+            got="%s",
+            values=("self.max", "self.toleratedFailures"),
             field_path=".toleratedFailures",
         ),
     )
@@ -85,8 +88,9 @@ class KVCacheModel(ApiModel):
             " quantity(self.weights).asApproximateFloat()"
             " + quantity(self.workspace).asApproximateFloat()"
             " < quantity(self.gpuMemory).asApproximateFloat() * double(self.gpus)",
-            "'allowed: weights + workspace less than gpuMemory x gpus, ' + self.gpuMemory + ' x '"
-            " + string(self.gpus) + '; got ' + self.weights + ' + ' + self.workspace",
+            allowed="weights + workspace less than gpuMemory x gpus, %s x %s",
+            got="%s + %s",
+            values=("self.gpuMemory", "self.gpus", "self.weights", "self.workspace"),
             field_path=".weights",
         )
     )

@@ -39,13 +39,21 @@ API_VERSION_NAME = Matching(
 KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
 
 
+# The first objective whose metric and percentile stand elsewhere, too.
+_REPEATED = (
+    "self.filter(a, !self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))[0]"
+)
+
+
 class TargetRef(ApiModel):
     """The workload that is scaled."""
 
     model_config = with_rules(
         cel_rule(
             f"self.kind != '{KIND}'",
-            f"'allowed: any kind with a /scale subresource, not {KIND} itself; got ' + self.kind",
+            allowed=f"any kind with a /scale subresource, not {KIND} itself",
+            got="%s",
+            values=("self.kind",),
             field_path=".kind",
         )
     )
@@ -90,8 +98,9 @@ class Batching(ApiModel):
     model_config = with_rules(
         cel_rule(
             "!has(self.maxSequences) || self.minSequences <= self.maxSequences",
-            "'allowed: at most maxSequences, ' + string(self.maxSequences) + '; got '"
-            " + string(self.minSequences)",
+            allowed="at most maxSequences, %s",
+            got="%s",
+            values=("self.maxSequences", "self.minSequences"),
             field_path=".minSequences",
         )
     )
@@ -143,7 +152,8 @@ class Fallback(ApiModel):
     model_config = with_rules(
         cel_rule(
             "self.behavior != 'Floor' || has(self.replicas)",
-            "'allowed: 1 or more, required when behavior is Floor; got nothing'",
+            allowed="1 or more, required when behavior is Floor",
+            got="nothing",
             field_path=".replicas",
             reason="FieldValueRequired",
         )
@@ -176,15 +186,17 @@ class ServingSLOSpec(ApiModel):
     model_config = with_rules(
         cel_rule(
             "self.mode != 'Auto' || has(self.replicas.max)",
-            "'allowed: 1 or more, required when mode is Auto; got nothing'",
+            allowed="1 or more, required when mode is Auto",
+            got="nothing",
             field_path=".replicas.max",
             reason="FieldValueRequired",
         ),
         cel_rule(
             "!has(self.fallback.replicas) || !has(self.replicas.max)"
             " || self.fallback.replicas <= self.replicas.max",
-            "'allowed: at most replicas.max, ' + string(self.replicas.max) + '; got '"
-            " + string(self.fallback.replicas)",
+            allowed="at most replicas.max, %s",
+            got="%s",
+            values=("self.replicas.max", "self.fallback.replicas"),
             field_path=".fallback.replicas",
         ),
     )
@@ -207,11 +219,9 @@ class ServingSLOSpec(ApiModel):
                 cel_rule(
                     "self.all(a, self.exists_one(b,"
                     " a.metric == b.metric && a.percentile == b.percentile))",
-                    "'allowed: each metric and percentile once; got more than one '"
-                    " + self.filter(a, !self.exists_one(b, a.metric == b.metric"
-                    " && a.percentile == b.percentile)).map(a,"
-                    " a.metric + ' p' + string(a.percentile))[0]",
-                    reason="FieldValueDuplicate",
+                    allowed="each metric and percentile once",
+                    got="%s p%s more than once",
+                    values=(f"{_REPEATED}.metric", f"{_REPEATED}.percentile"),
                 )
             ]
         },

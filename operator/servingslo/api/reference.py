@@ -1,0 +1,102 @@
+"""The field reference of the documentation, rendered from the generated CRD."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from servingslo.api.constraints import RULES
+
+_ALLOWED = re.compile(r"allowed: (.*); got")
+_HEAD = """<!-- Generated from operator/servingslo/api by `make crd`; do not edit. -->
+# ServingSLO (servingslo.dev/v1alpha1)
+
+A namespaced resource, short name `sslo`, category `serving`. The same text is in the cluster:
+`kubectl explain sslo.spec --recursive`.
+
+Every field has a default except `targetRef`, the objectives and, in mode Auto, `replicas.max`:
+
+```yaml
+apiVersion: servingslo.dev/v1alpha1
+kind: ServingSLO
+metadata: {name: llama-chat, namespace: inference}
+spec:
+  targetRef: {kind: Deployment, name: llama-chat}
+  objectives:
+    - {metric: ttft, percentile: 99, threshold: 500ms}
+    - {metric: tpot, percentile: 95, threshold: 50ms}
+  replicas: {max: 8}
+```
+
+A value outside its range is refused by the API server with its path, the value and what is
+allowed. Unknown fields are refused by `kubectl` and by every client that asks for strict field
+validation; for other clients the API server sends a warning and drops the field.
+"""
+
+
+def render_reference(schema: Mapping[str, Any]) -> str:
+    """The reference page in Markdown. schema: the openAPIV3Schema of the CRD."""
+    parts = [_HEAD]
+    for section in ("spec", "status"):
+        part = schema["properties"][section]
+        parts.extend(("", f"## {section}", "", part["description"], ""))
+        if section == "spec":
+            parts.extend(
+                ("| field | type | default | allowed | meaning |", "|---|---|---|---|---|")
+            )
+            parts.extend(_spec_row(path, field) for path, field in _fields(part))
+            parts.extend(("", "Rules between fields:", ""))
+            parts.extend(f"- {rule}" for rule in _cross_field_rules(part, "spec"))
+        else:
+            parts.extend(("| field | type | meaning |", "|---|---|---|"))
+            parts.extend(
+                _row(f"`{path}`", field["type"], field["description"])
+                for path, field in _fields(part)
+            )
+    return "\n".join(parts) + "\n"
+
+
+def _fields(schema: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Path and schema of every field, parents first."""
+    for name, field in schema.get("properties", {}).items():
+        path = f"{above}{name}{'[]' if field['type'] == 'array' else ''}"
+        yield path, {**field, "needed": name in schema.get("required", ())}
+        yield from _fields(field.get("items", field), f"{path}.")
+
+
+def _spec_row(path: str, field: Mapping[str, Any]) -> str:
+    default = "required" if field["needed"] else ""
+    if field.get("default") is not None and field["type"] != "object":
+        default = f"`{json.dumps(field['default']).strip(chr(34))}`"
+    return _row(f"`{path}`", field["type"], default, _allowed(field), field["description"])
+
+
+def _allowed(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return ", ".join(field["enum"])
+    if field["type"] == "object":
+        return ""
+    if "maxItems" in field:
+        return f"{field.get('minItems', 0)} to {field['maxItems']} items"
+    return "; ".join(_told(rule) for rule in field.get(RULES, ()))
+
+
+def _cross_field_rules(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    if schema["type"] in {"object", "array"}:
+        for rule in schema.get(RULES, ()):
+            yield f"`{path}{rule.get('fieldPath', '')}`: {_told(rule)}"
+    for name, part in schema.get("properties", {}).items():
+        yield from _cross_field_rules(part, f"{path}.{name}")
+    if "items" in schema:
+        yield from _cross_field_rules(schema["items"], f"{path}[]")
+
+
+def _told(rule: Mapping[str, Any]) -> str:
+    """What a rule allows, in words: its message without the numbers of one resource."""
+    match = _ALLOWED.search(rule["messageExpression"])
+    words = rule["rule"] if match is None else match.group(1)
+    return re.sub(r", %s.*", "", words)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"

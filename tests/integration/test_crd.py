@@ -1,0 +1,297 @@
+"""The CRD at a real API server: what it accepts, refuses, prunes, fills in and shows."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+from tests.unit import api_cases
+from tests.unit.api_cases import BadSpec, GoodSpec
+
+from servingslo.api.convert import parse_spec
+from servingslo.api.crd import custom_resource_definition
+from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
+from servingslo.rig.cluster import Rig
+
+REFUSED = [
+    *api_cases.bad_values(),
+    *api_cases.mistyped_values(),
+    *api_cases.missing_fields(),
+    *api_cases.broken_rules(),
+]
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRD_NAME = custom_resource_definition()["metadata"]["name"]
+TIMEOUT_SECONDS = 30
+MINIMAL = {
+    "targetRef": {"kind": "Deployment", "name": "llama-chat"},
+    "objectives": [{"metric": "ttft", "percentile": 99, "threshold": "500ms"}],
+    "replicas": {"max": 8},
+}
+TIME = "2026-01-02T03:04:05Z"
+STATUS = {
+    "observedGeneration": 3,
+    "replicas": {"current": 3, "ready": 2, "pending": 1, "desired": 5},
+    "bindingConstraint": "kv-cache",
+    "observed": {
+        "sampledAt": TIME,
+        "arrivalsPerSecond": 41.2,
+        "objectives": [
+            {"metric": "ttft", "percentile": 99, "thresholdSeconds": 0.5, "shareLow": 0.9}
+        ],
+    },
+    "predicted": {"utilization": 0.71, "kvUsage": 0.88, "ttftSeconds": 0.38},
+    "model": {"stepFixedSeconds": 0.0065, "relativeError": 0.02, "samples": 40, "source": "fit"},
+    "batching": {"current": {"maxNumSeqs": 256}, "lastChange": TIME},
+    "admission": {"admittedPerSecond": 52.5, "queueLimit": 12, "shedFraction": 0},
+    "conditions": [
+        {
+            "type": "SLOMet",
+            "status": "True",
+            "reason": "WithinObjectives",
+            "message": "All objectives are met.",
+            "lastTransitionTime": TIME,
+            "observedGeneration": 3,
+        }
+    ],
+    "lastDecision": {
+        "time": TIME,
+        "action": "scale-up",
+        "reason": "KVCacheBound",
+        "replicasBefore": 3,
+        "replicasAfter": 5,
+        "steps": [
+            {"stage": "bounds", "before": 9, "after": 5, "inputs": {"max": 5}},
+            {"stage": "batching", "before": None, "after": "recommended", "inputs": {}},
+        ],
+    },
+    "decisions": ["2026-01-02T03:03:50Z hold replicas=3 reason=DemandMet"],
+    "learned": {
+        "schemaVersion": 1,
+        "savedAt": TIME,
+        "state": {"fit": [1.5, [2, 3]], "events": [[12.5, 2]]},
+    },
+}
+
+
+class Server:
+    """The API server by plain HTTP: messages and headers arrive as they are sent."""
+
+    def __init__(self, rig: Rig, authority: Path) -> None:
+        config = yaml.safe_load(rig.admin_kubeconfig.read_text(encoding="utf-8"))
+        self._session = requests.Session()
+        self._session.trust_env = False
+        data = config["clusters"][0]["cluster"]["certificate-authority-data"]
+        authority.write_bytes(base64.b64decode(data))
+        self._session.verify = str(authority)
+        token = config["users"][0]["user"]["token"]
+        self._session.headers["Authorization"] = f"Bearer {token}"
+        self._url = rig.api_url
+
+    def call(self, method: str, path: str, **options: Any) -> requests.Response:
+        """The answer, whatever its status."""
+        return self._session.request(
+            method, f"{self._url}{path}", timeout=TIMEOUT_SECONDS, **options
+        )
+
+    def create(
+        self,
+        namespace: str,
+        spec: object,
+        *,
+        validation: str = "Strict",
+        dry_run: bool = True,
+        name: str = "llama-chat",
+    ) -> requests.Response:
+        """The answer to creating a ServingSLO with this spec."""
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        }
+        params = {"fieldValidation": validation} | ({"dryRun": "All"} if dry_run else {})
+        return self.call("POST", resources(namespace), json=body, params=params)
+
+
+def resources(namespace: str) -> str:
+    """The path of the ServingSLOs of a namespace."""
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}"
+
+
+@pytest.fixture(scope="module")
+def server(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An API server that serves the generated CRD; taken away again if it was not there before."""
+    server = Server(rig, tmp_path_factory.mktemp("server") / "ca.crt")
+    found = server.call("GET", f"{CRDS}/{CRD_NAME}").ok
+    if not found:
+        created = server.call("POST", CRDS, json=custom_resource_definition())
+        assert created.ok, created.text
+        assert created.headers.get("Warning") is None
+    rig.wait_for(lambda: server.call("GET", resources("default")).ok, what="the CRD is served")
+    yield server
+    if not found:
+        server.call("DELETE", f"{CRDS}/{CRD_NAME}")
+        rig.wait_for(
+            lambda: server.call("GET", f"{CRDS}/{CRD_NAME}").status_code == 404,
+            what="the CRD is gone",
+        )
+
+
+def test_the_crd_is_established_structural_and_stored_whole(server: Server) -> None:
+    """The API server takes the schema as it is: nothing dropped, no structural complaint."""
+    stored = server.call("GET", f"{CRDS}/{CRD_NAME}").json()
+    conditions = {c["type"]: c["status"] for c in stored["status"]["conditions"]}
+    assert conditions["Established"] == "True"
+    assert conditions["NamesAccepted"] == "True"
+    assert "NonStructuralSchema" not in conditions
+    ours = custom_resource_definition()["spec"]["versions"][0]["schema"]
+    assert stored["spec"]["versions"][0]["schema"] == ours
+
+
+@pytest.mark.parametrize("good", [pytest.param(c, id=c.id) for c in api_cases.good_specs()])
+def test_a_good_value_is_accepted(server: Server, good: GoodSpec) -> None:
+    """Each good twin is accepted under strict field validation."""
+    answer = server.create("default", good.spec)
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.parametrize("bad", [pytest.param(c, id=c.id) for c in REFUSED])
+def test_a_bad_value_is_refused_with_path_value_and_range(server: Server, bad: BadSpec) -> None:
+    """Each bad value is refused by schema or CEL, for clients that ask for no strictness, too."""
+    answer = server.create("default", bad.spec, validation="Warn")
+    assert answer.status_code == 422, answer.text
+    message = answer.json()["message"]
+    assert "rule evaluation error" not in message
+    assert "messageExpression" not in message
+    assert [word for word in (f"spec.{bad.path}", *bad.words) if word not in message] == []
+
+
+UNKNOWN = [
+    pytest.param("behavior.scaleUp.tolerance", "0.1", id="tolerance-not-honoured-yet"),
+    pytest.param("role", "prefill", id="field-of-a-later-version"),
+    pytest.param("objectives[0].treshold", "1s", id="misspelt"),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), UNKNOWN)
+def test_unknown_fields_are_refused_by_strict_validation(
+    server: Server, path: str, value: object
+) -> None:
+    """What kubectl asks for: an unknown field is an error that names it."""
+    answer = server.create("default", api_cases.changed({path: value}))
+    assert answer.status_code == 400
+    assert f'unknown field "spec.{path}"' in answer.json()["message"]
+
+
+@pytest.mark.parametrize(("path", "value"), UNKNOWN)
+def test_unknown_fields_are_pruned_with_a_warning_without_strict_validation(
+    server: Server, path: str, value: object
+) -> None:
+    """A client that asks for nothing gets the warning, and the field is gone."""
+    answer = server.create("default", api_cases.changed({path: value}), validation="Warn")
+    assert answer.status_code == 201
+    assert f'unknown field \\"spec.{path}\\"' in answer.headers["Warning"]
+    assert answer.json()["spec"] == api_cases.changed({})
+
+
+def test_the_api_server_fills_in_the_defaults_of_the_models(server: Server) -> None:
+    """A minimal resource is stored with exactly the defaults that the operator assumes."""
+    answer = server.create("default", MINIMAL)
+    assert answer.status_code == 201, answer.text
+    expected = parse_spec(MINIMAL).model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert answer.json()["spec"] == expected
+
+
+def test_a_resource_without_spec_is_refused(server: Server, namespace: str) -> None:
+    """Nothing is scaled by a resource that says nothing."""
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "empty"}}
+    answer = server.call("POST", resources(namespace), json=body)
+    assert answer.status_code == 422
+    assert "spec: Required value" in answer.json()["message"]
+
+
+def test_status_keeps_every_field_and_spec_is_out_of_its_reach(
+    server: Server, namespace: str
+) -> None:
+    """A full status comes back as written; writing it changes neither spec nor generation."""
+    created = server.create(namespace, MINIMAL, dry_run=False).json()
+    path = f"{resources(namespace)}/llama-chat"
+    changed = created | {"status": STATUS, "spec": created["spec"] | {"mode": "Paused"}}
+    answer = server.call(
+        "PUT", f"{path}/status", json=changed, params={"fieldValidation": "Strict"}
+    )
+    assert answer.status_code == 200, answer.text
+    stored = server.call("GET", path).json()
+    assert stored["status"] == STATUS
+    assert stored["spec"] == created["spec"]
+    assert stored["metadata"]["generation"] == 1
+
+
+def test_there_is_no_scale_subresource(server: Server, namespace: str) -> None:
+    """Nothing can scale a ServingSLO itself: no autoscaler is put on top of another."""
+    server.create(namespace, MINIMAL, dry_run=False)
+    path = f"{resources(namespace)}/llama-chat/scale"
+    assert server.call("GET", path).status_code == 404
+
+
+def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
+    """`kubectl get sslo` shows target, mode, counts, binding constraint, utilization and SLO."""
+    created = server.create(namespace, MINIMAL, dry_run=False).json()
+    path = resources(namespace)
+    server.call("PUT", f"{path}/llama-chat/status", json=created | {"status": STATUS})
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    table = server.call("GET", path, headers={"Accept": accept}).json()
+    names = [column["name"].upper() for column in table["columnDefinitions"]]
+    (row,) = table["rows"]
+    shown = dict(zip(names, row["cells"], strict=True))
+    assert list(shown) == [
+        "NAME",
+        "TARGET",
+        "MODE",
+        "REPLICAS",
+        "DESIRED",
+        "BINDING",
+        "UTIL",
+        "SLO",
+        "AGE",
+    ]
+    del shown["AGE"]
+    cells = ("llama-chat", "llama-chat", "Auto", 3, 5, "kv-cache", 0.71, "True")
+    assert tuple(shown.values()) == cells
+
+
+def test_short_name_and_category_are_served(server: Server) -> None:
+    """`kubectl get sslo` and `kubectl get serving` find the resource."""
+    served = server.call("GET", f"/apis/{API_VERSION}").json()["resources"]
+    (entry,) = [resource for resource in served if resource["name"] == PLURAL]
+    assert entry["shortNames"] == ["sslo"]
+    assert entry["categories"] == ["serving"]
+    assert entry["namespaced"] is True
+
+
+def test_explain_has_a_description_for_every_field(server: Server, rig: Rig) -> None:
+    """The published OpenAPI document, which `kubectl explain` reads, describes every field."""
+
+    def published() -> dict[str, Any]:
+        document = server.call("GET", f"/openapi/v3/apis/{API_VERSION}")
+        schemas = document.json().get("components", {}).get("schemas", {}) if document.ok else {}
+        found = [schema for name, schema in schemas.items() if name.endswith(f".{KIND}")]
+        return found[0] if found else {}
+
+    rig.wait_for(lambda: bool(published()), what="the OpenAPI document of the CRD")
+    ours = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert described(published(), "") == described(ours, "") != {}
+
+
+def described(schema: dict[str, Any], path: str) -> dict[str, str]:
+    """The description of every field of spec and status by its path."""
+    found = {}
+    for name, part in schema.get("properties", {}).items():
+        below = f"{path}.{name}"
+        if below.startswith((".spec", ".status")):
+            found[below] = part["description"]
+            found |= described(part, below)
+    return found | (described(schema["items"], f"{path}[]") if "items" in schema else {})
