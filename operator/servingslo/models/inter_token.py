@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servingslo.models.occupancy import Occupancy
+from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.workload import LengthDistribution
 
@@ -72,40 +72,89 @@ def gap_moments(
     output: OutputGaps,
     law_of_running: Occupancy,
     rate_per_second: float,
+    budget_tokens: float,
 ) -> GapMoments:
     """Moments of the time per output token given the output length, in seconds.
 
-    The gaps of a request of O tokens take (O − 1)·s plus the prefill that arrives meanwhile: a busy
-    period of an M/G/1 queue begun by (O − 1)·s, which gives three cumulants. s follows the running
-    sequences, averaged over the residence: fluctuations of n forget at rate
-    κ = (1 − ρ)²/(O·a), so their variance shrinks by 2(x − 1 + e^−x)/x² with x = κ·residence.
-    The request itself is one of n, and who stays long also sees more of the crowd: the others grow
-    from the law at arrival to the law seen from inside, n-weighted minus one.
+    Three parts. (1) The step s = a + β·n with the request itself among the n: mean conditional
+    sojourns of processor sharing are linear in the length, so its mean is the same for all lengths.
+    (2) Prefill that arrives during the gaps, see `_prefill_in_gaps`. (3) Fluctuations of n averaged
+    over the stay: in the clock that stops during prefill they forget at rate κ = (1 − βn/s)/(O·s),
+    so that their variance shrinks by h(x) = 2(x − 1 + e^−x)/x², x = κ·(O − 1)·s; and arrivals raise
+    prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is that
+    of the counts N and the work W of the clusters that arrive together during prefill.
     """
     prefill_ratio = rate_per_second * demand.prefill_mean_seconds
     slack = 1.0 - prefill_ratio
-    work = rate_per_second * demand.marginal_seconds
-    relax = max(1.0 - work, 0.05) ** 2 / demand.fixed_seconds
-    stay = relax * output.gaps * demand.step_fixed_seconds / max(1.0 - work, 0.05)
-    decay = np.exp(-stay)
-    start_share = -np.expm1(-stay) / stay
-    averaging = 2.0 * (stay - 1.0 + decay) / stay**2
-    mean_n = law_of_running.mean
-    inside = max(law_of_running.variance / max(mean_n, 1e-9) - 1.0, 0.0)
-    others = mean_n + inside * (1.0 - start_share)
     growth = demand.step_growth_seconds
-    step = demand.step_fixed_seconds + growth * (others + 1.0)
+    step = demand.step_fixed_seconds + growth * (law_of_running.mean + 1.0)
+    lump_mean, lump_variance, lump_third = _prefill_in_gaps(
+        demand, output.gaps, rate_per_second, step, budget_tokens
+    )
+    forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
+    stay = np.maximum(forget * output.gaps, 1e-3)
+    averaging = 2.0 * (stay - 1.0 + np.exp(-stay)) / stay**2
+    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
+    cluster = rate_per_second * (
+        demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
+    )
+    n_variance = averaging * (
+        (growth / slack) ** 2 * law_of_running.variance + growth * step * cluster / slack
+    )
+    variance = lump_variance + n_variance
+    deviation = np.sqrt(variance)
+    jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
+    n_third = law_of_running.third_moment + jumps / (3.0 * forget / step)
+    n_skew = n_third / max(law_of_running.variance, 1e-12) ** 1.5
+    n_only = averaging * (growth / slack) ** 2 * law_of_running.variance
+    mixed = 3.0 * n_only * lump_variance * slack / step
+    third = lump_third + n_skew * n_variance**1.5 + mixed
+    skewness = third / np.maximum(variance * deviation, 1e-30)
+    return GapMoments(mean=step / slack + lump_mean, deviation=deviation, skewness=skewness)
+
+
+def _prefill_in_gaps(
+    demand: RequestDemand,
+    gaps: FloatArray,
+    rate_per_second: float,
+    step: float,
+    budget_tokens: float,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Excess mean, variance and third cumulant, per gap, of the prefill met in these gaps.
+
+    Steps form an autoregression D′ = s + c·Σ I over the arrivals during D. A prompt that arrives in
+    gap j delays the rest by c·I·G, G = (1 − p^k)/(1 − p) with k the gaps left, because its step lets
+    further prompts in. The first gap holds what arrived during the request's own prefill step,
+    which is longer than others by its own prompt: short outputs therefore see slower tokens.
+    """
+    ratio = rate_per_second * demand.prefill_mean_seconds
+    slack = 1.0 - ratio
     per_token = demand.prefill_per_token_seconds
     second = rate_per_second * per_token**2 * demand.uncached_second_moment_tokens2
     third = rate_per_second * per_token**3 * demand.uncached_third_moment_tokens3
-    lump_variance = step * second / slack**3 / output.gaps
-    lump_third = step * (third / slack**4 + 3.0 * second**2 / slack**5) / output.gaps**2
-    n_variance = (growth / slack) ** 2 * law_of_running.variance * averaging
-    n_skew = 2.0 / math.sqrt(max(mean_n, 1.0))
-    variance = lump_variance + n_variance
-    deviation = np.sqrt(variance)
-    skewness = (lump_third + n_skew * n_variance**1.5) / np.maximum(variance * deviation, 1e-30)
-    return GapMoments(mean=step / slack, deviation=deviation, skewness=skewness)
+    variance_own = per_token**2 * (
+        demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
+    )
+    mean_step = step / slack
+    seen_step = mean_step + second / (1.0 - ratio**2)
+    own_prompt = per_token * min(demand.uncached_mean_tokens, budget_tokens)
+    own_step = step + own_prompt + ratio * seen_step
+    power = ratio**gaps
+    reach = (1.0 - power) / slack
+    before = power / ratio if ratio > 0 else np.zeros_like(gaps)
+    reach_squares = (
+        (gaps - 1.0)
+        - 2.0 * ratio * (1.0 - before) / slack
+        + ratio**2 * (1.0 - before**2) / (1.0 - ratio**2)
+    ) / slack**2
+    reach_squares = np.maximum(reach_squares, 0.0)
+    mean = (own_step - mean_step) * ratio * reach / gaps
+    variance = second * (own_step * reach**2 + mean_step * reach_squares)
+    variance += (ratio * reach) ** 2 * (variance_own + second * seen_step)
+    later_cubes = reach_squares**1.5 / np.sqrt(np.maximum(gaps - 1.0, 1.0))
+    cubes = own_step * reach**3 + mean_step * later_cubes
+    third_cumulant = (third + 3.0 * second**2 / slack) * cubes
+    return mean, variance / gaps**2, third_cumulant / gaps**3
 
 
 def spread_points(moments: GapMoments) -> FloatArray:

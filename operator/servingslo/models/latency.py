@@ -234,7 +234,7 @@ class Prediction:
         if self._gaps is None:
             model = self._model
             self._gaps = inter_token.gap_moments(
-                model.demand, model.gaps, self._occupancy, self._rate
+                model.demand, model.gaps, self._occupancy, self._rate, model.budget_tokens
             )
         return self._gaps
 

@@ -26,7 +26,7 @@ class Occupancy:
     they sum to 1. cap: running sequences at which an arrival waits.
     wait_probability: probability that an arrival finds all slots taken.
     wait_rate_per_second: the wait of those that wait is exponential with this rate.
-    mean, variance: of the running sequences, time average.
+    mean, variance, third_moment: of the running sequences over time; the third is central.
     """
 
     nodes: FloatArray
@@ -36,6 +36,7 @@ class Occupancy:
     wait_rate_per_second: float
     mean: float
     variance: float
+    third_moment: float
 
 
 def variability_factor(
@@ -52,7 +53,31 @@ def variability_factor(
     prefill_ratio = rate_per_second * demand.prefill_mean_seconds
     variance = demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
     lumps = (rate_per_second * demand.prefill_per_token_seconds) ** 2 * max(variance, 0.0)
-    return 0.5 + 0.5 * (arrival_dispersion + lumps) / (1.0 - prefill_ratio) ** 2
+    clustered = (arrival_dispersion + lumps) / (1.0 - prefill_ratio) ** 2
+    lengths = demand.output_dispersion
+    return (clustered + lengths) / (1.0 + lengths)
+
+
+def cluster_third_moment(demand: RequestDemand, rate_per_second: float) -> float:
+    """λ·E[N³] per second of decode time, N the arrivals that a prefill cluster brings together.
+
+    N is the total progeny of a branching process whose offspring are the arrivals during one
+    prefill: mixed Poisson with factorial moments λ^k·c^k·E[I^k].
+    """
+    per_token = rate_per_second * demand.prefill_per_token_seconds
+    first = per_token * demand.uncached_mean_tokens
+    second = per_token**2 * demand.uncached_second_moment_tokens2
+    third = per_token**3 * demand.uncached_third_moment_tokens3
+    size = 1.0 / (1.0 - first)
+    square = size * (1.0 + 2.0 * first * size + second * size**2)
+    cube = size * (
+        1.0
+        + 3.0 * first * size
+        + 3.0 * (first * square + second * size**2)
+        + 3.0 * second * size * square
+        + third * size**3
+    )
+    return rate_per_second * cube
 
 
 def occupancy(
@@ -71,8 +96,7 @@ def occupancy(
     Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues; the F is a
     diffusion argument, see `variability_factor`.
     """
-    decode = demand.marginal_seconds - demand.prefill_mean_seconds
-    decode = max(decode, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
+    decode = max(demand.decode_seconds, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
     ratio = rate_per_second * decode / slack
     shape = pool_count * demand.fixed_seconds / decode
@@ -95,7 +119,9 @@ def occupancy(
     waiting /= mass
     nodes = totals / pool_count
     mean = float(weights @ nodes) + waiting * cap
-    variance = float(weights @ (nodes - mean) ** 2) + waiting * (cap - mean) ** 2
+    off = nodes - mean
+    square = weights * off * off
+    above = cap - mean
     return Occupancy(
         nodes=nodes,
         weights=weights,
@@ -103,7 +129,8 @@ def occupancy(
         wait_probability=waiting,
         wait_rate_per_second=pool_count * saturation * (1.0 - queue_ratio),
         mean=mean,
-        variance=variance,
+        variance=float(square.sum()) + waiting * above**2,
+        third_moment=float(square @ off) + waiting * above**3,
     )
 
 

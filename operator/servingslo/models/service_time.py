@@ -60,7 +60,7 @@ class RequestDemand:
     marginal_seconds: t_req = O·b + I·c + d·(O − 1)·k, the work that it adds to its steps.
     step_growth_seconds: growth of a step per running sequence, b + d·k.
     held_tokens: context k of a running sequence. uncached_*: moments of the prompt tokens that
-    must be prefilled.
+    must be prefilled. output_dispersion: squared coefficient of variation of output lengths.
     Source: Machine Learning Systems, appendix "Inference Foundations", equation 1, with
     T_fixed = O·a for continuous batching.
     """
@@ -71,10 +71,16 @@ class RequestDemand:
     step_growth_seconds: float
     prefill_per_token_seconds: float
     output_mean_tokens: float
+    output_dispersion: float
     held_tokens: float
     uncached_mean_tokens: float
     uncached_second_moment_tokens2: float
     uncached_third_moment_tokens3: float
+
+    @property
+    def decode_seconds(self) -> float:
+        """Work of a request in decode steps, (O − 1)·(b + d·k): its first token comes with prefill."""
+        return max(self.output_mean_tokens - 1.0, 0.0) * self.step_growth_seconds
 
     @property
     def prefill_mean_seconds(self) -> float:
@@ -100,6 +106,7 @@ def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
         step_growth_seconds=law.step_per_sequence_seconds + attended,
         prefill_per_token_seconds=law.prefill_per_token_seconds,
         output_mean_tokens=output,
+        output_dispersion=workload.output.second_moment_tokens2 / output**2 - 1.0,
         held_tokens=held,
         uncached_mean_tokens=uncached,
         uncached_second_moment_tokens2=workload.prompt.second_moment_tokens2 * uncached_ratio**2,
