@@ -1,0 +1,157 @@
+"""The chart on the real API server, with the real Helm."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import kubernetes
+import pytest
+import yaml
+
+from servingslo.errors import RigError
+from servingslo.rig.cluster import Rig
+
+ROOT = Path(__file__).parents[2]
+CHART = str(ROOT / "charts" / "servingslo-operator")
+CRD_NAME = "servingslos.servingslo.dev"
+RELEASE = "servingslo"
+KUBE_VERSION = "1.36.3"
+# Another name than that of the operator under test, whose cluster-scoped objects are not ours.
+INSTALLED = "second"
+
+
+@pytest.fixture
+def release(rig: Rig, namespace: str) -> Iterator[str]:
+    """A namespace for a release that is uninstalled afterwards."""
+    yield namespace
+    rig.helm("uninstall", INSTALLED, f"--namespace={namespace}", "--ignore-not-found")
+
+
+def _install(rig: Rig, namespace: str, *settings: str) -> None:
+    rig.helm(
+        "upgrade",
+        "--install",
+        INSTALLED,
+        CHART,
+        # The CRD of this control plane may have come with another test.
+        "--take-ownership",
+        f"--namespace={namespace}",
+        "--set=replicaCount=0",
+        *(f"--set={setting}" for setting in settings),
+    )
+
+
+def _render(rig: Rig, *settings: str, major: int = 4) -> list[dict]:
+    done = rig.helm(
+        "template",
+        RELEASE,
+        CHART,
+        f"--kube-version={KUBE_VERSION}",
+        *(f"--set={s}" for s in settings),
+        major=major,
+    )
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def _only(documents: list[dict], kind: str, name: str | None = None) -> dict:
+    found = [d for d in documents if d["kind"] == kind and name in {None, d["metadata"]["name"]}]
+    assert len(found) == 1, f"{len(found)} documents of kind {kind}"
+    return found[0]
+
+
+@pytest.mark.rig
+def test_install_upgrade_and_uninstall_keep_the_crd(rig: Rig, release: str) -> None:
+    """A release installs, changes with an upgrade, and leaves CRD and resources behind."""
+    _install(rig, release)
+    extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
+    apps = kubernetes.client.AppsV1Api(rig.api_client())
+    before = extensions.read_custom_resource_definition(CRD_NAME)
+    assert before.metadata.annotations["helm.sh/resource-policy"] == "keep"
+    _install(rig, release, "mode=Recommend")
+    deployment = apps.read_namespaced_deployment(f"{INSTALLED}-servingslo-operator", release)
+    assert "--mode=Recommend" in deployment.spec.template.spec.containers[0].args
+    rig.helm("uninstall", INSTALLED, f"--namespace={release}")
+    after = extensions.read_custom_resource_definition(CRD_NAME)
+    assert after.metadata.uid == before.metadata.uid
+    assert not apps.list_namespaced_deployment(release).items
+    _install(rig, release)
+
+
+@pytest.mark.rig
+def test_the_chart_s_crd_is_the_generated_one(rig: Rig) -> None:
+    """The template renders the CRD of crds/, but for the annotations that keep it."""
+    generated = yaml.safe_load((ROOT / "crds" / "servingslo.dev_servingslos.yaml").read_text())
+    rendered = _only(_render(rig), "CustomResourceDefinition")
+    assert rendered["spec"] == generated["spec"]
+    assert rendered["metadata"]["name"] == generated["metadata"]["name"]
+
+
+@pytest.mark.rig
+def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
+    """crds.install=false renders no CRD."""
+    kinds = {document["kind"] for document in _render(rig, "crds.install=false")}
+    assert "CustomResourceDefinition" not in kinds
+
+
+@pytest.mark.rig
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        pytest.param("mode=Auot", "mode", id="mode"),
+        pytest.param("replicaCount=2", "replicaCount", id="two-operators"),
+        pytest.param("tickSeconds=0", "tickSeconds", id="tick"),
+        pytest.param("prometheus.url=prometheus:9090", "url", id="url-without-scheme"),
+        pytest.param("prometheus.timeoutSeconds=0", "timeoutSeconds", id="timeout"),
+        pytest.param("limits.maxReplicas=-1", "maxReplicas", id="limit"),
+        pytest.param("watchNamespaces[0]=Not_A_Name", "watchNamespaces", id="namespace"),
+        pytest.param("batching.apply.enabled=yes-please", "enabled", id="switch"),
+        pytest.param("mod=Auto", "mod", id="unknown-value"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(rig: Rig, setting: str, named: str) -> None:
+    """Helm refuses a value outside the schema and names it."""
+    with pytest.raises(RigError, match=named):
+        _render(rig, setting)
+
+
+@pytest.mark.rig
+def test_pod_templates_may_be_patched_only_when_enabled(rig: Rig) -> None:
+    """The permission on pod templates exists only with batching.apply.enabled."""
+
+    def patches(*settings: str) -> bool:
+        role = _only(_render(rig, *settings), "ClusterRole", "servingslo-operator")
+        return any(
+            "deployments" in rule["resources"] and "patch" in rule["verbs"]
+            for rule in role["rules"]
+        )
+
+    assert not patches()
+    assert patches("batching.apply.enabled=true")
+
+
+@pytest.mark.rig
+def test_watched_namespaces_limit_the_binding(rig: Rig) -> None:
+    """With watchNamespaces there are role bindings in those alone and none for the cluster."""
+    documents = _render(rig, "watchNamespaces={team-a,team-b}")
+    kinds = [document["kind"] for document in documents]
+    assert "ClusterRoleBinding" not in kinds
+    bound = [d["metadata"]["namespace"] for d in documents if d["kind"] == "RoleBinding"]
+    assert bound == ["team-a", "team-b"]
+    container = _only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert {"--namespace=team-a", "--namespace=team-b"} <= set(container["args"])
+
+
+@pytest.mark.rig
+def test_the_pod_is_locked_down(rig: Rig) -> None:
+    """The operator runs unprivileged on a read-only file system with no capability."""
+    pod = _only(_render(rig), "Deployment")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.rig
+def test_helm_3_renders_the_same_chart(rig: Rig) -> None:
+    """Helm 3 and Helm 4 render equal documents."""
+    assert _render(rig, major=3) == _render(rig, major=4)
