@@ -1,0 +1,270 @@
+"""The conditions of a ServingSLO, each derived from the decision alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from servingslo.explain.format import count, objective_name
+from servingslo.policy.decision import Decision, ObjectiveOutlook
+from servingslo.reasons import Reason
+
+PERCENT = 100.0
+
+
+class ConditionType(StrEnum):
+    """What a condition is about."""
+
+    READY = "Ready"
+    METRICS_FRESH = "MetricsFresh"
+    MODEL_TRUSTED = "ModelTrusted"
+    SLO_MET = "SLOMet"
+    SCALING_LIMITED = "ScalingLimited"
+    BATCHING_IN_SYNC = "BatchingInSync"
+    ADMISSION_ACTIVE = "AdmissionActive"
+
+
+class ConditionStatus(StrEnum):
+    """As metav1.ConditionStatus."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One condition. last_transition_seconds: since the epoch, when the status last changed."""
+
+    type: ConditionType
+    status: ConditionStatus
+    reason: Reason
+    message: str
+    observed_generation: int
+    last_transition_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a condition says, before it is known since when."""
+
+    status: ConditionStatus
+    reason: Reason
+    message: str
+
+
+NOT_READY_REASONS = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.TARGET_NOT_FOUND,
+        Reason.TARGET_NOT_SCALABLE,
+        Reason.TARGET_NOT_READABLE,
+        Reason.PERMISSION_DENIED,
+        Reason.CLUSTER_UNAVAILABLE,
+        Reason.SCALER_CONFLICT,
+        Reason.TARGET_CONFLICT,
+        Reason.INTERNAL_ERROR,
+    }
+)
+# Without ages: they differ on every tick, and a condition is written when it changes.
+_METRICS = {
+    Reason.METRICS_STALE: "samples are too old",
+    Reason.METRICS_MISSING: "no samples of the target's pods",
+    Reason.METRICS_PARTIAL: "part of the samples is missing",
+    Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
+    Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
+}
+_IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
+_OUT_OF_SYNC = frozenset(
+    {
+        Reason.BATCHING_RECOMMENDED,
+        Reason.BATCHING_CHANGED,
+        Reason.BATCHING_TOO_SOON,
+        Reason.ROLLOUT_IN_PROGRESS,
+        Reason.NOT_PERMITTED,
+        Reason.KIND_NOT_SUPPORTED,
+        Reason.ARGUMENTS_NOT_UNDERSTOOD,
+        Reason.CONTAINER_NOT_FOUND,
+        Reason.RECOMMEND_ONLY,
+        Reason.KILL_SWITCH,
+        Reason.PAUSED,
+    }
+)
+
+
+def conditions(
+    decision: Decision,
+    previous: Sequence[Condition] = (),
+    *,
+    generation: int,
+    now_seconds: float,
+) -> tuple[Condition, ...]:
+    """All conditions after a decision, in a fixed order.
+
+    previous: those in status now; a condition keeps its transition time while its status stays.
+    """
+    since = {condition.type: condition for condition in previous}
+    return tuple(
+        _stamped(type_, verdict, since.get(type_), generation, now_seconds)
+        for type_, verdict in verdicts(decision).items()
+    )
+
+
+def not_ready(
+    reason: Reason,
+    message: str,
+    previous: Sequence[Condition] = (),
+    *,
+    generation: int,
+    now_seconds: float,
+) -> tuple[Condition, ...]:
+    """Conditions of a resource that could not be decided for: Ready is False, others stay."""
+    verdict = Verdict(ConditionStatus.FALSE, reason, message)
+    kept = {condition.type: condition for condition in previous}
+    ready = ConditionType.READY
+    kept[ready] = _stamped(ready, verdict, kept.get(ready), generation, now_seconds)
+    return tuple(kept[type_] for type_ in ConditionType if type_ in kept)
+
+
+def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
+    """What each condition says of a decision."""
+    return {
+        ConditionType.READY: _ready(decision),
+        ConditionType.METRICS_FRESH: _metrics_fresh(decision),
+        ConditionType.MODEL_TRUSTED: _model_trusted(decision),
+        ConditionType.SLO_MET: _slo_met(decision),
+        ConditionType.SCALING_LIMITED: _scaling_limited(decision),
+        ConditionType.BATCHING_IN_SYNC: _batching_in_sync(decision),
+        ConditionType.ADMISSION_ACTIVE: _admission_active(decision),
+    }
+
+
+def objective_verdict(objective: ObjectiveOutlook) -> Verdict:
+    """Whether one objective is met, as far as histogram buckets can tell.
+
+    The message holds no measured number: conditions are written when they change, and a share
+    differs on every tick. Shares stand in status.observed and in text().
+    """
+    low, high = objective.share_low_ratio, objective.share_high_ratio
+    name = objective_name(objective)
+    if low is None or high is None:
+        return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, f"{name}: no requests")
+    wanted = objective.percentile / PERCENT
+    if low >= wanted:
+        return Verdict(ConditionStatus.TRUE, Reason.WITHIN_OBJECTIVES, f"{name}: met")
+    if high < wanted:
+        return Verdict(ConditionStatus.FALSE, Reason.OBJECTIVES_MISSED, f"{name}: missed")
+    message = f"{name}: the threshold lies between two histogram buckets"
+    return Verdict(ConditionStatus.UNKNOWN, Reason.BELOW_BUCKET_RESOLUTION, message)
+
+
+def _stamped(
+    type_: ConditionType,
+    verdict: Verdict,
+    before: Condition | None,
+    generation: int,
+    now_seconds: float,
+) -> Condition:
+    same = before is not None and before.status is verdict.status
+    return Condition(
+        type=type_,
+        status=verdict.status,
+        reason=verdict.reason,
+        message=verdict.message,
+        observed_generation=generation,
+        last_transition_seconds=(
+            before.last_transition_seconds if before is not None and same else now_seconds
+        ),
+    )
+
+
+def _ready(decision: Decision) -> Verdict:
+    for reason in (decision.reason, decision.limited_by):
+        if reason in NOT_READY_REASONS and reason is not None:
+            return Verdict(ConditionStatus.FALSE, reason, decision.detail or "hands off the target")
+    return Verdict(ConditionStatus.TRUE, Reason.READY, "the target is watched and decided for")
+
+
+def _metrics_fresh(decision: Decision) -> Verdict:
+    if decision.metrics is Reason.METRICS_FRESH:
+        return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, "every pod was seen lately")
+    message = decision.detail or _METRICS.get(decision.metrics, "no metrics")
+    return Verdict(ConditionStatus.FALSE, decision.metrics, message)
+
+
+def _model_trusted(decision: Decision) -> Verdict:
+    model = decision.model
+    status = ConditionStatus.TRUE if model.trusted else ConditionStatus.FALSE
+    message = (
+        f"service law from {model.source}"
+        if model.trusted
+        else "no service law is trusted; measured saturation decides meanwhile"
+    )
+    return Verdict(status, model.reason, message)
+
+
+def _slo_met(decision: Decision) -> Verdict:
+    if decision.metrics is not Reason.METRICS_FRESH:
+        message = "metrics are not fresh, so nothing is known of the objectives"
+        return Verdict(ConditionStatus.UNKNOWN, decision.metrics, message)
+    each = [objective_verdict(objective) for objective in decision.objectives]
+    if not each:
+        return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, "no requests")
+    message = "; ".join(verdict.message for verdict in each)
+    # The worst news first: one objective missed is the answer, whatever is unknown beside it.
+    for reason in (
+        Reason.OBJECTIVES_MISSED,
+        Reason.BELOW_BUCKET_RESOLUTION,
+        Reason.NO_TRAFFIC,
+        Reason.WITHIN_OBJECTIVES,
+    ):
+        for verdict in each:
+            if verdict.reason is reason:
+                return Verdict(verdict.status, reason, message)
+    return each[0]
+
+
+def _scaling_limited(decision: Decision) -> Verdict:
+    if decision.limited_by is None:
+        message = "the planner sets the count that it wants"
+        return Verdict(ConditionStatus.FALSE, Reason.NOT_LIMITED, message)
+    wanted, set_to = decision.recommended_replicas, decision.replicas_after
+    message = f"{count(wanted)} wanted, {count(set_to)} set"
+    if wanted is None or wanted == set_to:
+        message = f"{count(set_to)} set"
+    if decision.detail:
+        message = f"{message}: {decision.detail}"
+    return Verdict(ConditionStatus.TRUE, decision.limited_by, message)
+
+
+def _batching_in_sync(decision: Decision) -> Verdict:
+    batching = decision.batching
+    if batching.reason in _IN_SYNC:
+        status = ConditionStatus.TRUE
+    elif batching.reason in _OUT_OF_SYNC:
+        status = ConditionStatus.FALSE
+    else:
+        status = ConditionStatus.UNKNOWN
+    changes = [
+        f"{knob} {count(now)} → {wanted}"
+        for knob, now, wanted in (
+            ("max_num_seqs", batching.current_max_num_seqs, batching.recommended_max_num_seqs),
+            (
+                "max_num_batched_tokens",
+                batching.current_max_num_batched_tokens,
+                batching.recommended_max_num_batched_tokens,
+            ),
+        )
+        if wanted is not None and wanted != now
+    ]
+    return Verdict(status, batching.reason, "; ".join(changes) or "no other limits are recommended")
+
+
+def _admission_active(decision: Decision) -> Verdict:
+    admission = decision.admission
+    if admission.reason is Reason.ADMISSION_UNKNOWN:
+        return Verdict(ConditionStatus.UNKNOWN, admission.reason, "no bound can be computed")
+    if admission.queue_limit is None:
+        message = "no bound is recommended"
+    else:
+        message = "a bound is recommended in status.admission; none is enforced"
+    return Verdict(ConditionStatus.FALSE, admission.reason, message)

@@ -1,0 +1,94 @@
+"""A decision as a JSON document for status.lastDecision, and as one line for the history."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+from servingslo.explain.format import replica_change, rounded, timestamp
+from servingslo.policy.decision import Decision
+
+MAX_DOCUMENT_BYTES = 8 * 1024
+MAX_SUMMARY_LENGTH = 256
+
+JSONValue = float | int | str | bool | list["JSONValue"] | dict[str, "JSONValue"] | None
+
+# The status holds the name of its own resource already.
+_LEFT_OUT = frozenset({"namespace", "name", "time_seconds"})
+# What may go, in this order, when a document is too long; the head always stays.
+_DROPPED_FIRST = ("outlook", "steps", "needs", "objectives", "demand")
+# An input value or a detail longer than this says too much.
+_TEXT_LENGTH = 512
+
+
+def as_dict(decision: Decision) -> dict[str, JSONValue]:
+    """The decision with camelCase names and rounded numbers, at most 8 KiB as JSON.
+
+    What is unknown is left out. When it would be longer, first the inputs of steps go, then whole
+    lists; `truncated` then says so.
+    """
+    document: dict[str, JSONValue] = {"time": timestamp(decision.time_seconds)}
+    for field in fields(decision):
+        if field.name not in _LEFT_OUT:
+            value = _plain(getattr(decision, field.name))
+            if value is not None and value not in ([], {}, ""):
+                document[_camel(field.name)] = value
+    return _bounded(document)
+
+
+def summary_line(decision: Decision) -> str:
+    """One line for status.decisions: '2026-11-21T12:00:00Z scale-up 3->5 kv-cache KVCacheBound'."""
+    binding = [] if decision.binding is None else [decision.binding.value]
+    words = [
+        timestamp(decision.time_seconds),
+        decision.action.value,
+        replica_change(decision),
+        *binding,
+        decision.reason.value,
+    ]
+    return " ".join(words)[:MAX_SUMMARY_LENGTH]
+
+
+def _plain(value: object) -> JSONValue:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if is_dataclass(value) and not isinstance(value, type):
+        members = {_camel(f.name): _plain(getattr(value, f.name)) for f in fields(value)}
+        return {name: plain for name, plain in members.items() if plain not in (None, {}, [], "")}
+    if isinstance(value, Mapping):
+        return {_camel(str(name)): _plain(member) for name, member in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(member) for member in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no infinity; an infinite number is one that is not known
+    if value is None or isinstance(value, bool | int | float | str):
+        return value[:_TEXT_LENGTH] if isinstance(value, str) else rounded(value)
+    raise TypeError(f"a decision cannot hold a {type(value).__name__}")
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word[:1].upper() + word[1:] for word in rest)
+
+
+def _bounded(document: dict[str, JSONValue]) -> dict[str, JSONValue]:
+    if _length(document) <= MAX_DOCUMENT_BYTES:
+        return document
+    document = {**document, "truncated": True}
+    steps = document.get("steps")
+    if isinstance(steps, list):
+        document["steps"] = [
+            {name: member for name, member in step.items() if name != "inputs"}
+            for step in steps
+            if isinstance(step, dict)
+        ]
+    for name in _DROPPED_FIRST:
+        if _length(document) <= MAX_DOCUMENT_BYTES:
+            break
+        document.pop(name, None)
+    return document
+
+
+def _length(document: dict[str, JSONValue]) -> int:
+    return len(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())

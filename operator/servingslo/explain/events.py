@@ -1,0 +1,153 @@
+"""Kubernetes events: told once, when something changes that a person may have to act on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from servingslo.explain.conditions import ConditionStatus, ConditionType, Verdict, verdicts
+from servingslo.explain.format import replica_change
+from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.reasons import Action, Reason
+
+
+class EventType(StrEnum):
+    """As core/v1."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event. key: events of one resource with one key are the same event, counted."""
+
+    type: EventType
+    reason: Reason
+    message: str
+    key: str
+
+
+# Guards that every working day brings; they are in the log and in ScalingLimited.
+_ROUTINE_LIMITS = frozenset(
+    {
+        Reason.NOT_LIMITED,
+        Reason.STABILIZED,
+        Reason.STEP_DOWN_UNSAFE,
+        Reason.SCALE_UP_POLICY,
+        Reason.SCALE_DOWN_POLICY,
+        Reason.WARMING_UP,
+        Reason.ROLLOUT_IN_PROGRESS,
+        Reason.PENDING_PODS,
+        Reason.MIN_REPLICAS_REACHED,
+        Reason.RECOMMEND_ONLY,
+        Reason.MODEL_LEARNING,
+        Reason.DEMAND_MET,
+    }
+)
+# Conditions whose False is worth a warning, with the one whose return to True is good news.
+_WATCHED = (
+    ConditionType.READY,
+    ConditionType.METRICS_FRESH,
+    ConditionType.MODEL_TRUSTED,
+    ConditionType.SLO_MET,
+)
+_EXPECTED = frozenset({Reason.MODEL_LEARNING, Reason.BATCHING_OFF})
+_TOLD_STEPS = frozenset(
+    {
+        Reason.REPLICAS_CHANGED_BY_USER,
+        Reason.INFEASIBLE_OBJECTIVE,
+        Reason.UNSCHEDULABLE_PODS,
+        Reason.UNRELIABLE_PODS,
+    }
+)
+_GOOD_STEPS = frozenset({Reason.REPLICAS_CHANGED_BY_USER})
+
+
+def events(decision: Decision, previous: Decision | None) -> tuple[Event, ...]:
+    """What changed since the decision before, worth telling.
+
+    previous: None at the first decision; then only what is wrong is told. That a write succeeded
+    or failed is not known to a decision: see scaled_event and write_failed_event.
+    """
+    return tuple(_events(decision, previous))
+
+
+def scaled_event(decision: Decision) -> Event:
+    """To be told after the replica count was written, never before."""
+    verb = "up" if decision.action is Action.SCALE_UP else "down"
+    change = replica_change(decision)
+    return Event(
+        type=EventType.NORMAL,
+        reason=Reason.SCALED,
+        message=f"scaled {verb} {change} replicas: {decision.reason.value}",
+        key=f"{Reason.SCALED.value}/{change}",
+    )
+
+
+def write_failed_event(decision: Decision, reason: Reason, detail: str) -> Event:
+    """To be told when a write was refused. reason: WRITE_CONFLICT, WRITE_FAILED or the like."""
+    return Event(
+        type=EventType.WARNING,
+        reason=reason,
+        message=f"{replica_change(decision)} replicas not written: {detail}",
+        key=reason.value,
+    )
+
+
+def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
+    now = verdicts(decision)
+    before = {} if previous is None else verdicts(previous)
+    for type_ in _WATCHED:
+        yield from _condition_event(type_, now[type_], before.get(type_))
+    limit, limit_before = decision.limited_by, previous.limited_by if previous else None
+    told = {now[type_].reason for type_ in _WATCHED}
+    if limit is not None and limit is not limit_before and limit not in _ROUTINE_LIMITS | told:
+        message = now[ConditionType.SCALING_LIMITED].message
+        yield _event(EventType.WARNING, limit, message, ConditionType.SCALING_LIMITED)
+    yield from _step_events(decision, previous)
+    yield from _batching_event(now, before)
+
+
+def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None) -> Iterator[Event]:
+    if before is not None and (before.status, before.reason) == (now.status, now.reason):
+        return
+    if now.status is ConditionStatus.FALSE and now.reason not in _EXPECTED:
+        yield _event(EventType.WARNING, now.reason, now.message, type_)
+    recovered = before is not None and before.status is ConditionStatus.FALSE
+    if now.status is ConditionStatus.TRUE and recovered:
+        yield _event(EventType.NORMAL, now.reason, now.message, type_)
+
+
+def _step_events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
+    before = {_essence(step) for step in previous.steps} if previous else set()
+    for step in decision.steps:
+        if step.reason not in _TOLD_STEPS or _essence(step) in before:
+            continue
+        if step.reason is decision.limited_by and step.reason not in _GOOD_STEPS:
+            continue
+        numbers = ", ".join(f"{name} {value}" for name, value in step.inputs.items())
+        message = f"{step.knob} {step.before} → {step.after}" + (f" ({numbers})" if numbers else "")
+        type_ = EventType.NORMAL if step.reason in _GOOD_STEPS else EventType.WARNING
+        yield Event(
+            type=type_, reason=step.reason, message=message, key=f"{step.stage}/{step.reason}"
+        )
+
+
+def _essence(step: DecisionStep) -> tuple[object, ...]:
+    """What makes two steps the same news; their inputs differ on every tick."""
+    if step.reason in _GOOD_STEPS:
+        return (step.stage, step.reason, step.before, step.after)
+    return (step.stage, step.reason)
+
+
+def _batching_event(
+    now: dict[ConditionType, Verdict], before: dict[ConditionType, Verdict]
+) -> Iterator[Event]:
+    type_ = ConditionType.BATCHING_IN_SYNC
+    verdict = now[type_]
+    if verdict.status is ConditionStatus.FALSE and verdict != before.get(type_):
+        yield _event(EventType.NORMAL, verdict.reason, verdict.message, type_)
+
+
+def _event(type_: EventType, reason: Reason, message: str, about: ConditionType) -> Event:
+    return Event(type=type_, reason=reason, message=message, key=f"{about}/{reason}")

@@ -1,0 +1,87 @@
+"""How numbers, counts, durations and objectives are written, everywhere alike."""
+
+import json
+import math
+from datetime import UTC, datetime
+
+from servingslo.policy.decision import Decision, ObjectiveOutlook, StepValue
+from servingslo.units import format_duration, milliseconds_from_seconds
+
+# Four significant digits: finer than any of these numbers is known, stable against noise.
+_DIGITS = 4
+# Whole numbers up to here are exact in every JSON reader.
+_LARGEST_WHOLE = 2**53
+_QUOTED = frozenset(' "=\\\t\n\r')
+UNKNOWN = "unknown"
+
+
+def rounded(value: StepValue) -> StepValue:
+    """A number to four significant digits; whole numbers and everything else as they are."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return value
+    short = float(f"{value:.{_DIGITS}g}")
+    if math.isinf(short):
+        return value
+    return int(short) if short.is_integer() and abs(short) < _LARGEST_WHOLE else short
+
+
+def number(value: float) -> str:
+    """Three significant digits without an exponent below a million."""
+    short = float(f"{value:.3g}")
+    if short == 0:
+        return "0"
+    return f"{short:.0f}" if abs(short) >= 100 else f"{short:g}"
+
+
+def percent(ratio: float) -> str:
+    """A ratio in percent with one decimal: '98.2 %'. Never rounded up to 100."""
+    text = f"{ratio:.1%}"
+    if text == "100.0%" and ratio < 1:
+        text = "99.9%"
+    return text.replace("%", " %")
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people, or 'unknown'."""
+    return UNKNOWN if value is None else format_duration(value)
+
+
+def milliseconds(value: float) -> str:
+    """A short duration for people: '15.1 ms'."""
+    return f"{milliseconds_from_seconds(value):.3g} ms"
+
+
+def count(value: int | None) -> str:
+    """A count, or 'unknown'."""
+    return UNKNOWN if value is None else str(value)
+
+
+def timestamp(time_seconds: float) -> str:
+    """RFC 3339 in UTC with whole seconds."""
+    return datetime.fromtimestamp(time_seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def replica_change(decision: Decision) -> str:
+    """'3->5', or '3' where the count stays."""
+    before, after = decision.replicas_before, decision.replicas_after
+    if before == after:
+        return count(before)
+    return f"{count(before)}->{count(after)}"
+
+
+def percentile(objective: ObjectiveOutlook) -> str:
+    """'p99' or 'p99.9'."""
+    return f"p{objective.percentile:g}"
+
+
+def objective_name(objective: ObjectiveOutlook) -> str:
+    """'ttft p99 ≤ 0.5s'."""
+    threshold = format_duration(objective.threshold_seconds)
+    return f"{objective.metric} {percentile(objective)} ≤ {threshold}"
+
+
+def quoted(value: str) -> str:
+    """A value for a key=value line, in double quotes when it would not stand alone."""
+    if value and not _QUOTED.intersection(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)

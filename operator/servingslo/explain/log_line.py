@@ -1,0 +1,75 @@
+"""One line for each decision, for people and machines alike, and when it is worth a line."""
+
+from collections.abc import Iterator
+
+from servingslo.explain.format import UNKNOWN, number, percentile, quoted, replica_change
+from servingslo.policy.decision import ConstraintNeed, Decision
+from servingslo.units import format_duration
+
+EVENT_NAME = "decided"
+# An unchanged decision is repeated this often, so that silence means that nobody decides.
+REPEAT_SECONDS = 600.0
+
+
+def log_line(decision: Decision) -> str:
+    """The decision as key=value pairs in a fixed order; what is unknown is left out."""
+    return " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(decision))])
+
+
+def material_change(previous: Decision | None, current: Decision) -> bool:
+    """Whether a decision deserves a line after the one that was logged last.
+
+    It does when action, count, binding constraint or reason changed, or the last line is ten
+    minutes old. previous: the decision logged last, None when there was none.
+    """
+    if previous is None or _essence(previous) != _essence(current):
+        return True
+    return current.time_seconds - previous.time_seconds >= REPEAT_SECONDS
+
+
+def _essence(decision: Decision) -> tuple[object, ...]:
+    return (
+        decision.action,
+        decision.replicas_before,
+        decision.replicas_after,
+        decision.recommended_replicas,
+        decision.binding,
+        decision.reason,
+    )
+
+
+def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+    yield "namespace", decision.namespace
+    yield "name", decision.name
+    yield "action", decision.action.value
+    yield "replicas", replica_change(decision)
+    if decision.recommended_replicas not in {None, decision.replicas_after}:
+        yield "recommended", str(decision.recommended_replicas)
+    yield "binding", UNKNOWN if decision.binding is None else decision.binding.value
+    if decision.needs:
+        yield "need", " ".join(map(_need, decision.needs))
+    yield from _demand_pairs(decision)
+    for objective in decision.objectives:
+        key = f"{objective.metric}_{percentile(objective)}"
+        if objective.predicted_seconds is not None:
+            yield f"predicted_{key}", format_duration(objective.predicted_seconds)
+        if objective.observed_seconds is not None:
+            yield f"observed_{key}", format_duration(objective.observed_seconds)
+    if decision.metrics_age_seconds is not None:
+        yield "age", format_duration(round(decision.metrics_age_seconds))
+    if decision.limited_by is not None and decision.limited_by is not decision.reason:
+        yield "limited_by", decision.limited_by.value
+    yield "reason", decision.reason.value
+
+
+def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+    demand = decision.demand
+    if demand.arrival_rate_per_second is not None:
+        yield "arrival", f"{number(demand.arrival_rate_per_second)}/s"
+    if demand.forecast_rate_per_second is not None:
+        ahead = "" if demand.lead_seconds is None else f"@{number(demand.lead_seconds)}s"
+        yield "forecast", f"{number(demand.forecast_rate_per_second)}/s{ahead}"
+
+
+def _need(need: ConstraintNeed) -> str:
+    return f"{need.constraint.value}:{'none' if need.replicas is None else need.replicas}"

@@ -1,0 +1,137 @@
+"""A decision as metric samples of the operator's own /metrics page."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from servingslo.policy.decision import Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSample:
+    """One gauge sample; labels beside namespace and name, which every sample has."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaugeFamily:
+    """A gauge that decisions fill. labels: beside namespace and name."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_OBJECTIVE = ("metric", "percentile")
+GAUGES = (
+    GaugeFamily(name="servingslo_replicas_current", help="Replicas the decision started from."),
+    GaugeFamily(name="servingslo_replicas_desired", help="Replicas the last decision sets."),
+    GaugeFamily(
+        name="servingslo_replicas_recommended", help="Replicas wanted, whether or not they are set."
+    ),
+    GaugeFamily(name="servingslo_replicas_ready", help="Replicas whose pods are ready."),
+    GaugeFamily(name="servingslo_replicas_pending", help="Replicas ordered and not ready."),
+    GaugeFamily(
+        name="servingslo_replicas_needed",
+        help="Replicas that one constraint alone asks for.",
+        labels=("constraint",),
+    ),
+    GaugeFamily(name="servingslo_arrivals_per_second", help="Arrival rate as measured."),
+    GaugeFamily(
+        name="servingslo_forecast_arrivals_per_second",
+        help="Arrival rate expected when capacity ordered now is ready.",
+    ),
+    GaugeFamily(name="servingslo_backlog_requests", help="Requests to be drained."),
+    GaugeFamily(
+        name="servingslo_utilization_ratio",
+        help="Arrival rate over saturation rate at the decided count.",
+    ),
+    GaugeFamily(
+        name="servingslo_kv_usage_ratio", help="Predicted use of the KV cache at that count."
+    ),
+    GaugeFamily(
+        name="servingslo_objective_seconds", help="Threshold of an objective.", labels=_OBJECTIVE
+    ),
+    GaugeFamily(
+        name="servingslo_predicted_seconds",
+        help="Prediction at the objective's percentile.",
+        labels=_OBJECTIVE,
+    ),
+    GaugeFamily(
+        name="servingslo_observed_seconds",
+        help="Observation at the objective's percentile.",
+        labels=_OBJECTIVE,
+    ),
+    GaugeFamily(
+        name="servingslo_within_objective_ratio",
+        help="Least share of requests within the threshold.",
+        labels=_OBJECTIVE,
+    ),
+    GaugeFamily(name="servingslo_model_trusted", help="1 while the latency model decides."),
+    GaugeFamily(
+        name="servingslo_model_relative_error_ratio", help="Error of the model's predictions."
+    ),
+    GaugeFamily(name="servingslo_metrics_fresh", help="1 while the metrics in use are fresh."),
+    GaugeFamily(name="servingslo_metrics_age_seconds", help="Age of the oldest sample in use."),
+    GaugeFamily(
+        name="servingslo_admitted_requests_per_second",
+        help="Requests that ready replicas serve within the objectives.",
+    ),
+    GaugeFamily(
+        name="servingslo_queue_limit_requests", help="Requests that may wait at each replica."
+    ),
+)
+
+
+def metric_samples(decision: Decision) -> tuple[MetricSample, ...]:
+    """Samples of the GAUGES families; what is unknown has no sample."""
+    return tuple(
+        MetricSample(name=name, value=float(value), labels=labels)
+        for name, labels, value in _values(decision)
+        if value is not None
+    )
+
+
+_Value = tuple[str, dict[str, str], float | None]
+
+
+def _values(decision: Decision) -> Iterator[_Value]:
+    none: dict[str, str] = {}
+    demand, admission, model = decision.demand, decision.admission, decision.model
+    yield "servingslo_replicas_current", none, decision.replicas_before
+    yield "servingslo_replicas_desired", none, decision.replicas_after
+    yield "servingslo_replicas_recommended", none, decision.recommended_replicas
+    yield "servingslo_replicas_ready", none, decision.replicas.ready
+    yield "servingslo_replicas_pending", none, decision.replicas.pending
+    for need in decision.needs:
+        yield "servingslo_replicas_needed", {"constraint": need.constraint.value}, need.replicas
+    yield "servingslo_arrivals_per_second", none, demand.arrival_rate_per_second
+    yield "servingslo_forecast_arrivals_per_second", none, demand.forecast_rate_per_second
+    yield "servingslo_backlog_requests", none, demand.backlog_requests
+    yield from _outlook_values(decision)
+    yield from _objective_values(decision)
+    yield "servingslo_model_trusted", none, model.trusted
+    yield "servingslo_model_relative_error_ratio", none, model.relative_error
+    yield "servingslo_metrics_fresh", none, decision.metrics.value == "MetricsFresh"
+    yield "servingslo_metrics_age_seconds", none, decision.metrics_age_seconds
+    yield "servingslo_admitted_requests_per_second", none, admission.admitted_rate_per_second
+    yield "servingslo_queue_limit_requests", none, admission.queue_limit
+
+
+def _outlook_values(decision: Decision) -> Iterator[_Value]:
+    for outlook in decision.outlook:
+        if outlook.replicas == decision.replicas_after:
+            yield "servingslo_utilization_ratio", {}, outlook.utilization_ratio
+            yield "servingslo_kv_usage_ratio", {}, outlook.kv_usage_ratio
+            return
+
+
+def _objective_values(decision: Decision) -> Iterator[_Value]:
+    for objective in decision.objectives:
+        labels = {"metric": objective.metric, "percentile": f"{objective.percentile:g}"}
+        yield "servingslo_objective_seconds", labels, objective.threshold_seconds
+        yield "servingslo_predicted_seconds", labels, objective.predicted_seconds
+        yield "servingslo_observed_seconds", labels, objective.observed_seconds
+        yield "servingslo_within_objective_ratio", labels, objective.share_low_ratio

@@ -1,0 +1,211 @@
+"""A decision in a few lines for a person on call: what, why, how sure, what would change it."""
+
+from collections.abc import Iterator
+
+from servingslo.explain.conditions import PERCENT, objective_verdict
+from servingslo.explain.format import (
+    UNKNOWN,
+    count,
+    milliseconds,
+    number,
+    objective_name,
+    percent,
+    replica_change,
+    rounded,
+    seconds,
+    timestamp,
+)
+from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, ObjectiveOutlook
+from servingslo.reasons import Action, Constraint
+
+_VERB = {
+    Action.SCALE_UP: "scale up",
+    Action.SCALE_DOWN: "scale down",
+    Action.HOLD: "hold",
+}
+_CONSTRAINT = {
+    Constraint.UTILIZATION: "the utilization target",
+    Constraint.KV_CACHE: "KV cache memory",
+    Constraint.TTFT: "the time to first token",
+    Constraint.TPOT: "the time per output token",
+    Constraint.LATENCY: "the end-to-end latency",
+    Constraint.QUEUE_TIME: "the queue time",
+    Constraint.BACKLOG: "the backlog to be drained",
+    Constraint.SATURATION: "measured saturation",
+    Constraint.MIN_REPLICAS: "replicas.min",
+}
+# A model this wrong may still be in use; the person on call should know.
+_LARGE_ERROR = 0.2
+
+
+def text(decision: Decision) -> str:
+    """The decision explained, one statement a line."""
+    return "\n".join(_lines(decision))
+
+
+def _lines(decision: Decision) -> Iterator[str]:
+    verb = _VERB[decision.action]
+    change = replica_change(decision)
+    yield f"{decision.namespace}/{decision.name} at {timestamp(decision.time_seconds)}"
+    yield f"Decision: {verb}, {change} replicas ({decision.reason.value})"
+    if decision.recommended_replicas not in {None, decision.replicas_after}:
+        yield f"Recommended: {decision.recommended_replicas} replicas; not applied"
+    elif decision.action is not Action.HOLD and not decision.apply_replicas:
+        yield "Not applied"
+    if decision.detail:
+        yield f"Note: {decision.detail}"
+    replicas = decision.replicas
+    excluded = f", {replicas.excluded} left out as unreliable" if replicas.excluded else ""
+    yield (
+        f"Replicas: {count(replicas.current)} reported, {replicas.ready} ready, "
+        f"{replicas.pending} pending{excluded}"
+    )
+    yield from _why(decision)
+    yield from _demand(decision)
+    yield from _objectives(decision)
+    yield from _certainty(decision)
+    yield from _steps(decision)
+    yield from _alternatives(decision)
+    yield from _knobs(decision)
+
+
+def _why(decision: Decision) -> Iterator[str]:
+    if decision.binding is not None:
+        yield f"Binds: {_CONSTRAINT[decision.binding]}"
+    for need in decision.needs:
+        if need.replicas is not None:
+            yield f"  {need.constraint.value} needs {need.replicas}"
+            continue
+        least = need.least_feasible
+        best = "" if least is None else f"; the best that any count reaches is {number(least)}"
+        yield f"  {need.constraint.value} cannot be met by any count{best}"
+    if decision.limited_by is not None:
+        yield f"Limited by: {decision.limited_by.value}"
+
+
+def _demand(decision: Decision) -> Iterator[str]:
+    demand = decision.demand
+    if demand.arrival_rate_per_second is None:
+        yield "Demand: unknown"
+    else:
+        forecast = ""
+        if demand.forecast_rate_per_second is not None:
+            forecast = (
+                f", {number(demand.forecast_rate_per_second)}/s expected "
+                f"in {seconds(demand.lead_seconds)}, when capacity ordered now is ready"
+            )
+        yield f"Demand: {number(demand.arrival_rate_per_second)} requests/s{forecast}"
+    held = [
+        f"{number(value)} {what}"
+        for value, what in (
+            (demand.running_requests, "running"),
+            (demand.waiting_requests, "waiting"),
+            (demand.backlog_requests, "to be drained"),
+        )
+        if value is not None
+    ]
+    if demand.kv_usage_ratio is not None:
+        held.append(f"KV cache {percent(demand.kv_usage_ratio)} full")
+    if held:
+        yield f"  now: {', '.join(held)}"
+    if demand.prompt_tokens_mean is not None and demand.output_tokens_mean is not None:
+        cached = (
+            "" if demand.cached_ratio is None else f", {percent(demand.cached_ratio)} of it cached"
+        )
+        yield (
+            f"  a request: {number(demand.prompt_tokens_mean)} prompt tokens{cached}, "
+            f"{number(demand.output_tokens_mean)} output tokens"
+        )
+
+
+def _objectives(decision: Decision) -> Iterator[str]:
+    for objective in decision.objectives:
+        verdict = objective_verdict(objective)
+        yield (
+            f"Objective {objective_name(objective)}: "
+            f"predicted {seconds(objective.predicted_seconds)}, "
+            f"observed {seconds(objective.observed_seconds)}, {_share(objective)} "
+            f"({verdict.reason.value})"
+        )
+
+
+def _share(objective: ObjectiveOutlook) -> str:
+    low, high = objective.share_low_ratio, objective.share_high_ratio
+    wanted = percent(objective.percentile / PERCENT)
+    if low is None or high is None:
+        return f"no requests to judge by, {wanted} wanted"
+    between = percent(low) if low == high else f"{percent(low)} to {percent(high)}"
+    return f"{between} of requests within it, {wanted} wanted"
+
+
+def _certainty(decision: Decision) -> Iterator[str]:
+    age = decision.metrics_age_seconds
+    oldest = "age unknown" if age is None else f"oldest sample in use {seconds(age)} old"
+    yield f"Metrics: {decision.metrics.value}, {oldest}"
+    model = decision.model
+    trusted = "trusted" if model.trusted else f"not trusted ({model.reason.value})"
+    error = UNKNOWN if model.relative_error is None else percent(model.relative_error)
+    yield (
+        f"Model: {trusted}, from {model.source}, {model.sample_count} samples, "
+        f"error of its predictions {error}"
+    )
+    if model.trusted and model.relative_error is not None and model.relative_error > _LARGE_ERROR:
+        yield "  the model is used with a large error; expect corrections"
+    if model.law is not None:
+        law = model.law
+        yield (
+            f"  a step takes {milliseconds(law.step_fixed_seconds)} "
+            f"+ {milliseconds(law.step_per_sequence_seconds)} for each sequence "
+            f"+ {milliseconds(law.prefill_per_token_seconds)} for each prompt token"
+        )
+
+
+def _steps(decision: Decision) -> Iterator[str]:
+    if decision.steps:
+        yield "How it came about:"
+    for step in decision.steps:
+        yield f"  {_step(step)}"
+
+
+def _step(step: DecisionStep) -> str:
+    before, after = rounded(step.before), rounded(step.after)
+    change = f"{step.knob} {after}" if before == after else f"{step.knob} {before} → {after}"
+    inputs = ", ".join(f"{name}={rounded(value)}" for name, value in step.inputs.items())
+    return f"{step.stage}: {change}, {step.reason.value}" + (f" ({inputs})" if inputs else "")
+
+
+def _alternatives(decision: Decision) -> Iterator[str]:
+    """What other counts are predicted to give: what would change the decision."""
+    if decision.outlook:
+        yield "Other counts:"
+    for outlook in decision.outlook:
+        yield f"  {_count_outlook(outlook)}"
+
+
+def _count_outlook(outlook: CountOutlook) -> str:
+    verdict = {True: "meets the objectives", False: "misses an objective", None: UNKNOWN}
+    usage = "".join(
+        f", {what} {percent(value)}"
+        for what, value in (
+            ("utilization", outlook.utilization_ratio),
+            ("KV cache", outlook.kv_usage_ratio),
+        )
+        if value is not None
+    )
+    return f"{outlook.replicas}: {verdict[outlook.meets_objectives]}{usage}"
+
+
+def _knobs(decision: Decision) -> Iterator[str]:
+    batching, admission = decision.batching, decision.admission
+    yield (
+        f"Batching: {batching.reason.value}, max_num_seqs {count(batching.current_max_num_seqs)}"
+        f" → {count(batching.recommended_max_num_seqs)}, max_num_batched_tokens "
+        f"{count(batching.current_max_num_batched_tokens)}"
+        f" → {count(batching.recommended_max_num_batched_tokens)}"
+    )
+    admitted = admission.admitted_rate_per_second
+    rate = UNKNOWN if admitted is None else f"{number(admitted)}/s"
+    yield (
+        f"Admission: {admission.reason.value}, admitted {rate}, "
+        f"queue limit {count(admission.queue_limit)}"
+    )

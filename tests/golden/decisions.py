@@ -1,0 +1,125 @@
+"""Decisions that goldens and unit tests render: one busy, one blind, one new."""
+
+from servingslo.models.service_time import ServiceLaw
+from servingslo.policy.decision import (
+    AdmissionDecision,
+    BatchingDecision,
+    ConstraintNeed,
+    CountOutlook,
+    Decision,
+    DecisionStep,
+    DemandOutlook,
+    ModelUse,
+    ObjectiveOutlook,
+    ReplicaView,
+)
+from servingslo.reasons import Action, Constraint, Reason
+
+NOON_SECONDS = 1_795_262_400.0  # 2026-11-21T12:00:00Z
+
+SCALE_UP = Decision(
+    time_seconds=NOON_SECONDS,
+    namespace="inference",
+    name="llama-chat",
+    action=Action.SCALE_UP,
+    reason=Reason.KV_CACHE_BOUND,
+    replicas_before=3,
+    replicas_after=5,
+    recommended_replicas=5,
+    apply_replicas=True,
+    replicas=ReplicaView(current=3, ready=3, pending=0),
+    binding=Constraint.KV_CACHE,
+    needs=(
+        ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=4),
+        ConstraintNeed(constraint=Constraint.KV_CACHE, replicas=5),
+        ConstraintNeed(constraint=Constraint.TTFT, replicas=4),
+    ),
+    steps=(
+        DecisionStep(
+            stage="sizing",
+            knob="replicas",
+            before=3,
+            after=5,
+            reason=Reason.KV_CACHE_BOUND,
+            inputs={"forecast_rate_per_second": 48.6123, "kv_capacity_tokens": 131072.0},
+        ),
+    ),
+    demand=DemandOutlook(
+        arrival_rate_per_second=41.2345,
+        forecast_rate_per_second=48.6123,
+        lead_seconds=120.0,
+        backlog_requests=12.0,
+        running_requests=96.0,
+        waiting_requests=17.0,
+        prompt_tokens_mean=1155.2,
+        output_tokens_mean=211.1,
+        cached_ratio=0.125,
+        kv_usage_ratio=0.93,
+    ),
+    objectives=(
+        ObjectiveOutlook(
+            metric="ttft",
+            percentile=99.0,
+            threshold_seconds=0.5,
+            predicted_seconds=0.38,
+            observed_seconds=0.91,
+            share_low_ratio=0.962,
+            share_high_ratio=0.978,
+        ),
+    ),
+    outlook=(
+        CountOutlook(
+            replicas=4, utilization_ratio=0.8, kv_usage_ratio=0.97, meets_objectives=False
+        ),
+        CountOutlook(
+            replicas=5, utilization_ratio=0.64, kv_usage_ratio=0.78, meets_objectives=True
+        ),
+    ),
+    model=ModelUse(
+        trusted=True,
+        reason=Reason.MODEL_TRUSTED,
+        source="fit",
+        law=ServiceLaw(
+            step_fixed_seconds=0.0151,
+            step_per_sequence_seconds=0.00015,
+            prefill_per_token_seconds=0.00008,
+            context_per_token_seconds=4e-7,
+        ),
+        relative_error=0.043,
+        sample_count=212,
+    ),
+    batching=BatchingDecision(
+        reason=Reason.BATCHING_RECOMMENDED,
+        container="vllm",
+        current_max_num_seqs=64,
+        recommended_max_num_seqs=96,
+        current_max_num_batched_tokens=2048,
+        recommended_max_num_batched_tokens=2048,
+    ),
+    admission=AdmissionDecision(
+        reason=Reason.ADMISSION_RECOMMENDED,
+        admitted_rate_per_second=33.4,
+        queue_limit=9,
+        shed_ratio=0.19,
+    ),
+    metrics_age_seconds=4.2,
+)
+
+BLIND = Decision(
+    time_seconds=NOON_SECONDS + 300,
+    namespace="inference",
+    name="llama-chat",
+    action=Action.HOLD,
+    reason=Reason.PROMETHEUS_UNAVAILABLE,
+    replicas_before=5,
+    replicas_after=5,
+    recommended_replicas=5,
+    apply_replicas=False,
+    replicas=ReplicaView(current=5, ready=4, pending=1),
+    limited_by=Reason.PROMETHEUS_UNAVAILABLE,
+    model=ModelUse(trusted=False, reason=Reason.MODEL_LEARNING, source="saturation"),
+    batching=BatchingDecision(reason=Reason.LIMITS_UNKNOWN),
+    admission=AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN),
+    metrics=Reason.PROMETHEUS_UNAVAILABLE,
+    detail="no answer within 5 s",
+)

@@ -1,0 +1,182 @@
+"""Conditions and events: what they say, since when, and how often."""
+
+from dataclasses import replace
+
+import pytest
+from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
+
+from servingslo import explain
+from servingslo.explain.conditions import NOT_READY_REASONS
+from servingslo.policy.decision import DecisionStep, ObjectiveOutlook
+from servingslo.reasons import Action, Reason
+
+
+def _of(decision, previous=(), now=NOON_SECONDS):
+    found = explain.conditions(decision, previous, generation=1, now_seconds=now)
+    return {condition.type: condition for condition in found}
+
+
+def _objective(low, high, percentile=99.0):
+    return ObjectiveOutlook(
+        metric="ttft",
+        percentile=percentile,
+        threshold_seconds=0.5,
+        share_low_ratio=low,
+        share_high_ratio=high,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "status", "reason"),
+    [
+        pytest.param([(0.995, 0.997)], "True", Reason.WITHIN_OBJECTIVES, id="both-above"),
+        pytest.param([(0.99, 0.99)], "True", Reason.WITHIN_OBJECTIVES, id="exactly-met"),
+        pytest.param([(0.9, 0.98)], "False", Reason.OBJECTIVES_MISSED, id="both-below"),
+        pytest.param(
+            [(0.98, 0.995)], "Unknown", Reason.BELOW_BUCKET_RESOLUTION, id="ends-disagree"
+        ),
+        pytest.param([(None, None)], "Unknown", Reason.NO_TRAFFIC, id="no-requests"),
+        pytest.param([], "Unknown", Reason.NO_TRAFFIC, id="nothing-known-yet"),
+        pytest.param(
+            [(1.0, 1.0), (0.5, 0.6)], "False", Reason.OBJECTIVES_MISSED, id="one-of-two-missed"
+        ),
+        pytest.param(
+            [(0.98, 0.995), (0.5, 0.6)], "False", Reason.OBJECTIVES_MISSED, id="missed-beats-coarse"
+        ),
+        pytest.param(
+            [(1.0, 1.0), (0.98, 1.0)],
+            "Unknown",
+            Reason.BELOW_BUCKET_RESOLUTION,
+            id="coarse-beats-met",
+        ),
+        pytest.param(
+            [(1.0, 1.0), (None, None)], "Unknown", Reason.NO_TRAFFIC, id="silence-beats-met"
+        ),
+    ],
+)
+def test_slo_met_is_only_claimed_where_buckets_can_tell(shares, status, reason):
+    """The share within the threshold is an interval; the answer is honest about its width."""
+    decision = replace(SCALE_UP, objectives=tuple(_objective(*share) for share in shares))
+    condition = _of(decision)["SLOMet"]
+    assert (condition.status, condition.reason) == (status, reason)
+
+
+def test_slo_met_is_unknown_while_metrics_are_not_fresh():
+    """An old share says nothing about now."""
+    decision = replace(SCALE_UP, metrics=Reason.METRICS_STALE)
+    assert _of(decision)["SLOMet"].reason is Reason.METRICS_STALE
+    assert _of(decision)["SLOMet"].status == "Unknown"
+
+
+@pytest.mark.parametrize("reason", sorted(NOT_READY_REASONS))
+@pytest.mark.parametrize("where", ["reason", "limited_by"])
+def test_ready_is_false_when_the_target_is_not_ours_to_scale(reason, where):
+    """Hands off is told as Ready=False with its reason, wherever the planner put it."""
+    condition = _of(replace(SCALE_UP, **{where: reason}, detail="hpa/llama"))["Ready"]
+    assert (condition.status, condition.reason) == ("False", reason)
+    assert condition.message == "hpa/llama"
+
+
+def test_transition_time_moves_only_with_the_status():
+    """A new reason or message of the same status keeps the time of the transition."""
+    first = _of(SCALE_UP)
+    limited = replace(SCALE_UP, limited_by=Reason.MAX_REPLICAS_REACHED)
+    second = _of(limited, tuple(first.values()), NOON_SECONDS + 15)
+    assert second["ScalingLimited"].last_transition_seconds == NOON_SECONDS + 15
+    other = replace(SCALE_UP, limited_by=Reason.ADMINISTRATOR_LIMIT)
+    third = _of(other, tuple(second.values()), NOON_SECONDS + 30)
+    assert third["ScalingLimited"].reason is Reason.ADMINISTRATOR_LIMIT
+    assert third["ScalingLimited"].last_transition_seconds == NOON_SECONDS + 15
+    assert third["Ready"].last_transition_seconds == NOON_SECONDS
+
+
+def test_conditions_of_an_unchanged_world_are_equal():
+    """Ages and rates that differ on every tick do not show, so nothing is written."""
+    later = replace(
+        SCALE_UP,
+        time_seconds=NOON_SECONDS + 15,
+        metrics_age_seconds=9.0,
+        demand=replace(SCALE_UP.demand, arrival_rate_per_second=41.3),
+        objectives=(replace(SCALE_UP.objectives[0], share_low_ratio=0.961),),
+    )
+    first = _of(SCALE_UP)
+    assert _of(later, tuple(first.values()), NOON_SECONDS + 15) == first
+
+
+def test_not_ready_keeps_what_was_known_before():
+    """A bad spec says nothing about metrics or model: only Ready changes."""
+    before = explain.conditions(SCALE_UP, generation=1, now_seconds=NOON_SECONDS)
+    after = explain.not_ready(
+        Reason.INVALID_SPEC,
+        "spec.replicas.max: 0",
+        before,
+        generation=2,
+        now_seconds=NOON_SECONDS + 9,
+    )
+    ready = after[0]
+    assert (ready.type, ready.status, ready.reason) == ("Ready", "False", Reason.INVALID_SPEC)
+    assert (ready.observed_generation, ready.last_transition_seconds) == (2, NOON_SECONDS + 9)
+    assert after[1:] == before[1:]
+
+
+def _told(decision, previous):
+    return [event.reason for event in explain.events(decision, previous)]
+
+
+def test_events_are_told_once():
+    """The same decision again is no news, whatever its numbers."""
+    again = replace(SCALE_UP, time_seconds=NOON_SECONDS + 15, metrics_age_seconds=1.0)
+    assert _told(again, SCALE_UP) == []
+    assert _told(BLIND, BLIND) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reasons"),
+    [
+        pytest.param(
+            {"limited_by": Reason.MAX_REPLICAS_REACHED}, [Reason.MAX_REPLICAS_REACHED], id="max"
+        ),
+        pytest.param({"limited_by": Reason.STABILIZED}, [], id="routine-guards-are-silent"),
+        pytest.param(
+            {"limited_by": Reason.SCALER_CONFLICT, "reason": Reason.SCALER_CONFLICT},
+            [Reason.SCALER_CONFLICT],
+            id="a-conflict-is-told-once-not-twice",
+        ),
+        pytest.param(
+            {
+                "metrics": Reason.METRICS_STALE,
+                "reason": Reason.METRICS_STALE,
+                "limited_by": Reason.METRICS_STALE,
+                "action": Action.HOLD,
+            },
+            [Reason.METRICS_STALE],
+            id="stale",
+        ),
+        pytest.param(
+            {
+                "steps": (
+                    DecisionStep(
+                        stage="observe",
+                        knob="replicas",
+                        before=3,
+                        after=6,
+                        reason=Reason.REPLICAS_CHANGED_BY_USER,
+                    ),
+                )
+            },
+            [Reason.REPLICAS_CHANGED_BY_USER],
+            id="hand-edit",
+        ),
+    ],
+)
+def test_a_change_that_matters_is_told(change, reasons):
+    """What a person may have to act on becomes an event; daily routine does not."""
+    assert _told(replace(SCALE_UP, **change), SCALE_UP) == reasons
+
+
+def test_scaling_is_told_only_by_the_one_who_wrote_it():
+    """No event of a decision claims that a write happened."""
+    assert Reason.SCALED not in _told(SCALE_UP, None)
+    assert explain.scaled_event(SCALE_UP).message == "scaled up 3->5 replicas: KVCacheBound"
+    failed = explain.write_failed_event(SCALE_UP, Reason.WRITE_CONFLICT, "the count is 4 now")
+    assert (failed.type, failed.reason) == ("Warning", Reason.WRITE_CONFLICT)

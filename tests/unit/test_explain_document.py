@@ -1,0 +1,167 @@
+"""The log line's rule, the document in status, metric samples, and how numbers are written."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
+
+from servingslo import explain
+from servingslo.explain.document import MAX_DOCUMENT_BYTES
+from servingslo.explain.format import number, percent, quoted, rounded
+from servingslo.explain.log_line import REPEAT_SECONDS
+from servingslo.policy.decision import DecisionStep
+from servingslo.reasons import Action, Constraint, Reason
+
+
+@pytest.mark.parametrize(
+    ("change", "worth_a_line"),
+    [
+        pytest.param({"metrics_age_seconds": 9.0}, False, id="only-numbers"),
+        pytest.param({"action": Action.HOLD}, True, id="action"),
+        pytest.param({"replicas_after": 6}, True, id="count"),
+        pytest.param({"recommended_replicas": 6}, True, id="recommendation"),
+        pytest.param({"binding": Constraint.TTFT}, True, id="binding"),
+        pytest.param({"reason": Reason.TTFT_BOUND}, True, id="reason"),
+        pytest.param({"time_seconds": NOON_SECONDS + REPEAT_SECONDS - 1}, False, id="too-soon"),
+        pytest.param({"time_seconds": NOON_SECONDS + REPEAT_SECONDS}, True, id="ten-minutes"),
+    ],
+)
+def test_a_line_is_written_on_change_and_every_ten_minutes(change, worth_a_line):
+    """An unchanged decision is repeated rarely, a changed one at once."""
+    assert explain.material_change(SCALE_UP, replace(SCALE_UP, **change)) is worth_a_line
+
+
+def test_the_first_decision_is_always_logged():
+    """There is nothing to compare it with."""
+    assert explain.material_change(None, BLIND)
+
+
+def test_a_recommendation_that_is_not_set_shows_in_the_line():
+    """In mode Recommend the wish stands beside the count that stays."""
+    decision = replace(SCALE_UP, replicas_after=3, limited_by=Reason.RECOMMEND_ONLY)
+    line = explain.log_line(decision)
+    assert " replicas=3 recommended=5 binding=kv-cache " in line
+    assert line.endswith(" limited_by=RecommendOnly reason=KVCacheBound")
+
+
+def test_an_unknown_count_is_said_so():
+    """A target that cannot be read has no count, and no zero is shown in its place."""
+    decision = replace(BLIND, replicas_before=None, replicas_after=None, recommended_replicas=None)
+    assert " replicas=unknown " in explain.log_line(decision)
+    assert "hold, unknown replicas" in explain.text(decision)
+    names = {sample.name for sample in explain.metric_samples(decision)}
+    assert "servingslo_replicas_desired" not in names
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=300),
+            st.dictionaries(
+                st.text(min_size=1, max_size=20),
+                st.one_of(st.floats(), st.text(max_size=900), st.none(), st.booleans()),
+                max_size=8,
+            ),
+        ),
+        max_size=40,
+    ),
+    st.text(max_size=5000),
+)
+def test_the_document_is_bounded_and_valid_json(steps, detail):
+    """However much a decision says, the status holds at most 8 KiB of it, and its head always."""
+    decision = replace(
+        SCALE_UP,
+        detail=detail,
+        steps=tuple(
+            DecisionStep(
+                stage=stage,
+                knob="replicas",
+                before=1,
+                after=2,
+                reason=Reason.DEMAND_MET,
+                inputs=inputs,
+            )
+            for stage, inputs in steps
+        ),
+    )
+    document = explain.as_dict(decision)
+    encoded = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    assert len(encoded.encode(errors="surrogatepass")) <= MAX_DOCUMENT_BYTES
+    assert document["action"] == "scale-up"
+    assert document["replicasAfter"] == 5
+    assert ("truncated" in document) or len(document.get("steps", [])) == len(steps)
+
+
+def test_the_history_has_one_short_line_for_each_decision():
+    """Time, action, counts, what binds and why."""
+    assert explain.summary_line(SCALE_UP) == (
+        "2026-11-21T12:00:00Z scale-up 3->5 kv-cache KVCacheBound"
+    )
+    assert explain.summary_line(BLIND) == "2026-11-21T12:05:00Z hold 5 PrometheusUnavailable"
+
+
+def test_every_sample_belongs_to_a_declared_gauge():
+    """Names and labels of samples are those that /metrics declares."""
+    declared = {gauge.name: set(gauge.labels) for gauge in explain.GAUGES}
+    samples = explain.metric_samples(SCALE_UP)
+    assert {sample.name for sample in samples} == set(declared)
+    assert all(set(sample.labels) == declared[sample.name] for sample in samples)
+    values = {sample.name: sample.value for sample in samples if not sample.labels}
+    assert values["servingslo_replicas_desired"] == 5
+    assert values["servingslo_utilization_ratio"] == 0.64
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        pytest.param("plain", "plain", id="plain"),
+        pytest.param("two words", '"two words"', id="space"),
+        pytest.param("", '""', id="empty"),
+        pytest.param('a"b', '"a\\"b"', id="quote"),
+        pytest.param("a\nb", '"a\\nb"', id="line-break"),
+        pytest.param("a=b", '"a=b"', id="equals"),
+    ],
+)
+def test_values_are_quoted_when_they_would_not_stand_alone(value, written):
+    """One line stays one line, and every pair can be told from the next."""
+    assert quoted(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        pytest.param(41.234, "41.2", id="three-digits"),
+        pytest.param(1234.5, "1230", id="no-exponent"),
+        pytest.param(0.0, "0", id="zero"),
+        pytest.param(0.01234, "0.0123", id="small"),
+    ],
+)
+def test_numbers_have_three_significant_digits(value, written):
+    """Finer than that nothing is known."""
+    assert number(value) == written
+
+
+@pytest.mark.parametrize(
+    ("ratio", "written"),
+    [
+        pytest.param(0.9999, "99.9 %", id="never-rounded-up-to-all"),
+        pytest.param(1.0, "100.0 %", id="all"),
+        pytest.param(0.982, "98.2 %", id="one-decimal"),
+    ],
+)
+def test_a_share_is_never_rounded_up_to_all(ratio, written):
+    """100 % of requests within the threshold means all of them."""
+    assert percent(ratio) == written
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_rounding_keeps_four_digits_and_is_idempotent(value):
+    """A rounded number is within a relative 1e-3 of the number, and rounding again is nothing."""
+    short = rounded(value)
+    assert abs(short - value) <= 1e-3 * abs(value) + 5e-324
+    assert rounded(short) == short
+    assert math.isfinite(short)
