@@ -78,10 +78,10 @@ def expected_demand(
 ) -> Demand | None:
     """Demand at the lead time; None while no arrival rate is known."""
     rate = estimate.arrival_rate_per_second
+    if rate is None or not estimate.forecast.known:
+        return None
     mean = estimate.forecast.mean_per_second(lead)
     high = estimate.forecast.quantile_per_second(lead, UP_PROBABILITY)
-    if rate is None or mean is None or high is None:
-        return None
     backlog = _backlog_at_lead(
         estimate.backlog_requests,
         fleet,
@@ -104,11 +104,10 @@ def step_down_load(estimate: Estimate, demand: Demand) -> Load:
 
     What is given away now is back one lead time after it is missed.
     """
-    rates = (
+    highest = max(
         estimate.forecast.quantile_per_second(at, DOWN_PROBABILITY)
         for at in (0.0, demand.lead_seconds)
     )
-    highest = max((rate for rate in rates if rate is not None), default=demand.rate_per_second)
     return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
 
 

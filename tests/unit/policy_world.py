@@ -1,0 +1,261 @@
+"""A small world for the planner: simulated engines behind a gateway, pods that start and stop."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.policy.inputs import Observation
+from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
+from servingslo.sim import layout
+from servingslo.sim.catalogue import engine_kind
+from servingslo.sim.engine import Engine
+from servingslo.sim.service import Service
+
+TICK_SECONDS = 15.0
+SCRAPE_AGE_SECONDS = 2.0
+OLD_SECONDS = 3600.0
+
+
+@dataclass
+class Pod:
+    name: str
+    created: float
+    ready_at: float
+    template: str
+    unschedulable: bool = False
+    deleted: bool = False
+
+
+@dataclass
+class World:
+    """The truth, and what Prometheus and Kubernetes would show of it.
+
+    rate: arrivals per second at a time. cold_start: seconds from creation to readiness.
+    room: pods that the cluster can place, None for any number.
+    """
+
+    rate: object
+    replicas: int
+    kind: str = "l4-small"
+    cold_start: float = 60.0
+    room: int | None = None
+    seed: int = 1
+    max_num_seqs: int | None = None
+    prompt_median: float = 600.0
+    output_median: float = 120.0
+    now: float = 0.0
+    records: list = field(default_factory=list)
+    hidden_pods: set = field(default_factory=set)
+    silent_gauges: bool = False
+    frozen_at: float | None = None
+    rollout: bool = False
+    problems: tuple = ()
+
+    def __post_init__(self):
+        self.random = np.random.default_rng(self.seed)
+        self.service = Service()
+        self.spec = engine_kind(self.kind)
+        self.desired = self.replicas
+        self.pods = []
+        self.count = 0
+        self.template = "t1"
+        self.last_samples = {}
+        self.next_arrival = 0.0
+        for _ in range(self.replicas):
+            self._create(ready_at=-OLD_SECONDS)
+        self._start_ready()
+
+    def _create(self, ready_at=None):
+        self.count += 1
+        name = f"llama-{self.count}"
+        at = self.now + self.cold_start if ready_at is None else ready_at
+        created = self.now if ready_at is None else ready_at - self.cold_start
+        placed = self.room is None or len([p for p in self.pods if not p.unschedulable]) < self.room
+        self.pods.append(
+            Pod(name, created, at if placed else math.inf, self.template, unschedulable=not placed)
+        )
+
+    def _engine(self):
+        limits = self.spec.limits
+        if self.max_num_seqs is not None:
+            limits = type(limits)(
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=limits.max_num_batched_tokens,
+                kv_capacity_tokens=limits.kv_capacity_tokens,
+            )
+        return Engine(
+            law=self.spec.law, limits=limits, requests=self.service.requests, max_model_len=16384
+        )
+
+    def _start_ready(self):
+        for pod in self.pods:
+            if pod.ready_at <= self.now and pod.name not in self.service.engines:
+                self.service.add(pod.name, self._engine(), self.now)
+
+    def scale(self, count):
+        """The target's controller follows a new count; pods that are not ready go first."""
+        self.desired = count
+        while len(self.pods) > count:
+            victim = max(self.pods, key=lambda p: (p.ready_at, p.created))
+            self.pods.remove(victim)
+            if victim.name in self.service.engines:
+                self.service.remove(victim.name, self.now, drain=True)
+        while len(self.pods) < count:
+            self._create()
+
+    def advance(self, until):
+        """Arrivals, engines and pods up to this time."""
+        events = sorted({p.ready_at for p in self.pods if self.now < p.ready_at <= until} | {until})
+        for event in events:
+            self._arrivals(event)
+            self.records += self.service.advance(event)
+            self.now = event
+            self._start_ready()
+
+    def _arrivals(self, until):
+        peak = 1e-9 + max(self.rate(self.now), self.rate(until), self.rate((self.now + until) / 2))
+        at = max(self.next_arrival, self.now)
+        while True:
+            gap = self.random.exponential(1.0 / peak)
+            at += gap
+            if at > until:
+                break
+            if self.random.random() * peak <= self.rate(at):
+                self.service.offer(
+                    arrival=at,
+                    prompt_tokens=int(min(self._length(self.prompt_median, 1.0), 8000)),
+                    output_tokens=int(min(self._length(self.output_median, 0.8), 2000)),
+                )
+        self.next_arrival = until
+
+    def _length(self, median, sigma):
+        return max(1.0, self.random.lognormal(math.log(median), sigma))
+
+    def observe(self, at):
+        """The observation of the tick at this time, scraped a moment before."""
+        if self.frozen_at is None:
+            self.advance(at - SCRAPE_AGE_SECONDS)
+            self.last_samples = {n: self._sample(e) for n, e in self.service.engines.items()}
+        self.advance(at)
+        age = SCRAPE_AGE_SECONDS if self.frozen_at is None else at - self.frozen_at
+        return Observation(
+            time_seconds=at,
+            namespace="inference",
+            name="llama",
+            desired_replicas=self.desired,
+            current_replicas=len(self.pods),
+            rollout_in_progress=self.rollout,
+            pods=tuple(self._pod(pod, age) for pod in self.pods),
+            problems=self.problems,
+        )
+
+    def _pod(self, pod, age):
+        ready = pod.ready_at <= self.now
+        sample = self.last_samples.get(pod.name)
+        engines = ()
+        if sample is not None and ready and pod.name not in self.hidden_pods:
+            engines = (self._aged(sample, age),)
+        return PodSample(
+            name=pod.name,
+            template_hash=pod.template,
+            image="vllm:1",
+            gpu_product=self.spec.gpu_product,
+            ready=ready,
+            age_seconds=self.now - pod.created,
+            scheduled_after_seconds=None if pod.unschedulable else 1.0,
+            ready_after_seconds=pod.ready_at - pod.created if ready else None,
+            ready_for_seconds=self.now - pod.ready_at if ready else None,
+            unschedulable_reason="Insufficient nvidia.com/gpu" if pod.unschedulable else None,
+            engines=engines,
+        )
+
+    def _aged(self, values, age):
+        ages = {f"{group}_age_seconds": age for group in ("gauges", "counters", "histograms")}
+        if self.silent_gauges:
+            values = {
+                "engine": "0",
+                "nan_metrics": ("vllm:num_requests_running",),
+            }
+        return EngineSample(**values, **ages)
+
+    def _sample(self, engine):
+        limits = engine.limits
+        return {
+            "engine": "0",
+            "running": float(engine.running),
+            "waiting": float(engine.waiting),
+            "kv_usage_ratio": engine.kv_usage_ratio,
+            "kv_capacity_tokens": limits.kv_capacity_tokens,
+            "kv_block_tokens": 16,
+            "max_num_seqs": limits.max_num_seqs,
+            "max_num_batched_tokens": limits.max_num_batched_tokens,
+            "prompt_tokens_total": float(engine.counter(layout.PROMPT_TOKENS)),
+            "cached_prompt_tokens_total": float(engine.counter(layout.CACHED_TOKENS)),
+            "generation_tokens_total": float(engine.counter(layout.GENERATED_TOKENS)),
+            "finished_total": {"stop": float(engine.counter(layout.SUCCESSES))},
+            "preempted_total": float(engine.counter(layout.PREEMPTIONS)),
+            "rejected_total": float(engine.counter(layout.REJECTIONS)),
+            "ttft_seconds": _histogram(engine, layout.TTFT),
+            "inter_token_seconds": _histogram(engine, layout.ITL),
+            "time_per_output_token_seconds": _histogram(engine, layout.TPOT),
+            "latency_seconds": _histogram(engine, layout.E2E),
+            "queue_seconds": _histogram(engine, layout.QUEUE),
+            "prompt_tokens": _histogram(engine, layout.PROMPT_LENGTH),
+            "output_tokens": _histogram(engine, layout.OUTPUT_LENGTH),
+            "iteration_tokens": _histogram(engine, layout.ITERATION),
+        }
+
+
+def _histogram(engine, number):
+    found = engine.histogram(number)
+    return HistogramSample(
+        upper_bounds=found.upper_bounds,
+        cumulative_counts=tuple(float(c) for c in found.cumulative_counts[:-1]),
+        sum=found.sum,
+        count=float(found.count),
+    )
+
+
+@dataclass
+class Run:
+    """A world with a planner that acts on it, and everything that was decided."""
+
+    world: World
+    targets: object
+    limits: object
+    state: PlannerState = field(default_factory=PlannerState)
+    decisions: list = field(default_factory=list)
+    observations: list = field(default_factory=list)
+
+    def until(self, end):
+        """Tick up to this time."""
+        while self.world.now + TICK_SECONDS <= end + 1e-9:
+            self.tick()
+        return self
+
+    def tick(self):
+        """One tick: observe, decide, act. The decision."""
+        at = (math.floor(self.world.now / TICK_SECONDS + 1e-9) + 1) * TICK_SECONDS
+        observation = self.world.observe(at)
+        decision, self.state = plan(observation, self.targets, self.limits, self.state, at)
+        self.observations.append(observation)
+        self.decisions.append(decision)
+        if decision.apply_replicas:
+            self.world.scale(decision.replicas_after)
+        return decision
+
+    def at(self, seconds):
+        """The decision made at this time."""
+        return next(d for d in self.decisions if d.time_seconds == seconds)
+
+    def between(self, start, end):
+        """The decisions made from start to end."""
+        return [d for d in self.decisions if start <= d.time_seconds <= end]
+
+    def share_within(self, ttft, tpot, start=0.0):
+        """Share of the finished requests since start that met both objectives."""
+        judged = [r for r in self.world.records if r.arrival_seconds >= start]
+        return sum(r.meets(ttft, tpot) for r in judged) / max(len(judged), 1)
