@@ -53,8 +53,11 @@ def write_signing_key(path: Path) -> None:
 def write_kubeconfig(
     path: Path, *, server: str, certificate_authority: Path, token: str, namespace: str = "default"
 ) -> Path:
-    """Write a kubeconfig that verifies the server and bears ``token``; returns its path."""
-    authority = base64.b64encode(certificate_authority.read_bytes()).decode()
+    """Write a kubeconfig that verifies the server and bears ``token``; returns its path.
+
+    It names the certificate's file instead of holding the content, which the Python client would
+    copy to a temporary file that outlives a killed program.
+    """
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -62,7 +65,7 @@ def write_kubeconfig(
         "clusters": [
             {
                 "name": "rig",
-                "cluster": {"server": server, "certificate-authority-data": authority},
+                "cluster": {"server": server, "certificate-authority": str(certificate_authority)},
             }
         ],
         "users": [{"name": "rig", "user": {"token": token}}],

@@ -16,7 +16,7 @@ _KEY_LENGTH = 12
 class Tool:
     """One program of the rig and how it is built from a pinned Go module.
 
-    module: folder below ``rig/tools`` that holds go.mod and go.sum.
+    module: folder below ``root`` that holds go.mod and go.sum.
     pin: the required Go module whose version is the program's version.
     version_variables: linker variables that tell the program its own version; ``{version}``,
         ``{major}`` and ``{minor}`` are filled in.
@@ -31,6 +31,7 @@ class Tool:
     version_variables: tuple[str, ...] = ()
     version_arguments: tuple[str, ...] = ("--version",)
     program: str = ""
+    root: Path = TOOLS_DIRECTORY
 
     @property
     def program_name(self) -> str:
@@ -40,7 +41,7 @@ class Tool:
     @property
     def source_directory(self) -> Path:
         """The folder with the tool's go.mod and go.sum."""
-        return TOOLS_DIRECTORY / self.module
+        return self.root / self.module
 
     @property
     def module_version(self) -> str:

@@ -1,0 +1,245 @@
+"""The builder finds or builds exactly the pinned programs, and says what went wrong."""
+
+import dataclasses
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from servingslo.errors import RigError
+from servingslo.rig import build, toolchain, versions
+from servingslo.rig.commands import CommandRunner, without_addresses
+from servingslo.rig.progress import make_progress
+
+
+@pytest.fixture(autouse=True)
+def _no_other_programs(monkeypatch, tmp_path):
+    """Neither this machine's cache nor its ready-made programs take part."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+
+
+def _program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.mark.parametrize("tool", [pytest.param(tool, id=tool.name) for tool in versions.ALL_TOOLS])
+def test_every_tool_is_pinned_with_checksums(tool):
+    """go.mod names one version of the tool's module, go.sum has its checksum, and both ship."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+", tool.version)
+    sums = (tool.source_directory / "go.sum").read_text()
+    assert f"{tool.pin} {tool.module_version} h1:" in sums
+    assert toolchain.required_version(tool.source_directory / "go.mod") >= (1, 26)
+
+
+def test_staging_modules_have_the_version_of_kubernetes():
+    """Every k8s.io staging module is replaced by the release that belongs to the pinned version."""
+    text = (versions.KUBE_APISERVER.source_directory / "go.mod").read_text()
+    replaced = set(re.findall(r"=> k8s\.io/\S+ (v\S+)", text))
+    assert replaced == {f"v0.{versions.KUBE_APISERVER.version.removeprefix('1.')}"}
+
+
+def test_prometheus_version_is_that_of_the_release():
+    """The Go module v0.3yy.z is Prometheus 3.yy.z."""
+    module = re.fullmatch(r"v0\.3(\d\d)\.(\d+)", versions.PROMETHEUS.module_version)
+    assert versions.PROMETHEUS.version == f"3.{int(module.group(1))}.{module.group(2)}"
+
+
+def test_cache_key_changes_with_the_pins(tmp_path):
+    """Another go.sum gives another cache folder, so that an old program is never taken."""
+    shutil.copytree(versions.TOOLS_DIRECTORY / "etcd", tmp_path / "etcd")
+    copy = dataclasses.replace(versions.ETCD, root=tmp_path)
+    assert copy.key == versions.ETCD.key
+    with (tmp_path / "etcd" / "go.sum").open("a") as file:
+        file.write("example.com/other v1.0.0 h1:0=\n")
+    assert copy.key != versions.ETCD.key
+
+
+def test_missing_pin_is_explained(tmp_path):
+    """A go.mod without the tool's module is an error that names both."""
+    (tmp_path / "etcd").mkdir()
+    (tmp_path / "etcd" / "go.mod").write_text("module example.com/empty\n")
+    with pytest.raises(RigError, match=r"etcd/go\.mod does not require go\.etcd\.io"):
+        _ = dataclasses.replace(versions.ETCD, root=tmp_path).version
+    with pytest.raises(RigError, match="no go line"):
+        toolchain.required_version(tmp_path / "etcd" / "go.mod")
+
+
+def test_unknown_tool_is_refused():
+    """A tool that is no part of the rig is an error that lists those that are."""
+    with pytest.raises(RigError, match=r"'kubectl'.*etcd"):
+        versions.tool_named("kubectl")
+
+
+@pytest.mark.parametrize("variable", ["KUBEBUILDER_ASSETS", "PATH"])
+def test_ready_made_program_of_the_pinned_version_is_taken(monkeypatch, tmp_path, variable):
+    """A program that reports exactly the pinned version needs no build."""
+    path = _program(
+        tmp_path / "bin" / "etcd", f'echo "etcd Version: {versions.ETCD.version}"; echo Go 1.26.0'
+    )
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv(variable, f"{path.parent}:/usr/bin:/bin")
+    assert build.ensure_tools([versions.ETCD]) == {"etcd": path}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param('echo "etcd Version: 3.5.0"', id="another-version"),
+        pytest.param(f'echo "{versions.ETCD.version}"; exit 1', id="fails"),
+        pytest.param("echo development build", id="no-version"),
+        pytest.param(f'echo "etcd Version: {versions.ETCD.version}-rc.1"', id="pre-release"),
+    ],
+)
+def test_program_of_another_version_is_not_taken(tmp_path, script):
+    """A program that does not report the pinned version does not count."""
+    assert not build.reports_version(_program(tmp_path / "etcd", script), versions.ETCD)
+
+
+def test_missing_program_does_not_report_a_version(tmp_path):
+    """A path with nothing there is not the program."""
+    assert not build.reports_version(tmp_path / "none", versions.ETCD)
+
+
+def _go(tmp_path: Path, *, version: str, build_script: str) -> None:
+    """A `go` on PATH that says a version and runs a script for `go build`."""
+    _program(
+        tmp_path / "bin" / "go",
+        'case "$1" in\n'
+        f'version) echo "go version go{version} linux/amd64" ;;\n'
+        "list) echo one/package; echo another/package ;;\n"
+        f"build) {build_script} ;;\n"
+        "esac",
+    )
+
+
+def test_failed_build_names_tool_command_and_the_end_of_its_log(monkeypatch, tmp_path, capsys):
+    """A build that fails is one error with all that is needed to understand it."""
+    _go(tmp_path, version="1.99.0", build_script='echo "etcd.go:7: undefined: x"; exit 2')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert build.main(["etcd"]) == 1
+    message = capsys.readouterr().err
+    assert "error: etcd: `" in message
+    assert "go build" in message
+    assert "status 2" in message
+    assert "undefined: x" in message
+    assert not list(build.cache_directory().glob(".etcd-*"))
+
+
+def test_build_puts_the_program_into_the_cache_once(monkeypatch, tmp_path, capsys):
+    """A built program lands in the cache with its progress told, and is found the next time."""
+    # The value of -o follows it; the fake compiler writes a program that knows its version.
+    script = (
+        'while [ "$1" != -o ]; do shift; done; '
+        f'printf "#!/bin/sh\\necho {versions.ETCD.version}\\n" > "$2"; chmod +x "$2"; '
+        "echo compiled >> $COUNT"
+    )
+    _go(tmp_path, version="1.99.0", build_script=script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    assert build.main(["etcd"]) == 0
+    first = capsys.readouterr()
+    assert "built in" in first.out
+    assert "compiling up to 2 packages" in first.err
+    assert build.main(["etcd"]) == 0
+    assert "found" in capsys.readouterr().out
+    assert (tmp_path / "count").read_text().splitlines() == ["compiled"]
+    assert build.ensure_tools([versions.ETCD])["etcd"].is_relative_to(build.cache_directory())
+
+
+def test_concurrent_builds_build_once(monkeypatch, tmp_path):
+    """The second builder waits for the first and takes what it built."""
+    script = (
+        'while [ "$1" != -o ]; do shift; done; echo compiled >> $COUNT; sleep 0.5; '
+        f'printf "#!/bin/sh\\necho {versions.ETCD.version}\\n" > "$2"; chmod +x "$2"'
+    )
+    _go(tmp_path, version="1.99.0", build_script=script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    command = [sys.executable, "-m", "servingslo.rig.build", "etcd"]
+    builders = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [builder.wait(timeout=60) for builder in builders] == [0, 0]
+    assert (tmp_path / "count").read_text().splitlines() == ["compiled"]
+
+
+def test_build_of_the_wrong_version_is_not_kept(monkeypatch, tmp_path):
+    """A program that reports another version than its pin never reaches the cache."""
+    script = (
+        'while [ "$1" != -o ]; do shift; done; '
+        'printf "#!/bin/sh\\necho 0.0.1\\n" > "$2"; chmod +x "$2"'
+    )
+    _go(tmp_path, version="1.99.0", build_script=script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with pytest.raises(RigError, match="not of version"):
+        build.ensure_tools([versions.ETCD])
+    assert not (build.cache_directory() / versions.ETCD.key).exists()
+
+
+def test_go_on_path_is_taken_when_new_enough(monkeypatch, tmp_path):
+    """A Go at least as new as go.mod asks for is used as it is."""
+    _go(tmp_path, version="1.99", build_script="true")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    found = toolchain.find_go(
+        tmp_path / "cache", sources=[versions.ETCD.source_directory], runner=CommandRunner({})
+    )
+    assert found == tmp_path / "bin" / "go"
+
+
+def test_go_that_does_not_run_has_no_version(tmp_path):
+    """Something that is no Go is unknown, never old."""
+    assert toolchain.version_of(tmp_path / "go") is None
+    assert toolchain.version_of(_program(tmp_path / "go", "echo hello")) is None
+
+
+def test_logs_carry_no_addresses_of_proxies(monkeypatch):
+    """URLs and the hosts of configured proxies are removed from what is logged or shown."""
+    monkeypatch.setenv("GOPROXY", "https://user:secret@proxy.example.org/go,direct")
+    line = "Get https://user:secret@proxy.example.org/go/x: lookup proxy.example.org: no such host"
+    cleaned = without_addresses(line)
+    assert "example.org" not in cleaned
+    assert "secret" not in cleaned
+    assert cleaned.endswith("no such host")
+
+
+def test_command_that_takes_too_long_is_killed(tmp_path):
+    """Every command of a build has an end."""
+    with pytest.raises(RigError, match="status -9"):
+        CommandRunner({}).run(
+            "sleep", ["sleep", "60"], log_path=tmp_path / "log", timeout_seconds=0.1
+        )
+
+
+def test_cancelled_runner_starts_nothing(tmp_path):
+    """After one build failed, no other begins."""
+    runner = CommandRunner({})
+    runner.cancel()
+    with pytest.raises(RigError, match="cancelled"):
+        runner.run("touch", ["touch", tmp_path / "x"], log_path=tmp_path / "log", timeout_seconds=5)
+    assert not (tmp_path / "x").exists()
+
+
+def test_command_that_does_not_exist_is_named(tmp_path):
+    """A missing program is an error of the rig, not of the operating system."""
+    with pytest.raises(RigError, match="cannot run no-such-program"):
+        CommandRunner({}).run(
+            "etcd", ["no-such-program"], log_path=tmp_path / "log", timeout_seconds=5
+        )
+
+
+def test_progress_in_a_pipe_is_plain_lines(capsys):
+    """Without a terminal there are lines with the label, and no control characters."""
+    with make_progress(["etcd 3"]) as progress:
+        progress.begin("etcd 3")
+        progress.expect("etcd 3", 5)
+        progress.advance("etcd 3")
+        progress.finish("etcd 3", 2.4)
+    written = capsys.readouterr().err
+    assert written.splitlines()[-1] == "rig: etcd 3: ready after 2 s"
+    assert "\x1b" not in written
