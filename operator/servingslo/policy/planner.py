@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimator import Estimate, FleetSample
+from servingslo.estimation.observed import RECENT_SECONDS
+from servingslo.models.latency import metric_seconds
 from servingslo.policy import guards
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
@@ -27,7 +29,7 @@ from servingslo.policy.outlook import (
     objective_outlooks,
 )
 from servingslo.policy.signals import Signals, read_signals
-from servingslo.policy.state import HandEdit, Order, PlannerState, observe_count
+from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
 from servingslo.policy.wish import Wish, step_down_blocks, wished_count
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
 
@@ -51,7 +53,7 @@ def plan(
     frame = frame_of(
         observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
     )
-    state = replace(state, mix=frame.mix or state.mix)
+    state = _calibrated(frame, replace(state, mix=frame.mix or state.mix))
     notes = _notes(frame, edit)
     owner = guards.ownership_problem(observation)
     if owner is not None and owner.reason not in guards.CONFLICTS:
@@ -104,6 +106,35 @@ def _estimated(
         fresh_seconds=now_seconds - (signals.age_seconds or 0.0),
         idle_since_seconds=idle_since,
     ), estimate
+
+
+def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
+    """The memory after comparing the model's percentiles for the present load with those seen.
+
+    Only while the same replicas have served for as long as latencies are observed over, and
+    without a queue from before: otherwise two different loads would be compared.
+    """
+    serving = len(frame.serving)
+    fleet = state.fleet
+    if fleet is None or fleet.serving != serving:
+        fleet = Steadiness(serving=serving, since_seconds=frame.now_seconds)
+    state = replace(state, fleet=fleet)
+    steady = frame.now_seconds - fleet.since_seconds >= RECENT_SECONDS
+    rate = frame.estimate.arrival_rate_per_second
+    if not steady or not rate or not serving or frame.mix is None or not frame.trusted:
+        return state
+    if frame.signals.blind is not None:
+        return state
+    engines = serving * frame.estimate.engines_per_pod
+    present = frame.mix.model().predict(rate, engines, frame.estimate.routing)
+    if not present.stable:
+        return state
+    predicted: dict[str, dict[float, float]] = {}
+    for objective in frame.targets.objectives:
+        seconds = metric_seconds(present, objective.metric, objective.percentile)
+        predicted.setdefault(objective.metric.value, {})[objective.percentile] = seconds
+    learnt = estimator.calibrate(state.estimator, predicted, frame.estimate)
+    return replace(state, estimator=learnt)
 
 
 def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:

@@ -86,6 +86,14 @@ class BatchingMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Steadiness:
+    """How many replicas serve, and since when that is so."""
+
+    serving: int
+    since_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionMemory:
     """The admitted rate last computed, and what it holds for."""
 
@@ -110,6 +118,7 @@ class PlannerState:
     seen_desired: int | None = None
     order: Order | None = None
     idle_since_seconds: float | None = None
+    fleet: Steadiness | None = None
     mix: Mix | None = None
     hints: Mapping[str, int] = field(default_factory=dict)
     batching: BatchingMemory = BatchingMemory()
