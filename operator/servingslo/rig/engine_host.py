@@ -1,6 +1,7 @@
 """The engines of the rig's ready pods and the traffic on them, on one clock."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class _Hosted:
     pod: EnginePod
     engine: Engine
     since: float
+    gpu: int = 0
     sampled: tuple[float, float] = (0.0, 0.0)
     utilization: float = 0.0
     faults: dict[FaultKind, float] | None = None
@@ -107,7 +109,9 @@ class EngineHost:
             max_queued=pod.max_queued,
             max_model_len=pod.max_model_len,
         )
-        self._hosted[key] = _Hosted(pod=pod, engine=engine, since=now, sampled=(now, 0.0))
+        taken = {other.gpu for other in self._hosted.values() if other.pod.node == pod.node}
+        gpu = next(index for index in itertools.count() if index not in taken)
+        self._hosted[key] = _Hosted(pod=pod, engine=engine, since=now, gpu=gpu, sampled=(now, 0.0))
         if traffic:
             traffic.service.add(key, engine, now)
 
@@ -228,12 +232,12 @@ class EngineHost:
                 pod=hosted.pod.name,
                 container=hosted.pod.container,
                 node=hosted.pod.node,
-                index=index,
+                index=hosted.gpu,
                 utilization_ratio=hosted.utilization,
                 kv_usage_ratio=hosted.engine.kv_usage_ratio,
                 xid_error=int(hosted.fault(FaultKind.XID) or 0),
             )
-            for index, hosted in enumerate(self._hosted.values())
+            for hosted in self._hosted.values()
         )
 
     def stats(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubernetes.aio import client, watch
-from kubernetes.aio.config import new_client_from_config
+from kubernetes.aio.config import load_kube_config
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits
@@ -20,8 +20,8 @@ ENGINE_LABEL = "rig.servingslo.dev/engine"
 KIND_ANNOTATION = "rig.servingslo.dev/fleet"
 """Annotation that names the service law: `h100-8b` or `l4-small`."""
 DRAIN_ANNOTATION = "rig.servingslo.dev/drain"
-"""Annotation: `true` finishes requests in flight when the pod is deleted; vLLM loses them unless
-`--shutdown-timeout` is set."""
+"""Annotation: `true` finishes requests in flight when the pod is deleted. vLLM loses them unless
+`--shutdown-timeout` is given, which has the same effect here."""
 DEFAULT_KIND = "l4-small"
 _DEFAULT_MODEL_LEN = 131072
 _WATCH_SECONDS = 240
@@ -111,7 +111,8 @@ def engine_pod(pod: Any) -> EnginePod | None:
         limits=limits,
         max_queued=_integer_flag(argv, "--max-num-queued-reqs"),
         max_model_len=_integer_flag(argv, "--max-model-len") or _DEFAULT_MODEL_LEN,
-        drain=annotations.get(DRAIN_ANNOTATION) == "true",
+        drain=annotations.get(DRAIN_ANNOTATION) == "true"
+        or bool(_integer_flag(argv, "--shutdown-timeout")),
         ready=conditions.get("Ready") == "True" and meta.deletion_timestamp is None,
     )
 
@@ -131,7 +132,10 @@ class PodWatch:
 
     async def run(self) -> None:
         """Watch until cancelled; an outage of the API server leaves the pods as they were."""
-        async with await new_client_from_config(self._kubeconfig) as api:
+        configuration = client.Configuration()
+        await load_kube_config(self._kubeconfig, client_configuration=configuration)
+        configuration.proxy = None  # proxy settings of the environment are not for loopback
+        async with client.ApiClient(configuration) as api:
             core = client.CoreV1Api(api)
             while True:
                 with contextlib.suppress(

@@ -120,9 +120,9 @@ def _arrival(field: str, text: str | None, *, azure: bool) -> float:
     try:
         if azure:
             # Seven fractional digits in the published files; Python reads six.
-            whole, _, fraction = (text or "").partition(".")
-            fraction = fraction.split("+")[0]
-            moment = datetime.fromisoformat(whole.removesuffix("Z"))
+            utc = (text or "").split("+")[0].removesuffix("Z")
+            whole, _, fraction = utc.partition(".")
+            moment = datetime.fromisoformat(whole)
             seconds = (moment - datetime(1970, 1, 1)).total_seconds()  # noqa: DTZ001 - naive on purpose
             return seconds + float(f"0.{fraction or 0}")
         seconds = float(text or "")

@@ -1,0 +1,279 @@
+"""The simulated engine against hand-computed steps and against what a real vLLM does."""
+
+import numpy as np
+import pytest
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.sim import layout
+from servingslo.sim.engine import Engine, Outcome, RequestRecord
+
+LAW = ServiceLaw(
+    step_fixed_seconds=0.010,
+    step_per_sequence_seconds=0.001,
+    prefill_per_token_seconds=0.0001,
+    context_per_token_seconds=0.000001,
+)
+
+
+def engine(
+    *, max_num_seqs: int = 8, budget: int = 256, kv_tokens: int = 65536, **options
+) -> Engine:
+    """An engine with round numbers."""
+    limits = EngineLimits(
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, kv_capacity_tokens=kv_tokens
+    )
+    return Engine(law=LAW, limits=limits, **options)
+
+
+def send(one: Engine, now: float, prompt: int, output: int, cached_ratio: float = 0.0) -> int:
+    """Submit a request that must be accepted."""
+    request = one.requests.add(
+        arrival=now, prompt_tokens=prompt, output_tokens=output, cached_ratio=cached_ratio
+    )
+    assert one.submit(request, now)
+    return request
+
+
+def finish(one: Engine, until: float = 1e6) -> list[RequestRecord]:
+    """Records of all that ends, in order of its end."""
+    return [one.requests.take(request) for request in one.advance(until)]
+
+
+def test_one_request_takes_a_prefill_step_and_a_step_for_each_further_token():
+    """TTFT and the end follow from the service law, token by token."""
+    one = engine()
+    send(one, 5.0, prompt=100, output=3)
+
+    (record,) = finish(one)
+
+    prefill = 0.010 + 0.001 * 1 + 0.0001 * 100
+    decodes = 2 * (0.010 + 0.001) + 0.000001 * (101 + 102)
+    assert record.ttft_seconds == pytest.approx(prefill)
+    assert record.finish_seconds == pytest.approx(5.0 + prefill + decodes)
+    assert record.tpot_seconds == pytest.approx(decodes / 2)
+
+
+def test_long_prompts_are_prefilled_in_chunks_beside_decoding_sequences():
+    """Decodes take their token first; the rest of the budget prefills, in order of arrival."""
+    one = engine(budget=64)
+    send(one, 0.0, prompt=64, output=50)
+    send(one, 0.0, prompt=100, output=2)
+
+    records = finish(one)
+
+    first_step = 0.010 + 0.001 + 0.0001 * 64
+    chunk = 0.010 + 0.001 + 0.0001 * 63 + 0.000001 * 65
+    last_chunk = 0.010 + 0.002 + 0.0001 * 37 + 0.000001 * 66
+    assert records[0].first_token_seconds == pytest.approx(first_step + chunk + last_chunk)
+    assert records[1].first_token_seconds == pytest.approx(first_step)
+
+
+def test_running_never_exceeds_max_num_seqs():
+    """The limit is a hard cap; the rest waits in order of arrival."""
+    one = engine(max_num_seqs=3)
+    for _ in range(7):
+        send(one, 0.0, prompt=10, output=40)
+    one.advance(0.1)
+
+    assert (one.running, one.waiting) == (3, 4)
+    assert len(finish(one)) == 7
+
+
+def test_request_that_arrives_within_a_step_waits_for_its_end():
+    """Requests join between steps only."""
+    one = engine()
+    send(one, 0.0, prompt=100, output=200)
+    one.advance(0.05)
+    late = send(one, 0.0625, prompt=10, output=1)
+    one.advance(0.5)
+
+    scheduled = one.requests.columns.scheduled[late]
+    first_decode = 0.021
+    step = (scheduled - first_decode) / 0.0111
+    assert scheduled > 0.0625
+    assert scheduled - 0.0625 < 0.0112
+    assert step == pytest.approx(round(step), abs=0.05)
+
+
+def test_results_do_not_depend_on_how_often_time_is_advanced():
+    """Looking at the engine changes nothing, neither records nor histograms."""
+    results = []
+    for interval in (None, 0.003):
+        one = engine(kv_tokens=1024)
+        rng = np.random.default_rng(4)
+        records, now, looked = [], 0.0, 0.0
+        for _ in range(400):
+            now += float(rng.exponential(0.12))
+            while interval is not None and looked < now:
+                records += finish(one, looked)
+                looked += interval
+            prompt, output = int(rng.integers(1, 400)), int(rng.integers(1, 60))
+            request = one.requests.add(arrival=now, prompt_tokens=prompt, output_tokens=output)
+            one.submit(request, now)
+            if interval is None:
+                records += finish(one, now)
+        records += finish(one)
+        assert one.counter(layout.PREEMPTIONS) > 0
+        results.append((sorted(records, key=lambda r: r.arrival_seconds), one.row.counts))
+
+    assert results[0] == results[1]
+
+
+def test_memory_is_free_again_when_all_is_done():
+    """No block, no slot and no context is lost on the way, preemptions included."""
+    one = engine(max_num_seqs=16, kv_tokens=1024)
+    for i in range(30):
+        send(one, 0.01 * i, prompt=37 + i, output=60)
+    records = finish(one)
+
+    ints = one.row.ints
+    assert one.counter(layout.PREEMPTIONS) > 0
+    assert len(records) == 30
+    assert ints[layout.FREE_BLOCKS] == ints[layout.BLOCKS]
+    assert (one.running, one.waiting, ints[layout.CONTEXT], sum(one.row.phases)) == (0, 0, 0, 0)
+
+
+def test_latest_request_is_preempted_and_computed_again_when_blocks_run_out():
+    """Two sequences that outgrow the memory: the later one loses its blocks and ends last."""
+    one = engine(kv_tokens=16 * 21)  # 20 usable blocks
+    send(one, 0.0, prompt=150, output=60)
+    send(one, 0.0, prompt=100, output=60)
+
+    first, second = finish(one)
+
+    assert first.prompt_tokens == 150
+    assert (first.preemption_count, second.preemption_count) == (0, 1)
+    assert one.counter(layout.PREEMPTIONS) == 1
+    assert one.counter(layout.COMPUTED_TOKENS) > 250
+    assert one.counter(layout.PROMPT_TOKENS) == 250
+    assert one.counter(layout.GENERATED_TOKENS) == 120
+
+
+def test_cached_prompt_tokens_skip_prefill_in_whole_blocks():
+    """The prefix cache shortens the first step, and the counters tell the cached tokens."""
+    one = engine()
+    send(one, 0.0, prompt=100, output=1, cached_ratio=0.5)
+
+    (record,) = finish(one)
+
+    assert record.ttft_seconds == pytest.approx(0.011 + 0.0001 * 52)
+    assert one.counter(layout.CACHE_HITS) == one.counter(layout.CACHED_TOKENS) == 48
+    assert one.counter(layout.CACHE_QUERIES) == 100
+
+
+def test_queue_bound_rejects_what_exceeds_running_plus_waiting():
+    """The 503 of --max-num-queued-reqs: counted, and gone at once."""
+    one = engine(max_num_seqs=2, max_queued=3)
+    answers = []
+    for _ in range(5):
+        request = one.requests.add(arrival=0.0, prompt_tokens=10, output_tokens=10)
+        answers.append(one.submit(request, 0.0))
+    record = one.requests.take(request)
+
+    assert answers == [True, True, True, False, False]
+    assert one.counter(layout.REJECTIONS) == 2
+    assert record.outcome is Outcome.REJECTED
+    assert not record.meets(1e9, 1e9)
+
+
+def test_request_that_can_never_fit_is_refused():
+    """A sequence longer than the whole memory is no overload, but invalid."""
+    one = engine(kv_tokens=1024)
+    request = one.requests.add(arrival=0.0, prompt_tokens=1000, output_tokens=100)
+
+    assert not one.submit(request, 0.0)
+    assert one.requests.take(request).outcome is Outcome.INVALID
+    assert one.counter(layout.REJECTIONS) == 0
+
+
+def test_aborted_requests_reach_no_counter_of_ended_ones():
+    """As in vLLM: TTFT and tokens were counted, success, e2e and queue time never are."""
+    one = engine(max_num_seqs=1)
+    running = send(one, 0.0, prompt=10, output=1000)
+    waiting = send(one, 0.0, prompt=10, output=1000)
+    one.abort(waiting, 0.5)
+    one.abort(running, 1.0)
+    ended = finish(one)
+
+    assert [record.outcome for record in ended] == [Outcome.ABORTED, Outcome.ABORTED]
+    assert one.histogram(layout.TTFT).count == 1
+    assert one.counter(layout.GENERATED_TOKENS) > 50
+    assert one.counter(layout.SUCCESSES) == 0
+    assert one.histogram(layout.E2E).count == one.histogram(layout.QUEUE).count == 0
+    assert one.in_system == 0
+    assert one.row.ints[layout.FREE_BLOCKS] == one.row.ints[layout.BLOCKS]
+
+
+def test_engine_that_dies_loses_what_it_has():
+    """Everything in flight fails, running and waiting alike."""
+    one = engine(max_num_seqs=2)
+    for _ in range(5):
+        send(one, 0.0, prompt=10, output=1000)
+    lost = [one.requests.take(request) for request in one.fail_all(1.0)]
+
+    assert [record.outcome for record in lost] == [Outcome.FAILED] * 5
+
+
+def test_counters_agree_with_each_other():
+    """Flow balances: first tokens plus gaps are tokens, steps hold all tokens, sums match."""
+    one = engine(kv_tokens=4096)
+    rng = np.random.default_rng(1)
+    now = 0.0
+    for _ in range(300):
+        now += float(rng.exponential(0.1))
+        send(one, now, prompt=int(rng.integers(1, 300)), output=int(rng.integers(1, 80)))
+    records = finish(one)
+    ttft, gaps = one.histogram(layout.TTFT), one.histogram(layout.ITL)
+    steps = one.histogram(layout.ITERATION)
+
+    assert ttft.count == one.counter(layout.SUCCESSES) == len(records) == 300
+    assert one.counter(layout.GENERATED_TOKENS) == ttft.count + gaps.count
+    assert one.counter(layout.GENERATED_TOKENS) == sum(r.output_tokens for r in records)
+    assert one.counter(layout.PROMPT_TOKENS) == sum(r.prompt_tokens for r in records)
+    assert steps.count == one.counter(layout.STEPS)
+    assert steps.sum == one.counter(layout.GENERATED_TOKENS) + one.counter(layout.PROMPT_TOKENS)
+    assert ttft.sum == pytest.approx(sum(r.ttft_seconds or 0.0 for r in records))
+    decoding = one.histogram(layout.DECODE_TIME)
+    assert gaps.sum == pytest.approx(decoding.sum)
+    total = one.histogram(layout.E2E).sum
+    parts = (layout.QUEUE, layout.PREFILL_TIME, layout.DECODE_TIME)
+    assert total == pytest.approx(sum(one.histogram(part).sum for part in parts))
+    tpot = one.histogram(layout.TPOT)
+    assert tpot.sum == pytest.approx(sum(r.tpot_seconds or 0.0 for r in records))
+
+
+def test_gap_histogram_equals_counting_every_step():
+    """Buckets of inter-token times, which runs fill in closed form, against one step at a time."""
+    law = ServiceLaw(
+        step_fixed_seconds=0.0200007,
+        step_per_sequence_seconds=0.0,
+        prefill_per_token_seconds=0.0,
+        context_per_token_seconds=0.00002,
+    )
+    limits = EngineLimits(max_num_seqs=4, max_num_batched_tokens=4096, kv_capacity_tokens=1_000_000)
+    one = Engine(law=law, limits=limits)
+    send(one, 0.0, prompt=100, output=4000)
+    send(one, 0.0, prompt=200, output=3000)
+    finish(one)
+
+    gaps = [0.0200007 + 0.00002 * (300 + 2 * i) for i in range(1, 3000)] * 2
+    gaps += [0.0200007 + 0.00002 * (100 + i) for i in range(3000, 4000)]
+    histogram = one.histogram(layout.ITL)
+    expected = [sum(gap <= edge for gap in gaps) for edge in histogram.upper_bounds]
+    assert histogram.cumulative_counts == (*expected, len(gaps))
+    assert histogram.sum == pytest.approx(sum(gaps))
+
+
+@pytest.mark.parametrize(
+    ("seqs", "budget", "kv_tokens"),
+    [
+        pytest.param(0, 256, 4096, id="no-sequences"),
+        pytest.param(512, 256, 4096, id="budget-below-sequences"),
+        pytest.param(8, 256, 16, id="no-memory"),
+    ],
+)
+def test_limits_that_vllm_refuses_are_refused(seqs, budget, kv_tokens):
+    """An engine that could not start is not simulated."""
+    with pytest.raises(InvalidInputError):
+        engine(max_num_seqs=seqs, budget=budget, kv_tokens=kv_tokens)

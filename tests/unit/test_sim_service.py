@@ -1,0 +1,140 @@
+"""The gateway in front of simulated engines: routing, engines that come and go."""
+
+import pytest
+
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.sim.engine import Engine, Outcome
+from servingslo.sim.service import Routing, Service, WhenNoEngine
+
+LAW = ServiceLaw(
+    step_fixed_seconds=0.01, step_per_sequence_seconds=0.001, prefill_per_token_seconds=0.0001
+)
+LIMITS = EngineLimits(max_num_seqs=4, max_num_batched_tokens=256, kv_capacity_tokens=65536)
+
+
+def add(service: Service, name: str, now: float, max_queued: int | None = None) -> Engine:
+    """Add an engine under this name."""
+    engine = Engine(law=LAW, limits=LIMITS, requests=service.requests, max_queued=max_queued)
+    service.add(name, engine, now)
+    return engine
+
+
+def offer(service: Service, now: float, output: int = 50) -> None:
+    """Offer one request."""
+    service.offer(arrival=now, prompt_tokens=10, output_tokens=output)
+
+
+def test_least_loaded_routing_counts_what_is_in_flight_at_the_arrival():
+    """A request that has just ended no longer counts, even if nobody looked in between."""
+    service = Service()
+    one, other = add(service, "a", 0.0), add(service, "b", 0.0)
+    offer(service, 0.0, output=1000)
+    offer(service, 0.0, output=5)
+    short = one if one.row.heap[0] else other
+    busy = {one.in_system, other.in_system}
+    offer(service, 1.0, output=1000)
+    offer(service, 1.0, output=1000)
+    offer(service, 1.0, output=1000)
+
+    assert busy == {1}
+    assert short is not None
+    assert {one.in_system, other.in_system} == {2}
+
+
+@pytest.mark.parametrize(
+    "routing", [pytest.param(r, id=r.value) for r in (Routing.LEAST_LOADED, Routing.ROUND_ROBIN)]
+)
+def test_routing_spreads_requests_evenly(routing):
+    """Both fair rules give every engine the same share."""
+    service = Service(routing=routing)
+    engines = [add(service, name, 0.0) for name in "abcd"]
+    for i in range(16):
+        offer(service, 0.001 * i, output=1000)
+
+    assert [engine.in_system for engine in engines] == [4, 4, 4, 4]
+
+
+def test_random_routing_is_the_same_for_the_same_seed():
+    """Randomness is seeded, and reaches all engines."""
+    loads = []
+    for _ in range(2):
+        service = Service(routing=Routing.RANDOM, random_state=7)
+        engines = [add(service, name, 0.0) for name in "abcd"]
+        for i in range(200):
+            offer(service, 0.001 * i, output=1000)
+        loads.append([engine.in_system for engine in engines])
+
+    assert loads[0] == loads[1]
+    assert min(loads[0]) > 25
+
+
+def test_requests_fail_while_no_engine_is_ready():
+    """A gateway without endpoints answers 503."""
+    service = Service()
+    offer(service, 1.0)
+
+    assert [record.outcome for record in service.advance(2.0)] == [Outcome.FAILED]
+
+
+def test_requests_wait_for_the_first_engine_when_the_gateway_holds_them():
+    """Waiting at the gateway counts into the time to the first token."""
+    service = Service(when_no_engine=WhenNoEngine.WAIT)
+    offer(service, 1.0)
+    offer(service, 2.0)
+    waiting = service.waiting_at_gateway
+    add(service, "a", 10.0)
+    records = service.advance(100.0)
+
+    assert waiting == 2
+    assert [record.outcome for record in records] == [Outcome.FINISHED] * 2
+    assert min(record.ttft_seconds or 0.0 for record in records) > 8.0
+
+
+def test_draining_engine_finishes_what_it_has_and_takes_no_more():
+    """Graceful shutdown."""
+    service = Service()
+    add(service, "a", 0.0)
+    offer(service, 0.0, output=100)
+    add(service, "b", 0.5)
+    service.remove("a", 0.5, drain=True)
+    offer(service, 0.6, output=1)
+    during = set(service.draining)
+    records = service.advance(100.0)
+
+    assert during == {"a"}
+    assert service.draining == {}
+    assert [record.outcome for record in records] == [Outcome.FINISHED] * 2
+
+
+def test_killed_engine_loses_what_it_has():
+    """VLLM's default on SIGTERM."""
+    service = Service()
+    add(service, "a", 0.0)
+    offer(service, 0.0, output=100)
+    service.remove("a", 0.5, drain=False)
+
+    assert [record.outcome for record in service.advance(1.0)] == [Outcome.FAILED]
+    assert service.in_flight == 0
+
+
+def test_entries_of_requests_that_are_over_are_used_again():
+    """Memory does not grow with the number of requests served."""
+    service = Service()
+    add(service, "a", 0.0)
+    for i in range(1000):
+        offer(service, 0.2 * i, output=5)
+        service.advance(0.2 * i)
+
+    assert len(service.requests.columns.arrival) < 20
+
+
+def test_full_engines_reject():
+    """A refusal of the least loaded engine is final; it is counted by that engine."""
+    service = Service()
+    add(service, "a", 0.0, max_queued=2)
+    for _ in range(5):
+        offer(service, 0.0)
+    outcomes = [record.outcome for record in service.advance(100.0)]
+
+    assert outcomes.count(Outcome.REJECTED) == 3
+    assert outcomes.count(Outcome.FINISHED) == 2

@@ -1,0 +1,177 @@
+"""Traces: two forms of the file, and transformations that keep what they should."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from servingslo.errors import InvalidInputError
+from servingslo.sim.trace import (
+    Trace,
+    read_trace,
+    repeated,
+    scaled,
+    sped_up,
+    superposed,
+    window,
+    with_surge,
+    write_trace,
+)
+
+AZURE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
+
+
+def small_trace() -> Trace:
+    """A hundred requests in a hundred seconds."""
+    return Trace(
+        arrival_seconds=np.arange(100) + 0.5,
+        prompt_tokens=np.arange(1, 101),
+        output_tokens=np.arange(101, 201),
+        duration_seconds=100.0,
+    )
+
+
+def test_the_carried_trace_is_the_published_one():
+    """Counts and means that its authors' description gives."""
+    trace = read_trace(AZURE)
+
+    assert len(trace) == 19366
+    assert trace.prompt_tokens.mean() == pytest.approx(1155, rel=0.01)
+    assert trace.output_tokens.mean() == pytest.approx(211, rel=0.01)
+    assert np.all(np.diff(trace.arrival_seconds) >= 0)
+
+
+def test_published_form_is_read_as_seconds_since_the_first_request(tmp_path):
+    """Timestamps with seven fractional digits, as in the Azure files."""
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.9951690,396,109\n"
+        "2024-05-12 00:00:00.0074590+00:00,10,0\n"
+    )
+    trace = read_trace(path)
+
+    assert trace.arrival_seconds[:2] == pytest.approx([0.0, 4.314579])
+    assert trace.prompt_tokens.tolist() == [374, 396, 10]
+    assert trace.output_tokens.tolist() == [44, 109, 1]
+
+
+def test_plain_form_with_classes_is_kept_by_write_and_read(tmp_path):
+    """A trace survives a round trip, its classes too."""
+    path = tmp_path / "plain.csv"
+    path.write_text(
+        "arrival_seconds,prompt_tokens,output_tokens,class\n2.5,10,20,batch\n1,30,40,chat\n"
+    )
+    trace = read_trace(path)
+    write_trace(trace, path)
+    again = read_trace(path)
+
+    assert trace.class_names == again.class_names == ("chat", "batch")
+    assert again.arrival_seconds.tolist() == [1.0, 2.5]
+    assert again.prompt_tokens.tolist() == [30, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        pytest.param("a,b\n1,2\n", "header", id="header"),
+        pytest.param("", "header", id="empty"),
+        pytest.param("arrival_seconds,prompt_tokens,output_tokens\n", "no requests", id="no-rows"),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens\n1,x,3\n", ":2: prompt_tokens", id="word"
+        ),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens\n-1,2,3\n", ":2: arrival", id="negative"
+        ),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens\nnan,2,3\n", ":2: arrival", id="nan"
+        ),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens\n1,2\n", ":2: output_tokens", id="short"
+        ),
+        pytest.param(
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,2,3\n", ":2: TIMESTAMP", id="time"
+        ),
+    ],
+)
+def test_bad_file_is_refused_with_line_column_and_value(tmp_path, text, named):
+    """The message leads to the cell."""
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+
+    with pytest.raises(InvalidInputError, match=named):
+        read_trace(path)
+
+
+def test_missing_file_is_refused(tmp_path):
+    """No traceback of the operating system's."""
+    with pytest.raises(InvalidInputError, match="readable file"):
+        read_trace(tmp_path / "none.csv")
+
+
+def test_speed_keeps_the_requests_and_shortens_the_time():
+    """Twice as fast: the same requests in half the time."""
+    trace = sped_up(small_trace(), 2.0)
+
+    assert len(trace) == 100
+    assert trace.duration_seconds == 50.0
+    assert trace.arrival_rate_per_second == 2.0
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 2.5, 7.0])
+def test_scale_multiplies_the_rate_and_keeps_duration_and_lengths(factor):
+    """Copies and thinning: the rate follows the factor, the length distribution stays."""
+    trace = read_trace(AZURE)
+    more = scaled(trace, factor, np.random.default_rng(3))
+
+    assert more.arrival_rate_per_second == pytest.approx(
+        factor * trace.arrival_rate_per_second, rel=0.02
+    )
+    assert more.duration_seconds == trace.duration_seconds
+    assert more.prompt_tokens.mean() == pytest.approx(trace.prompt_tokens.mean(), rel=0.05)
+    assert np.all(np.diff(more.arrival_seconds) >= 0)
+
+
+def test_surge_multiplies_the_rate_in_its_window_only():
+    """Outside the window every request stays as it was."""
+    trace = read_trace(AZURE)
+    surged = with_surge(trace, 3.0, 600.0, 1200.0, np.random.default_rng(3))
+
+    inside, before = len(window(trace, 600.0, 1200.0)), window(surged, 0.0, 600.0)
+    assert len(window(surged, 600.0, 1200.0)) == pytest.approx(3 * inside, rel=0.1)
+    assert before.arrival_seconds.tolist() == window(trace, 0.0, 600.0).arrival_seconds.tolist()
+    assert len(surged) - len(trace) == len(window(surged, 600.0, 1200.1)) - inside
+
+
+def test_repeated_trace_fills_the_time():
+    """The second round follows the first without a gap."""
+    trace = repeated(small_trace(), 250.0)
+
+    assert len(trace) == 250
+    assert trace.duration_seconds == 250.0
+    assert np.diff(trace.arrival_seconds) == pytest.approx(np.ones(249))
+
+
+def test_superposition_keeps_all_requests_in_order():
+    """Two traces on one clock."""
+    both = superposed(small_trace(), sped_up(small_trace(), 4.0))
+
+    assert len(both) == 200
+    assert both.duration_seconds == 100.0
+    assert np.all(np.diff(both.arrival_seconds) >= 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda t, r: scaled(t, 0.0, r), id="scale-zero"),
+        pytest.param(lambda t, _: sped_up(t, -1.0), id="speed-negative"),
+        pytest.param(lambda t, r: with_surge(t, 0.5, 0, 1, r), id="surge-below-one"),
+        pytest.param(lambda t, _: repeated(t, float("inf")), id="endless"),
+    ],
+)
+def test_impossible_factors_are_refused(change):
+    """Factors outside their range raise."""
+    with pytest.raises(InvalidInputError):
+        change(small_trace(), np.random.default_rng(0))
