@@ -180,7 +180,9 @@ class QuantityFrom:
     ) -> dict[str, Any]:
         """A CEL rule by the API server's own quantity library."""
         rule = (
-            f"isQuantity(self) && quantity(self).compareTo(quantity('{self.low}')) >= 0"
+            # Kubernetes reads a quantity without any digit, such as 'Gi', as zero.
+            "isQuantity(self) && self.matches('^[+-]?[.]?[0-9]')"
+            f" && quantity(self).compareTo(quantity('{self.low}')) >= 0"
             f" && quantity(self).compareTo(quantity('{MAX_QUANTITY}')) <= 0"
         )
         return {

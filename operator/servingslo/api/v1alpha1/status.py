@@ -41,7 +41,7 @@ class ReplicaStatus(StatusModel):
     pending: int | None = Field(None, description="Replicas ordered but not ready yet.")
     desired: int | None = Field(
         None,
-        description="Replicas that the last decision asks for; not set in mode Recommend.",
+        description="Replicas that the last decision asks for, applied in mode Auto.",
     )
 
 
