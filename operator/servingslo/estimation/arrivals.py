@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from servingslo.estimation.counters import SHORTEST_WINDOW_SECONDS, Window, increase
 from servingslo.estimation.sample import GatewaySample
 
-# Memory of the dispersion, in windows (10 minutes at 15 s), and the Poisson windows it starts from.
-DISPERSION_MEMORY_WINDOWS = 40.0
-DISPERSION_PRIOR_WINDOWS = 10.0
-DISPERSION_BOUNDS = (0.5, 10.0)
+# Memory of the dispersion, in windows (20 minutes at 15 s), and the Poisson windows it starts from.
+DISPERSION_MEMORY_WINDOWS = 80.0
+DISPERSION_PRIOR_WINDOWS = 20.0
+# Traffic smoother than Poisson is not believed: the estimate is noisy and the error unsafe.
+DISPERSION_BOUNDS = (1.0, 10.0)
 # One second difference beyond this many variances is a change of level, not burstiness.
 LARGEST_STANDARDIZED_SQUARE = 16.0
 # Second difference of three equal-variance terms (1, −2, 1) has six times their variance.

@@ -35,6 +35,8 @@ from servingslo.models.workload import Workload
 from servingslo.reasons import Reason
 
 DEFAULT_STALE_AFTER_SECONDS = 60.0
+# Pods scraped seconds apart look unevenly loaded while demand jumps.
+STEADY_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +207,25 @@ def _learn(
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
         observed=observe_latencies(state.observed, histograms, now),
-        routing=learn_routing(state.routing, fresh.engines) if windows else state.routing,
     )
+    if windows and forecast.forecast(demand, now).surge_probability < STEADY_PROBABILITY:
+        routing = learn_routing(state.routing, fresh.engines, _work_ratio(learnt, share))
+        learnt = replace(learnt, routing=routing)
     return learnt, measured
+
+
+def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | None:
+    """λ·(O·b + I·c) of one engine, None without a trusted law or lengths."""
+    trusted = state.law.fits[0].trusted if state.law.fits else None
+    prompt, output = state.lengths.published_prompt, state.lengths.published_output
+    if trusted is None or prompt is None or output is None:
+        return None
+    cached = min(state.lengths.cached_tokens / max(state.lengths.prompt_tokens, 1.0), 1.0)
+    work_seconds = (
+        output.mean_tokens * trusted.law.step_per_sequence_seconds
+        + prompt.mean_tokens * (1.0 - cached) * trusted.law.prefill_per_token_seconds
+    )
+    return arrivals_per_engine * work_seconds
 
 
 def _fresh_gateway(sample: FleetSample) -> tuple[GatewaySample, float] | None:
@@ -228,11 +246,8 @@ def _learn_law(
     configuration = _configuration(newest)
     law = service_law.select_configuration(law, configuration)
     same = {p.name for p in sample.pods if _configuration(p) == configuration}
-    fit = law.fits[0]
-    for window in windows:
-        row = service_law.law_row(window, dispersion) if window.pod in same else None
-        if row is not None:
-            fit = service_law.learn(fit, row)
+    rows = [service_law.law_row(w, dispersion) for w in windows if w.pod in same]
+    fit = service_law.learn(law.fits[0], [row for row in rows if row is not None])
     return LawState(fits=(fit, *law.fits[1:]))
 
 

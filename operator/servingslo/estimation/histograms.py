@@ -84,13 +84,19 @@ def merged(
     if not deltas:
         return None
     bounds = deltas[-1].upper_bounds
-    shares = weights or [1.0] * len(deltas)
-    kept = [(d, w) for d, w in zip(deltas, shares, strict=True) if d.upper_bounds == bounds]
-    columns = zip(*(tuple(c * w for c in d.counts) for d, w in kept), strict=True)
+    if weights is None:
+        kept = [d for d in deltas if d.upper_bounds == bounds]
+        return HistogramDelta(
+            upper_bounds=bounds,
+            counts=tuple(map(sum, zip(*(d.counts for d in kept), strict=True))),
+            sum=sum(d.sum for d in kept),
+        )
+    pairs = [(d, w) for d, w in zip(deltas, weights, strict=True) if d.upper_bounds == bounds]
+    columns = zip(*([c * w for c in d.counts] for d, w in pairs), strict=True)
     return HistogramDelta(
         upper_bounds=bounds,
-        counts=tuple(sum(column) for column in columns),
-        sum=sum(d.sum * w for d, w in kept),
+        counts=tuple(map(sum, columns)),
+        sum=sum(d.sum * w for d, w in pairs),
     )
 
 

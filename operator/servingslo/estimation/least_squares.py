@@ -40,9 +40,13 @@ EMPTY_INFORMATION = Information()
 
 
 def add_row(
-    information: Information, x: Vector, weight: float, nominal_variance: float
+    information: Information, x: Vector, weight: float, nominal_variance: float, keep_ratio: float
 ) -> Information:
-    """The equations with one more row 1 = x·θ of this weight (1 / variance)."""
+    """The equations at `keep_ratio` of their weight, with one more row 1 = x·θ.
+
+    weight: 1 / variance of the row.
+    """
+    information = information.scaled(keep_ratio)
     n, m = information.normal, information.moment
     w0, w1, w2 = weight * x[0], weight * x[1], weight * x[2]
     return Information(
@@ -114,6 +118,8 @@ def _cost(information: Information, theta: Vector) -> float:
 def _solve(information: Information, support: tuple[int, ...]) -> Vector | None:
     """Least squares on a support, zero elsewhere; None where the support has no data."""
     n = information.normal
+    if len(support) == UNKNOWNS:
+        return _solve_system(n, information.moment)
     full = ((n[0], n[1], n[2]), (n[1], n[3], n[4]), (n[2], n[4], n[5]))
     normal = [
         full[i][j] if i in support and j in support else float(i == j)

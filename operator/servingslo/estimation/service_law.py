@@ -9,6 +9,7 @@ Source: accounting identity of continuous batching; step law of Machine Learning
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import Window
@@ -226,58 +227,57 @@ def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit
     )
 
 
-def learn(fit: LawFit, row: Row) -> LawFit:
-    """The fit after one more window: scored against the old law first, then updated."""
-    fit = _scored(fit, row)
-    information = fit.information
-    predicted = _predicted_ratio(information, row)
-    weight = 1.0 / row.error_ratio**2
-    if predicted is not None and fit.scored_count >= LEAST_SCORED_WINDOWS:
-        deviation = abs(1.0 - predicted) / max(row.error_ratio, WINDOW_ERROR_RATIO)
-        weight *= min(1.0, HUBER_DEVIATIONS / deviation) if deviation > 0 else 1.0
-    keep = 1.0 - 1.0 / FIT_MEMORY_WINDOWS
-    smoothing = 1.0 / min(fit.window_count + 1.0, ERROR_MEMORY_WINDOWS)
-    return replace(
-        fit,
-        information=add_row(information.scaled(keep), row.x, weight, WINDOW_ERROR_RATIO**2),
-        window_count=fit.window_count + 1,
-        sequences_high=max(fit.sequences_high * keep, row.sequences),
-        prefill_per_step_tokens=fit.prefill_per_step_tokens
-        + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
-    )
+def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
+    """The fit after one tick's windows: scored against the law before them, then updated."""
+    law = solve_nonnegative(fit.information) if rows else None
+    for row in rows:
+        predicted = (
+            None if law is None else sum(x * value for x, value in zip(row.x, law, strict=True))
+        )
+        fit = _updated(_scored(fit, predicted), row, predicted)
+    if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
+        # Errors stay on one side: the engine itself changed under the same configuration.
+        return replace(
+            fit,
+            information=fit.information.scaled(CHANGED_ENGINE_KEEP_RATIO),
+            scored_count=0,
+            bias_ratio=0.0,
+        )
+    return fit
 
 
-def _scored(fit: LawFit, row: Row) -> LawFit:
-    """The fit with this window's out-of-sample error; forgets where errors stay one-sided."""
-    predicted = _predicted_ratio(fit.information, row)
-    if predicted is None or (fit.window_count < LEAST_SCORED_WINDOWS and not fit.inherited):
+def _scored(fit: LawFit, predicted_ratio: float | None) -> LawFit:
+    """The fit with one window's out-of-sample error: predicted over observed busy time."""
+    if predicted_ratio is None or (fit.window_count < LEAST_SCORED_WINDOWS and not fit.inherited):
         return fit
     # One wild window must not decide over the gate, so its part is bounded.
-    error = min(max(predicted - 1.0, -1.0), 1.0)
+    error = min(max(predicted_ratio - 1.0, -1.0), 1.0)
     step = 1.0 / min(fit.scored_count + 1.0, ERROR_MEMORY_WINDOWS)
     before = fit.error_ratio if fit.error_ratio is not None else abs(error)
-    scored = replace(
+    return replace(
         fit,
         error_ratio=before + step * (abs(error) - before),
         bias_ratio=fit.bias_ratio + step * (error - fit.bias_ratio),
         scored_count=fit.scored_count + 1,
     )
-    if scored.scored_count >= ERROR_MEMORY_WINDOWS and abs(scored.bias_ratio) > BIASED_RATIO:
-        return replace(
-            scored,
-            information=scored.information.scaled(CHANGED_ENGINE_KEEP_RATIO),
-            scored_count=0,
-            bias_ratio=0.0,
-        )
-    return scored
 
 
-def _predicted_ratio(information: Information, row: Row) -> float | None:
-    """Predicted over observed busy time of a window, None before there is a law."""
-    law = solve_nonnegative(information)
-    if law is None:
-        return None
-    return sum(x * value for x, value in zip(row.x, law, strict=True))
+def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
+    """The fit with one more window; a residual that stands out loses weight (Huber)."""
+    weight = 1.0 / row.error_ratio**2
+    if predicted_ratio is not None and fit.scored_count >= LEAST_SCORED_WINDOWS:
+        deviation = abs(1.0 - predicted_ratio) / row.error_ratio
+        weight *= min(1.0, HUBER_DEVIATIONS / deviation) if deviation > 0 else 1.0
+    keep = 1.0 - 1.0 / FIT_MEMORY_WINDOWS
+    smoothing = 1.0 / min(fit.window_count + 1.0, ERROR_MEMORY_WINDOWS)
+    return replace(
+        fit,
+        information=add_row(fit.information, row.x, weight, WINDOW_ERROR_RATIO**2, keep),
+        window_count=fit.window_count + 1,
+        sequences_high=max(fit.sequences_high * keep, row.sequences),
+        prefill_per_step_tokens=fit.prefill_per_step_tokens
+        + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
+    )
 
 
 def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:

@@ -1,0 +1,156 @@
+"""A simulated fleet seen as Prometheus would show it: snapshots of pods at scrape times."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.sim import layout
+from servingslo.sim.catalogue import EngineKind
+from servingslo.sim.engine import Engine
+from servingslo.sim.service import Routing, Service
+
+SCRAPE_SECONDS = 15.0
+
+
+@dataclass
+class SimulatedFleet:
+    """Engines of one kind behind a gateway; every pod is scraped at its own moment."""
+
+    kind: EngineKind
+    replicas: int
+    routing: Routing = Routing.LEAST_LOADED
+    max_queued: int | None = None
+    template_hash: str = "v1"
+    service: Service = field(init=False)
+    engines: dict[str, Engine] = field(init=False, default_factory=dict)
+    scraped: dict[str, tuple[float, EngineSample]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.service = Service(routing=self.routing, random_state=1)
+        for number in range(self.replicas):
+            self.add(f"pod-{number}", 0.0)
+
+    def add(self, name: str, now: float) -> None:
+        """A pod becomes ready."""
+        engine = Engine(
+            law=self.kind.law,
+            limits=self.kind.limits,
+            requests=self.service.requests,
+            max_queued=self.max_queued,
+        )
+        self.engines[name] = engine
+        self.service.add(name, engine, now)
+
+    def run(
+        self,
+        arrivals: np.ndarray,
+        prompts: np.ndarray,
+        outputs: np.ndarray,
+        *,
+        until: float,
+        cached_ratio: float = 0.0,
+        at_tick: Callable[[float], None] | None = None,
+    ) -> Iterator[FleetSample]:
+        """The fleet's snapshots, one every 15 s."""
+        index = 0
+        ticks = int(until // SCRAPE_SECONDS)
+        for tick in range(1, ticks + 1):
+            now = tick * SCRAPE_SECONDS
+            names = list(self.engines)
+            moments = sorted(
+                (now - SCRAPE_SECONDS + (0.5 + number) / len(names) * SCRAPE_SECONDS, name)
+                for number, name in enumerate(names)
+            )
+            for moment, name in (*moments, (now, "")):
+                while index < len(arrivals) and arrivals[index] <= moment:
+                    self.service.offer(
+                        arrival=float(arrivals[index]),
+                        prompt_tokens=int(prompts[index]),
+                        output_tokens=int(outputs[index]),
+                        cached_ratio=cached_ratio,
+                    )
+                    index += 1
+                self.service.advance(moment)
+                if name:
+                    self.scraped[name] = (moment, engine_sample(self.engines[name]))
+            yield self.snapshot(now)
+            if at_tick is not None:
+                at_tick(now)
+
+    def snapshot(self, now: float) -> FleetSample:
+        """The pods as they were last scraped."""
+        return FleetSample(
+            time_seconds=now,
+            pods=tuple(
+                PodSample(
+                    name=name,
+                    template_hash=self.template_hash,
+                    image="engine:1",
+                    gpu_product=self.kind.gpu_product,
+                    ready=True,
+                    age_seconds=now + 300.0,
+                    ready_for_seconds=now + 200.0,
+                    ready_after_seconds=100.0,
+                    scheduled_after_seconds=2.0,
+                    engines=(_aged(*self.scraped[name], now),) if name in self.scraped else (),
+                )
+                for name in self.engines
+            ),
+        )
+
+
+def engine_sample(engine: Engine) -> EngineSample:
+    """What the engine exports now."""
+    count = engine.counter
+    return EngineSample(
+        engine="0",
+        running=float(engine.running),
+        waiting=float(engine.waiting),
+        kv_usage_ratio=engine.kv_usage_ratio,
+        kv_capacity_tokens=engine.limits.kv_capacity_tokens,
+        kv_block_tokens=engine.limits.kv_block_tokens,
+        max_num_seqs=engine.limits.max_num_seqs,
+        max_num_batched_tokens=engine.limits.max_num_batched_tokens,
+        prompt_tokens_total=float(count(layout.PROMPT_TOKENS)),
+        cached_prompt_tokens_total=float(count(layout.CACHED_TOKENS)),
+        generation_tokens_total=float(count(layout.GENERATED_TOKENS)),
+        finished_total={"length": float(count(layout.SUCCESSES))},
+        preempted_total=float(count(layout.PREEMPTIONS)),
+        rejected_total=float(count(layout.REJECTIONS)),
+        ttft_seconds=_histogram(engine, layout.TTFT),
+        inter_token_seconds=_histogram(engine, layout.ITL),
+        time_per_output_token_seconds=_histogram(engine, layout.TPOT),
+        latency_seconds=_histogram(engine, layout.E2E),
+        queue_seconds=_histogram(engine, layout.QUEUE),
+        prompt_tokens=_histogram(engine, layout.PROMPT_LENGTH),
+        output_tokens=_histogram(engine, layout.OUTPUT_LENGTH),
+        iteration_tokens=_histogram(engine, layout.ITERATION),
+    )
+
+
+def _histogram(engine: Engine, number: int) -> HistogramSample:
+    histogram = engine.histogram(number)
+    return HistogramSample(
+        upper_bounds=(*histogram.upper_bounds, float("inf")),
+        cumulative_counts=tuple(float(c) for c in histogram.cumulative_counts),
+        sum=histogram.sum,
+        count=float(histogram.count),
+    )
+
+
+def _aged(moment: float, sample: EngineSample, now: float) -> EngineSample:
+    from dataclasses import replace
+
+    age = now - moment
+    return replace(
+        sample, gauges_age_seconds=age, counters_age_seconds=age, histograms_age_seconds=age
+    )
+
+
+def poisson(rate: float, duration: float, rng: np.random.Generator) -> np.ndarray:
+    """Arrival times of a Poisson process."""
+    count = rng.poisson(rate * duration)
+    return np.sort(rng.uniform(0.0, duration, count))
