@@ -80,6 +80,13 @@ def core(rig: Rig) -> kubernetes.client.CoreV1Api:
 
 
 @pytest.fixture
+def _scrape_plan(rig: Rig) -> Iterator[None]:
+    """Changes to what Prometheus scrapes end with the test."""
+    with rig.scrape_plan_kept():
+        yield
+
+
+@pytest.fixture
 def apps(rig: Rig) -> kubernetes.client.AppsV1Api:
     """The apps API as administrator."""
     return kubernetes.client.AppsV1Api(rig.api_client())
@@ -386,6 +393,7 @@ def _engine_pages(namespace: str) -> Iterator[str]:
         server.server_close()
 
 
+@pytest.mark.usefixtures("_scrape_plan")
 def test_prometheus_scrapes_what_discovery_lists(rig, namespace):
     """Targets of HTTP discovery are scraped and carry namespace, pod and container."""
     with _engine_pages(namespace) as url:
@@ -398,6 +406,7 @@ def test_prometheus_scrapes_what_discovery_lists(rig, namespace):
     assert sample["metric"]["container"] == "engine"
 
 
+@pytest.mark.usefixtures("_scrape_plan")
 def test_prometheus_scrapes_static_targets(rig):
     """A program with metrics of its own can be scraped by address."""
     address = rig.prometheus_url.removeprefix("http://")
@@ -406,9 +415,9 @@ def test_prometheus_scrapes_static_targets(rig):
         lambda: [s["value"][1] for s in _query(rig, 'up{job="itself"}')] == ["1"],
         what="Prometheus scrapes itself",
     )
-    rig.configure_prometheus(static_targets={})
 
 
+@pytest.mark.usefixtures("_scrape_plan")
 def test_prometheus_outage_ends_with_the_old_data(rig):
     """A stopped Prometheus refuses, a started one still has its samples."""
     address = rig.prometheus_url.removeprefix("http://")
@@ -420,7 +429,6 @@ def test_prometheus_outage_ends_with_the_old_data(rig):
     finally:
         rig.start_prometheus()
     assert _query(rig, 'last_over_time(up{job="before"}[10m])')
-    rig.configure_prometheus(static_targets={})
 
 
 def test_paused_prometheus_hangs_until_resumed(rig):

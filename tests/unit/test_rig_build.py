@@ -1,8 +1,10 @@
 """The builder finds or builds exactly the pinned programs, and says what went wrong."""
 
 import dataclasses
+import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from servingslo.errors import RigError
 from servingslo.rig import build, toolchain, versions
 from servingslo.rig.commands import CommandRunner, without_addresses
 from servingslo.rig.progress import make_progress
+from servingslo.rig.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +133,7 @@ def test_failed_build_names_tool_command_and_the_end_of_its_log(monkeypatch, tmp
     assert "go build" in message
     assert "status 2" in message
     assert "undefined: x" in message
-    assert not list(build.cache_directory().glob(".etcd-*"))
+    assert {path.name for path in build.cache_directory().iterdir()} == {"lock", "logs"}
 
 
 def test_build_puts_the_program_into_the_cache_once(monkeypatch, tmp_path, capsys):
@@ -167,6 +170,35 @@ def test_concurrent_builds_build_once(monkeypatch, tmp_path):
     builders = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [builder.wait(timeout=60) for builder in builders] == [0, 0]
     assert (tmp_path / "count").read_text().splitlines() == ["compiled"]
+
+
+def test_interrupted_build_ends_what_it_started_and_leaves_no_scratch(monkeypatch, tmp_path):
+    """Ctrl-C kills the compiler and removes unfinished work; the exit status says so."""
+    _go(tmp_path, version="1.99.0", build_script="echo $$ > $PID_FILE; exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
+    builder = subprocess.Popen(
+        [sys.executable, "-m", "servingslo.rig.build", "etcd"], stderr=subprocess.PIPE, text=True
+    )
+    pid_file = tmp_path / "pid"
+    wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", what="a running compiler")
+    builder.send_signal(signal.SIGINT)
+    _, messages = builder.communicate(timeout=30)
+    assert builder.returncode == 130
+    assert "interrupted" in messages
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+    assert {path.name for path in build.cache_directory().iterdir()} == {"lock", "logs"}
+
+
+def test_scratch_of_a_killed_build_is_removed_by_the_next(monkeypatch, tmp_path):
+    """Unfinished work does not pile up in the cache."""
+    _go(tmp_path, version="1.99.0", build_script="exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    (build.cache_directory() / ".building-old" / "source").mkdir(parents=True)
+    with pytest.raises(RigError):
+        build.ensure_tools([versions.ETCD])
+    assert not (build.cache_directory() / ".building-old").exists()
 
 
 def test_build_of_the_wrong_version_is_not_kept(monkeypatch, tmp_path):

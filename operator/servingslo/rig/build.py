@@ -31,6 +31,8 @@ from servingslo.rig.versions import Tool
 _PARALLEL_BUILDS = 2
 _VERSION_TIMEOUT_SECONDS = 30
 _BUILD_TIMEOUT_SECONDS = 3600
+_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+_SCRATCH_PREFIX = ".building-"
 # Static programs that need no C compiler.
 _GO_ENVIRONMENT = {"CGO_ENABLED": "0"}
 
@@ -127,6 +129,9 @@ def _lock() -> Iterator[None]:
 
 
 def _build_all(tools: Sequence[Tool]) -> dict[str, Resolved]:
+    # What a killed builder left; the lock says that none is at work.
+    for scratch in cache_directory().glob(f"{_SCRATCH_PREFIX}*"):
+        shutil.rmtree(scratch, ignore_errors=True)
     runner = CommandRunner(_GO_ENVIRONMENT)
     go = find_go(
         cache_directory(), sources=[tool.source_directory for tool in tools], runner=runner
@@ -168,8 +173,7 @@ class _Builder:
         target = cache_directory() / tool.key / tool.program_name
         log_path = cache_directory() / "logs" / f"{tool.key}.log"
         log_path.unlink(missing_ok=True)
-        prefix = f".{tool.name}-"
-        with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=prefix) as scratch:
+        with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=_SCRATCH_PREFIX) as scratch:
             source = Path(scratch) / "source"
             # Go may want to write beside go.mod, and an installed package may be read-only.
             shutil.copytree(tool.source_directory, source)
@@ -229,6 +233,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RigError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
+    except KeyboardInterrupt:
+        print("interrupted; what was compiled is kept for the next try", file=sys.stderr)  # noqa: T201
+        return _INTERRUPTED
     return 0
 
 

@@ -347,6 +347,15 @@ class Rig:
             plan = replace(plan, static_targets=static_targets)
         self._prometheus.configure(plan)
 
+    @contextlib.contextmanager
+    def scrape_plan_kept(self) -> Iterator[None]:
+        """Whatever is changed by configure_prometheus inside the block is undone after it."""
+        plan = self._prometheus.plan
+        try:
+            yield
+        finally:
+            self._prometheus.configure(plan)
+
     def _wait_service_account(self, namespace: str) -> None:
         core = kubernetes.client.CoreV1Api(self.api_client())
 

@@ -16,7 +16,7 @@ from servingslo.rig.credentials import (
     write_token_file,
 )
 from servingslo.rig.processes import ManagedProcess, ProcessFamily
-from servingslo.rig.waiting import free_port, http_get, wait_until
+from servingslo.rig.waiting import free_port
 
 _SERVICE_RANGE = "10.0.0.0/24"
 _ISSUER = "https://kubernetes.default.svc"
@@ -93,13 +93,6 @@ class ControlPlane:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
-
-    def wait_etcd(self) -> None:
-        """Wait until etcd answers. Raises: RigError after 30 s."""
-        wait_until(
-            lambda: http_get(f"http://127.0.0.1:{self._etcd_port}/health") is not None,
-            what="etcd answers",
-        )
 
     def _define_etcd(self) -> ManagedProcess:
         client = f"http://127.0.0.1:{self._etcd_port}"
