@@ -7,6 +7,7 @@ from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.resources import ResourceRef, object_reference
 from servingslo.adapters.kubernetes.timestamps import timestamp_from_seconds
 from servingslo.errors import NotFoundError, WriteConflictError
+from servingslo.explain.events import Event
 
 _COMPONENT = "servingslo-operator"
 # An event that repeats is written again at most this often.
@@ -15,16 +16,6 @@ SUPPRESSED_SECONDS = 600.0
 _KEPT_SECONDS = 3600.0
 _LONGEST_MESSAGE = 1024  # validated by the API server
 _HASH_LENGTH = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventNote:
-    """One event. type: Normal or Warning. key: events of one resource with one key are the same."""
-
-    type: str
-    reason: str
-    message: str
-    key: str
 
 
 @dataclass(slots=True)
@@ -44,13 +35,13 @@ class KubernetesEvents:
         self._client = client
         self._posted: dict[tuple[str, str], _Posted] = {}
 
-    async def post(self, ref: ResourceRef, note: EventNote, now_seconds: float) -> None:
+    async def post(self, ref: ResourceRef, event: Event, now_seconds: float) -> None:
         """Write the event, or count it, or stay silent when it was written a moment ago.
 
         Raises: ClusterError when the API server refuses.
         """
-        name = f"{ref.name}.{_digest(ref.uid, note.key)}"
-        known = self._posted.get((ref.uid, note.key))
+        name = f"{ref.name}.{_digest(ref.uid, event.key)}"
+        known = self._posted.get((ref.uid, event.key))
         if known is not None and now_seconds - known.at_seconds > _KEPT_SECONDS:
             known = None
         if known is not None and now_seconds - known.at_seconds < SUPPRESSED_SECONDS:
@@ -59,22 +50,22 @@ class KubernetesEvents:
             at_seconds=now_seconds,
             first_seconds=known.first_seconds if known else now_seconds,
             count=known.count + 1 if known else 1,
-            message=note.message,
+            message=event.message,
         )
-        await self._write(ref, name, note, posted)
-        self._posted[ref.uid, note.key] = posted
+        await self._write(ref, name, event, posted)
+        self._posted[ref.uid, event.key] = posted
 
     def forget(self, ref: ResourceRef) -> None:
         """Drop what is remembered of a deleted resource."""
         self._posted = {key: value for key, value in self._posted.items() if key[0] != ref.uid}
 
-    async def _write(self, ref: ResourceRef, name: str, note: EventNote, posted: _Posted) -> None:
+    async def _write(self, ref: ResourceRef, name: str, event: Event, posted: _Posted) -> None:
         base = f"/api/v1/namespaces/{ref.namespace}/events"
         change: KubeObject = {
             "count": posted.count,
             "lastTimestamp": timestamp_from_seconds(posted.at_seconds),
-            "message": note.message[:_LONGEST_MESSAGE],
-            "reason": note.reason,
+            "message": event.message[:_LONGEST_MESSAGE],
+            "reason": event.reason.value,
         }
         if posted.count > 1:
             try:
@@ -87,7 +78,7 @@ class KubernetesEvents:
             **change,
             "metadata": {"name": name, "namespace": ref.namespace},
             "involvedObject": object_reference(ref),
-            "type": note.type,
+            "type": event.type.value,
             "firstTimestamp": timestamp_from_seconds(posted.first_seconds),
             "source": {"component": _COMPONENT},
             "reportingComponent": _COMPONENT,

@@ -1,0 +1,209 @@
+"""Puts the operator together: adapters, loop, handlers; and runs it in one asyncio loop."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import kopf
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.batching import KubernetesBatching
+from servingslo.adapters.kubernetes.client import KubeClient, connect
+from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.events import KubernetesEvents
+from servingslo.adapters.kubernetes.inventory import Inventory
+from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
+from servingslo.adapters.kubernetes.resources import KubernetesResources
+from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
+from servingslo.adapters.metrics_export import HealthServer, OperatorMetrics
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.api.v1alpha1 import API_VERSION, PLURAL
+from servingslo.controller.loop import Controller
+from servingslo.controller.outside import Outside
+from servingslo.controller.reconciler import Reconciler
+from servingslo.controller.recording import Recorder
+from servingslo.controller.registry import Registry
+from servingslo.controller.teller import Teller
+from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
+from servingslo.handlers.lifecycle import Operator, handlers_of
+from servingslo.policy.inputs import Limits
+
+_LOG = logging.getLogger(__name__)
+# A resource that is not served yet (its CRD is being installed) is waited for this long.
+_SERVED_TIMEOUT_SECONDS = 120.0
+_SERVED_POLL_SECONDS = 1.0
+# Health counts silence in ticks; shorter ones are for tests, and a reading may take longer.
+_SHORTEST_HEALTH_TICK_SECONDS = 6.0
+# One reading of Prometheus ends before the next tick, and never before this many seconds.
+_SHORTEST_READING_SECONDS = 3.0
+_LONGEST_READING_SECONDS = 12.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusOptions:
+    """How Prometheus is reached; token and password are read again when their files change."""
+
+    url: str
+    timeout_seconds: float
+    namespace_label: str
+    pod_label: str
+    tenant: str | None
+    bearer_token_file: Path | None
+    username_file: Path | None
+    password_file: Path | None
+    ca_file: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Everything that the operator was started with. No namespaces: all of them."""
+
+    prometheus: PrometheusOptions
+    limits: Limits
+    namespaces: tuple[str, ...]
+    health_host: str
+    health_port: int
+    record: Path | None
+
+
+async def operate(options: RunOptions) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises: ServingSLOError when the operator cannot start, or its loop ended by itself.
+    """
+    config = prometheus_config(options)
+    registry = Registry()
+
+    @asynccontextmanager
+    async def controller() -> AsyncIterator[Controller]:
+        async with AsyncExitStack() as stack:
+            yield await _controller(options, config, registry, stack)
+
+    operator = Operator(registry=registry, controller=controller, stop=asyncio.Event())
+    async with _connected() as client:
+        await _wait_until_served(KubernetesResources(client))
+    await kopf.operator(
+        registry=handlers_of(operator),
+        clusterwide=not options.namespaces,
+        namespaces=options.namespaces,
+        standalone=True,
+        stop_flag=operator.stop,
+    )
+    if operator.failure is not None:
+        raise ServingSLOError(f"the control loop ended: {operator.failure}") from operator.failure
+
+
+def prometheus_config(options: RunOptions) -> PrometheusConfig:
+    """The reader's configuration. Raises: InvalidInputError for a value out of range."""
+    prometheus = options.prometheus
+    return PrometheusConfig(
+        url=prometheus.url,
+        timeout_seconds=prometheus.timeout_seconds,
+        reading_timeout_seconds=min(
+            max(options.limits.tick_seconds, _SHORTEST_READING_SECONDS), _LONGEST_READING_SECONDS
+        ),
+        bearer_token_file=_text(prometheus.bearer_token_file),
+        basic_auth_username=_username(prometheus.username_file),
+        basic_auth_password_file=_text(prometheus.password_file),
+        ca_file=_text(prometheus.ca_file),
+        tenant=prometheus.tenant,
+        namespace_label=prometheus.namespace_label,
+        pod_label=prometheus.pod_label,
+    )
+
+
+async def _controller(
+    options: RunOptions, config: PrometheusConfig, registry: Registry, stack: AsyncExitStack
+) -> Controller:
+    """The loop with everything it needs, which the stack closes."""
+    client = await stack.enter_async_context(_connected())
+    metrics = OperatorMetrics()
+    await _serve_health(options, metrics, stack)
+    inventory = Inventory(client, namespaces=options.namespaces)
+    stack.push_async_callback(inventory.stop)
+    await inventory.start()
+    recorder = Recorder(options.record)
+    stack.callback(recorder.close)
+    discovery = Discovery(client)
+    outside = Outside(
+        clock=SystemClock(),
+        metrics=PrometheusReader(config),
+        workloads=KubernetesWorkloads(client, discovery, inventory),
+        replicas=KubernetesReplicas(client, discovery),
+        batching=KubernetesBatching(client, discovery),
+        resources=KubernetesResources(client, namespaces=options.namespaces),
+        events=KubernetesEvents(client),
+        exporter=metrics,
+    )
+    return Controller(
+        outside=outside,
+        registry=registry,
+        reconciler=Reconciler(
+            outside=outside, limits=options.limits, recorder=recorder, teller=Teller(outside)
+        ),
+        tick_seconds=options.limits.tick_seconds,
+    )
+
+
+async def _serve_health(
+    options: RunOptions, metrics: OperatorMetrics, stack: AsyncExitStack
+) -> None:
+    tick_seconds = max(options.limits.tick_seconds, _SHORTEST_HEALTH_TICK_SECONDS)
+    server = HealthServer(
+        metrics,
+        lambda: metrics.health(tick_seconds),
+        host=options.health_host,
+        port=options.health_port,
+    )
+    try:
+        await server.start()
+    except OSError as error:
+        raise InvalidInputError("health-port", options.health_port, "a free port") from error
+    stack.push_async_callback(server.stop)
+    _LOG.info("serving /metrics, /healthz and /readyz port=%d", server.port)
+
+
+@asynccontextmanager
+async def _connected() -> AsyncIterator[KubeClient]:
+    client = await connect()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _wait_until_served(resources: KubernetesResources) -> None:
+    """Kopf serves only what exists when it starts, so the CRD must be there before.
+
+    Raises: ClusterError when it is not after two minutes.
+    """
+    deadline = SystemClock.elapsed_seconds() + _SERVED_TIMEOUT_SECONDS
+    trouble = f"the cluster does not serve {PLURAL} in {API_VERSION}; is the CRD installed?"
+    while True:
+        try:
+            if await resources.served():
+                return
+            said = trouble
+        except ClusterError as error:
+            said = str(error)
+        if SystemClock.elapsed_seconds() > deadline:
+            raise ClusterError(said)
+        _LOG.info("waiting detail=%r", said)
+        await asyncio.sleep(_SERVED_POLL_SECONDS)
+
+
+def _username(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InvalidInputError("prometheus-username-file", str(path), "a readable file") from error
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

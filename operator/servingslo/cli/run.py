@@ -1,0 +1,186 @@
+"""`servingslo run`: the operator itself, what the container starts."""
+
+import asyncio
+import logging
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from servingslo.cli.operate import PrometheusOptions, RunOptions, operate
+from servingslo.errors import InvalidInputError
+from servingslo.policy.inputs import Limits
+
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+# Libraries that say at INFO what is of no use to an administrator.
+_QUIET = ("kopf", "kubernetes", "urllib3", "asyncio", "aiohttp")
+
+
+class OperatorMode(StrEnum):
+    """Auto: the mode of each resource holds. Recommend: the kill switch, nothing is changed."""
+
+    AUTO = "Auto"
+    RECOMMEND = "Recommend"
+
+
+class Switch(StrEnum):
+    """A switch that is given with its value, as charts do."""
+
+    ON = "true"
+    OFF = "false"
+
+
+def run(
+    prometheus_url: Annotated[
+        str,
+        typer.Option(envvar="SERVINGSLO_PROMETHEUS_URL", help="Address of Prometheus's HTTP API."),
+    ],
+    prometheus_timeout_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_TIMEOUT_SECONDS", help="Timeout of one query.", min=0.1
+        ),
+    ] = 5.0,
+    prometheus_namespace_label: Annotated[
+        str,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_NAMESPACE_LABEL",
+            help="Label with the namespace of the scraped pod.",
+        ),
+    ] = "namespace",
+    prometheus_pod_label: Annotated[
+        str,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_POD_LABEL", help="Label with the scraped pod's name."
+        ),
+    ] = "pod",
+    prometheus_tenant: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_TENANT", help="Value of the X-Scope-OrgID header."
+        ),
+    ] = None,
+    prometheus_bearer_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_BEARER_TOKEN_FILE",
+            help="File with a bearer token; read again when it rotates.",
+        ),
+    ] = None,
+    prometheus_username_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_USERNAME_FILE", help="File with the basic-auth username."
+        ),
+    ] = None,
+    prometheus_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_PASSWORD_FILE", help="File with the basic-auth password."
+        ),
+    ] = None,
+    prometheus_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_CA_FILE", help="Certificate authority of Prometheus."
+        ),
+    ] = None,
+    tick_seconds: Annotated[
+        float,
+        typer.Option(envvar="SERVINGSLO_TICK_SECONDS", help="Time between decisions.", min=0.5),
+    ] = 15.0,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SERVINGSLO_NAMESPACE", help="Namespace to watch; repeatable. All by default."
+        ),
+    ] = None,
+    mode: Annotated[
+        OperatorMode,
+        typer.Option(
+            envvar="SERVINGSLO_MODE",
+            help="Auto, or Recommend: decide and report, change nothing.",
+        ),
+    ] = OperatorMode.AUTO,
+    batching_apply: Annotated[
+        Switch,
+        typer.Option(
+            envvar="SERVINGSLO_BATCHING_APPLY",
+            help="Whether pod templates may be patched with batch limits.",
+        ),
+    ] = Switch.OFF,
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(envvar="SERVINGSLO_MAX_REPLICAS", help="Largest count of any target.", min=1),
+    ] = None,
+    max_step: Annotated[
+        int | None,
+        typer.Option(envvar="SERVINGSLO_MAX_STEP", help="Largest change in one decision.", min=1),
+    ] = None,
+    health_host: Annotated[
+        str,
+        typer.Option(
+            envvar="SERVINGSLO_HEALTH_HOST", help="Address of /metrics, /healthz and /readyz."
+        ),
+    ] = "127.0.0.1",
+    health_port: Annotated[
+        int,
+        typer.Option(
+            envvar="SERVINGSLO_HEALTH_PORT", help="Port of these; 0 picks a free one.", max=65535
+        ),
+    ] = 8080,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_RECORD", help="Append what is observed to this file of JSON lines."
+        ),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(envvar="SERVINGSLO_LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
+    ] = "INFO",
+) -> None:
+    """Run the operator until it is told to stop.
+
+    Example: servingslo run --prometheus-url=http://prometheus-operated.monitoring.svc:9090
+    """
+    _configure_logging(log_level)
+    options = RunOptions(
+        prometheus=PrometheusOptions(
+            url=prometheus_url,
+            timeout_seconds=prometheus_timeout_seconds,
+            namespace_label=prometheus_namespace_label,
+            pod_label=prometheus_pod_label,
+            tenant=prometheus_tenant or None,
+            bearer_token_file=prometheus_bearer_token_file,
+            username_file=prometheus_username_file,
+            password_file=prometheus_password_file,
+            ca_file=prometheus_ca_file,
+        ),
+        limits=Limits(
+            recommend_only=mode is OperatorMode.RECOMMEND,
+            batching_apply_enabled=batching_apply is Switch.ON,
+            max_replicas=max_replicas,
+            max_step=max_step,
+            tick_seconds=tick_seconds,
+        ),
+        namespaces=tuple(namespace or ()),
+        health_host=health_host,
+        health_port=health_port,
+        record=record,
+    )
+    asyncio.run(operate(options))
+
+
+def _configure_logging(level: str) -> None:
+    if level not in _LEVELS:
+        raise InvalidInputError("log-level", level, ", ".join(_LEVELS))
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    if level != "DEBUG":
+        for name in _QUIET:
+            logging.getLogger(name).setLevel(logging.WARNING)

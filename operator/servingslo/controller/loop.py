@@ -1,0 +1,120 @@
+"""The control loop: one asyncio task, one reading of all metrics for each tick."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.controller.outside import Outside
+from servingslo.controller.reconciler import Reconciler
+from servingslo.controller.registry import Key, Registry, Resource, target_conflicts
+from servingslo.errors import ClusterError
+from servingslo.policy.inputs import SignalProblem
+from servingslo.policy.ports import ClusterMetrics
+
+_LOG = logging.getLogger(__name__)
+# Several changes at once, such as those of one `kubectl apply`, are one wake-up.
+_DEBOUNCE_SECONDS = 0.2
+# kopf's watch may miss a deletion in a gap, so the resources are listed again this often.
+_RELIST_SECONDS = 300.0
+_RELIST_RETRY_SECONDS = 15.0
+# Requests under way at once; the API server's fairness limits more anyway.
+_CONCURRENCY = 16
+
+
+@dataclass(slots=True)
+class Controller:
+    """Looks at every resource each tick, and at once at those that changed."""
+
+    outside: Outside
+    registry: Registry
+    reconciler: Reconciler
+    tick_seconds: float
+    _relisted_at: float = float("-inf")
+    _listed: bool = False
+    _known: dict[str, Resource] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            started = SystemClock.elapsed_seconds()
+            self.registry.take_woken()
+            await self._relist_when_due(started)
+            await self._tick(tuple(self.registry.resources))
+            duration_seconds = SystemClock.elapsed_seconds() - started
+            self.outside.exporter.observe_tick(duration_seconds, succeeded=self._listed)
+            await self._rest(started + self.tick_seconds)
+
+    async def _rest(self, until: float) -> None:
+        """Sleep until the next tick, looking at resources that change meanwhile."""
+        while (left := until - SystemClock.elapsed_seconds()) > 0:
+            try:
+                await asyncio.wait_for(self.registry.woken(), left)
+            except TimeoutError:
+                return
+            await asyncio.sleep(_DEBOUNCE_SECONDS)
+            await self._tick(tuple(self.registry.take_woken()))
+
+    async def _tick(self, keys: tuple[Key, ...]) -> None:
+        """Look at these resources, with one reading of the metrics for all of them."""
+        self._forget_gone()
+        resources = [entry for key in keys if (entry := self.registry.resources.get(key))]
+        if resources:
+            metrics = await self.outside.metrics.read()
+            if metrics.problem is not None:
+                self.outside.exporter.count_failure("prometheus")
+            conflicts = target_conflicts(self.registry.resources.values())
+            limit = asyncio.Semaphore(_CONCURRENCY)
+            await asyncio.gather(
+                *(
+                    self._reconcile(
+                        resource, metrics, conflicts.get(resource.record.ref.uid), limit
+                    )
+                    for resource in resources
+                )
+            )
+
+    async def _reconcile(
+        self,
+        resource: Resource,
+        metrics: ClusterMetrics,
+        conflict: SignalProblem | None,
+        limit: asyncio.Semaphore,
+    ) -> None:
+        ref = resource.record.ref
+        async with limit:
+            try:
+                again = await self.reconciler.reconcile(resource, metrics, conflict)
+            except Exception as error:  # noqa: BLE001  the loop over resources must survive
+                _LOG.exception("failed namespace=%s name=%s", ref.namespace, ref.name)
+                self.outside.exporter.count_failure("controller")
+                with suppress(Exception):
+                    await self.reconciler.teller.fail(resource, error)
+                return
+        if again:
+            self.registry.wake((ref.namespace, ref.name))
+
+    def _forget_gone(self) -> None:
+        """Drop the memory of resources that are no more."""
+        now = {entry.record.ref.uid: entry for entry in self.registry.resources.values()}
+        for uid, resource in self._known.items():
+            if uid not in now:
+                self.reconciler.forget(uid)
+                self.reconciler.teller.forget(resource)
+                # A namesake made meanwhile exports under the same labels again on its next tick.
+        self._known = now
+
+    async def _relist_when_due(self, now: float) -> None:
+        if now - self._relisted_at < _RELIST_SECONDS:
+            return
+        try:
+            records = await self.outside.resources.read_all()
+        except ClusterError as error:
+            self.outside.exporter.count_failure("kubernetes")
+            _LOG.warning("list of resources failed=%r", str(error))
+            self._relisted_at = now - _RELIST_SECONDS + _RELIST_RETRY_SECONDS
+            return
+        self.registry.replace_all(records)
+        self._relisted_at = now
+        self._listed = True

@@ -1,0 +1,210 @@
+"""One resource in one tick: read, join, plan, write, tell. Decides nothing itself."""
+
+from dataclasses import dataclass, field, replace
+
+from servingslo.controller.join import Subject, join
+from servingslo.controller.outside import Outside
+from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
+from servingslo.controller.registry import Resource
+from servingslo.controller.teller import Teller
+from servingslo.errors import ServingSLOError, WriteConflictError
+from servingslo.explain.events import write_failed_event
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
+from servingslo.policy.planner import plan
+from servingslo.policy.ports import ClusterMetrics, EngineArguments
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Action, Reason
+
+# A conflict is planned again at once this often in a row, then with the next tick.
+_MOST_REPEATS = 3
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of one resource between ticks."""
+
+    uid: str
+    generation: int
+    state: PlannerState
+    conflicts: int = 0
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Carries the planner's memory of every resource from tick to tick."""
+
+    outside: Outside
+    limits: Limits
+    recorder: Recorder
+    teller: Teller
+    _memories: dict[str, _Memory] = field(default_factory=dict)
+
+    async def reconcile(
+        self, resource: Resource, metrics: ClusterMetrics, conflict: SignalProblem | None
+    ) -> bool:
+        """Look at one resource; returns whether it should be looked at again at once.
+
+        conflict: why another ServingSLO owns the target, None when this one does.
+        """
+        if resource.targets is None:
+            await self.teller.refuse(resource)
+            return False
+        if resource.targets.mode is Mode.PAUSED:
+            await self.teller.pause(resource)
+            return False
+        memory = self._remember(resource)
+        decision = await self._decide(resource, resource.targets, metrics, conflict, memory)
+        decision, again = await self._act(resource, resource.targets, decision, memory)
+        await self.teller.tell(resource, decision, memory.state)
+        return again
+
+    def forget(self, uid: str) -> None:
+        """Drop what is remembered of a deleted resource."""
+        self._memories.pop(uid, None)
+
+    def _remember(self, resource: Resource) -> _Memory:
+        record = resource.record
+        now_seconds = self.outside.clock.now_seconds()
+        memory = self._memories.get(record.ref.uid)
+        if memory is not None and memory.generation == record.generation:
+            return memory
+        carry_on = memory is not None
+        learned = None if carry_on else (record.status.get("learned") or {}).get("state")
+        if memory is None:
+            state = initial_state(learned, now_seconds)
+            memory = _Memory(uid=record.ref.uid, generation=record.generation, state=state)
+            self._memories[record.ref.uid] = memory
+        memory.generation = record.generation
+        self.recorder.header(
+            Header(
+                uid=record.ref.uid,
+                namespace=record.ref.namespace,
+                name=record.ref.name,
+                generation=record.generation,
+                spec=record.spec,
+                limits=self.limits,
+                learned=learned,
+                carry_on=carry_on,
+                time_seconds=now_seconds,
+            )
+        )
+        return memory
+
+    async def _decide(
+        self,
+        resource: Resource,
+        targets: Targets,
+        metrics: ClusterMetrics,
+        conflict: SignalProblem | None,
+        memory: _Memory,
+    ) -> Decision:
+        ref = resource.record.ref
+        view = await self.outside.workloads.read(
+            ref.namespace, targets.target, targets.batching.container
+        )
+        observation = join(
+            Subject(
+                namespace=ref.namespace,
+                name=ref.name,
+                uid=ref.uid,
+                generation=resource.record.generation,
+            ),
+            view,
+            metrics,
+            now_seconds=self.outside.clock.now_seconds(),
+            problems=() if conflict is None else (conflict,),
+        )
+        self.recorder.observation(observation)
+        decision, memory.state = plan(
+            observation, targets, self.limits, memory.state, observation.time_seconds
+        )
+        return decision
+
+    async def _act(
+        self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
+    ) -> tuple[Decision, bool]:
+        """The decision as it came true, and whether to plan again at once."""
+        again = False
+        if decision.apply_replicas:
+            decision, again = await self._scale(resource, targets, decision, memory)
+        if decision.batching.apply:
+            decision = await self._change_batching(resource, targets, decision)
+        return decision, again
+
+    async def _scale(
+        self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
+    ) -> tuple[Decision, bool]:
+        before, after = decision.replicas_before, decision.replicas_after
+        if before is None or after is None or before == after:
+            return decision, False
+        ref = resource.record.ref
+        problem: ServingSLOError | None = None
+        try:
+            await self.outside.replicas.scale(ref.namespace, targets.target, before, after)
+        except ServingSLOError as error:
+            problem = error
+        self._settle(targets, memory, before, after, written=problem is None)
+        if problem is None:
+            memory.conflicts = 0
+            await self.teller.tell_scaled(resource, decision)
+            return decision, False
+        reason = self._count_refusal(problem)
+        self.outside.workloads.distrust(ref.namespace, targets.target)
+        await self.teller.post(resource, write_failed_event(decision, reason, str(problem)))
+        conflict = reason is Reason.WRITE_CONFLICT
+        memory.conflicts = memory.conflicts + 1 if conflict else 0
+        # Plan again at once, from what is really there, but not for ever.
+        return _not_written(decision, reason, problem), 0 < memory.conflicts < _MOST_REPEATS
+
+    def _settle(
+        self, targets: Targets, memory: _Memory, before: int, after: int, *, written: bool
+    ) -> None:
+        outcome = Outcome(
+            uid=memory.uid,
+            time_seconds=self.outside.clock.now_seconds(),
+            before=before,
+            after=after,
+            written=written,
+        )
+        self.recorder.outcome(outcome)
+        memory.state = settled(memory.state, outcome, targets)
+
+    def _count_refusal(self, error: ServingSLOError) -> Reason:
+        """Why a write was refused, counted."""
+        if isinstance(error, WriteConflictError):
+            self.outside.exporter.count_conflict()
+            return Reason.WRITE_CONFLICT
+        self.outside.exporter.count_failure("kubernetes")
+        return Reason.WRITE_FAILED
+
+    async def _change_batching(
+        self, resource: Resource, targets: Targets, decision: Decision
+    ) -> Decision:
+        ref, batching = resource.record.ref, decision.batching
+        wanted = EngineArguments(
+            max_num_seqs=batching.recommended_max_num_seqs,
+            max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
+        )
+        try:
+            await self.outside.batching.apply(
+                ref.namespace, targets.target, batching.container, wanted
+            )
+        except ServingSLOError as error:
+            reason = self._count_refusal(error)
+            await self.teller.post_batching_failed(resource, reason, str(error))
+            return replace(decision, batching=replace(batching, apply=False, reason=reason))
+        return decision
+
+
+def _not_written(decision: Decision, reason: Reason, error: Exception) -> Decision:
+    """The decision as it came true: a hold, because the write was refused."""
+    return replace(
+        decision,
+        action=Action.HOLD,
+        reason=reason,
+        limited_by=reason,
+        replicas_after=decision.replicas_before,
+        apply_replicas=False,
+        detail=str(error),
+    )

@@ -1,0 +1,202 @@
+"""Recordings: what the operator saw, as JSON lines, and the same decisions made from them again.
+
+A line is a header (spec, limits, what was learnt before: written when a resource is first seen and
+whenever its spec changes), an observation, or the outcome of a write.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from servingslo import __version__
+from servingslo.api.convert import targets_from_spec
+from servingslo.errors import InvalidInputError
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Limits, Observation, Targets
+from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState, record_scale, record_write_failed, restore
+
+HEADER = "header"
+OUTCOME = "outcome"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What decisions rest on besides observations.
+
+    learned: what the planner's memory began with. carry_on: the memory of the observations before
+    is kept, because only the spec changed.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    generation: int
+    spec: Mapping[str, Any]
+    limits: Limits
+    learned: Mapping[str, Any] | None = None
+    carry_on: bool = False
+    time_seconds: float
+    version: str = __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Whether a replica count that was ordered was written."""
+
+    uid: str
+    time_seconds: float
+    before: int
+    after: int
+    written: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One observation and the decision made from it."""
+
+    observation: Observation
+    decision: Decision
+
+
+@dataclass(slots=True)
+class _Memory:
+    """One resource during a replay."""
+
+    targets: Targets
+    limits: Limits
+    state: PlannerState
+
+
+# JSON has no infinity, which is the last edge of every histogram: it is written as a string. A
+# configuration reaches a plain dataclass only from outside, hence the tuples of one.
+_CONFIG = ConfigDict(ser_json_inf_nan="strings")
+_OBSERVATION = TypeAdapter(tuple[Observation], config=_CONFIG)
+_HEADER = TypeAdapter(tuple[Header], config=_CONFIG)
+_OUTCOME = TypeAdapter(tuple[Outcome], config=_CONFIG)
+
+
+class Recorder:
+    """Appends to a file; without a path it does nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: IO[str] | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def header(self, header: Header) -> None:
+        """Record what the decisions that follow rest on."""
+        self._write(HEADER, _HEADER, header)
+
+    def observation(self, observation: Observation) -> None:
+        """Record one observation."""
+        if self._file is not None:
+            self._file.write(observation_line(observation) + "\n")
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Record what came of a write."""
+        self._write(OUTCOME, _OUTCOME, outcome)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, key: str, adapter: TypeAdapter[tuple[Any]], value: object) -> None:
+        if self._file is not None:
+            self._file.write(f'{{"{key}":{_unwrapped(adapter.dump_json((value,)))}}}\n')
+
+
+def observation_line(observation: Observation) -> str:
+    """One observation as one line of JSON."""
+    return _unwrapped(_OBSERVATION.dump_json((observation,)))
+
+
+def replay(lines: Iterable[str]) -> Iterator[Replayed]:
+    """Each observation of a recording with the decision that the planner makes from it.
+
+    Raises: InvalidInputError naming the line, when one cannot be read or its resource has no
+    header.
+    """
+    memories: dict[str, _Memory] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        entry = _decoded(line, number)
+        if HEADER in entry:
+            header = _validated(_HEADER, entry[HEADER], number)
+            memories[header.uid] = _began(header, memories.get(header.uid))
+            continue
+        if OUTCOME in entry:
+            outcome = _validated(_OUTCOME, entry[OUTCOME], number)
+            memory = _known(memories, outcome.uid, number)
+            memory.state = settled(memory.state, outcome, memory.targets)
+            continue
+        observation = _validated(_OBSERVATION, entry, number)
+        memory = _known(memories, observation.uid, number)
+        decision, memory.state = plan(
+            observation, memory.targets, memory.limits, memory.state, observation.time_seconds
+        )
+        yield Replayed(observation=observation, decision=decision)
+
+
+def settled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
+    """The planner's memory after it is known what came of its order; used live and in replays."""
+    if not outcome.written:
+        return record_write_failed(state)
+    return record_scale(
+        state,
+        before=outcome.before,
+        after=outcome.after,
+        now_seconds=outcome.time_seconds,
+        behavior=targets.behavior,
+    )
+
+
+def initial_state(learned: Mapping[str, Any] | None, now_seconds: float) -> PlannerState:
+    """The memory a resource begins with: what was learnt before, else nothing."""
+    return restore(learned, now_seconds) if learned else PlannerState()
+
+
+def _began(header: Header, before: _Memory | None) -> _Memory:
+    if header.carry_on and before is not None:
+        state = before.state
+    else:
+        state = initial_state(header.learned, header.time_seconds)
+    return _Memory(targets=targets_from_spec(header.spec), limits=header.limits, state=state)
+
+
+def _decoded(line: str, number: int) -> Mapping[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise InvalidInputError(f"line {number}", line[:80], "one JSON object") from error
+    if not isinstance(entry, dict):
+        raise InvalidInputError(f"line {number}", line[:80], "one JSON object")
+    return entry
+
+
+def _validated(adapter: TypeAdapter[tuple[Any]], value: object, number: int) -> Any:
+    try:
+        return adapter.validate_python((value,))[0]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"][1:])
+        raise InvalidInputError(f"line {number}: {path}", first["input"], first["msg"]) from error
+
+
+def _known(memories: Mapping[str, _Memory], uid: str, number: int) -> _Memory:
+    if uid not in memories:
+        raise InvalidInputError(f"line {number}: uid", uid, "the uid of a header before it")
+    return memories[uid]
+
+
+def _unwrapped(data: bytes) -> str:
+    """The single element of a JSON array."""
+    return data[1:-1].decode()

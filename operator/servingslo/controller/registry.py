@@ -1,0 +1,121 @@
+"""The ServingSLOs that exist, as the handlers and the authoritative lists tell."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from servingslo.adapters.kubernetes.records import group_of
+from servingslo.adapters.kubernetes.resources import ResourceRecord
+from servingslo.api.convert import targets_from_spec
+from servingslo.errors import InvalidSpecError
+from servingslo.policy.inputs import ScaleTarget, SignalProblem, Targets
+from servingslo.reasons import Reason
+
+Key = tuple[str, str]
+_TargetKey = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One ServingSLO: as stored, and its targets, or why there are none."""
+
+    record: ResourceRecord
+    targets: Targets | None = None
+    invalid: InvalidSpecError | None = None
+
+
+class Registry:
+    """A cache of the resources, and the set of those that need a look at once.
+
+    kopf's watch has gaps in which a deletion is missed; `replace_all` repairs them.
+    """
+
+    def __init__(self) -> None:
+        self.resources: dict[Key, Resource] = {}
+        self._woken: set[Key] = set()
+        self._wake = asyncio.Event()
+
+    def upsert(self, record: ResourceRecord) -> Resource:
+        """Remember a resource; wakes the loop where it is new or its spec changed.
+
+        A change of nothing but status or labels wakes nobody: the loop writes status itself.
+        """
+        key = record.ref.namespace, record.ref.name
+        known = self.resources.get(key)
+        if (
+            known is not None
+            and known.record.ref == record.ref
+            and known.record.generation == record.generation
+            and known.record.deleting == record.deleting
+        ):
+            return known
+        resource = _checked(record)
+        self.resources[key] = resource
+        self.wake(key)
+        return resource
+
+    def remove(self, key: Key) -> None:
+        """Forget a resource that is gone."""
+        self.resources.pop(key, None)
+        self.wake(key)
+
+    def replace_all(self, records: Iterable[ResourceRecord]) -> None:
+        """Take an authoritative list: what is not in it is gone."""
+        found = {(record.ref.namespace, record.ref.name): record for record in records}
+        for key in [key for key in self.resources if key not in found]:
+            self.remove(key)
+        for record in found.values():
+            self.upsert(record)
+
+    def wake(self, key: Key) -> None:
+        """Ask the loop to look at this resource at once."""
+        self._woken.add(key)
+        self._wake.set()
+
+    async def woken(self) -> None:
+        """Return when something asks for a look."""
+        await self._wake.wait()
+
+    def take_woken(self) -> frozenset[Key]:
+        """The resources to look at; they count as looked at from now on."""
+        woken = frozenset(self._woken)
+        self._woken.clear()
+        self._wake.clear()
+        return woken
+
+
+def target_conflicts(resources: Iterable[Resource]) -> dict[str, SignalProblem]:
+    """By uid, the resources that must keep their hands off a target that an older one owns.
+
+    The older by creation time wins, and the lower uid among equals, so that all agree.
+    """
+    owners: dict[_TargetKey, Resource] = {}
+    conflicts: dict[str, SignalProblem] = {}
+    valid = (entry for entry in resources if entry.targets is not None)
+    for resource in sorted(valid, key=lambda entry: _seniority(entry.record)):
+        assert resource.targets is not None  # noqa: S101  filtered above
+        ref = resource.record.ref
+        owner = owners.setdefault(_target_key(ref.namespace, resource.targets.target), resource)
+        if owner is not resource:
+            target = resource.targets.target
+            conflicts[ref.uid] = SignalProblem(
+                reason=Reason.TARGET_CONFLICT,
+                detail=f"ServingSLO {owner.record.ref.name} is older and scales "
+                f"{target.kind}/{target.name} already",
+            )
+    return conflicts
+
+
+def _checked(record: ResourceRecord) -> Resource:
+    try:
+        return Resource(record=record, targets=targets_from_spec(record.spec))
+    except InvalidSpecError as error:
+        return Resource(record=record, invalid=error)
+
+
+def _seniority(record: ResourceRecord) -> tuple[float, str]:
+    return record.created_seconds, record.ref.uid
+
+
+def _target_key(namespace: str, target: ScaleTarget) -> _TargetKey:
+    return namespace, group_of(target.api_version), target.kind, target.name

@@ -1,0 +1,275 @@
+"""The status of a ServingSLO out of a decision, and when it is worth a write.
+
+Numbers are rounded, and what changes by itself every tick (rates, queues, predictions) is written
+only with something that matters or after it drifted for a while: an unchanged world writes nothing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servingslo.adapters.kubernetes.timestamps import (
+    seconds_from_timestamp,
+    timestamp_from_seconds,
+)
+from servingslo.api.v1alpha1 import ServingSLOStatus
+from servingslo.api.v1alpha1.status import (
+    MAX_DECISION_LINES,
+    MAX_LINE_LENGTH,
+    AdmissionStatus,
+    BatchingStatus,
+    BatchLimits,
+    ModelStatus,
+    ObjectiveStatus,
+    ObservedStatus,
+    PredictedStatus,
+    ReplicaStatus,
+)
+from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
+from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
+from servingslo.policy.decision import BatchingDecision, Decision
+from servingslo.reasons import Reason
+
+_SIGNIFICANT_DIGITS = 3
+# Fields that change with the noise of measurements.
+_NOISY = frozenset({"observed", "predicted", "model", "admission"})
+# A measurement further than this from what the status says, relatively, has drifted.
+_DRIFT_RATIO = 0.2
+# Requests and ratios below this are told apart by nobody.
+_DRIFT_FLOOR = 0.05
+_DRIFT_SECONDS = 60.0
+_LONGEST_MESSAGE = 1024
+
+Json = Mapping[str, Any]
+
+
+def status_fields(
+    decision: Decision, *, generation: int, last_batch_change_seconds: float | None
+) -> dict[str, Any]:
+    """The fields of a status that follow from a decision alone, as JSON; unknown ones are None."""
+    status = ServingSLOStatus(
+        observed_generation=generation,
+        replicas=ReplicaStatus(
+            current=decision.replicas.current,
+            ready=decision.replicas.ready,
+            pending=decision.replicas.pending,
+            desired=decision.replicas_after if _acts(decision) else None,
+        ),
+        binding_constraint=decision.binding,
+        observed=_observed(decision),
+        predicted=_predicted(decision),
+        model=_model(decision),
+        batching=_batching(decision.batching, last_batch_change_seconds),
+        admission=AdmissionStatus(
+            admitted_per_second=_rounded(decision.admission.admitted_rate_per_second),
+            queue_limit=decision.admission.queue_limit,
+            shed_fraction=_rounded(decision.admission.shed_ratio),
+        ),
+    )
+    fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    for absent in ("conditions", "decisions", "lastDecision", "learned"):
+        fields.pop(absent, None)
+    return {
+        **dict.fromkeys(("bindingConstraint", "model", "predicted", "admission"), None),
+        **fields,
+    }
+
+
+def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
+    """The conditions as they stand in a status."""
+    return [
+        ConditionStatusModel.model_validate(
+            {
+                "type": condition.type.value,
+                "status": condition.status.value,
+                "reason": condition.reason.value,
+                "message": condition.message[:_LONGEST_MESSAGE],
+                "last_transition_time": timestamp_from_seconds(condition.last_transition_seconds),
+                "observed_generation": condition.observed_generation,
+            }
+        ).model_dump(by_alias=True, mode="json")
+        for condition in conditions
+    ]
+
+
+def conditions_of(status: Json, *, now_seconds: float) -> tuple[Condition, ...]:
+    """The conditions that a status holds; those of unknown type or reason are left out."""
+    return tuple(
+        condition
+        for entry in status.get("conditions") or ()
+        if (condition := _read_condition(entry, now_seconds)) is not None
+    )
+
+
+def decision_lines(newest: str | None, before: Sequence[str]) -> list[str]:
+    """The decisions before the last one, newest first, at most nine."""
+    lines = [*([newest[:MAX_LINE_LENGTH]] if newest else []), *before]
+    return lines[:MAX_DECISION_LINES]
+
+
+def changed_fields(
+    before: Json, after: Json, *, seconds_since_write: float | None
+) -> dict[str, Any]:
+    """The top-level fields to write; empty when nothing changed beyond noise.
+
+    seconds_since_write: since this process wrote the status last; None when it never did.
+    """
+    differing = {key: after[key] for key in after if after[key] != before.get(key)}
+    if not differing:
+        return {}
+    material = any(
+        _stable(key, after[key]) != _stable(key, before.get(key))
+        for key in differing
+        if key not in _NOISY
+    )
+    drifted = any(_drifted(before.get(key), after[key]) for key in differing if key in _NOISY)
+    rested = seconds_since_write is None or seconds_since_write >= _DRIFT_SECONDS
+    return differing if material or (drifted and rested) else {}
+
+
+def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
+    """A JSON Merge Patch that makes the changed fields what they are, without leftovers."""
+    patch: dict[str, Any] = {}
+    for key, value in changed.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            gone = dict.fromkeys(name for name in old if name not in value)
+            patch[key] = {**gone, **merge_patch(old, value)}
+        else:
+            patch[key] = value
+    return patch
+
+
+def _acts(decision: Decision) -> bool:
+    """Whether the decision stands for what the target has or gets, not only for advice."""
+    return decision.apply_replicas or decision.replicas_after == decision.recommended_replicas
+
+
+def _observed(decision: Decision) -> ObservedStatus:
+    demand = decision.demand
+    age_seconds = decision.metrics_age_seconds
+    sampled_at = None if age_seconds is None else decision.time_seconds - age_seconds
+    return ObservedStatus(
+        sampled_at=None if sampled_at is None else timestamp_from_seconds(sampled_at),
+        arrivals_per_second=_rounded(demand.arrival_rate_per_second),
+        forecast_per_second=_rounded(demand.forecast_rate_per_second),
+        lead_seconds=_rounded(demand.lead_seconds),
+        running=_rounded(demand.running_requests),
+        waiting=_rounded(demand.waiting_requests),
+        backlog=_rounded(demand.backlog_requests),
+        prompt_tokens=_rounded(demand.prompt_tokens_mean),
+        output_tokens=_rounded(demand.output_tokens_mean),
+        cached_fraction=_rounded(demand.cached_ratio),
+        kv_usage=_rounded(demand.kv_usage_ratio),
+        objectives=tuple(
+            ObjectiveStatus(
+                metric=entry.metric,
+                percentile=entry.percentile,
+                threshold_seconds=entry.threshold_seconds,
+                predicted_seconds=_rounded(entry.predicted_seconds),
+                observed_seconds=_rounded(entry.observed_seconds),
+                share_low=_rounded(entry.share_low_ratio),
+                share_high=_rounded(entry.share_high_ratio),
+            )
+            for entry in decision.objectives
+        ),
+    )
+
+
+def _predicted(decision: Decision) -> PredictedStatus | None:
+    outlook = next(
+        (entry for entry in decision.outlook if entry.replicas == decision.replicas_after), None
+    )
+    predicted: dict[str, float] = {}
+    for entry in decision.objectives:
+        value = _rounded(entry.predicted_seconds)
+        if value is not None:
+            # Several percentiles of one metric: the strictest one is what the status shows.
+            predicted[entry.metric] = max(value, predicted.get(entry.metric, value))
+    if outlook is None and not predicted:
+        return None
+    return PredictedStatus(
+        utilization=None if outlook is None else _rounded(outlook.utilization_ratio),
+        kv_usage=None if outlook is None else _rounded(outlook.kv_usage_ratio),
+        ttft_seconds=predicted.get("ttft"),
+        tpot_seconds=predicted.get("tpot"),
+        latency_seconds=predicted.get("latency"),
+        queue_seconds=predicted.get("queueTime"),
+    )
+
+
+def _model(decision: Decision) -> ModelStatus | None:
+    law = decision.model.law
+    return ModelStatus(
+        step_fixed_seconds=None if law is None else _rounded(law.step_fixed_seconds),
+        step_per_sequence_seconds=None if law is None else _rounded(law.step_per_sequence_seconds),
+        prefill_per_token_seconds=None if law is None else _rounded(law.prefill_per_token_seconds),
+        step_per_context_token_seconds=None
+        if law is None
+        else _rounded(law.context_per_token_seconds),
+        relative_error=_rounded(decision.model.relative_error),
+        samples=decision.model.sample_count,
+        source=decision.model.source,
+    )
+
+
+def _batching(batching: BatchingDecision, last_change_seconds: float | None) -> BatchingStatus:
+    return BatchingStatus(
+        current=BatchLimits(
+            max_num_seqs=batching.current_max_num_seqs,
+            max_num_batched_tokens=batching.current_max_num_batched_tokens,
+        ),
+        recommended=BatchLimits(
+            max_num_seqs=batching.recommended_max_num_seqs,
+            max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
+        ),
+        last_change=None
+        if last_change_seconds is None
+        else timestamp_from_seconds(last_change_seconds),
+    )
+
+
+def _read_condition(entry: Json, now_seconds: float) -> Condition | None:
+    since = seconds_from_timestamp(entry.get("lastTransitionTime"))
+    try:
+        return Condition(
+            type=ConditionType(entry.get("type", "")),
+            status=ConditionStatus(entry.get("status", "")),
+            reason=Reason(entry.get("reason", "")),
+            message=str(entry.get("message", "")),
+            observed_generation=int(entry.get("observedGeneration") or 0),
+            last_transition_seconds=now_seconds if since is None else since,
+        )
+    except ValueError:
+        return None
+
+
+def _stable(key: str, value: Any) -> Any:
+    """What of a field counts as a change: a condition's message carries numbers that jitter."""
+    if key != "conditions" or not value:
+        return value
+    return [{name: entry.get(name) for name in entry if name != "message"} for entry in value]
+
+
+def _drifted(before: Any, after: Any) -> bool:
+    """Whether a number moved beyond noise, or something appeared or went away."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return any(_drifted(before.get(key), after.get(key)) for key in {*before, *after})
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) != len(after) or any(map(_drifted, before, after))
+    if isinstance(before, str) and isinstance(after, str):
+        return False  # times
+    if _is_number(before) and _is_number(after):
+        return not math.isclose(before, after, rel_tol=_DRIFT_RATIO, abs_tol=_DRIFT_FLOOR)
+    return bool(before != after)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Three significant digits; None for what is unknown or no number."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")

@@ -1,0 +1,267 @@
+"""Tells what was decided: log line, events, status, metrics. All derive from the decision."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from servingslo.controller import status as status_of
+from servingslo.controller.outside import Outside
+from servingslo.controller.registry import Resource
+from servingslo.errors import ClusterError, NotFoundError, WriteConflictError
+from servingslo.explain.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    conditions,
+    not_ready,
+)
+from servingslo.explain.document import as_dict, summary_line
+from servingslo.explain.events import Event, EventType, events, scaled_event
+from servingslo.explain.format import timestamp
+from servingslo.explain.log_line import log_line, material_change
+from servingslo.policy.decision import Decision
+from servingslo.policy.state import LEARNED_VERSION, PlannerState, learned
+from servingslo.reasons import Action, Reason
+
+_LOG = logging.getLogger(__name__)
+_LEARNED_SECONDS = 300.0
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was last told of one resource.
+
+    status: as it stands on the server, as far as known. line: of the last decision in it.
+    """
+
+    status: dict[str, Any]
+    conditions: tuple[Condition, ...]
+    last: Decision | None = None
+    logged: Decision | None = None
+    line: str | None = None
+    written_seconds: float | None = None
+    learned_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class Teller:
+    """Remembers what was told, so that nothing is told twice."""
+
+    outside: Outside
+    _told: dict[str, _Told] = field(default_factory=dict)
+
+    async def tell(self, resource: Resource, decision: Decision, state: PlannerState) -> None:
+        """Log, export, post and write what is new in a decision as it came true."""
+        told = self._remember(resource)
+        generation, now_seconds = resource.record.generation, self._now_seconds()
+        self.outside.exporter.observe_decision(decision)
+        material = material_change(told.logged, decision)
+        new_decision = material and _differs(told.logged, decision)
+        if material:
+            _LOG.info("%s", log_line(decision))
+            told.logged = decision
+        for event in events(decision, told.last):
+            await self.post(resource, event)
+        told.last = decision
+        told.conditions = conditions(
+            decision, told.conditions, generation=generation, now_seconds=now_seconds
+        )
+        fields = status_of.status_fields(
+            decision,
+            generation=generation,
+            last_batch_change_seconds=state.batching.last_change_seconds,
+        )
+        if new_decision:
+            previous = told.line
+            told.line = summary_line(decision)
+            fields["lastDecision"] = as_dict(decision)
+            fields["decisions"] = status_of.decision_lines(
+                previous, told.status.get("decisions") or ()
+            )
+        if self._learned_is_due(told, decision, now_seconds):
+            fields["learned"] = _learned(state, now_seconds)
+        await self._write(resource, told, fields, now_seconds)
+
+    async def refuse(self, resource: Resource) -> None:
+        """Say that the spec is invalid and which values are allowed."""
+        if resource.invalid is None:
+            return
+        told = self._remember(resource)
+        message = str(resource.invalid)
+        generation = resource.record.generation
+        news = (told.status.get("observedGeneration"), told.last) != (generation, None)
+        told.conditions = not_ready(
+            Reason.INVALID_SPEC,
+            message,
+            told.conditions,
+            generation=generation,
+            now_seconds=self._now_seconds(),
+        )
+        if news:
+            key = f"{Reason.INVALID_SPEC}/{generation}"
+            await self.post(resource, _warning(Reason.INVALID_SPEC, message, key))
+            _LOG.warning(
+                "refused namespace=%s name=%s reason=%s detail=%r",
+                resource.record.ref.namespace,
+                resource.record.ref.name,
+                Reason.INVALID_SPEC,
+                message,
+            )
+        told.last = None
+        await self._write_conditions(resource, told)
+
+    async def pause(self, resource: Resource) -> None:
+        """Say that nothing is decided while the resource is paused."""
+        told = self._remember(resource)
+        generation, now_seconds = resource.record.generation, self._now_seconds()
+        since = {entry.type: entry for entry in told.conditions}
+        told.conditions = tuple(
+            Condition(
+                type=type_,
+                status=ConditionStatus.TRUE,
+                reason=Reason.PAUSED,
+                message="spec.mode is Paused: nothing is decided",
+                observed_generation=generation,
+                last_transition_seconds=since[type_].last_transition_seconds
+                if type_ in since and since[type_].status is ConditionStatus.TRUE
+                else now_seconds,
+            )
+            for type_ in (ConditionType.READY, ConditionType.SCALING_LIMITED)
+        )
+        told.last = told.logged = None
+        await self._write_conditions(resource, told)
+
+    async def fail(self, resource: Resource, error: Exception) -> None:
+        """Say that this resource could not be looked at, because of a fault of the operator."""
+        told = self._remember(resource)
+        message = f"{type(error).__name__}: {error}"
+        told.conditions = not_ready(
+            Reason.INTERNAL_ERROR,
+            message,
+            told.conditions,
+            generation=resource.record.generation,
+            now_seconds=self._now_seconds(),
+        )
+        await self.post(
+            resource, _warning(Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
+        )
+        told.last = None
+        await self._write_conditions(resource, told)
+
+    async def tell_scaled(self, resource: Resource, decision: Decision) -> None:
+        """Say that a count was written."""
+        await self.post(resource, scaled_event(decision))
+
+    async def post_batching_failed(self, resource: Resource, reason: Reason, detail: str) -> None:
+        """Say that batch limits could not be written."""
+        message = f"batch limits not written: {detail}"
+        await self.post(resource, _warning(reason, message, f"batching/{reason}"))
+
+    async def post(self, resource: Resource, event: Event) -> None:
+        """Post an event; that it cannot be posted is only logged."""
+        ref = resource.record.ref
+        try:
+            await self.outside.events.post(ref, event, self._now_seconds())
+        except ClusterError as error:
+            self.outside.exporter.count_failure("events")
+            _LOG.warning(
+                "event namespace=%s name=%s reason=%s failed=%r",
+                ref.namespace,
+                ref.name,
+                event.reason,
+                str(error),
+            )
+
+    def forget(self, resource: Resource) -> None:
+        """Drop what is remembered of a deleted resource."""
+        ref = resource.record.ref
+        self._told.pop(ref.uid, None)
+        self.outside.events.forget(ref)
+        self.outside.exporter.forget(ref.namespace, ref.name)
+
+    def _remember(self, resource: Resource) -> _Told:
+        record = resource.record
+        if record.ref.uid not in self._told:
+            now_seconds = self._now_seconds()
+            last: Mapping[str, Any] = record.status.get("lastDecision") or {}
+            self._told[record.ref.uid] = _Told(
+                status=dict(record.status),
+                conditions=status_of.conditions_of(record.status, now_seconds=now_seconds),
+                line=_line_of_document(last),
+                # What was learnt before a restart is not written again at once.
+                learned_seconds=now_seconds if record.status.get("learned") else None,
+            )
+        return self._told[record.ref.uid]
+
+    def _learned_is_due(self, told: _Told, decision: Decision, now_seconds: float) -> bool:
+        if told.learned_seconds is None:
+            return decision.metrics is Reason.METRICS_FRESH
+        scaled = decision.action is not Action.HOLD and decision.apply_replicas
+        return scaled or now_seconds - told.learned_seconds >= _LEARNED_SECONDS
+
+    async def _write_conditions(self, resource: Resource, told: _Told) -> None:
+        """Write conditions alone, for a resource that nothing was decided for."""
+        fields = {"observedGeneration": resource.record.generation}
+        await self._write(resource, told, fields, self._now_seconds())
+
+    async def _write(
+        self, resource: Resource, told: _Told, fields: Mapping[str, Any], now_seconds: float
+    ) -> None:
+        wanted = {**fields, "conditions": status_of.conditions_field(told.conditions)}
+        since = None if told.written_seconds is None else now_seconds - told.written_seconds
+        changed = status_of.changed_fields(told.status, wanted, seconds_since_write=since)
+        if not changed:
+            return
+        try:
+            await self.outside.resources.patch_status(
+                resource.record.ref, status_of.merge_patch(told.status, changed)
+            )
+        except (NotFoundError, WriteConflictError):
+            return  # deleted meanwhile; the registry will say so
+        except ClusterError as error:
+            self.outside.exporter.count_failure("status")
+            _LOG.warning(
+                "status namespace=%s name=%s failed=%r",
+                resource.record.ref.namespace,
+                resource.record.ref.name,
+                str(error),
+            )
+            return
+        told.status.update(changed)
+        told.written_seconds = now_seconds
+        if "learned" in changed:
+            told.learned_seconds = now_seconds
+
+    def _now_seconds(self) -> float:
+        return self.outside.clock.now_seconds()
+
+
+def _learned(state: PlannerState, now_seconds: float) -> Mapping[str, Any]:
+    return {
+        "schemaVersion": LEARNED_VERSION,
+        "savedAt": timestamp(now_seconds),
+        "state": learned(state, now_seconds),
+    }
+
+
+def _warning(reason: Reason, message: str, key: str) -> Event:
+    return Event(type=EventType.WARNING, reason=reason, message=message, key=key)
+
+
+def _differs(logged: Decision | None, decision: Decision) -> bool:
+    """Whether a decision is another one than that logged last, not only its repetition."""
+    if logged is None:
+        return True
+    names: Sequence[str] = ("action", "replicas_before", "replicas_after", "binding", "reason")
+    return any(getattr(logged, name) != getattr(decision, name) for name in names)
+
+
+def _line_of_document(last: Mapping[str, Any]) -> str | None:
+    """The history line of a decision made before a restart."""
+    if not last.get("time"):
+        return None
+    before, after = last.get("replicasBefore"), last.get("replicasAfter")
+    change = f"{before}" if before == after else f"{before}->{after}"
+    words = (last["time"], last.get("action"), change, last.get("binding"), last.get("reason"))
+    return " ".join(str(word) for word in words if word is not None)

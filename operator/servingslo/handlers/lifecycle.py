@@ -1,0 +1,122 @@
+"""kopf's part: log in, start and stop the loop, watch the resources and wake the loop.
+
+Handlers of raw events alone: they need neither finalizers nor annotations, so an operator that is
+gone blocks no deletion and leaves no trace on a resource.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import kopf
+
+from servingslo.adapters.kubernetes.resources import resource_record
+from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
+from servingslo.controller.loop import Controller
+from servingslo.controller.registry import Registry
+
+# Retries of kopf's own requests: an API server that is away for an hour is waited for; after that
+# the process ends and is started afresh.
+_FIRST_BACKOFFS_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0)
+_FURTHER_BACKOFFS_SECONDS = (10.0,) * 360
+_ANNOTATION_PREFIX = "kopf.servingslo.dev"
+
+
+@dataclass(slots=True)
+class Operator:
+    """What the handlers share.
+
+    controller: opens everything the loop needs and gives the loop; closed at the end.
+    stop: set to end the operator. failure: why the loop ended by itself.
+    """
+
+    registry: Registry
+    controller: Callable[[], AbstractAsyncContextManager[Controller]]
+    stop: asyncio.Event
+    failure: BaseException | None = None
+    _closing: AbstractAsyncContextManager[None] | None = field(default=None, repr=False)
+
+    async def start(self) -> None:
+        """Open the outside world and start the loop."""
+        self._closing = self._running()
+        await self._closing.__aenter__()
+
+    async def end(self) -> None:
+        """Stop the loop and close everything."""
+        if self._closing is not None:
+            await self._closing.__aexit__(None, None, None)
+            self._closing = None
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        async with self.controller() as controller:
+            task = asyncio.create_task(controller.run(), name="control loop")
+            task.add_done_callback(self._ended)
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A loop that ends by itself ends the operator, so that it is started afresh."""
+        if not task.cancelled():
+            self.failure = task.exception()
+            self.stop.set()
+
+
+def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
+    """The registry of all handlers of one operator."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)  # type: ignore[untyped-decorator]
+    def log_in(**details: Any) -> kopf.ConnectionInfo | None:
+        # The same order as the operator's own client: KUBECONFIG where it is set, then the pod.
+        if os.environ.get("KUBECONFIG"):
+            return kopf.login_with_kubeconfig(**details)
+        return kopf.login_with_service_account(**details) or kopf.login_with_kubeconfig(**details)
+
+    @kopf.on.startup(registry=registry)  # type: ignore[untyped-decorator]
+    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+        await operator.start()
+
+    @kopf.on.cleanup(registry=registry)  # type: ignore[untyped-decorator]
+    async def end(**_: Any) -> None:
+        await operator.end()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)  # type: ignore[untyped-decorator]
+    async def changed(event: Mapping[str, Any], body: Mapping[str, Any], **_: Any) -> None:
+        record = resource_record(body)
+        if event.get("type") == "DELETED" or record.deleting:
+            operator.registry.remove((record.ref.namespace, record.ref.name))
+        else:
+            operator.registry.upsert(record)
+
+    return registry
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Settings under which kopf only watches."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.background.instant_exit_timeout = 0.5
+    settings.background.cancellation_polling = 2.0
+    settings.networking.request_timeout = 30.0
+    settings.networking.connect_timeout = 5.0
+    settings.networking.error_backoffs = (*_FIRST_BACKOFFS_SECONDS, *_FURTHER_BACKOFFS_SECONDS)
+    # A whole number: kopf puts it into the query as it is, and the API server refuses 300.0.
+    settings.watching.server_timeout = 300
+    settings.watching.connect_timeout = 5.0
+    # Never written: there are no handlers with progress. Set all the same, so that a later one
+    # cannot collide with the annotations of other operators.
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(
+        prefix=_ANNOTATION_PREFIX
+    )
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
+        prefix=_ANNOTATION_PREFIX
+    )
