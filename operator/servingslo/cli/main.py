@@ -8,6 +8,7 @@ from rich.console import Console
 
 from servingslo import __version__
 from servingslo.cli.demo.command import demo
+from servingslo.cli.run import run
 from servingslo.cli.schema import schema
 from servingslo.errors import InvalidInputError, ServingSLOError
 
@@ -41,6 +42,7 @@ def _root(
     pass
 
 
+app.command()(run)
 app.command()(demo)
 app.command()(schema)
 
