@@ -1,9 +1,11 @@
 """Demand at the lead time: a predictive distribution from a bank of damped-trend filters.
 
-Four linear Gaussian models of the arrival rate (steady, drift, ramp, surge) run side by side and
-exchange their states by an interacting multiple model filter; each explains the last window or
+Five linear Gaussian models of the arrival rate (steady, drift, ramp, jump, surge) run side by side
+and exchange their states by an interacting multiple model filter; each explains the last window or
 does not, and its probability follows within one or two scrapes. Observation noise is known: a
-window of T seconds counts a dispersed Poisson number of requests.
+window of T seconds counts a dispersed Poisson number of requests. Demand that keeps returning to
+its mean is predicted by that mean and its spread instead, as far as this has predicted better at
+the lead in question.
 Source: H. A. P. Blom and Y. Bar-Shalom, "The interacting multiple model algorithm", IEEE TAC 1988;
 E. S. Gardner, "Exponential smoothing: the state of the art", 1985 (damped trend).
 """
@@ -34,12 +36,13 @@ class RateModel:
 MODELS = (
     RateModel(level_ratio=0.01, trend_ratio=0.0, damping_seconds=60.0),
     RateModel(level_ratio=0.05, trend_ratio=0.01, damping_seconds=600.0),
-    RateModel(level_ratio=0.05, trend_ratio=0.10, damping_seconds=400.0),
-    RateModel(level_ratio=0.50, trend_ratio=1.00, damping_seconds=120.0),
+    RateModel(level_ratio=0.03, trend_ratio=0.05, damping_seconds=400.0),
+    RateModel(level_ratio=0.30, trend_ratio=0.0, damping_seconds=60.0),
+    RateModel(level_ratio=0.10, trend_ratio=0.70, damping_seconds=90.0),
 )
 SURGE = len(MODELS) - 1
 # How often demand is of each kind when nothing is known, and how long one kind lasts.
-PRIOR = (0.5, 0.35, 0.13, 0.02)
+PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
 MODE_SECONDS = 300.0
 # Uncertainty of the first level and slope, relative to the first rate.
 FIRST_LEVEL_RATIO = 0.3
@@ -52,6 +55,15 @@ SCORE_MEMORY = 40.0
 SPREAD_BOUNDS = (0.5, 2.5)
 LARGEST_SQUARED_ERROR = 9.0
 LONGEST_GAP_SECONDS = 600.0
+# Mean and spread that demand may return to, and how evidence for returning is weighed: log odds
+# before any, their memory in windows, their bounds and the most that one window may add.
+RETURN_MEMORY_SECONDS = 900.0
+RETURN_PRIOR_LOG_ODDS = -2.0
+RETURN_EVIDENCE_MEMORY = 40.0
+RETURN_LOG_ODDS_BOUND = 6.0
+RETURN_EVIDENCE_BOUND = 2.0
+# Evidence that a window must bring to count for returning: steady demand fits both alike.
+RETURN_LEAST_EVIDENCE = 0.1
 PENDING_PER_LEAD = 32
 BISECTIONS = 40
 
@@ -75,6 +87,8 @@ class PendingScore:
     due_seconds: float
     mean_per_second: float
     variance: float
+    usual_mean_per_second: float
+    usual_variance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +96,16 @@ class ForecastState:
     """The filters, when they were last updated, and the errors realized at the scored leads.
 
     squared_errors: moving average of squared error over predicted variance, by lead.
+    usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
+    return_log_odds: evidence, by lead, that demand returns to them.
     """
 
     time_seconds: float | None = None
     filters: tuple[FilterState, ...] = ()
+    usual_mean_per_second: float = 0.0
+    usual_variance: float = 0.0
+    observed_seconds: float = 0.0
+    return_log_odds: tuple[float, ...] = (RETURN_PRIOR_LOG_ODDS,) * len(SCORED_LEADS_SECONDS)
     pending: tuple[tuple[PendingScore, ...], ...] = ((), (), ())
     squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
 
@@ -100,6 +120,9 @@ class Forecast:
 
     filters: tuple[FilterState, ...] = ()
     spread_ratios: tuple[float, ...] = (1.0, 1.0, 1.0)
+    usual_mean_per_second: float = 0.0
+    usual_variance: float = 0.0
+    return_probabilities: tuple[float, ...] = (0.0, 0.0, 0.0)
     age_seconds: float = 0.0
 
     @property
@@ -149,10 +172,12 @@ class Forecast:
         lead = max(lead_seconds, 0.0) + self.age_seconds
         ratio = _interpolated(lead, self.spread_ratios)
         scale = _scale(self.filters)
-        found = []
+        # What is usual says nothing about a crowd.
+        usual = _interpolated(lead, self.return_probabilities) * (1.0 - self.surge_probability)
+        found = [(usual, self.usual_mean_per_second, math.sqrt(max(self.usual_variance, 1e-12)))]
         for state, model in zip(self.filters, MODELS, strict=True):
             mean, variance = _ahead(state, model, lead, scale)
-            found.append((state.probability, mean, ratio * math.sqrt(variance)))
+            found.append((state.probability * (1.0 - usual), mean, ratio * math.sqrt(variance)))
         return found
 
 
@@ -163,6 +188,14 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
     return Forecast(
         filters=state.filters,
         spread_ratios=tuple(_spread_ratio(e) for e in state.squared_errors),
+        usual_mean_per_second=state.usual_mean_per_second,
+        usual_variance=state.usual_variance,
+        return_probabilities=tuple(
+            1.0 / (1.0 + math.exp(-odds))
+            if state.observed_seconds >= RETURN_MEMORY_SECONDS / 3.0
+            else 0.0
+            for odds in state.return_log_odds
+        ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
     )
 
@@ -185,6 +218,9 @@ def observe(
             time_seconds=now_seconds,
             filters=_first(rate_per_second, window_seconds, dispersion),
             pending=((),) * len(SCORED_LEADS_SECONDS),
+            usual_mean_per_second=rate_per_second,
+            usual_variance=0.0,
+            observed_seconds=0.0,
         )
     if gap <= 0:
         return state
@@ -198,7 +234,22 @@ def observe(
         sum(f.probability * f.level for f in filters), window_seconds, dispersion
     )
     state = replace(state, time_seconds=now_seconds, filters=filters)
+    state = _with_usual(state, rate_per_second, noise, gap)
     return _scored(state, rate_per_second, noise, now_seconds)
+
+
+def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> ForecastState:
+    """The state with mean and variance of the rate brought up to date, counting noise left out."""
+    seen = state.observed_seconds + gap
+    share = min(gap / min(seen, RETURN_MEMORY_SECONDS), 1.0)
+    mean = state.usual_mean_per_second + share * (rate - state.usual_mean_per_second)
+    square = max((rate - state.usual_mean_per_second) * (rate - mean) - noise, 0.0)
+    return replace(
+        state,
+        usual_mean_per_second=mean,
+        usual_variance=state.usual_variance + share * (square - state.usual_variance),
+        observed_seconds=seen,
+    )
 
 
 def _first(rate: float, window: float, dispersion: float) -> tuple[FilterState, ...]:
@@ -335,16 +386,13 @@ def _corrected(
 def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float) -> ForecastState:
     """The state with due predictions scored and new ones noted."""
     scale = _scale(state.filters)
-    pending, errors = [], []
-    for lead, queue, before in zip(
-        SCORED_LEADS_SECONDS, state.pending, state.squared_errors, strict=True
-    ):
-        error = before
+    pending, errors, odds = [], [], []
+    for index, lead in enumerate(SCORED_LEADS_SECONDS):
+        queue = state.pending[index]
         due = [p for p in queue if p.due_seconds <= now_seconds]
+        error, log_odds = state.squared_errors[index], state.return_log_odds[index]
         if due:
-            last = due[-1]
-            squared = (rate - last.mean_per_second) ** 2 / (last.variance + noise)
-            error += (min(squared, LARGEST_SQUARED_ERROR) - error) / SCORE_MEMORY
+            error, log_odds = _judged(due[-1], rate, noise, error, log_odds)
         parts = [
             (f.probability, *_ahead(f, m, lead, scale))
             for f, m in zip(state.filters, MODELS, strict=True)
@@ -354,10 +402,44 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
             due_seconds=now_seconds + lead,
             mean_per_second=max(mean, 0.0),
             variance=sum(w * (v + (m - mean) ** 2) for w, m, v in parts),
+            usual_mean_per_second=state.usual_mean_per_second,
+            usual_variance=state.usual_variance,
         )
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)
-    return replace(state, pending=tuple(pending), squared_errors=tuple(errors))
+        odds.append(log_odds)
+    return replace(
+        state,
+        pending=tuple(pending),
+        squared_errors=tuple(errors),
+        return_log_odds=tuple(odds),
+    )
+
+
+def _judged(
+    note: PendingScore, rate: float, noise: float, squared_error: float, log_odds: float
+) -> tuple[float, float]:
+    """Squared error and log odds of returning, after a prediction's outcome."""
+    variance = note.variance * _spread_ratio(squared_error) ** 2 + noise
+    error = (rate - note.mean_per_second) ** 2
+    squared = min(error / (note.variance + noise), LARGEST_SQUARED_ERROR)
+    usual_variance = note.usual_variance + noise
+    usual_error = (rate - note.usual_mean_per_second) ** 2
+    evidence = 0.5 * (
+        error / variance
+        + math.log(variance)
+        - usual_error / usual_variance
+        - math.log(usual_variance)
+    )
+    evidence = min(max(evidence, -RETURN_EVIDENCE_BOUND), RETURN_EVIDENCE_BOUND)
+    kept = RETURN_PRIOR_LOG_ODDS + (log_odds - RETURN_PRIOR_LOG_ODDS) * (
+        1.0 - 1.0 / RETURN_EVIDENCE_MEMORY
+    )
+    bound = RETURN_LOG_ODDS_BOUND
+    return (
+        squared_error + (squared - squared_error) / SCORE_MEMORY,
+        min(max(kept + evidence - RETURN_LEAST_EVIDENCE, -bound), bound),
+    )
 
 
 def _spread_ratio(squared_error: float) -> float:
