@@ -115,11 +115,12 @@ class PrometheusClient:
         self._session = _BoundedSession(monotonic)
         self._session.verify = config.ca_file or True
         headers = {"X-Scope-OrgID": config.tenant} if config.tenant else {}
-        # Without a Retry of ours the library would mount one that turns 1 s into 10 s.
+        # Without a Retry of ours the library would mount one that turns 1 s into 10 s. read=False
+        # lets a timeout out as what it is.
         self._prometheus = PrometheusConnect(
             url=config.url.rstrip("/"),
             headers=headers,
-            retry=Retry(total=0, redirect=2),
+            retry=Retry(total=0, read=False),
             auth=_auth(config),
             session=self._session,
         )

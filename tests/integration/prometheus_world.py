@@ -1,0 +1,182 @@
+"""Pages that a real Prometheus scrapes, and a proxy between a reader and that Prometheus."""
+
+import json
+import ssl
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from servingslo.rig import versions
+from servingslo.rig.build import ensure_tools
+from servingslo.rig.processes import ProcessFamily
+from servingslo.rig.prometheus import Prometheus, ScrapePlan
+
+TEXT_FORMAT = "text/plain; version=0.0.4"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        """Say nothing: the tests judge the answers."""
+
+    def answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def _serving(handler: type[_Handler], context: ssl.SSLContext | None = None) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    scheme = "http" if context is None else "https"
+    try:
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass
+class Pages:
+    """Metric pages by path, and the scrape targets that lead to them."""
+
+    url: str = ""
+    texts: dict[str, str | None] = field(default_factory=dict)
+    targets: list[dict[str, object]] = field(default_factory=list)
+
+    def add(self, path: str, text: str | None, **labels: str) -> None:
+        """Serve a page, and list it as a target with these labels."""
+        self.texts[path] = text
+        address = self.url.partition("//")[2]
+        self.targets.append(
+            {"targets": [address], "labels": {"__metrics_path__": f"/{path}", **labels}}
+        )
+
+
+@contextmanager
+def serving_pages() -> Iterator[Pages]:
+    """Pages under their paths, the list of targets under /targets; None answers 503."""
+    pages = Pages()
+
+    class Handler(_Handler):
+        def do_GET(self):
+            if self.path == "/targets":
+                self.answer(200, "application/json", json.dumps(pages.targets).encode())
+                return
+            text = pages.texts.get(self.path[1:])
+            if text is None:
+                self.answer(503, "text/plain", b"gone")
+            else:
+                self.answer(200, TEXT_FORMAT, text.encode())
+
+    with _serving(Handler) as url:
+        pages.url = url
+        yield pages
+
+
+@contextmanager
+def running_prometheus(pages: Pages | None) -> Iterator[Prometheus]:
+    """The rig's Prometheus on its own, scraping these pages twice a second; None: nothing."""
+    binaries = ensure_tools((versions.PROMETHEUS,))
+    with TemporaryDirectory(prefix="servingslo-test-") as directory:
+        work_dir = Path(directory)
+        family = ProcessFamily(work_dir=work_dir, remove_work_dir=True)
+        plan = ScrapePlan(
+            http_sd_url=f"{pages.url}/targets" if pages else None, scrape_interval_seconds=0.5
+        )
+        prometheus = Prometheus(binaries=binaries, work_dir=work_dir, family=family, plan=plan)
+        try:
+            prometheus.start()
+            prometheus.wait_ready()
+            yield prometheus
+        finally:
+            family.stop()
+
+
+@dataclass
+class Proxy:
+    """What stands between reader and Prometheus, and what it saw.
+
+    required: headers without which it answers 401. warnings: added to every answer. failures: how
+    many requests it fails with 503 first. body: sent instead of Prometheus's answer.
+    trickle_seconds: pause between single bytes of the answer.
+    """
+
+    target: str
+    url: str = ""
+    required: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    failures: int = 0
+    body: bytes | None = None
+    trickle_seconds: float | None = None
+    requests: list[str] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def proxying(target: str, certificate: Path | None = None) -> Iterator[Proxy]:
+    """A reverse proxy in front of Prometheus, with TLS when it has a certificate."""
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    proxy = Proxy(target=target)
+    with _serving(_forwarding(proxy), context) as url:
+        proxy.url = url
+        try:
+            yield proxy
+        finally:
+            proxy.stopped.set()
+
+
+def _body(proxy: Proxy, path: str) -> bytes:
+    if proxy.body is not None:
+        return proxy.body
+    with urllib.request.urlopen(proxy.target + path, timeout=10) as answer:  # noqa: S310 - our own
+        document = json.load(answer)
+    if proxy.warnings:
+        document["warnings"] = proxy.warnings
+    return json.dumps(document).encode()
+
+
+def _forwarding(proxy: Proxy) -> type[_Handler]:
+    class Handler(_Handler):
+        def do_GET(self):
+            proxy.requests.append(self.path)
+            if any(self.headers.get(name) != value for name, value in proxy.required.items()):
+                self.answer(401, "text/plain", b"who are you?")
+            elif proxy.failures:
+                proxy.failures -= 1
+                self.answer(503, "text/plain", b"busy")
+            elif proxy.trickle_seconds is not None:
+                self._trickle(_body(proxy, self.path), proxy.trickle_seconds)
+            else:
+                self.answer(200, "application/json", _body(proxy, self.path))
+
+        def _trickle(self, body, pause_seconds):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            for byte in body:
+                if proxy.stopped.wait(pause_seconds):
+                    return
+                try:
+                    self.wfile.write(bytes([byte]))
+                except OSError:
+                    return
+
+    return Handler

@@ -1,0 +1,79 @@
+"""What the administrator may configure, and the queries that follow from it."""
+
+import pytest
+
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.queries import build_queries
+from servingslo.errors import InvalidInputError
+from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.dcgm import DCGM
+from servingslo.runtimes.profile import MetricKind
+
+URL = "http://prometheus:9090"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"url": "prometheus:9090"}, "prometheus.url", id="no-scheme"),
+        pytest.param({"url": "file:///etc/passwd"}, "prometheus.url", id="not-http"),
+        pytest.param({"url": "http://me:secret@prometheus"}, "no credentials", id="credentials"),
+        pytest.param({"pod_label": 'pod"}'}, "prometheus label", id="injected-label"),
+        pytest.param({"source_labels": ("job", "a b")}, "prometheus label", id="source-label"),
+        pytest.param({"timeout_seconds": 0.0}, "timeout_seconds", id="no-time"),
+        pytest.param({"basic_auth_username": "me"}, "password file", id="user-without-password"),
+        pytest.param(
+            {
+                "bearer_token_file": "t",
+                "basic_auth_username": "me",
+                "basic_auth_password_file": "p",
+            },
+            "basic auth",
+            id="two-credentials",
+        ),
+    ],
+)
+def test_a_bad_configuration_is_refused_with_field_and_range(settings, message):
+    """Nothing starts with a configuration that cannot work or would leak."""
+    with pytest.raises(InvalidInputError, match=message) as refused:
+        PrometheusConfig(**{"url": URL, **settings})
+    assert "secret" not in str(refused.value)
+
+
+def test_every_name_of_every_profile_is_asked_for_and_created_series_are_not():
+    """All alternatives of all metrics are in the queries, whole, and nothing by prefix."""
+    queries = build_queries(CATALOGUE, DCGM, PrometheusConfig(url=URL))
+    for known in CATALOGUE:
+        for metric in known.metrics:
+            text = {
+                MetricKind.GAUGE: queries.gauges,
+                MetricKind.COUNTER: queries.counters,
+                MetricKind.HISTOGRAM: " ".join(queries.histograms),
+            }[metric.kind]
+            suffix = "_bucket" if metric.kind is MetricKind.HISTOGRAM else ""
+            for name in metric.names:
+                assert any(f"{before}{name}{suffix}" in text for before in '|"')
+    whole = " ".join((queries.gauges, queries.counters, *queries.histograms))
+    assert "_created" not in whole
+    assert ".*" not in whole
+
+
+def test_administrators_labels_replace_the_usual_ones_everywhere():
+    """No query falls back to `pod` where the cluster calls it otherwise."""
+    config = PrometheusConfig(
+        url=URL, namespace_label="exported_ns", pod_label="exported_pd", source_labels=("replica",)
+    )
+    queries = build_queries(CATALOGUE, DCGM, config)
+    for promql in (queries.gauges, queries.counters, *queries.histograms):
+        assert 'exported_pd!=""' in promql
+        assert ", pod," not in promql
+        assert "replica" in promql
+        assert "instance" not in promql
+
+
+def test_queries_are_fixed_by_profiles_and_configuration():
+    """The same configuration gives the same few queries, one for each histogram field."""
+    config = PrometheusConfig(url=URL)
+    queries = build_queries(CATALOGUE, DCGM, config)
+    assert queries == build_queries(CATALOGUE, DCGM, config)
+    assert queries.count == 5 + 8
