@@ -11,8 +11,8 @@ from servingslo.models.workload import LengthDistribution
 
 _OUTPUT_POINTS = 32
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
-_DEVIATES = np.linspace(-3.0, 4.0, 24)
-_DEVIATE_WEIGHTS = np.exp(-0.5 * _DEVIATES**2) / np.exp(-0.5 * _DEVIATES**2).sum()
+_DEVIATES: FloatArray = np.linspace(-3.0, 4.0, 24)
+_DEVIATE_WEIGHTS: FloatArray = np.exp(-0.5 * _DEVIATES**2) / np.exp(-0.5 * _DEVIATES**2).sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +122,9 @@ def _prefill_in_gaps(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Excess mean, variance and third cumulant, per gap, of the prefill met in these gaps.
 
-    Steps form an autoregression D′ = s + c·Σ I over the arrivals during D. A prompt that arrives in
-    gap j delays the rest by c·I·G, G = (1 − p^k)/(1 − p) with k the gaps left, because its step lets
-    further prompts in. The first gap holds what arrived during the request's own prefill step,
+    Steps form an autoregression D′ = s + c·Σ I over the arrivals during D. A prompt that arrives
+    in gap j delays the rest by c·I·G, G = (1 − p^k)/(1 − p) with k the gaps left, because its step
+    lets further prompts in. The first gap holds what arrived during the request's own prefill step,
     which is longer than others by its own prompt: short outputs therefore see slower tokens.
     """
     ratio = rate_per_second * demand.prefill_mean_seconds

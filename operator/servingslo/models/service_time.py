@@ -79,7 +79,7 @@ class RequestDemand:
 
     @property
     def decode_seconds(self) -> float:
-        """Work of a request in decode steps, (O − 1)·(b + d·k): its first token comes with prefill."""
+        """Work in decode steps, (O − 1)·(b + d·k), in seconds: prefill makes the first token."""
         return max(self.output_mean_tokens - 1.0, 0.0) * self.step_growth_seconds
 
     @property

@@ -1,0 +1,72 @@
+"""Error budgets and burn rates."""
+
+import math
+from dataclasses import dataclass
+
+from servingslo.errors import InvalidInputError
+
+
+def _checked(target_ratio: float) -> float:
+    if not 0 < target_ratio < 1:
+        raise InvalidInputError("target_ratio", target_ratio, "between 0 and 1")
+    return 1.0 - target_ratio
+
+
+def error_budget_requests(target_ratio: float, request_count: float) -> float:
+    """Requests that may miss the objective, (1 − target)·requests.
+
+    Source: "Serving and Systems Tradeoffs", error budget.
+    """
+    return _checked(target_ratio) * request_count
+
+
+def burn_rate(missed_ratio: float, target_ratio: float) -> float:
+    """How many times faster than allowed the budget is spent: missed share / (1 − target)."""
+    return missed_ratio / _checked(target_ratio)
+
+
+def budget_left_ratio(missed_count: float, request_count: float, target_ratio: float) -> float:
+    """Share of the budget of a window that is left; negative when overspent, 1 without requests."""
+    budget = error_budget_requests(target_ratio, request_count)
+    return 1.0 - missed_count / budget if budget > 0 else 1.0
+
+
+def exhaustion_seconds(left_ratio: float, window_seconds: float, rate: float) -> float:
+    """Time until the budget is spent at this burn rate, in seconds; inf when nothing burns."""
+    if left_ratio <= 0:
+        return 0.0
+    return left_ratio * window_seconds / rate if rate > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnWindow:
+    """A pair of windows and the burn rate at which both must burn to alert."""
+
+    long_seconds: float
+    short_seconds: float
+    threshold: float
+
+
+# Source: Google, The Site Reliability Workbook, chapter 5, table 5-8 (for a 30 day budget): 2 % of
+# the budget in an hour, 5 % in six hours, 10 % in three days.
+FAST_BURN = BurnWindow(long_seconds=3600.0, short_seconds=300.0, threshold=14.4)
+MEDIUM_BURN = BurnWindow(long_seconds=21600.0, short_seconds=1800.0, threshold=6.0)
+SLOW_BURN = BurnWindow(long_seconds=259200.0, short_seconds=21600.0, threshold=1.0)
+
+
+def burn_threshold(
+    budget_share: float, alert_window_seconds: float, budget_window_seconds: float
+) -> float:
+    """Burn rate that spends this share of the budget in the alert window.
+
+    Source: The Site Reliability Workbook, chapter 5: share·(budget window)/(alert window).
+    """
+    return budget_share * budget_window_seconds / alert_window_seconds
+
+
+def burns(long_rate: float, short_rate: float, window: BurnWindow) -> bool:
+    """Whether both the long and the short window burn at or above the threshold.
+
+    The short one ends the alert soon after the trouble ends.
+    """
+    return long_rate >= window.threshold and short_rate >= window.threshold
