@@ -1,0 +1,208 @@
+"""How the arrival rate moves: a bank of damped-trend filters that runs side by side.
+
+Five linear Gaussian models (steady, drift, ramp, jump, surge) exchange their states by an
+interacting multiple model filter; each explains the last window or does not, and its probability
+follows within one or two scrapes. Observation noise is known: a window of T seconds counts a
+dispersed Poisson number of requests.
+Source: H. A. P. Blom and Y. Bar-Shalom, "The interacting multiple model algorithm", IEEE TAC 1988;
+E. S. Gardner, "Exponential smoothing: the state of the art", 1985 (damped trend).
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+SECONDS_PER_MINUTE = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateModel:
+    """How one kind of demand moves, relative to its level.
+
+    level_ratio: standard deviation of the level after a minute. trend_ratio: of the slope (per
+    minute) after a minute. damping_seconds: time in which a slope dies out.
+    """
+
+    level_ratio: float
+    trend_ratio: float
+    damping_seconds: float
+
+
+# Chosen by pinball loss over the Azure trace and generated ramps, steps and crowds; the figures
+# are in docs/designs/0003-estimation.md.
+MODELS = (
+    RateModel(level_ratio=0.01, trend_ratio=0.0, damping_seconds=60.0),
+    RateModel(level_ratio=0.05, trend_ratio=0.01, damping_seconds=600.0),
+    RateModel(level_ratio=0.03, trend_ratio=0.05, damping_seconds=400.0),
+    RateModel(level_ratio=0.30, trend_ratio=0.0, damping_seconds=60.0),
+    RateModel(level_ratio=0.10, trend_ratio=0.70, damping_seconds=90.0),
+)
+SURGE = len(MODELS) - 1
+# How often demand is of each kind when nothing is known, and how long one kind lasts.
+PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
+MODE_SECONDS = 300.0
+# Uncertainty of the first level and slope, relative to the first rate.
+FIRST_LEVEL_RATIO = 0.3
+FIRST_TREND_RATIO_PER_MINUTE = 0.05
+# Counting is never better than this share of the rate: scrapes of several pods are not in step.
+COUNTING_ERROR_RATIO = 0.02
+# Spread is corrected by realized errors at these leads, slowly and within bounds.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterState:
+    """One model: its probability, level and slope (per second), and their covariance."""
+
+    probability: float
+    level: float
+    trend: float
+    level_variance: float
+    covariance: float
+    trend_variance: float
+
+
+def first_filters(rate: float, window: float, dispersion: float) -> tuple[FilterState, ...]:
+    """The bank after its first window: that rate, no slope, and little certainty of either."""
+    noise = observation_variance(rate, window, dispersion)
+    level = noise + (FIRST_LEVEL_RATIO * rate) ** 2
+    trend = (FIRST_TREND_RATIO_PER_MINUTE * rate / SECONDS_PER_MINUTE) ** 2
+    return tuple(
+        FilterState(
+            probability=probability,
+            level=rate,
+            trend=0.0,
+            level_variance=level,
+            covariance=0.0,
+            trend_variance=trend,
+        )
+        for probability in PRIOR
+    )
+
+
+def observation_variance(rate: float, window: float, dispersion: float) -> float:
+    """Variance of a window's mean rate around the true one, at least that of one request."""
+    counted = max(rate, 1.0 / window)
+    return dispersion * counted / window + (COUNTING_ERROR_RATIO * rate) ** 2
+
+
+def next_filters(
+    filters: tuple[FilterState, ...], rate: float, window: float, gap: float, dispersion: float
+) -> tuple[FilterState, ...]:
+    """The bank after a window of this mean rate that ended now, `gap` seconds after the last."""
+    scale = _scale(filters)
+    predicted = [
+        _predicted(mixed, model, gap, scale)
+        for mixed, model in zip(_mixed(filters, gap), MODELS, strict=True)
+    ]
+    return _corrected(predicted, rate, window, dispersion)
+
+
+def ahead(filters: tuple[FilterState, ...], lead: float) -> list[tuple[float, float, float]]:
+    """(probability, mean, variance) of the rate `lead` seconds from now, by model."""
+    scale = _scale(filters)
+    found = []
+    for state, model in zip(filters, MODELS, strict=True):
+        then = _predicted(state, model, lead, scale)
+        found.append((state.probability, then.level, max(then.level_variance, 1e-12)))
+    return found
+
+
+def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
+    """States after modes may have changed: each starts from all that could have led to it."""
+    leave = 1.0 - math.exp(-gap / MODE_SECONDS)
+    mixed = []
+    for index in range(len(filters)):
+        weights = [
+            f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
+            for i, f in enumerate(filters)
+        ]
+        total = max(sum(weights), 1e-300)
+        shares = [w / total for w in weights]
+        level = sum(s * f.level for s, f in zip(shares, filters, strict=True))
+        trend = sum(s * f.trend for s, f in zip(shares, filters, strict=True))
+        spread = [(f.level - level, f.trend - trend) for f in filters]
+        terms = list(zip(shares, filters, spread, strict=True))
+        mixed.append(
+            FilterState(
+                probability=total,
+                level=level,
+                trend=trend,
+                level_variance=sum(s * (f.level_variance + d * d) for s, f, (d, _) in terms),
+                covariance=sum(s * (f.covariance + d * e) for s, f, (d, e) in terms),
+                trend_variance=sum(s * (f.trend_variance + e * e) for s, f, (_, e) in terms),
+            )
+        )
+    return mixed
+
+
+def _scale(filters: tuple[FilterState, ...]) -> float:
+    """The rate that relative noise refers to: the level now, at least one request a minute."""
+    level = sum(f.probability * f.level for f in filters)
+    return max(level, 1.0 / SECONDS_PER_MINUTE)
+
+
+def _predicted(state: FilterState, model: RateModel, gap: float, scale: float) -> FilterState:
+    """One model's state after `gap` seconds without a measurement."""
+    reach, keep, level_noise, trend_noise = _dynamics(model, gap, scale)
+    return FilterState(
+        probability=state.probability,
+        level=state.level + reach * state.trend,
+        trend=keep * state.trend,
+        level_variance=state.level_variance
+        + 2.0 * reach * state.covariance
+        + reach * reach * state.trend_variance
+        + level_noise
+        + trend_noise * reach * reach / 3.0,
+        covariance=keep * (state.covariance + reach * state.trend_variance)
+        + trend_noise * reach / 2.0,
+        trend_variance=keep * keep * state.trend_variance + trend_noise,
+    )
+
+
+def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, float, float, float]:
+    """(seconds of slope collected, share of slope kept, level noise, slope noise) over a time."""
+    keep = math.exp(-seconds / model.damping_seconds)
+    reach = model.damping_seconds * (1.0 - keep)
+    minutes = seconds / SECONDS_PER_MINUTE
+    level_noise = (model.level_ratio * scale) ** 2 * minutes
+    # Slopes die out, so their noise saturates with the damping time.
+    lasting = reach / SECONDS_PER_MINUTE
+    trend_noise = (model.trend_ratio * scale / SECONDS_PER_MINUTE) ** 2 * lasting
+    return reach, keep, level_noise, trend_noise
+
+
+def _corrected(
+    predicted: list[FilterState], rate: float, window: float, dispersion: float
+) -> tuple[FilterState, ...]:
+    """States and probabilities after the measurement, the mean over a window that ended now."""
+    lag = 0.5 * window
+    updated: list[tuple[float, FilterState]] = []
+    for state in predicted:
+        # A window's mean is the level half a window ago.
+        expected = state.level - lag * state.trend
+        p_level = state.level_variance - lag * state.covariance
+        p_trend = state.covariance - lag * state.trend_variance
+        noise = observation_variance(max(expected, 0.0), window, dispersion)
+        variance = p_level - lag * p_trend + noise
+        error = rate - expected
+        gain_level, gain_trend = p_level / variance, p_trend / variance
+        log_likelihood = -0.5 * (error * error / variance + math.log(variance))
+        updated.append(
+            (
+                math.log(max(state.probability, 1e-300)) + log_likelihood,
+                FilterState(
+                    probability=0.0,
+                    level=max(state.level + gain_level * error, 0.0),
+                    trend=state.trend + gain_trend * error,
+                    level_variance=max(state.level_variance - gain_level * p_level, 1e-12),
+                    covariance=state.covariance - gain_level * p_trend,
+                    trend_variance=max(state.trend_variance - gain_trend * p_trend, 0.0),
+                ),
+            )
+        )
+    largest = max(log for log, _ in updated)
+    weights = [math.exp(log - largest) for log, _ in updated]
+    total = sum(weights)
+    return tuple(
+        replace(state, probability=weight / total)
+        for weight, (_, state) in zip(weights, updated, strict=True)
+    )
