@@ -4,10 +4,14 @@ Runs on whatever clock the caller brings. Calls must come in order of time.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
-from servingslo.sim import kernel, layout
+from servingslo.sim import layout
+from servingslo.sim import routing as rules
 from servingslo.sim.engine import Engine, RequestRecord, RequestTable
+from servingslo.sim.routing import new_gateway, pick
 
 
 class Routing(StrEnum):
@@ -16,6 +20,13 @@ class Routing(StrEnum):
     LEAST_LOADED = "least-loaded"
     ROUND_ROBIN = "round-robin"
     RANDOM = "random"
+
+
+RULES: Mapping[Routing, int] = MappingProxyType({
+    Routing.LEAST_LOADED: rules.LEAST_LOADED,
+    Routing.ROUND_ROBIN: rules.ROUND_ROBIN,
+    Routing.RANDOM: rules.RANDOM,
+})
 
 
 class WhenNoEngine(StrEnum):
@@ -40,14 +51,12 @@ class Service:
         random_state: int = 0,
     ) -> None:
         self.requests = RequestTable()
-        self.routing = routing
         self.when_no_engine = when_no_engine
         self._serving: dict[str, Engine] = {}
         self._draining: dict[str, Engine] = {}
         self._waiting: deque[int] = deque()
         self._records: list[RequestRecord] = []
-        self._cursor = 0
-        self._random = random_state
+        self._gateway = new_gateway(RULES[routing], random_state)
 
     @property
     def engines(self) -> dict[str, Engine]:
@@ -123,27 +132,6 @@ class Service:
 
     def _pick(self, now: float) -> Engine | None:
         engines = list(self._serving.values())
-        if not engines:
-            return None
-        self._cursor += 1
-        if self.routing is Routing.ROUND_ROBIN:
-            return engines[self._cursor % len(engines)]
-        if self.routing is Routing.RANDOM:
-            return engines[self._next_random() % len(engines)]
-        columns = self.requests.columns
-        best: Engine | None = None
-        least = layout.UNBOUNDED
-        first = self._cursor % len(engines)
-        for engine in (*engines[first:], *engines[:first]):
-            row = engine.row
-            if row.floats[layout.NEXT_CHANGE] <= now:
-                kernel.advance(columns, row, now)
-            load = row.ints[layout.RUNNING] + row.ints[layout.WAITING_COUNT]
-            if load < least:
-                best, least = engine, load
-        return best
-
-    def _next_random(self) -> int:
-        # Knuth's 64-bit linear congruential generator (MMIX); the upper bits are good enough.
-        self._random = (self._random * 6364136223846793005 + 1442695040888963407) % (1 << 64)
-        return self._random >> 33
+        rows = [engine.row for engine in engines]
+        place = pick(self.requests.columns, rows, list(range(len(rows))), self._gateway, now)
+        return None if place == layout.NONE else engines[place]

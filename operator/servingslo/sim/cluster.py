@@ -1,0 +1,398 @@
+"""A fleet on a virtual clock: a trace, engines that start and fail, and an autoscaler.
+
+The autoscaler is asked once for each scrape interval and sees an `Observation`, never the truth.
+Everything random comes from the seed; the same seed gives the same run for every autoscaler as
+far as their decisions agree.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.models.service_time import EngineLimits
+from servingslo.policy.inputs import Observation
+from servingslo.sim import kernel, layout
+from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.layout import EngineRow, Requests
+from servingslo.sim.observing import engine_sample
+from servingslo.sim.result import RunResult, Tick, results_of
+from servingslo.sim.routing import new_gateway, serve
+from servingslo.sim.service import RULES
+from servingslo.sim.trace import Trace
+
+WORKLOAD_NAMESPACE, WORKLOAD_NAME = "simulation", "fleet"
+FINISHING_SECONDS = 120.0
+"""After the last arrival requests have this long to end; those that do not, miss."""
+UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an autoscaler asks for; None leaves a knob as it is.
+
+    max_queued: bound on running + waiting of each engine, enforced from now on. limits: of all
+    engines; changing them restarts pods one after another, as a rolling update does.
+    """
+
+    replicas: int | None = None
+    max_queued: int | None = None
+    limits: EngineLimits | None = None
+
+
+class Autoscaler(Protocol):
+    """Anything that decides from observations."""
+
+    def decide(self, observation: Observation) -> Wanted:
+        """What is wanted now."""
+
+
+class PodPhase(StrEnum):
+    """Where a pod is in its life."""
+
+    UNSCHEDULABLE = "unschedulable"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class SimulatedPod:
+    """One pod. Times in seconds; row is the place of its engine, once it is ready."""
+
+    number: int
+    ordered: float
+    limits: EngineLimits
+    generation: int
+    phase: PodPhase = PodPhase.STARTING
+    scheduled: float | None = None
+    ready: float | None = None
+    ended: float | None = None
+    row: int = layout.NONE
+    scraped: EngineSample | None = None
+
+
+class Cluster:
+    """A fleet that serves a trace; use `simulate`."""
+
+    def __init__(self, fleet: FleetSpec, trace: Trace, seed: int) -> None:
+        self.fleet = fleet
+        self.trace = trace
+        self.requests = _requests(trace, fleet.cached_ratio)
+        self.rows: list[EngineRow] = []
+        self.serving: list[int] = []
+        self.gateway = new_gateway(RULES[fleet.routing], seed)
+        self.pods: list[SimulatedPod] = []
+        self.live: list[SimulatedPod] = []
+        self.desired = 0
+        self.limits = fleet.engine_limits
+        self.generation = 0
+        self.max_queued = fleet.max_queued
+        self.now = 0.0
+        self.ticks: list[Tick] = []
+        self._starts = np.random.default_rng([seed, 1])
+        self._failures = np.random.default_rng([seed, 2])
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._event_number = 0
+
+    # Pods
+
+    def scale(self, replicas: int) -> None:
+        """Order or remove pods until so many are wanted."""
+        maximum = self.fleet.max_replicas
+        self.desired = max(replicas if maximum is None else min(replicas, maximum), 0)
+        while len(self.live) < self.desired:
+            self._order()
+        for pod in sorted(self.live, key=_removal_order)[: len(self.live) - self.desired]:
+            self._remove(pod)
+
+    def warm_start(self, replicas: int) -> None:
+        """Begin with so many ready pods, which cost nothing to start."""
+        self.desired = replicas
+        for _ in range(replicas):
+            pod = self._new_pod()
+            pod.scheduled = self.now
+            self._ready(pod)
+
+    def _new_pod(self) -> SimulatedPod:
+        pod = SimulatedPod(
+            number=len(self.pods),
+            ordered=self.now,
+            limits=self.limits,
+            generation=self.generation,
+        )
+        self.pods.append(pod)
+        self.live.append(pod)
+        return pod
+
+    def _order(self) -> None:
+        pod = self._new_pod()
+        pod.phase = PodPhase.UNSCHEDULABLE
+        self._schedule_pods()
+
+    def _schedule_pods(self) -> None:
+        quota = math.inf if self.fleet.gpu_quota is None else self.fleet.gpu_quota
+        holding = [pod for pod in self.pods if pod.scheduled is not None and pod.ended is None]
+        free = quota - len(holding)
+        for pod in self.live:
+            if pod.phase is PodPhase.UNSCHEDULABLE and free > 0:
+                free -= 1
+                pod.phase = PodPhase.STARTING
+                pod.scheduled = self.now
+                self._at(self.now + self._cold_start(), self._becomes_ready(pod))
+
+    def _cold_start(self) -> float:
+        start = self.fleet.cold_start
+        sigma2 = math.log1p(start.variation_ratio**2)
+        normal = float(self._starts.standard_normal())
+        return start.mean_seconds * math.exp(math.sqrt(sigma2) * normal - sigma2 / 2)
+
+    def _becomes_ready(self, pod: SimulatedPod) -> Callable[[], None]:
+        def happen() -> None:
+            if pod.phase is PodPhase.STARTING:
+                self._ready(pod)
+
+        return happen
+
+    def _ready(self, pod: SimulatedPod) -> None:
+        pod.phase = PodPhase.READY
+        pod.ready = self.now
+        pod.row = len(self.rows)
+        row = layout.new_engine(self.fleet.engine_law, pod.limits, max_queued=self.max_queued)
+        self.rows.append(row)
+        self.serving.append(pod.row)
+        if self.fleet.mean_seconds_to_failure is not None:
+            life = float(self._failures.exponential(self.fleet.mean_seconds_to_failure))
+            self._at(self.now + life, self._fails(pod))
+        self._continue_rollout()
+
+    def _fails(self, pod: SimulatedPod) -> Callable[[], None]:
+        def happen() -> None:
+            if pod.phase in {PodPhase.READY, PodPhase.DRAINING}:
+                replace = pod.phase is PodPhase.READY
+                self._end(pod, drain=False)
+                if replace:
+                    self.scale(self.desired)
+
+        return happen
+
+    def _remove(self, pod: SimulatedPod) -> None:
+        self._end(pod, drain=self.fleet.drain)
+        self._schedule_pods()
+
+    def _end(self, pod: SimulatedPod, *, drain: bool) -> None:
+        if pod in self.live:
+            self.live.remove(pod)
+        if pod.row != layout.NONE and pod.row in self.serving:
+            self.serving.remove(pod.row)
+        if pod.row == layout.NONE or not drain:
+            if pod.row != layout.NONE:
+                self._lose(pod.row)
+            pod.phase = PodPhase.GONE
+            pod.ended = self.now
+        else:
+            pod.phase = PodPhase.DRAINING
+
+    def _lose(self, place: int) -> None:
+        row, q = self.rows[place], self.requests
+        kernel.advance(q, row, self.now)
+        for head in (layout.RUN_HEAD, layout.WAIT_HEAD):
+            index = row.ints[head]
+            while index != layout.NONE:
+                q.status[index] = layout.FAILED
+                q.finish[index] = self.now
+                index = q.next[index]
+
+    def change_limits(self, limits: EngineLimits) -> None:
+        """Roll out new limits: each old pod goes when a new one is ready in its place."""
+        if limits == self.limits:
+            return
+        self.limits = limits
+        self.generation += 1
+        self._continue_rollout()
+
+    def _continue_rollout(self) -> None:
+        old = [pod for pod in self.live if pod.generation != self.generation]
+        if not old:
+            return
+        ready = sum(pod.phase is PodPhase.READY for pod in self.live)
+        if ready > self.desired:  # the surge pod is there
+            self._end(max(old, key=lambda pod: pod.number), drain=self.fleet.drain)
+            self._schedule_pods()
+        if len(self.live) <= self.desired and len(old) > 0:
+            self._order()
+
+    def bound_queues(self, max_queued: int) -> None:
+        """Change the bound on running + waiting of every engine at once."""
+        self.max_queued = max_queued
+        for place in self.serving:
+            self.rows[place].ints[layout.QUEUE_BOUND] = max_queued
+
+    # Time
+
+    def _at(self, time: float, happen: Callable[[], None]) -> None:
+        self._event_number += 1
+        heapq.heappush(self._events, (time, self._event_number, happen))
+
+    def run_until(self, until: float) -> None:
+        """Serve and let pods start and fail until this time; all engines are then up to date."""
+        while self._events and self._events[0][0] <= until:
+            time, _, happen = heapq.heappop(self._events)
+            serve(self.requests, self.rows, self.serving, self.gateway, time)
+            self.now = time
+            happen()
+        serve(self.requests, self.rows, self.serving, self.gateway, until)
+        self.now = until
+        for pod in self.pods:
+            if pod.phase in {PodPhase.READY, PodPhase.DRAINING}:
+                row = self.rows[pod.row]
+                kernel.advance(self.requests, row, until)
+                empty = row.ints[layout.RUNNING] + row.ints[layout.WAITING_COUNT] == 0
+                if pod.phase is PodPhase.DRAINING and empty:
+                    pod.phase = PodPhase.GONE
+                    pod.ended = until
+                    self._schedule_pods()
+
+    def scrape(self) -> None:
+        """Read all engines, as Prometheus would at this moment."""
+        for pod in self.live:
+            if pod.phase is PodPhase.READY:
+                pod.scraped = engine_sample(self.rows[pod.row], pod.limits, 0.0)
+
+    def observe(self, scraped_at: float) -> Observation:
+        """What the autoscaler sees now."""
+        age = self.now - scraped_at
+        pods = [pod for pod in self.pods if pod.ended is None]
+        return Observation(
+            time_seconds=self.now,
+            namespace=WORKLOAD_NAMESPACE,
+            name=WORKLOAD_NAME,
+            uid=WORKLOAD_NAME,
+            generation=1,
+            desired_replicas=self.desired,
+            current_replicas=len(self.live),
+            rollout_in_progress=any(pod.generation != self.generation for pod in self.live),
+            pods=tuple(_pod_sample(pod, self.now, age) for pod in pods),
+        )
+
+
+def _requests(trace: Trace, cached_ratio: float) -> Requests:
+    prompts = np.maximum(trace.prompt_tokens, 1)
+    cached = np.minimum((cached_ratio * prompts).astype(np.int64), prompts - 1)
+    columns: dict[str, list[float]] = {
+        "arrival": trace.arrival_seconds.tolist(),
+        "prompt": prompts.tolist(),
+        "output": np.maximum(trace.output_tokens, 1).tolist(),
+        "cached": (cached // layout.PHASES * layout.PHASES).tolist(),
+    }
+    zeros = ("generated", "target_tokens", "done_tokens", "base_tokens", "finish_step",
+             "preemptions", "status")  # fmt: skip
+    count = len(trace)
+    for name in Requests._fields:
+        if name not in columns:
+            columns[name] = [0] * count if name in zeros else [layout.NONE] * count
+    return Requests(**columns)  # type: ignore[arg-type]
+
+
+def _removal_order(pod: SimulatedPod) -> tuple[int, float]:
+    """Pods that go first: not scheduled, then not ready, then the latest to become ready.
+
+    Source: Kubernetes, pkg/controller/controller_utils.go, ActivePodsWithRanks.
+    """
+    if pod.phase is PodPhase.UNSCHEDULABLE:
+        return 0, -pod.ordered
+    if pod.ready is None:
+        return 1, -pod.ordered
+    return 2, -pod.ready
+
+
+def _pod_sample(pod: SimulatedPod, now: float, age: float) -> PodSample:
+    engines: tuple[EngineSample, ...] = ()
+    if pod.scraped is not None and pod.phase is PodPhase.READY:
+        engines = (_aged(pod.scraped, age),)
+    ready = pod.phase is PodPhase.READY
+    return PodSample(
+        name=f"{WORKLOAD_NAME}-{pod.number}",
+        template_hash=str(pod.generation),
+        ready=ready,
+        deleting=pod.phase is PodPhase.DRAINING,
+        age_seconds=now - pod.ordered,
+        scheduled_after_seconds=None if pod.scheduled is None else pod.scheduled - pod.ordered,
+        ready_after_seconds=None if pod.ready is None else pod.ready - pod.ordered,
+        ready_for_seconds=now - pod.ready if ready and pod.ready is not None else None,
+        unschedulable_reason=UNSCHEDULABLE if pod.phase is PodPhase.UNSCHEDULABLE else None,
+        engines=engines,
+    )
+
+
+def _aged(sample: EngineSample, age: float) -> EngineSample:
+    return replace(
+        sample,
+        gauges_age_seconds=age,
+        counters_age_seconds=age,
+        histograms_age_seconds=age,
+    )
+
+
+def simulate(fleet: FleetSpec, trace: Trace, autoscaler: Autoscaler, *, seed: int) -> RunResult:
+    """Serve the trace by the fleet under this autoscaler.
+
+    The trace's arrivals are not random here: the seed is that of cold starts, failures and random
+    routing.
+    """
+    cluster = Cluster(fleet, trace, seed)
+    cluster.warm_start(fleet.initial_replicas)
+    interval, lag = fleet.scrape_interval_seconds, fleet.scrape_lag_seconds
+    tick = interval
+    while tick < trace.duration_seconds:
+        cluster.run_until(tick - lag)
+        cluster.scrape()
+        cluster.run_until(tick)
+        wanted = autoscaler.decide(cluster.observe(tick - lag))
+        _apply(cluster, wanted)
+        cluster.ticks.append(_tick(cluster))
+        tick += interval
+    cluster.run_until(trace.duration_seconds)
+    billed = _billed_seconds(cluster, trace.duration_seconds)
+    cluster.run_until(trace.duration_seconds + FINISHING_SECONDS)
+    return results_of(
+        cluster.requests,
+        duration_seconds=trace.duration_seconds,
+        replica_seconds=billed,
+        ticks=tuple(cluster.ticks),
+    )
+
+
+def _apply(cluster: Cluster, wanted: Wanted) -> None:
+    if wanted.limits is not None:
+        cluster.change_limits(wanted.limits)
+    if wanted.max_queued is not None and wanted.max_queued != cluster.max_queued:
+        cluster.bound_queues(wanted.max_queued)
+    if wanted.replicas is not None and wanted.replicas != cluster.desired:
+        cluster.scale(wanted.replicas)
+
+
+def _tick(cluster: Cluster) -> Tick:
+    serving = [cluster.rows[place] for place in cluster.serving]
+    return Tick(
+        time_seconds=cluster.now,
+        desired=cluster.desired,
+        ready=len(serving),
+        running=sum(row.ints[layout.RUNNING] for row in serving),
+        waiting=sum(row.ints[layout.WAITING_COUNT] for row in serving),
+    )
+
+
+def _billed_seconds(cluster: Cluster, end: float) -> float:
+    """Replica time paid for: from when a pod holds its GPU until it is gone."""
+    return sum(
+        (end if pod.ended is None else pod.ended) - pod.scheduled
+        for pod in cluster.pods
+        if pod.scheduled is not None
+    )

@@ -1,0 +1,96 @@
+"""What a simulated fleet is: its engines, its gateway, how pods start and fail, what it costs.
+
+A fleet file is YAML with the fields of `FleetSpec`; everything has a default.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.sim.catalogue import engine_kind
+from servingslo.sim.service import Routing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStart:
+    """Time from the order of a pod until it is ready: lognormal, or constant for variation 0."""
+
+    mean_seconds: float = 90.0
+    variation_ratio: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSpec:
+    """A fleet of equal engines behind one gateway.
+
+    engine: name of a kind of the catalogue; law, limits and price_per_hour (dollars) replace what
+    the kind says. max_queued: bound on running + waiting of each engine. cached_ratio: share of
+    every prompt that the prefix cache serves. drain: a pod that is removed finishes its requests.
+    mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once.
+    gpu_quota: pods beyond it stay pending. scrape_interval_seconds: how often the autoscaler
+    looks; it sees what was scraped scrape_lag_seconds before.
+    """
+
+    engine: str = "h100-8b"
+    law: ServiceLaw | None = None
+    limits: EngineLimits | None = None
+    price_per_hour: float | None = None
+    max_queued: int | None = None
+    cached_ratio: float = 0.0
+    initial_replicas: int = 1
+    max_replicas: int | None = None
+    gpu_quota: int | None = None
+    cold_start: ColdStart = ColdStart()
+    routing: Routing = Routing.LEAST_LOADED
+    drain: bool = True
+    mean_seconds_to_failure: float | None = None
+    scrape_interval_seconds: float = 15.0
+    scrape_lag_seconds: float = 5.0
+
+    @property
+    def engine_law(self) -> ServiceLaw:
+        """The service law in force."""
+        return self.law or engine_kind(self.engine).law
+
+    @property
+    def engine_limits(self) -> EngineLimits:
+        """The limits in force."""
+        return self.limits or engine_kind(self.engine).limits
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """Price of one replica."""
+        kind_price = engine_kind(self.engine).price_per_hour
+        return kind_price if self.price_per_hour is None else self.price_per_hour
+
+
+_FLEET: TypeAdapter[FleetSpec] = TypeAdapter(FleetSpec)
+
+
+def fleet_schema() -> dict[str, object]:
+    """The JSON schema of a fleet file."""
+    return _FLEET.json_schema()
+
+
+def read_fleet(path: Path) -> FleetSpec:
+    """The fleet in a YAML file.
+
+    Raises: InvalidInputError naming file, field, value and what is allowed.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        fleet = _FLEET.validate_python(document or {})
+        engine_kind(fleet.engine)
+    except OSError as error:
+        raise InvalidInputError("fleet", str(path), f"a readable file ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise InvalidInputError("fleet", str(path), f"YAML ({error})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidInputError(f"{path}: {where}", first.get("input"), first["msg"]) from error
+    return fleet

@@ -1,0 +1,58 @@
+"""What Prometheus would show of a simulated engine, as the planner's observation reads it."""
+
+from servingslo.estimation.sample import EngineSample, HistogramSample
+from servingslo.models.service_time import EngineLimits
+from servingslo.sim import layout
+from servingslo.sim.layout import EngineRow
+
+_INFINITY = (float("inf"),)
+
+
+def engine_sample(row: EngineRow, limits: EngineLimits, age_seconds: float) -> EngineSample:
+    """A scrape of this engine as it is, seen age_seconds later."""
+    ints = row.ints
+    waiting = float(ints[layout.WAITING_COUNT])
+    blocks = int(ints[layout.BLOCKS])
+    return EngineSample(
+        engine="0",
+        gauges_age_seconds=age_seconds,
+        counters_age_seconds=age_seconds,
+        histograms_age_seconds=age_seconds,
+        running=float(ints[layout.RUNNING]),
+        waiting=waiting,
+        waiting_by_reason={"capacity": waiting, "deferred": 0.0},
+        kv_usage_ratio=1.0 - int(ints[layout.FREE_BLOCKS]) / blocks,
+        kv_capacity_tokens=float((blocks + 1) * layout.PHASES),
+        kv_block_tokens=layout.PHASES,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        prompt_tokens_total=float(ints[layout.PROMPT_TOKENS]),
+        cached_prompt_tokens_total=float(ints[layout.CACHED_TOKENS]),
+        generation_tokens_total=float(ints[layout.GENERATED_TOKENS]),
+        finished_total={"stop": float(ints[layout.SUCCESSES]), "length": 0.0, "abort": 0.0},
+        preempted_total=float(ints[layout.PREEMPTIONS]),
+        rejected_total=float(ints[layout.REJECTIONS]),
+        ttft_seconds=_histogram(row, layout.TTFT),
+        inter_token_seconds=_histogram(row, layout.ITL),
+        time_per_output_token_seconds=_histogram(row, layout.TPOT),
+        latency_seconds=_histogram(row, layout.E2E),
+        queue_seconds=_histogram(row, layout.QUEUE),
+        prompt_tokens=_histogram(row, layout.PROMPT_LENGTH),
+        output_tokens=_histogram(row, layout.OUTPUT_LENGTH),
+        iteration_tokens=_histogram(row, layout.ITERATION),
+    )
+
+
+def _histogram(row: EngineRow, number: int) -> HistogramSample:
+    low, high = int(row.offsets[number]), int(row.offsets[number + 1])
+    total = 0.0
+    cumulative = []
+    for count in row.counts[low + number : high + number + 1]:
+        total += float(count)
+        cumulative.append(total)
+    return HistogramSample(
+        upper_bounds=(*row.edges[low:high], *_INFINITY),
+        cumulative_counts=tuple(cumulative),
+        sum=float(row.sums[number]),
+        count=total,
+    )

@@ -1,0 +1,83 @@
+"""How a gateway picks an engine, and how a trace is served between two events.
+
+Written for the compiler as `kernel` is.
+"""
+
+# ruff: noqa: I001 - one imported name a line would hide the code
+
+from servingslo.sim.kernel import advance, submit
+from servingslo.sim.layout import (
+    FAILED, NEXT_CHANGE, NONE, RUNNING, UNBOUNDED, WAITING_COUNT, EngineRow, Requests,
+)  # fmt: skip
+
+LEAST_LOADED, ROUND_ROBIN, RANDOM = 0, 1, 2
+
+# A gateway's own integers.
+NEXT_ARRIVAL, CURSOR, RANDOM_STATE, RULE = 0, 1, 2, 3
+GATEWAY_INTS = 4
+
+# Source: Numerical Recipes, 3rd edition, section 7.1, "quick and dirty" generator; its upper bits
+# decide, the lower ones repeat too soon.
+_MULTIPLIER, _INCREMENT, _BITS = 1664525, 1013904223, 32
+_MODULUS = 1 << _BITS
+
+
+def new_gateway(rule: int, random_state: int) -> list[int]:
+    """The state of a gateway that has routed nothing yet."""
+    gateway = [0] * GATEWAY_INTS
+    gateway[RULE] = rule
+    gateway[RANDOM_STATE] = random_state % _MODULUS
+    return gateway
+
+
+def pick(
+    q: Requests, rows: list[EngineRow], serving: list[int], gateway: list[int], now: float
+) -> int:
+    """The engine that gets the next request, an index into rows; NONE while none serves.
+
+    Least loaded means the fewest requests running and waiting at this moment; ties go round.
+    """
+    count = len(serving)
+    if count == 0:
+        return NONE
+    gateway[CURSOR] += 1
+    first = gateway[CURSOR] % count
+    if gateway[RULE] == ROUND_ROBIN:
+        return serving[first]
+    if gateway[RULE] == RANDOM:
+        gateway[RANDOM_STATE] = (gateway[RANDOM_STATE] * _MULTIPLIER + _INCREMENT) % _MODULUS
+        return serving[(gateway[RANDOM_STATE] * count) >> _BITS]
+    best = NONE
+    least = UNBOUNDED
+    for i in range(count):
+        place = first + i
+        if place >= count:
+            place -= count
+        row = rows[serving[place]]
+        if row.floats[NEXT_CHANGE] <= now:
+            advance(q, row, now)
+        load = row.ints[RUNNING] + row.ints[WAITING_COUNT]
+        if load < least:
+            best = serving[place]
+            least = load
+    return best
+
+
+def serve(
+    q: Requests, rows: list[EngineRow], serving: list[int], gateway: list[int], until: float
+) -> None:
+    """Hand all requests that arrive by `until` to engines; without one they fail."""
+    r = gateway[NEXT_ARRIVAL]
+    count = len(q.arrival)
+    while r < count and q.arrival[r] <= until:
+        now = q.arrival[r]
+        engine = pick(q, rows, serving, gateway, now)
+        if engine == NONE:
+            q.status[r] = FAILED
+            q.finish[r] = now
+        else:
+            q.engine[r] = engine
+            advance(q, rows[engine], now)
+            submit(q, rows[engine], r, now)
+        r += 1
+    gateway[NEXT_ARRIVAL] = r
