@@ -77,6 +77,12 @@ def test_process_that_ignores_the_request_to_end_is_killed(family):
     assert process.exit_status == -signal.SIGKILL
 
 
+def test_process_that_does_not_run_cannot_be_paused(family):
+    """Pausing nothing is an error, never silently a healthy process."""
+    with pytest.raises(RigError, match="idle: not running"):
+        family.add("idle", ["sleep", "60"]).pause()
+
+
 def test_paused_process_can_be_stopped(family):
     """A frozen process still ends on request."""
     process = family.add("frozen", ["sleep", "60"])

@@ -166,8 +166,20 @@ class ManagedProcess:
         self._family.ended(process.pid)
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers."""
+        """Freeze the process (SIGSTOP): connections stay open and nothing answers.
+
+        Raises: RigError when it is not running.
+        """
+        pid = self.pid
+        if pid is None:
+            raise RigError(f"{self.name}: not running")
         self._signal(signal.SIGSTOP)
+        # Threads on other cores may run on for a moment; the kernel reports the last one.
+        wait_until(
+            lambda: os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None,
+            what=f"{self.name} is paused",
+            interval_seconds=0.005,
+        )
 
     def resume(self) -> None:
         """Let a paused process run on."""
