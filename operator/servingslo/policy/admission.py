@@ -8,7 +8,6 @@ from servingslo.models.latency import Objective
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
-from servingslo.policy.mix import Mix
 from servingslo.policy.sizing import (
     Candidates,
     Load,
@@ -46,7 +45,9 @@ def admission_decision(
         memory = AdmissionMemory(
             serving=serving,
             mix_at_seconds=frame.mix.at_seconds,
-            admitted_rate_per_second=_admitted_rate(frame, frame.mix, wish.infeasible, serving),
+            admitted_rate_per_second=greatest_rate_per_second(
+                sizing_case(frame, frame.mix), wish.infeasible, serving
+            ),
         )
     admitted = memory.admitted_rate_per_second
     replica_rate = replica_saturation_per_second(sizing_case(frame, frame.mix))
@@ -64,11 +65,10 @@ def admission_decision(
     ), memory
 
 
-def _admitted_rate(
-    frame: Frame, mix: Mix, infeasible: tuple[Objective, ...], serving: int
+def greatest_rate_per_second(
+    case: SizingCase, infeasible: tuple[Objective, ...], serving: int
 ) -> float:
     """The greatest fleet rate, per second, at which these replicas keep every constraint."""
-    case = sizing_case(frame, mix)
     low = 0.0
     high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
     if _keeps(case, high, infeasible, serving):

@@ -6,14 +6,13 @@ one at a time, and taken back when the measured latency says so.
 
 from dataclasses import dataclass, replace
 
-from servingslo.models.capacity import kv_concurrency
-from servingslo.models.latency import LatencyMetric, Routing, latency_model
 from servingslo.models.service_time import EngineLimits
+from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.decision import BatchingDecision, DecisionStep
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode
 from servingslo.policy.mix import Mix
-from servingslo.policy.sizing import Candidates, SizingCase, objective_key, size
+from servingslo.policy.sizing import objective_key
 from servingslo.policy.state import (
     BatchChange,
     BatchingMemory,
@@ -25,15 +24,6 @@ from servingslo.reasons import Reason
 
 # The search costs tens of predictions; once a minute follows every change of load and mix.
 SEARCH_INTERVAL_SECONDS = 60.0
-# vLLM's own largest default (API server on cards of 70 GiB and more).
-# Source: vLLM engine/arg_utils.py, default max_num_seqs.
-LARGEST_SEQUENCES = 1024
-# Token budgets that are tried, tokens: powers of two around vLLM's defaults 2,048 and 8,192.
-# Source: vLLM engine/arg_utils.py, default max_num_batched_tokens.
-TOKEN_BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
-# A full batch is judged at this share of its saturation rate: there the slots are nearly always
-# taken, which is the worst that the limit allows, and the stationary law still exists.
-FULL_BATCH_UTILIZATION = 0.95
 # Neighbouring limits behave alike; a change by less is no recommendation.
 SAME_LIMIT_RATIO = 0.1
 # After a rollout: until the windows of observed latency hold only the new limits.
@@ -114,95 +104,36 @@ def _decision(
 
 
 def _search(frame: Frame, mix: Mix, wish: Wish, current: BatchLimits) -> BatchSearch:
-    """The best limits for the demand planned for: the largest batch, then the token budget.
-
-    The budget is the one with which the fewest replicas do, the limits in force where it is a tie,
-    so that nothing is recommended for nothing.
-    """
-    case = sizing_case(frame, mix)
-    budgets = sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens})
-    now = _needed(frame, mix, case, wish, current)
-    best, needed = current, now
-    for budget in budgets:
-        sequences = _largest_batch(frame, mix, budget)
-        if sequences is None or sequences >= budget:
-            continue
-        trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-        count = _needed(frame, mix, case, wish, trial)
-        better = count < needed
-        nearer = count == needed and _distance(trial, current) < _distance(best, current)
-        if better or (nearer and best != current):
-            best, needed = trial, count
-    if best == current:
-        sequences = _largest_batch(frame, mix, current.max_num_batched_tokens)
-        if sequences is not None:
-            trial = replace(current, max_num_seqs=sequences)
-            if _needed(frame, mix, case, wish, trial) <= now:
-                best = trial
+    """The best limits for the demand planned for, and what they save."""
+    if wish.candidates is None:
+        return BatchSearch(
+            at_seconds=frame.now_seconds,
+            current=current,
+            best=current,
+            replicas_saved=0,
+            objectives_gained=False,
+        )
+    found = best_limits(
+        BatchCase(
+            workload=mix.workload,
+            law=mix.law,
+            limits=mix.limits,
+            case=sizing_case(frame, mix),
+            load=wish.candidates.load,
+            objectives=frame.targets.objectives,
+            targets=frame.targets.batching,
+            hints=frame.state.hints,
+        ),
+        current,
+    )
     # A count beyond what may be ordered leaves an objective missed, whatever is saved.
     largest = frame.bounds.maximum
     return BatchSearch(
         at_seconds=frame.now_seconds,
         current=current,
-        best=best,
-        replicas_saved=min(now, largest) - min(needed, largest),
-        objectives_gained=now > largest >= needed,
-    )
-
-
-def _distance(limits: BatchLimits, current: BatchLimits) -> float:
-    return abs(limits.max_num_batched_tokens - current.max_num_batched_tokens)
-
-
-def _needed(frame: Frame, mix: Mix, case: SizingCase, wish: Wish, limits: BatchLimits) -> int:
-    """Replicas that the demand planned for needs under these limits; past the search, its end."""
-    if wish.candidates is None:
-        return case.largest_count
-    engine = replace(
-        mix.limits,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-    )
-    trial = replace(case, model=latency_model(mix.workload, mix.law, engine))
-    sizing = size(Candidates(trial, wish.candidates.load), frame.state.hints)
-    return case.largest_count if sizing.infeasible else sizing.replicas
-
-
-def _largest_batch(frame: Frame, mix: Mix, budget: int) -> int | None:
-    """The most sequences with which a full batch still keeps the inter-token objective.
-
-    Bounded by memory (sequences whose mean context fills the KV target) and by the tenant. None
-    when not even the least allowed does.
-    """
-    targets = frame.targets.batching
-    fitting = kv_concurrency(mix.workload, mix.limits) * frame.targets.kv_cache_target_ratio
-    ceiling = LARGEST_SEQUENCES if targets.max_sequences is None else targets.max_sequences
-    high = max(min(ceiling, int(fitting), budget - 1), targets.min_sequences)
-    low = targets.min_sequences
-    if _full_batch_keeps(frame, mix, high, budget):
-        return high
-    if not _full_batch_keeps(frame, mix, low, budget):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _full_batch_keeps(frame, mix, middle, budget):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _full_batch_keeps(frame: Frame, mix: Mix, sequences: int, budget: int) -> bool:
-    """Whether every inter-token objective holds with this many slots nearly always taken."""
-    engine = replace(mix.limits, max_num_seqs=sequences, max_num_batched_tokens=budget)
-    model = latency_model(mix.workload, mix.law, engine)
-    rate = FULL_BATCH_UTILIZATION * model.saturation_rate_per_second
-    prediction = model.predict(rate, 1, Routing.POOLED)
-    ratio = frame.estimate.calibration.get(LatencyMetric.TPOT.value, 1.0)
-    return all(
-        prediction.tpot_seconds(objective.percentile) * ratio <= objective.threshold_seconds
-        for objective in frame.targets.objectives
-        if objective.metric is LatencyMetric.TPOT
+        best=found.limits,
+        replicas_saved=min(found.current_replicas, largest) - min(found.replicas, largest),
+        objectives_gained=found.current_replicas > largest >= found.replicas,
     )
 
 
