@@ -10,11 +10,16 @@ from servingslo.policy.sizing import Load, objective_key
 
 # Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
 SCRAPE_SECONDS = 15.0
-# Demand that is planned for is exceeded in one of ten lead times. The percentile laws add the
-# fluctuations around a known rate, so this covers only the uncertainty of the rate itself.
-UP_PROBABILITY = 0.9
-# A replica given away must not be missed before it could be had again: one in twenty.
-DOWN_PROBABILITY = 0.95
+# Quantile of the demand at the lead time that is planned for. The percentile laws already cover
+# the fluctuations around a known rate, and an objective allows misses, so in calm the quantile
+# only covers the uncertainty of the rate itself; in a surge every request behind the backlog
+# misses, so the quantile rises with the probability that this is one. Chosen on simulated fleets
+# (Azure conversation trace, ramp, diurnal, crowd): see docs/designs/0004-planner.md.
+CALM_PROBABILITY = 0.6
+SURGE_PROBABILITY = 0.9
+# A replica given away must not be missed before it could be had again.
+DOWN_CALM_PROBABILITY = 0.8
+DOWN_SURGE_PROBABILITY = 0.95
 # A backlog is served off within this time after the capacity for it is ready. Requests behind a
 # backlog miss their objective for as long as it lasts, so shorter is better and costs more.
 DRAIN_SECONDS = 60.0
@@ -81,7 +86,8 @@ def expected_demand(
     if rate is None or not estimate.forecast.known:
         return None
     mean = estimate.forecast.mean_per_second(lead)
-    high = estimate.forecast.quantile_per_second(lead, UP_PROBABILITY)
+    probability = _between(CALM_PROBABILITY, SURGE_PROBABILITY, estimate)
+    high = estimate.forecast.quantile_per_second(lead, probability)
     backlog = _backlog_at_lead(
         estimate.backlog_requests,
         fleet,
@@ -104,11 +110,16 @@ def step_down_load(estimate: Estimate, demand: Demand) -> Load:
 
     What is given away now is back one lead time after it is missed.
     """
+    probability = _between(DOWN_CALM_PROBABILITY, DOWN_SURGE_PROBABILITY, estimate)
     highest = max(
-        estimate.forecast.quantile_per_second(at, DOWN_PROBABILITY)
-        for at in (0.0, demand.lead_seconds)
+        estimate.forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)
     )
     return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
+
+
+def _between(calm: float, surge: float, estimate: Estimate) -> float:
+    """From the calm value to the other by the probability that demand moves as in a crowd."""
+    return calm + (surge - calm) * min(max(estimate.forecast.surge_probability, 0.0), 1.0)
 
 
 def _backlog_at_lead(
