@@ -1,10 +1,12 @@
 """The Prometheus reader against a real Prometheus that scrapes real and made-up pages."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from tests.integration.prometheus_world import (
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reader import PrometheusReader
-from servingslo.estimation.sample import EngineSample
+from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.policy.ports import ClusterMetrics, PodMetrics
 from servingslo.reasons import Reason
 from servingslo.rig.prometheus import Prometheus
@@ -69,6 +71,14 @@ vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.7
 vllm:generation_tokens_total{engine="0",model_name="base"} 100
 vllm:generation_tokens_total{engine="0",model_name="adapter"} 50
 vllm:generation_tokens_total{engine="1",model_name="base"} 7
+vllm:request_prompt_tokens_bucket{engine="0",le="10.0",model_name="base"} 1
+vllm:request_prompt_tokens_bucket{engine="0",le="+Inf",model_name="base"} 2
+vllm:request_prompt_tokens_count{engine="0",model_name="base"} 2
+vllm:request_prompt_tokens_sum{engine="0",model_name="base"} 30
+vllm:request_prompt_tokens_bucket{engine="0",le="10.0",model_name="adapter"} 3
+vllm:request_prompt_tokens_bucket{engine="0",le="+Inf",model_name="adapter"} 3
+vllm:request_prompt_tokens_count{engine="0",model_name="adapter"} 3
+vllm:request_prompt_tokens_sum{engine="0",model_name="adapter"} 12
 vllm:admission_rejections_total{model_name="m",reason="max_num_queued_reqs"} 3
 vllm:admission_rejections_total{model_name="m",reason="max_num_queued_tokens"} 1
 vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1
@@ -247,6 +257,9 @@ def test_engines_of_one_pod_are_told_apart(prometheus):
     assert (first.engine, second.engine) == ("0", "1")
     assert (first.kv_usage_ratio, second.kv_usage_ratio) == (0.5, 0.7)
     assert (first.generation_tokens_total, second.generation_tokens_total) == (150, 7)
+    assert first.prompt_tokens == HistogramSample(
+        upper_bounds=(10.0, math.inf), cumulative_counts=(4.0, 5.0), sum=42.0, count=5.0
+    )
     assert (first.rejected_total, second.rejected_total) == (4, None)
     assert (first.kv_capacity_tokens, second.kv_capacity_tokens) == (1600, None)
 
@@ -345,23 +358,34 @@ def test_the_number_of_queries_does_not_grow_with_the_cluster(prometheus):
     assert of_nothing == of_many == FULL_READING_QUERIES
 
 
-def test_large_histograms_are_kept_between_their_readings(prometheus):
-    """Above the limit buckets are read every third time; in between their age grows."""
-    full, light = FULL_READING_QUERIES, FULL_READING_QUERIES - 8
-    counts, ages = [], []
+def test_histograms_of_many_engines_are_read_beside_the_readings(prometheus):
+    """Above the limit a reading stays light; buckets come all at once, and their age grows."""
+    light = FULL_READING_QUERIES - 8
     with (
         proxying(prometheus.url) as proxy,
-        _reader(proxy.url, histogram_series_each_tick=1, histogram_every_ticks=3) as reader,
+        _reader(proxy.url, histogram_engines_each_tick=1, histogram_every_ticks=3) as reader,
     ):
-        for _ in range(4):
+        first = _engine(asyncio.run(reader.read()), "real")
+        assert first.ttft_seconds is None
+        assert first.histograms_age_seconds is None
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(proxy.requests) < light + FULL_READING_QUERIES - 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ages, counts = [], []
+        while len(ages) < 8:
+            assert time.monotonic() < deadline
             before = len(proxy.requests)
             engine = _engine(asyncio.run(reader.read()), "real")
             counts.append(len(proxy.requests) - before)
-            ages.append(engine.histograms_age_seconds)
-            assert engine.ttft_seconds is not None
-            assert engine.ttft_seconds.count == 54
-    assert counts == [full, light, light, full]
-    assert ages[0] < ages[1] < ages[2]
+            if engine.ttft_seconds is not None:
+                assert engine.ttft_seconds.count == 54
+                assert engine.iteration_tokens is not None
+                ages.append(engine.histograms_age_seconds)
+            time.sleep(0.2)
+    assert min(counts) == light
+    assert any(later > earlier for earlier, later in pairwise(ages))
+    assert any(later < earlier for earlier, later in pairwise(ages))
 
 
 # Trouble

@@ -101,10 +101,18 @@ class Assembly:
             for name in metric.names
         }
         self._capacities = {p.capacity.metric for p in profiles if p.capacity}
-        self.histogram_series_count = 0
+
+    @property
+    def engine_count(self) -> int:
+        """Scrapes of engines whose age is known; one that two jobs scrape counts twice."""
+        return sum(
+            MetricKind.GAUGE in record.ages
+            for records in self._scraped.values()
+            for record in records.values()
+        )
 
     def add_numbers(self, series: Iterable[Mapping[str, Any]]) -> None:
-        """Take gauges, counters and capacities."""
+        """Take gauges, counters and capacities; the parts of a counter are added."""
         for one in series:
             labels, value = one["metric"], float(one["value"][1])
             name = labels["__name__"]
@@ -113,9 +121,10 @@ class Assembly:
                 scraped.capacity = labels
             elif name in self._splits:
                 key = _first_label(labels, self._splits[name])
-                scraped.splits.setdefault(name, {})[key] = value
+                split = scraped.splits.setdefault(name, {})
+                split[key] = split.get(key, 0.0) + value
             else:
-                scraped.numbers[name] = value
+                scraped.numbers[name] = scraped.numbers.get(name, 0.0) + value
 
     def add_ages(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Take the ages of engine groups and of GPUs, in seconds."""
@@ -135,7 +144,6 @@ class Assembly:
 
     def add_histograms(self, series: list[Mapping[str, Any]]) -> None:
         """Take the buckets, sums and counts of one histogram field."""
-        self.histogram_series_count += len(series)
         bucket_suffix, sum_suffix, _ = HISTOGRAM_SUFFIXES
         for one in series:
             labels, value = one["metric"], float(one["value"][1])
@@ -147,9 +155,9 @@ class Assembly:
             if suffix == bucket_suffix[1:]:
                 buckets.by_edge.append((self._edges.parse(labels["le"]), value))
             elif suffix == sum_suffix[1:]:
-                buckets.sum = value
+                buckets.sum = value + (buckets.sum or 0.0)
             else:
-                buckets.count = value
+                buckets.count = value + (buckets.count or 0.0)
 
     def pods(self) -> dict[Pod, PodMetrics]:
         """Every pod that was seen, with its engines in the order of their names."""
@@ -225,7 +233,7 @@ class Assembly:
     def _histogram(
         self, name: str, buckets: _Buckets, not_numbers: list[str]
     ) -> HistogramSample | None:
-        by_edge = sorted(buckets.by_edge)
+        by_edge = _sum_of_parts(buckets.by_edge)
         if not by_edge or buckets.sum is None:
             return None
         count = by_edge[-1][1] if buckets.count is None else buckets.count
@@ -268,6 +276,18 @@ def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
         if value:
             return value
     return ""
+
+
+def _sum_of_parts(by_edge: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Buckets by rising edge; those of several parts (model names) of one engine are added."""
+    by_edge.sort()
+    edges = {edge for edge, _ in by_edge}
+    if len(edges) == len(by_edge):
+        return by_edge
+    total = dict.fromkeys(sorted(edges), 0.0)
+    for edge, value in by_edge:
+        total[edge] += value
+    return list(total.items())
 
 
 def _with_pod_metrics(

@@ -4,9 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from servingslo.adapters.prometheus.assembly import Assembly
+from servingslo.adapters.prometheus.assembly import Assembly, Pod
+from servingslo.adapters.prometheus.background import BackgroundHistograms
 from servingslo.adapters.prometheus.client import (
     Answer,
     PrometheusClient,
@@ -15,31 +16,15 @@ from servingslo.adapters.prometheus.client import (
 )
 from servingslo.adapters.prometheus.queries import NOW, build_queries
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation.sample import EngineSample
 from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import ClusterMetrics, PodMetrics
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
-from servingslo.runtimes.profile import MetricKind, RuntimeProfile
+from servingslo.runtimes.profile import RuntimeProfile
 
 # The thread notices its deadline by itself; what is waited beyond it is for its last step.
 _GRACE_SECONDS = 2.0
-
-Pod = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Histograms:
-    """The histograms of the last reading that held them, kept for the readings in between.
-
-    read_at: on the monotonic clock. ticks: readings since. None of it is kept when partial.
-    """
-
-    read_at: float = 0.0
-    ticks: int = 0
-    series_count: int = 0
-    engines: Mapping[tuple[Pod, str], EngineSample] = field(default_factory=dict)
 
 
 class PrometheusReader:
@@ -61,7 +46,7 @@ class PrometheusReader:
         self._queries = build_queries(profiles, DCGM, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
-        self._kept = _Histograms()
+        self._background = BackgroundHistograms(config, profiles, self._queries, monotonic)
 
     @property
     def query_count(self) -> int:
@@ -83,9 +68,10 @@ class PrometheusReader:
             return _unavailable(f"no reading within {self._config.reading_timeout_seconds:.3g} s")
 
     def close(self) -> None:
-        """Stop the thread once its reading ends, and drop the connection."""
+        """Stop the threads once their queries end, and drop the connections."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.close()
+        self._background.close()
 
     def _read(self) -> ClusterMetrics:
         try:
@@ -113,69 +99,22 @@ class PrometheusReader:
         assembly.add_numbers(ask(self._queries.counters).result)
         assembly.add_ages(ask(self._queries.ages).result)
         assembly.add_gpus(ask(self._queries.gpus).result)
-        full = self._histograms_are_due()
-        if full:
+        few = assembly.engine_count <= self._config.histogram_engines_each_tick
+        if few:
             for promql in self._queries.histograms:
                 answer = ask(promql)
                 with no_collection():
                     assembly.add_histograms(answer.result)
         pods = assembly.pods()
-        if full:
-            self._keep(pods, evaluated_at, assembly.histogram_series_count, partial=bool(warnings))
-        else:
-            self._kept = replace(self._kept, ticks=self._kept.ticks + 1)
-            pods = self._with_kept_histograms(pods, evaluated_at)
+        if not few:
+            self._background.tick()
+            pods = self._background.merged_into(pods, evaluated_at)
         elapsed = self._monotonic() - evaluated_at
         problem = None
         if warnings:
             detail = "; ".join(dict.fromkeys(warnings))
             problem = SignalProblem(reason=Reason.METRICS_PARTIAL, detail=detail)
         return ClusterMetrics(pods=_aged(pods, elapsed), problem=problem)
-
-    def _histograms_are_due(self) -> bool:
-        kept = self._kept
-        small = kept.series_count <= self._config.histogram_series_each_tick
-        return small or not kept.engines or kept.ticks + 1 >= self._config.histogram_every_ticks
-
-    def _keep(
-        self, pods: Mapping[Pod, PodMetrics], read_at: float, series_count: int, *, partial: bool
-    ) -> None:
-        if partial or series_count <= self._config.histogram_series_each_tick:
-            self._kept = _Histograms()
-            return
-        engines = {
-            (pod, engine.engine): engine
-            for pod, metrics in pods.items()
-            for engine in metrics.engines
-        }
-        self._kept = _Histograms(read_at=read_at, series_count=series_count, engines=engines)
-
-    def _with_kept_histograms(
-        self, pods: Mapping[Pod, PodMetrics], evaluated_at: float
-    ) -> dict[Pod, PodMetrics]:
-        elapsed = evaluated_at - self._kept.read_at
-        histograms = [m for p in self._profiles for m in p.of_kind(MetricKind.HISTOGRAM)]
-        fields = {metric.field for metric in histograms}
-        names = {name for metric in histograms for name in metric.names}
-        result = {}
-        for pod, metrics in pods.items():
-            engines = []
-            for engine in metrics.engines:
-                kept = self._kept.engines.get((pod, engine.engine))
-                if kept is None:
-                    engines.append(replace(engine, histograms_age_seconds=None))
-                    continue
-                values = {name: getattr(kept, name) for name in fields}
-                engines.append(
-                    replace(
-                        engine,
-                        histograms_age_seconds=_plus(kept.histograms_age_seconds, elapsed),
-                        nan_metrics=(*engine.nan_metrics, *names.intersection(kept.nan_metrics)),
-                        **values,
-                    )
-                )
-            result[pod] = replace(metrics, engines=tuple(engines))
-        return result
 
 
 def _unavailable(detail: str) -> ClusterMetrics:
