@@ -17,12 +17,13 @@ import numpy as np
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
-from servingslo.sim import kernel, layout
+from servingslo.sim import layout
+from servingslo.sim.backend import Backend, best_backend
 from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.layout import EngineRow, Requests
+from servingslo.sim.layout import Requests
 from servingslo.sim.observing import engine_sample
 from servingslo.sim.result import RunResult, Tick, results_of
-from servingslo.sim.routing import new_gateway, serve
+from servingslo.sim.routing import new_gateway
 from servingslo.sim.service import RULES
 from servingslo.sim.trace import Trace
 
@@ -81,13 +82,14 @@ class SimulatedPod:
 class Cluster:
     """A fleet that serves a trace; use `simulate`."""
 
-    def __init__(self, fleet: FleetSpec, trace: Trace, seed: int) -> None:
+    def __init__(self, fleet: FleetSpec, trace: Trace, seed: int, backend: Backend) -> None:
         self.fleet = fleet
         self.trace = trace
-        self.requests = _requests(trace, fleet.cached_ratio)
-        self.rows: list[EngineRow] = []
+        self.requests = backend.requests(_request_columns(trace, fleet.cached_ratio))
+        self.rows = backend.rows()
         self.serving: list[int] = []
-        self.gateway = new_gateway(RULES[fleet.routing], seed)
+        self._backend = backend
+        self._gateway = backend.integers(new_gateway(RULES[fleet.routing], seed))
         self.pods: list[SimulatedPod] = []
         self.live: list[SimulatedPod] = []
         self.desired = 0
@@ -165,7 +167,7 @@ class Cluster:
         pod.ready = self.now
         pod.row = len(self.rows)
         row = layout.new_engine(self.fleet.engine_law, pod.limits, max_queued=self.max_queued)
-        self.rows.append(row)
+        self.rows.append(self._backend.row(row))
         self.serving.append(pod.row)
         if self.fleet.mean_seconds_to_failure is not None:
             life = float(self._failures.exponential(self.fleet.mean_seconds_to_failure))
@@ -201,7 +203,7 @@ class Cluster:
 
     def _lose(self, place: int) -> None:
         row, q = self.rows[place], self.requests
-        kernel.advance(q, row, self.now)
+        self._backend.advance(q, row, self.now)
         for head in (layout.RUN_HEAD, layout.WAIT_HEAD):
             index = row.ints[head]
             while index != layout.NONE:
@@ -223,9 +225,10 @@ class Cluster:
             return
         ready = sum(pod.phase is PodPhase.READY for pod in self.live)
         if ready > self.desired:  # the surge pod is there
-            self._end(max(old, key=lambda pod: pod.number), drain=self.fleet.drain)
+            latest = old.pop()
+            self._end(latest, drain=self.fleet.drain)
             self._schedule_pods()
-        if len(self.live) <= self.desired and len(old) > 0:
+        if old and len(self.live) <= self.desired:
             self._order()
 
     def bound_queues(self, max_queued: int) -> None:
@@ -244,20 +247,27 @@ class Cluster:
         """Serve and let pods start and fail until this time; all engines are then up to date."""
         while self._events and self._events[0][0] <= until:
             time, _, happen = heapq.heappop(self._events)
-            serve(self.requests, self.rows, self.serving, self.gateway, time)
+            self._serve(time)
             self.now = time
             happen()
-        serve(self.requests, self.rows, self.serving, self.gateway, until)
+        self._serve(until)
         self.now = until
         for pod in self.pods:
             if pod.phase in {PodPhase.READY, PodPhase.DRAINING}:
                 row = self.rows[pod.row]
-                kernel.advance(self.requests, row, until)
+                self._backend.advance(self.requests, row, until)
                 empty = row.ints[layout.RUNNING] + row.ints[layout.WAITING_COUNT] == 0
                 if pod.phase is PodPhase.DRAINING and empty:
                     pod.phase = PodPhase.GONE
                     pod.ended = until
                     self._schedule_pods()
+
+    def _serve(self, until: float) -> None:
+        backend = self._backend
+        if not self.rows:  # the compiler cannot tell what an empty list would hold
+            self.rows.append(backend.row(layout.new_engine(self.fleet.engine_law, self.limits)))
+        serving = backend.integers(self.serving)
+        backend.serve(self.requests, self.rows, serving, self._gateway, until)
 
     def scrape(self) -> None:
         """Read all engines, as Prometheus would at this moment."""
@@ -282,7 +292,7 @@ class Cluster:
         )
 
 
-def _requests(trace: Trace, cached_ratio: float) -> Requests:
+def _request_columns(trace: Trace, cached_ratio: float) -> dict[str, list[float]]:
     prompts = np.maximum(trace.prompt_tokens, 1)
     cached = np.minimum((cached_ratio * prompts).astype(np.int64), prompts - 1)
     columns: dict[str, list[float]] = {
@@ -297,7 +307,7 @@ def _requests(trace: Trace, cached_ratio: float) -> Requests:
     for name in Requests._fields:
         if name not in columns:
             columns[name] = [0] * count if name in zeros else [layout.NONE] * count
-    return Requests(**columns)  # type: ignore[arg-type]
+    return columns
 
 
 def _removal_order(pod: SimulatedPod) -> tuple[int, float]:
@@ -340,13 +350,20 @@ def _aged(sample: EngineSample, age: float) -> EngineSample:
     )
 
 
-def simulate(fleet: FleetSpec, trace: Trace, autoscaler: Autoscaler, *, seed: int) -> RunResult:
+def simulate(
+    fleet: FleetSpec,
+    trace: Trace,
+    autoscaler: Autoscaler,
+    *,
+    seed: int,
+    backend: Backend | None = None,
+) -> RunResult:
     """Serve the trace by the fleet under this autoscaler.
 
     The trace's arrivals are not random here: the seed is that of cold starts, failures and random
-    routing.
+    routing. backend: the best one that is installed by default.
     """
-    cluster = Cluster(fleet, trace, seed)
+    cluster = Cluster(fleet, trace, seed, backend or best_backend())
     cluster.warm_start(fleet.initial_replicas)
     interval, lag = fleet.scrape_interval_seconds, fleet.scrape_lag_seconds
     tick = interval

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.service import Routing
 
+_STRICT = ConfigDict(extra="forbid")
 
+
+@with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
     """Time from the order of a pod until it is ready: lognormal, or constant for variation 0."""
@@ -23,6 +26,7 @@ class ColdStart:
     variation_ratio: float = 0.2
 
 
+@with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSpec:
     """A fleet of equal engines behind one gateway.
@@ -86,7 +90,9 @@ def read_fleet(path: Path) -> FleetSpec:
         fleet = _FLEET.validate_python(document or {})
         engine_kind(fleet.engine)
     except OSError as error:
-        raise InvalidInputError("fleet", str(path), f"a readable file ({error.strerror})") from error
+        raise InvalidInputError(
+            "fleet", str(path), f"a readable file ({error.strerror})"
+        ) from error
     except yaml.YAMLError as error:
         raise InvalidInputError("fleet", str(path), f"YAML ({error})") from error
     except ValidationError as error:

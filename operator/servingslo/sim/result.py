@@ -1,6 +1,7 @@
 """What a simulated run was worth: share of requests in SLO, and what it cost."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class RunResult:
     def scale_actions(self) -> int:
         """How often the wanted number of replicas changed."""
         wanted = [tick.desired for tick in self.ticks]
-        return sum(a != b for a, b in zip(wanted, wanted[1:], strict=False))
+        return sum(a != b for a, b in pairwise(wanted))
 
     @property
     def replica_hours(self) -> float:

@@ -22,11 +22,13 @@ class Routing(StrEnum):
     RANDOM = "random"
 
 
-RULES: Mapping[Routing, int] = MappingProxyType({
-    Routing.LEAST_LOADED: rules.LEAST_LOADED,
-    Routing.ROUND_ROBIN: rules.ROUND_ROBIN,
-    Routing.RANDOM: rules.RANDOM,
-})
+RULES: Mapping[Routing, int] = MappingProxyType(
+    {
+        Routing.LEAST_LOADED: rules.LEAST_LOADED,
+        Routing.ROUND_ROBIN: rules.ROUND_ROBIN,
+        Routing.RANDOM: rules.RANDOM,
+    }
+)
 
 
 class WhenNoEngine(StrEnum):

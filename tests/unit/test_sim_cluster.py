@@ -1,0 +1,237 @@
+"""The fleet on a virtual clock: pods start, drain and fail; both backends agree."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.service_time import EngineLimits
+from servingslo.policy.inputs import Observation
+from servingslo.sim import layout
+from servingslo.sim.backend import INTERPRETED, compiled_backend
+from servingslo.sim.cluster import Wanted, simulate
+from servingslo.sim.fleet import ColdStart, FleetSpec, read_fleet
+from servingslo.sim.result import RunResult
+from servingslo.sim.service import Routing
+from servingslo.sim.trace import Trace
+from servingslo.sim.workloads import constant, generated, uniform_lengths
+
+FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=60, variation_ratio=0.0))
+
+
+class Script:
+    """An autoscaler that asks for replicas at given times and remembers what it saw."""
+
+    def __init__(self, *steps: tuple[float, Wanted]) -> None:
+        self.steps = list(steps)
+        self.seen: list[Observation] = []
+
+    def decide(self, observation: Observation) -> Wanted:
+        """The wish of the latest step that is due."""
+        self.seen.append(observation)
+        due = [wanted for time, wanted in self.steps if time <= observation.time_seconds]
+        return due[-1] if due else Wanted()
+
+
+def trace(rate: float = 3.0, seconds: float = 300.0, seed: int = 1) -> Trace:
+    """Poisson arrivals with moderate lengths."""
+    rng = np.random.default_rng(seed)
+    return generated(constant(rate, seconds), uniform_lengths((50, 800), (10, 200)), rng)
+
+
+def run(script: Script, fleet: FleetSpec = FLEET, **changes: object) -> RunResult:
+    """Simulate in Python."""
+    options = {"trace": trace(), "seed": 3, "backend": INTERPRETED, **changes}
+    return simulate(fleet, options.pop("trace"), script, **options)
+
+
+def test_ordered_pod_is_ready_one_cold_start_later_and_paid_for_from_the_order():
+    """The cost of capacity begins before its use."""
+    script = Script((60.0, Wanted(replicas=2)))
+    result = run(script)
+    ready = {tick.time_seconds: tick.ready for tick in result.ticks}
+
+    assert (ready[105.0], ready[120.0]) == (1, 2)
+    assert result.replica_seconds == pytest.approx(300 + 240)
+    assert result.scale_actions == 1
+    pods = script.seen[-1].pods
+    assert [pod.ready_after_seconds for pod in pods] == [0.0, 60.0]
+
+
+def test_observation_shows_what_was_scraped_and_its_age():
+    """The autoscaler sees the past, with its age, and counters that only grow."""
+    script = Script()
+    run(script)
+    ages = {pod.engines[0].gauges_age_seconds for o in script.seen for pod in o.pods}
+    tokens = [o.pods[0].engines[0].generation_tokens_total for o in script.seen]
+
+    assert ages == {FLEET.scrape_lag_seconds}
+    assert tokens == sorted(tokens)
+    assert tokens[-1] > 0
+    assert script.seen[0].desired_replicas == script.seen[0].current_replicas == 1
+
+
+def test_pending_pod_is_observed_as_not_ready_without_engines():
+    """No metrics before readiness."""
+    script = Script((15.0, Wanted(replicas=2)))
+    run(script)
+    pending = script.seen[2].pods[1]
+
+    assert not pending.ready
+    assert pending.engines == ()
+    assert pending.age_seconds == 30.0
+
+
+@pytest.mark.parametrize(
+    ("drain", "lost"),
+    [pytest.param(True, False, id="drained"), pytest.param(False, True, id="not")],
+)
+def test_scale_down_loses_requests_only_without_draining(drain, lost):
+    """Requests in flight on the removed pod."""
+    fleet = dataclasses.replace(FLEET, initial_replicas=3, drain=drain)
+    result = run(Script((60.0, Wanted(replicas=1))), fleet)
+
+    assert bool((result.status == layout.FAILED).any()) is lost
+
+
+def test_latest_ready_pod_goes_first_and_pending_ones_before_it():
+    """Kubernetes' order of removal."""
+    script = Script(
+        (15.0, Wanted(replicas=2)), (90.0, Wanted(replicas=3)), (105.0, Wanted(replicas=2)),
+        (150.0, Wanted(replicas=1)),
+    )  # fmt: skip
+    run(script)
+    names = {o.time_seconds: [p.name for p in o.pods if not p.deleting] for o in script.seen}
+
+    assert names[105.0] == ["fleet-0", "fleet-1", "fleet-2"]
+    assert names[120.0] == ["fleet-0", "fleet-1"]
+    assert names[165.0] == ["fleet-0"]
+
+
+def test_failed_pod_is_replaced_and_its_requests_are_lost():
+    """A failure costs what was in flight and a cold start."""
+    fleet = dataclasses.replace(FLEET, initial_replicas=2, mean_seconds_to_failure=150.0)
+    script = Script()
+    result = run(script, fleet, trace=trace(seconds=900.0))
+
+    assert (result.status == layout.FAILED).any()
+    assert len({pod.name for o in script.seen for pod in o.pods}) > 2
+    assert all(o.current_replicas == 2 for o in script.seen)
+
+
+def test_pods_beyond_the_quota_stay_unschedulable_and_cost_nothing():
+    """GPU shortage, and what becomes of it when another pod goes."""
+    fleet = dataclasses.replace(FLEET, gpu_quota=2)
+    script = Script((15.0, Wanted(replicas=4)))
+    result = run(script, fleet)
+    reasons = [pod.unschedulable_reason for pod in script.seen[-1].pods]
+
+    assert [reason is not None for reason in reasons] == [False, False, True, True]
+    assert result.replica_seconds == pytest.approx(300 + 285)
+
+
+def test_new_limits_are_rolled_out_pod_by_pod():
+    """The rollout surges by one, keeps the count, and ends with the new limits everywhere."""
+    limits = EngineLimits(max_num_seqs=16, max_num_batched_tokens=512, kv_capacity_tokens=60_000)
+    fleet = dataclasses.replace(FLEET, initial_replicas=2)
+    script = Script((30.0, Wanted(limits=limits)))
+    result = run(script, fleet, trace=trace(rate=1.0, seconds=600.0))
+    last = script.seen[-1]
+
+    assert min(tick.ready for tick in result.ticks) >= 2
+    assert max(tick.ready for tick in result.ticks) <= 3
+    assert any(o.rollout_in_progress for o in script.seen)
+    assert not last.rollout_in_progress
+    live = [pod for pod in last.pods if not pod.deleting]
+    assert [pod.engines[0].max_num_seqs for pod in live] == [16, 16]
+    assert {pod.template_hash for pod in live} == {"1"}
+
+
+def test_queue_bound_holds_from_the_decision_on():
+    """Admission needs no restart."""
+    script = Script((60.0, Wanted(max_queued=4)))
+    result = run(script, trace=trace(rate=6.0))
+    rejected = result.status == layout.REJECTED
+
+    assert rejected.any()
+    assert result.arrival_seconds[rejected].min() > 60.0
+
+
+def test_requests_that_do_not_end_in_time_miss():
+    """An overloaded fleet leaves requests unfinished; none of them counts as good."""
+    result = run(Script(), trace=trace(rate=20.0))
+    unfinished = result.status < layout.FINISHED
+
+    assert unfinished.any()
+    assert not result.good(1e9, 1e9)[unfinished].any()
+
+
+def test_share_in_slo_counts_every_request_of_the_trace():
+    """Minutes add up to the whole."""
+    result = run(Script())
+    counts = np.bincount((result.arrival_seconds // 60).astype(int))
+    by_minute = result.minutes(1.0, 0.05)
+
+    assert (by_minute * counts).sum() / counts.sum() == pytest.approx(
+        result.share_in_slo(1.0, 0.05)
+    )
+
+
+@pytest.mark.parametrize("routing", [pytest.param(r, id=r.value) for r in Routing])
+def test_compiled_and_interpreted_runs_are_equal(routing):
+    """The same numbers, to the last bit, through overload, rejection, failure and scaling."""
+    fleet = dataclasses.replace(
+        FLEET,
+        routing=routing,
+        initial_replicas=3,
+        max_queued=60,
+        mean_seconds_to_failure=400.0,
+        cold_start=ColdStart(mean_seconds=40.0),
+        cached_ratio=0.3,
+    )
+    results = []
+    for backend in (INTERPRETED, compiled_backend()):
+        script = Script((60.0, Wanted(replicas=5)), (150.0, Wanted(replicas=2)))
+        results.append((run(script, fleet, trace=trace(rate=14.0), backend=backend), script.seen))
+    (one, one_seen), (other, other_seen) = results
+
+    for name in ("ttft_seconds", "tpot_seconds", "latency_seconds", "status"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+    assert len(set(one.status.tolist())) >= 3
+    assert one.ticks == other.ticks
+    assert one_seen == other_seen
+
+
+def test_fleet_file_is_read_with_defaults(tmp_path):
+    """Only what differs has to be written."""
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "engine: l4-small\ncold_start: {mean_seconds: 30}\n"
+        "law: {step_fixed_seconds: 0.01, step_per_sequence_seconds: 0.001,"
+        " prefill_per_token_seconds: 0.0001}\n"
+    )
+    fleet = read_fleet(path)
+
+    assert fleet.cold_start == ColdStart(mean_seconds=30.0, variation_ratio=0.2)
+    assert fleet.engine_law.step_fixed_seconds == 0.01
+    assert fleet.engine_limits.max_num_seqs == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        pytest.param("engine: abacus", "abacus", id="engine"),
+        pytest.param("routing: fastest", "routing", id="routing"),
+        pytest.param("cold_start: {mean_seconds: soon}", "cold_start.mean_seconds", id="number"),
+        pytest.param("a: [", "YAML", id="yaml"),
+        pytest.param("replicas: 3", "replicas", id="unknown-field"),
+    ],
+)
+def test_bad_fleet_file_is_refused_by_field(tmp_path, text, named):
+    """The message names the field."""
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+
+    with pytest.raises(InvalidInputError, match=named):
+        read_fleet(path)
