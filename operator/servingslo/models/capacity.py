@@ -7,10 +7,13 @@ with T_fixed = O·a for continuous batching.
 """
 
 import math
+from dataclasses import dataclass
 
 from servingslo.errors import InvalidInputError, UnstableQueueError
 from servingslo.models.service_time import EngineLimits, RequestDemand, ServiceLaw, request_demand
-from servingslo.models.workload import Workload
+from servingslo.models.workload import LengthDistribution, Workload
+
+_LARGEST_EXPONENT = 700.0
 
 
 def mu_effective_per_second(demand: RequestDemand, sequence_count: float) -> float:
@@ -49,18 +52,76 @@ def budget_concurrency(demand: RequestDemand, limits: EngineLimits) -> float:
     return limits.max_num_batched_tokens * demand.output_mean_tokens / tokens if tokens else 0.0
 
 
-def binding_concurrency(workload: Workload, demand: RequestDemand, limits: EngineLimits) -> float:
-    """Running sequences at saturation: bound by `max_num_seqs`, KV cache or token budget."""
-    return min(concurrency_cap(workload, limits), budget_concurrency(demand, limits))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturation:
+    """What one replica does when requests always wait.
+
+    sequence_count: running sequences. rate_per_second: requests it completes.
+    preempted_ratio: preemptions per request, above 0 only where the KV cache binds.
+    budget_binds: the token budget, not slots or memory, is the bound.
+    """
+
+    sequence_count: float
+    rate_per_second: float
+    preempted_ratio: float
+    budget_binds: bool
+
+
+def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Saturation:
+    """Saturation of one replica, bound by `max_num_seqs`, token budget or KV cache.
+
+    λ_sat = N/(T_fixed + N·t_req). Where the KV cache binds, two losses: the head of the queue waits
+    until its whole prompt fits, which leaves E[P²]/(2·E[P]) tokens free on average (renewal theory:
+    half of a length-biased prompt); and sequences that grow into a full cache preempt the youngest,
+    whose prompt is computed again. See `_preempted_ratio`.
+    """
+    demand = request_demand(workload, law)
+    slots = min(float(limits.max_num_seqs), budget_concurrency(demand, limits))
+    prompt = workload.prompt
+    unused = 0.5 * prompt.second_moment_tokens2 / prompt.mean_tokens if prompt.mean_tokens else 0.0
+    room = max(limits.kv_capacity_tokens - unused, 0.5 * limits.kv_capacity_tokens)
+    held = room / (workload.held_tokens_per_sequence + 0.5 * limits.kv_block_tokens)
+    rate = mu_effective_per_second(demand, slots)
+    if slots <= held:
+        return Saturation(
+            sequence_count=slots,
+            rate_per_second=rate,
+            preempted_ratio=0.0,
+            budget_binds=slots < limits.max_num_seqs,
+        )
+    preempted = _preempted_ratio(prompt, demand.output_mean_tokens, held)
+    again = preempted * law.prefill_per_token_seconds * prompt.mean_tokens
+    work = demand.fixed_seconds + held * (demand.marginal_seconds + again)
+    return Saturation(
+        sequence_count=held,
+        rate_per_second=held / work if work > 0 else math.inf,
+        preempted_ratio=preempted,
+        budget_binds=False,
+    )
+
+
+def _preempted_ratio(prompt: LengthDistribution, output: float, sequence_count: float) -> float:
+    """Preemptions per request of a replica whose KV cache is always full.
+
+    After an admission the free tokens F have the density P(prompt > x)/E[P]. Sequences grow by O
+    tokens between departures, so F runs out first with probability e^(−F/O), on average
+    O·E[1 − e^(−P/O)]/E[P]. Growth comes in steps of n tokens, and departures between them save
+    some: the factor g/(e^g − 1) with g = n/O. Against simulation 0.14 for 0.13 with 48 sequences.
+    """
+    if output <= 0 or prompt.mean_tokens <= 0:
+        return 0.0
+    short = sum(
+        weight * -math.expm1(-tokens / output)
+        for tokens, weight in zip(prompt.tokens, prompt.weights, strict=True)
+    )
+    lumps = sequence_count / output
+    factor = lumps / math.expm1(lumps) if 0 < lumps < _LARGEST_EXPONENT else 0.0
+    return factor * output * short / prompt.mean_tokens
 
 
 def saturation_rate_per_second(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> float:
-    """Requests per second at which one replica saturates, λ_sat = N/(T_fixed + N·t_req).
-
-    N is the binding concurrency, so the token budget's frontier is included.
-    """
-    demand = request_demand(workload, law)
-    return mu_effective_per_second(demand, binding_concurrency(workload, demand, limits))
+    """Requests per second at which one replica saturates, see `saturation`."""
+    return saturation(workload, law, limits).rate_per_second
 
 
 def work_ratio(demand: RequestDemand, rate_per_second: float) -> float:

@@ -15,6 +15,8 @@ _PROMPT_POINTS = 24
 _RANGE_RATIO = 2.0**0.5
 _RANGE_SPREADS = 9.0
 _GENERATIONS = 3
+_BUDGET_ITERATIONS = 2
+_LEAST_SLACK = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,42 +93,101 @@ def first_token_law(
     arrivals of the previous D, with s = a + β·n, so that E[exp(zD)] = exp(s·g(z)) with
     g(z) = z + g(λ·(M(z) − 1)) and M the transform of c·I. Then
     E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) − exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1),
-    averaged over n. Prompts longer than the token budget take a further step for each budget.
+    averaged over n. A prompt longer than the token budget takes further steps; for
+    those of others see `_stretch`.
     """
-    prefill_ratio = rate_per_second * demand.prefill_mean_seconds
     growth = demand.step_growth_seconds
     mean_step = demand.step_fixed_seconds + growth * law_of_running.mean
     room = max(budget_tokens - law_of_running.mean, 1.0)
-    extra_steps = np.ceil(prompts.tokens / room) - 1.0
-    extra_steps[extra_steps < 0] = 0.0
-    level = _range_level(demand, prompts, law_of_running, prefill_ratio, mean_step, extra_steps)
+    stretch = _stretch(demand, prompts, rate_per_second, mean_step, room)
+    prefill_ratio = rate_per_second * demand.prefill_mean_seconds * stretch
+    level = _range_level(demand, prompts, law_of_running, prefill_ratio, mean_step)
     table = prompts.table(level)
-    own = (
-        (prompts.weights @ _with_extra(table, extra_steps * mean_step))
-        if (extra_steps[-1] > 0)
-        else table.mgf
-    )
     z = table.z
+    others, slope = table.mgf, table.slope
+    if stretch > 1.0:
+        stretched = np.exp(np.outer(stretch * prompts.seconds, z))
+        others = prompts.weights @ stretched
+        slope = (prompts.weights * prompts.seconds * stretch) @ stretched
     moment = float(prompts.weights @ prompts.seconds**2)
     lag = 0.5 * moment / demand.prefill_mean_seconds if demand.prefill_mean_seconds else 0.0
-    first = rate_per_second * (own - 1.0)
+    lag *= stretch
+    first = rate_per_second * (others - 1.0)
     later = _generations(first, prefill_ratio, lag)
-    shifted = rate_per_second * (own + first * table.slope / (1.0 - lag * first) - 1.0)
+    shifted = rate_per_second * (others + first * slope / (1.0 - lag * first) - 1.0)
     upper = z + z + first + shifted + _generations(shifted, prefill_ratio, lag)
     lower = z + first + later
     steps = demand.step_fixed_seconds + growth * law_of_running.nodes
     weights = law_of_running.weights / steps
     difference = _mixture(upper, steps, weights) - _mixture(lower, steps, weights)
     served = 1.0 - law_of_running.wait_probability
+    own = table.mgf
+    steps_before = np.maximum(np.ceil(prompts.tokens / room) - 1.0, 0.0)
+    if steps_before[-1] > 0.0:
+        waiting = _own_further_steps(
+            demand, prompts, rate_per_second, mean_step, room, steps_before
+        )
+        own = prompts.weights @ (table.by_point * np.exp(np.outer(waiting, z)))
     characteristic = own * difference
     characteristic[1:] *= (1.0 - prefill_ratio) / (z[1:] * served)
     characteristic[0] = 1.0
     return invert(characteristic, _RANGE_RATIO**level)
 
 
-def _with_extra(table: PromptTable, extra_seconds: FloatArray) -> ComplexArray:
-    shifted: ComplexArray = table.by_point * np.exp(np.outer(extra_seconds, table.z))
-    return shifted
+def _own_further_steps(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    rate_per_second: float,
+    mean_step: float,
+    room: float,
+    steps_before: FloatArray,
+) -> FloatArray:
+    """Seconds that a prompt longer than the budget takes beyond its own prefill, by prompt point.
+
+    Each step before the last costs s, and what arrives during these full steps shares the last
+    one, as far as there is room left.
+    """
+    per_token = demand.prefill_per_token_seconds
+    arrived = rate_per_second * demand.uncached_mean_tokens * (mean_step + per_token * room)
+    left = (steps_before + 1.0) * room - prompts.tokens
+    seconds: FloatArray = steps_before * mean_step + per_token * np.minimum(
+        arrived * steps_before, np.where(steps_before > 0, left, 0.0)
+    )
+    return seconds
+
+
+def _stretch(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    rate_per_second: float,
+    mean_step: float,
+    room_tokens: float,
+) -> float:
+    """Factor on the prefill work of other prompts for the further steps that they cause.
+
+    A prompt of J tokens in front of one of I tokens adds ⌈(I + J)/room⌉ − ⌈I/room⌉ steps of s, on
+    average over both lengths. Half of the prompts of a cycle stand behind the request, and cost it
+    these steps only as far as the budget is full. Where several prompts come in a step, the others stand in front of
+    both. Small prompts rarely cause a step; the longer the backlog, the nearer to J/room, where the
+    work diverges exactly at the stability frontier λ·Ī·(c + s/room) = 1.
+    """
+    per_token = demand.prefill_per_token_seconds
+    if per_token <= 0.0 or prompts.tokens[-1] <= 0.0:
+        return 1.0
+    ratio = rate_per_second * demand.prefill_mean_seconds
+    stretch = 1.0
+    for _ in range(_BUDGET_ITERATIONS):
+        cycle = mean_step / max(1.0 - ratio * stretch, _LEAST_SLACK)
+        ahead = max(rate_per_second * cycle - 1.0, 0.0) * demand.uncached_mean_tokens
+        if 2.0 * prompts.tokens[-1] + ahead <= room_tokens:
+            break
+        own = (prompts.tokens + ahead) / room_tokens
+        pairs = np.ceil(own[:, None] + prompts.tokens / room_tokens) - np.ceil(own)[:, None]
+        steps = float(prompts.weights @ pairs @ prompts.weights)
+        arriving = rate_per_second * cycle * demand.uncached_mean_tokens
+        felt = 0.5 + 0.5 * min(arriving / room_tokens, 1.0)
+        stretch = 1.0 + felt * steps * mean_step / demand.prefill_mean_seconds
+    return min(stretch, max(1.0, (1.0 - _LEAST_SLACK) / ratio))
 
 
 def _generations(first: ComplexArray, prefill_ratio: float, lag: float) -> ComplexArray:
@@ -162,10 +223,9 @@ def _range_level(
     law_of_running: Occupancy,
     prefill_ratio: float,
     mean_step: float,
-    extra_steps: FloatArray,
 ) -> int:
     """Level of the shortest range that holds all but the last 0.01 % of the law."""
-    own = prompts.seconds + extra_steps * mean_step
+    own = prompts.seconds
     own_mean = float(prompts.weights @ own)
     own_square = float(prompts.weights @ own**2)
     cycle = mean_step / (1.0 - prefill_ratio)

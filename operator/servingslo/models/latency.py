@@ -13,7 +13,13 @@ from servingslo.models import capacity, first_token, inter_token
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.inter_token import AtomLaw, GapMoments
 from servingslo.models.kv_cache import HeldTokens, held_tokens, kv_usage_quantile
-from servingslo.models.occupancy import Occupancy, occupancy, variability_factor
+from servingslo.models.occupancy import (
+    Occupancy,
+    OccupancyBound,
+    occupancy,
+    queue_factor,
+    variability_factor,
+)
 from servingslo.models.service_time import (
     EngineLimits,
     FloatArray,
@@ -277,7 +283,6 @@ class LatencyModel:
     """
 
     __slots__ = (
-        "binding",
         "budget_tokens",
         "cap",
         "demand",
@@ -286,17 +291,22 @@ class LatencyModel:
         "held",
         "kv_capacity",
         "prompts",
+        "queue_factor",
         "saturation_rate_per_second",
     )
 
     def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
         self.demand: RequestDemand = request_demand(workload, law)
-        self.cap = capacity.binding_concurrency(workload, self.demand, limits)
+        full = capacity.saturation(workload, law, limits)
+        self.cap = full.sequence_count
+        self.saturation_rate_per_second = full.rate_per_second
         self.budget_tokens = float(limits.max_num_batched_tokens)
         self.dispersion = workload.arrival_dispersion
+        self.queue_factor = queue_factor(
+            self.demand, self.cap, self.dispersion, budget_binds=full.budget_binds
+        )
         self.kv_capacity = limits.kv_capacity_tokens
         self.held: HeldTokens = held_tokens(workload, limits.kv_block_tokens)
-        self.saturation_rate_per_second = capacity.mu_effective_per_second(self.demand, self.cap)
         self.gaps = inter_token.output_gaps(workload.output)
         self.prompts = first_token.prompt_work(
             workload.prompt, workload.cached_ratio, law.prefill_per_token_seconds
@@ -316,9 +326,18 @@ class LatencyModel:
         rate = max(arrival_rate_per_second / replica_count, _LEAST_RATE)
         if rate >= self.saturation_rate_per_second:
             return Prediction(self, rate, None)
-        factor = variability_factor(self.demand, rate, self.dispersion)
         pool = replica_count if routing is Routing.POOLED else 1
-        return Prediction(self, rate, occupancy(self.demand, rate, self.cap, pool, factor))
+        return Prediction(self, rate, self._running(rate, pool))
+
+    def _running(self, rate_per_second: float, pool_count: int) -> Occupancy:
+        factor = variability_factor(self.demand, rate_per_second, self.dispersion)
+        bound = OccupancyBound(
+            cap=self.cap,
+            saturation_rate_per_second=self.saturation_rate_per_second,
+            pool_count=pool_count,
+            queue_factor=self.queue_factor,
+        )
+        return occupancy(self.demand, rate_per_second, bound, factor)
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from servingslo.models.capacity import mu_effective_per_second
 from servingslo.models.service_time import FloatArray, RequestDemand
 
 # Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.6 standard
@@ -16,6 +15,21 @@ _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
 _LEAST_GROWTH_RATIO = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccupancyBound:
+    """What bounds the running sequences.
+
+    cap: running sequences of one replica. saturation_rate_per_second: of one replica at the cap.
+    pool_count: replicas that act as one queue, 1 for a replica on its own. queue_factor:
+    variability of the queue above the cap, see the function of that name.
+    """
+
+    cap: float
+    saturation_rate_per_second: float
+    pool_count: int
+    queue_factor: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +72,26 @@ def variability_factor(
     return (clustered + lengths) / (1.0 + lengths)
 
 
+def queue_factor(
+    demand: RequestDemand, cap: float, arrival_dispersion: float, *, budget_binds: bool
+) -> float:
+    """Variability of the queue above the cap, (C_a² + C_s²)/2.
+
+    With all slots taken prefill follows departures, so arrivals bring no clusters; C_s² is that of
+    the work O·(a/N + β) + c·I of one request. Where the token budget binds, the queue is one for
+    prefill, and C_s² that of the prompts.
+    Source: Allen–Cunneen approximation (1990).
+    """
+    prompt = demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
+    if budget_binds:
+        return 0.5 * (arrival_dispersion + prompt / demand.uncached_mean_tokens**2)
+    decode = demand.fixed_seconds / max(cap, 1.0) + demand.decode_seconds
+    variance = demand.output_dispersion * decode**2
+    variance += demand.prefill_per_token_seconds**2 * max(prompt, 0.0)
+    work = decode + demand.prefill_mean_seconds
+    return 0.5 * (arrival_dispersion + variance / work**2)
+
+
 def cluster_third_moment(demand: RequestDemand, rate_per_second: float) -> float:
     """λ·E[N³] per second of decode time, N the arrivals that a prefill cluster brings together.
 
@@ -81,21 +115,22 @@ def cluster_third_moment(demand: RequestDemand, rate_per_second: float) -> float
 
 
 def occupancy(
-    demand: RequestDemand, rate_per_second: float, cap: float, pool_count: int, factor: float
+    demand: RequestDemand, rate_per_second: float, bound: OccupancyBound, factor: float
 ) -> Occupancy:
     """Law of the running sequences on one replica of a pool that shares its arrivals.
 
-    rate_per_second: per replica. pool_count: replicas that act as one queue (1 for a replica on its
-    own). factor: F of `variability_factor`.
+    rate_per_second: per replica. factor: F of `variability_factor`.
 
     Below the cap the pool is a processor-sharing queue, insensitive to output lengths, whose number
     in system is negative binomial with r = c·O·a/(O·β) + 1 and success parameter 1 − ρ′, where
     β = b + d·k is the growth of a step per sequence and ρ′ = λ·O·β/(1 − λ·c·I): prefill belongs to
     arrivals, so it slows the clock instead of growing with n. The density becomes p^(1/F). Above
-    the cap it is geometric, with the ratio of arrival rate to saturation rate.
+    the cap it is geometric in the ratio of arrival rate to saturation rate, to the power
+    1/queue_factor.
     Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues; the F is a
     diffusion argument, see `variability_factor`.
     """
+    cap, pool_count = bound.cap, bound.pool_count
     decode = max(demand.decode_seconds, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
     ratio = rate_per_second * decode / slack
@@ -108,12 +143,13 @@ def occupancy(
     density = np.exp(logs - logs.max())
     weights = step * density
     weights[0] = 0.5 * (step + 1.0) * density[0]
-    saturation = mu_effective_per_second(demand, cap)
-    queue_ratio = min(rate_per_second / saturation, 1.0) ** (1.0 / factor)
+    saturation = bound.saturation_rate_per_second
+    queue_ratio = min(rate_per_second / saturation, 1.0) ** (1.0 / bound.queue_factor)
     waiting = 0.0
     if totals[-1] >= top:
         weights[-1] = 0.5 * (step - 1.0) * density[-1]
-        waiting = float(density[-1]) / (1.0 - queue_ratio)
+        # Diffusion: variability times density is continuous where the variability jumps.
+        waiting = float(density[-1]) * factor / (bound.queue_factor * (1.0 - queue_ratio))
     mass = float(weights.sum()) + waiting
     weights /= mass
     waiting /= mass
