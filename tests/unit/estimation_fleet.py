@@ -1,7 +1,8 @@
 """A simulated fleet seen as Prometheus would show it: snapshots of pods at scrape times."""
 
+import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from servingslo.sim.engine import Engine
 from servingslo.sim.service import Routing, Service
 
 SCRAPE_SECONDS = 15.0
+COLD_START_SECONDS = 100.0
+SETTLED_SECONDS = 200.0
 
 
 @dataclass
@@ -27,11 +30,12 @@ class SimulatedFleet:
     service: Service = field(init=False)
     engines: dict[str, Engine] = field(init=False, default_factory=dict)
     scraped: dict[str, tuple[float, EngineSample]] = field(init=False, default_factory=dict)
+    ready_since: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.service = Service(routing=self.routing, random_state=1)
         for number in range(self.replicas):
-            self.add(f"pod-{number}", 0.0)
+            self.add(f"pod-{number}", -SETTLED_SECONDS)
 
     def add(self, name: str, now: float) -> None:
         """A pod becomes ready."""
@@ -42,7 +46,14 @@ class SimulatedFleet:
             max_queued=self.max_queued,
         )
         self.engines[name] = engine
-        self.service.add(name, engine, now)
+        self.ready_since[name] = now
+        self.service.add(name, engine, max(now, 0.0))
+
+    def remove(self, name: str, now: float) -> None:
+        """A pod goes away with the requests in it."""
+        self.service.remove(name, now, drain=False)
+        for known in (self.engines, self.ready_since, self.scraped):
+            known.pop(name, None)
 
     def run(
         self,
@@ -61,8 +72,7 @@ class SimulatedFleet:
             now = tick * SCRAPE_SECONDS
             names = list(self.engines)
             moments = sorted(
-                (now - SCRAPE_SECONDS + (0.5 + number) / len(names) * SCRAPE_SECONDS, name)
-                for number, name in enumerate(names)
+                (now - SCRAPE_SECONDS + _phase(name) * SCRAPE_SECONDS, name) for name in names
             )
             for moment, name in (*moments, (now, "")):
                 while index < len(arrivals) and arrivals[index] <= moment:
@@ -91,9 +101,9 @@ class SimulatedFleet:
                     image="engine:1",
                     gpu_product=self.kind.gpu_product,
                     ready=True,
-                    age_seconds=now + 300.0,
-                    ready_for_seconds=now + 200.0,
-                    ready_after_seconds=100.0,
+                    age_seconds=now - self.ready_since[name] + COLD_START_SECONDS,
+                    ready_for_seconds=now - self.ready_since[name],
+                    ready_after_seconds=COLD_START_SECONDS,
                     scheduled_after_seconds=2.0,
                     engines=(_aged(*self.scraped[name], now),) if name in self.scraped else (),
                 )
@@ -142,12 +152,15 @@ def _histogram(engine: Engine, number: int) -> HistogramSample:
 
 
 def _aged(moment: float, sample: EngineSample, now: float) -> EngineSample:
-    from dataclasses import replace
-
     age = now - moment
     return replace(
         sample, gauges_age_seconds=age, counters_age_seconds=age, histograms_age_seconds=age
     )
+
+
+def _phase(name: str) -> float:
+    """When in the interval a pod is scraped, by its name, as Prometheus spreads its targets."""
+    return zlib.crc32(name.encode()) % 997 / 997.0
 
 
 def poisson(rate: float, duration: float, rng: np.random.Generator) -> np.ndarray:

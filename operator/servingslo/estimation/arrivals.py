@@ -17,26 +17,38 @@ DISPERSION_MEMORY_WINDOWS = 80.0
 DISPERSION_PRIOR_WINDOWS = 20.0
 # Traffic smoother than Poisson is not believed: the estimate is noisy and the error unsafe.
 DISPERSION_BOUNDS = (1.0, 10.0)
-# One second difference beyond this many variances is a change of level, not burstiness.
-LARGEST_STANDARDIZED_SQUARE = 16.0
+# A second difference beyond this many variances may be a change of level, not burstiness: it counts
+# no more than this, so that one step hardly matters and lasting burstiness is still learnt.
+LARGEST_STANDARDIZED_SQUARE = 6.0
 # Second difference of three equal-variance terms (1, −2, 1) has six times their variance.
 SECOND_DIFFERENCE_VARIANCE = 6.0
+# Error of the sum of flows in a steady fleet, and what is added where all engines are new.
+COUNTING_ERROR_RATIO = 0.02
+UNSETTLED_ERROR_RATIO = 0.2
+UNSETTLED_KEEP_RATIO = 0.5
+# Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
+VANISHED_SHARE = 0.5
 # A retry client gives up: more than this many retries per rejection is not believed.
 MOST_RETRIES_PER_REJECTION = 3.0
 RETRY_MEMORY_WINDOWS = 40.0
-# Rejections below this share of arrivals are not worth correcting for, in requests per second.
-LEAST_REJECTION_RATIO = 0.02
+# More is admitted than before by this share of the load: capacity came, it was not chance.
+CAPACITY_CAME_RATIO = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFlow:
-    """The last measured flow of one engine, per second, over `seconds`."""
+    """The last measured flow of one engine, per second, over `seconds`.
+
+    vanished: the engine is gone. What it received goes to others now, but their last windows began
+    before that; on average half of it is not in them yet.
+    """
 
     pod: str
     engine: str
     arrivals_per_second: float
     rejections_per_second: float
     seconds: float
+    vanished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +73,10 @@ class RetryState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalState:
-    """Flows by engine, the gateway's last counters, recent rates, dispersion and retries."""
+    """Flows by engine, the gateway's last counters, recent rates, dispersion and retries.
+
+    unsettled_ratio: share of the engines that came or went lately.
+    """
 
     flows: tuple[EngineFlow, ...] = ()
     gateway: GatewaySample | None = None
@@ -70,6 +85,7 @@ class ArrivalState:
     dispersion_sum: float = 0.0
     dispersion_weight: float = 0.0
     retries: RetryState = RetryState()
+    unsettled_ratio: float = 0.0
 
     @property
     def dispersion(self) -> float:
@@ -81,9 +97,11 @@ class ArrivalState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalMeasurement:
-    """Arrivals over the last window, per second; unique_per_second has the echo of retries removed.
+    """Arrivals over the last window, per second; unique_per_second has no echo of retries in it.
 
-    seconds: length of the window. is_new: something was measured at this tick.
+    seconds: length of the window. is_new: something was measured at this tick. error_ratio: error
+    beyond counting noise, since windows of several engines are not in step and their flow moves
+    when engines come and go.
     """
 
     offered_per_second: float | None = None
@@ -91,6 +109,7 @@ class ArrivalMeasurement:
     rejected_per_second: float = 0.0
     seconds: float = 0.0
     is_new: bool = False
+    error_ratio: float = COUNTING_ERROR_RATIO
 
 
 def arrivals_of(window: Window) -> float | None:
@@ -121,10 +140,15 @@ def measure(
 
     engines: present in this sample; flows of others are dropped with their pods. coverage_ratio:
     share of the ready pods whose metrics are fresh; what the others receive is unseen, and taken to
-    be as much. gateway: its fresh sample and when that was taken.
+    be as much each. gateway: its fresh sample and when that was taken.
     """
     flows = _flows(state.flows, windows, engines)
-    state = replace(state, flows=flows)
+    changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
+    unsettled = max(
+        min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
+    )
+    state = replace(state, flows=flows, unsettled_ratio=unsettled)
+    error_ratio = COUNTING_ERROR_RATIO + UNSETTLED_ERROR_RATIO * unsettled
     seconds = max((w.seconds for w in windows), default=0.0)
     offered: float | None = None
     rejected = 0.0
@@ -135,6 +159,7 @@ def measure(
     state, counted = _through_gateway(state, gateway)
     if counted is not None:
         offered, rejected, seconds, is_new = *counted, True
+        error_ratio = COUNTING_ERROR_RATIO
     if offered is None or not is_new:
         return state, ArrivalMeasurement(offered_per_second=offered, unique_per_second=offered)
     retries = _learn_retries(state.retries, offered, rejected)
@@ -146,6 +171,7 @@ def measure(
         rejected_per_second=rejected,
         seconds=seconds,
         is_new=True,
+        error_ratio=error_ratio,
     )
 
 
@@ -158,7 +184,18 @@ def _flows(
     windows: Sequence[Window],
     engines: frozenset[tuple[str, str]],
 ) -> tuple[EngineFlow, ...]:
-    flows = {(f.pod, f.engine): f for f in old if (f.pod, f.engine) in engines}
+    flows = {}
+    for flow in old:
+        key = flow.pod, flow.engine
+        if key in engines:
+            flows[key] = replace(flow, vanished=False) if flow.vanished else flow
+        elif not flow.vanished:
+            flows[key] = replace(
+                flow,
+                arrivals_per_second=VANISHED_SHARE * flow.arrivals_per_second,
+                rejections_per_second=VANISHED_SHARE * flow.rejections_per_second,
+                vanished=True,
+            )
     for window in windows:
         count = arrivals_of(window)
         if count is not None:
@@ -194,18 +231,18 @@ def _through_gateway(
 
 
 def _learn_retries(state: RetryState, offered: float, rejected: float) -> RetryState:
-    """Retries show when rejections fall, because capacity came, and offered load falls with them.
+    """Retries show when capacity comes: rejections fall, and offered load falls with them.
 
-    While both rise the cause cannot be told: demand above the bound raises rejections one for one
-    just as retries raise demand. So only falls are learnt from.
+    At any other time the cause cannot be told: demand above the bound raises rejections one for one
+    just as retries raise demand. So only windows count in which much more was admitted than before.
     """
     memory = 1.0 - 1.0 / RETRY_MEMORY_WINDOWS
     squares, products = state.squares * memory, state.products * memory
     before = state.offered_per_second
-    if before is not None and state.rejected_per_second > LEAST_REJECTION_RATIO * before:
+    if before is not None:
         fall = state.rejected_per_second - rejected
-        admitted_rose = offered - rejected >= before - state.rejected_per_second
-        if fall > 0 and admitted_rose:
+        admitted_rise = (offered - rejected) - (before - state.rejected_per_second)
+        if admitted_rise >= CAPACITY_CAME_RATIO * before and fall > 0:
             squares += fall * fall
             products += fall * (before - offered)
     return RetryState(

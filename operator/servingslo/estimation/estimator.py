@@ -24,8 +24,10 @@ from servingslo.estimation.forecast import Forecast, ForecastState
 from servingslo.estimation.freshness import Freshness, assess
 from servingslo.estimation.health import HealthState, SaturationSignal
 from servingslo.estimation.histograms import ObservedLatency
+from servingslo.estimation.law_rows import law_rows
 from servingslo.estimation.lengths import Lengths, LengthState
 from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
+from servingslo.estimation.rate_filters import RateWindow
 from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
 from servingslo.estimation.service_law import Configuration, LawEstimate, LawState
@@ -189,9 +191,13 @@ def _learn(
     )
     demand = state.forecast
     if measured.is_new and measured.unique_per_second is not None:
-        demand = forecast.observe(
-            demand, measured.unique_per_second, measured.seconds, now, flow.dispersion
+        window = RateWindow(
+            rate_per_second=measured.unique_per_second,
+            seconds=measured.seconds,
+            dispersion=flow.dispersion,
+            error_ratio=measured.error_ratio,
         )
+        demand = forecast.observe(demand, window, now)
     histograms = pooled(steps)
     share = (measured.offered_per_second or 0.0) / max(len(fresh.engines), 1)
     learnt = replace(
@@ -246,8 +252,8 @@ def _learn_law(
     configuration = _configuration(newest)
     law = service_law.select_configuration(law, configuration)
     same = {p.name for p in sample.pods if _configuration(p) == configuration}
-    rows = [service_law.law_row(w, dispersion) for w in windows if w.pod in same]
-    fit = service_law.learn(law.fits[0], [row for row in rows if row is not None])
+    rows = [row for w in windows if w.pod in same for row in law_rows(w, dispersion)]
+    fit = service_law.learn(law.fits[0], rows)
     return LawState(fits=(fit, *law.fits[1:]))
 
 

@@ -12,10 +12,10 @@ from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.rate_filters import (
     SURGE,
     FilterState,
+    RateWindow,
     ahead,
     first_filters,
     next_filters,
-    observation_variance,
 )
 
 SCORED_LEADS_SECONDS = (30.0, 90.0, 240.0)
@@ -158,37 +158,26 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
     )
 
 
-def observe(
-    state: ForecastState,
-    rate_per_second: float,
-    window_seconds: float,
-    now_seconds: float,
-    dispersion: float,
-) -> ForecastState:
-    """The state after a window of this mean rate that ended now.
-
-    dispersion: index of dispersion of counts, which sets how much of a change is noise.
-    """
+def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> ForecastState:
+    """The state after a window of arrivals that ended now."""
     gap = None if state.time_seconds is None else now_seconds - state.time_seconds
     if gap is None or gap > LONGEST_GAP_SECONDS:
         return replace(
             state,
             time_seconds=now_seconds,
-            filters=first_filters(rate_per_second, window_seconds, dispersion),
+            filters=first_filters(window),
             pending=((),) * len(SCORED_LEADS_SECONDS),
-            usual_mean_per_second=rate_per_second,
+            usual_mean_per_second=window.rate_per_second,
             usual_variance=0.0,
             observed_seconds=0.0,
         )
     if gap <= 0:
         return state
-    filters = next_filters(state.filters, rate_per_second, window_seconds, gap, dispersion)
-    noise = observation_variance(
-        sum(f.probability * f.level for f in filters), window_seconds, dispersion
-    )
+    filters = next_filters(state.filters, window, gap)
+    noise = window.variance(sum(f.probability * f.level for f in filters))
     state = replace(state, time_seconds=now_seconds, filters=filters)
-    state = _with_usual(state, rate_per_second, noise, gap)
-    return _scored(state, rate_per_second, noise, now_seconds)
+    state = _with_usual(state, window.rate_per_second, noise, gap)
+    return _scored(state, window.rate_per_second, noise, now_seconds)
 
 
 def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> ForecastState:

@@ -1,7 +1,7 @@
 """Weighted least squares in three unknowns, in information form, with bounds at zero."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 Vector = tuple[float, float, float]
@@ -62,6 +62,15 @@ def add_row(
         squares=information.squares + weight,
         weight=information.weight + min(1.0, weight * nominal_variance),
     )
+
+
+def pulled(information: Information, unknown: int, ratio: float, weight: float) -> Information:
+    """The equations with 0 = θ[unknown] − ratio·θ[0] added at this weight; unknown is 1 or 2."""
+    n = list(information.normal)
+    n[0] += weight * ratio * ratio
+    n[unknown] -= weight * ratio
+    n[3 if unknown == 1 else 5] += weight
+    return replace(information, normal=(n[0], n[1], n[2], n[3], n[4], n[5]))
 
 
 def solve_nonnegative(information: Information) -> Vector | None:

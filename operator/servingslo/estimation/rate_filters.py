@@ -19,33 +19,51 @@ class RateModel:
     """How one kind of demand moves, relative to its level.
 
     level_ratio: standard deviation of the level after a minute. trend_ratio: of the slope (per
-    minute) after a minute. damping_seconds: time in which a slope dies out.
+    minute) after a minute. damping_seconds: time in which a slope dies out. lasting_seconds: how
+    long demand stays of this kind.
     """
 
     level_ratio: float
     trend_ratio: float
     damping_seconds: float
+    lasting_seconds: float
 
 
 # Chosen by pinball loss over the Azure trace and generated ramps, steps and crowds; the figures
 # are in docs/designs/0003-estimation.md.
 MODELS = (
-    RateModel(level_ratio=0.01, trend_ratio=0.0, damping_seconds=60.0),
-    RateModel(level_ratio=0.05, trend_ratio=0.01, damping_seconds=600.0),
-    RateModel(level_ratio=0.03, trend_ratio=0.05, damping_seconds=400.0),
-    RateModel(level_ratio=0.30, trend_ratio=0.0, damping_seconds=60.0),
-    RateModel(level_ratio=0.10, trend_ratio=0.70, damping_seconds=90.0),
+    RateModel(level_ratio=0.01, trend_ratio=0.0, damping_seconds=60.0, lasting_seconds=300.0),
+    RateModel(level_ratio=0.05, trend_ratio=0.01, damping_seconds=600.0, lasting_seconds=300.0),
+    RateModel(level_ratio=0.03, trend_ratio=0.05, damping_seconds=400.0, lasting_seconds=300.0),
+    RateModel(level_ratio=0.30, trend_ratio=0.0, damping_seconds=60.0, lasting_seconds=60.0),
+    RateModel(level_ratio=0.10, trend_ratio=2.0, damping_seconds=45.0, lasting_seconds=60.0),
 )
 SURGE = len(MODELS) - 1
-# How often demand is of each kind when nothing is known, and how long one kind lasts.
+# How often demand is of each kind when nothing is known.
 PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
-MODE_SECONDS = 300.0
 # Uncertainty of the first level and slope, relative to the first rate.
 FIRST_LEVEL_RATIO = 0.3
 FIRST_TREND_RATIO_PER_MINUTE = 0.05
-# Counting is never better than this share of the rate: scrapes of several pods are not in step.
-COUNTING_ERROR_RATIO = 0.02
 # Spread is corrected by realized errors at these leads, slowly and within bounds.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateWindow:
+    """Mean arrival rate over a window that ended now, and how well it is known.
+
+    dispersion: index of dispersion of counts. error_ratio: standard error beyond counting noise.
+    """
+
+    rate_per_second: float
+    seconds: float
+    dispersion: float = 1.0
+    error_ratio: float = 0.02
+
+    def variance(self, rate_per_second: float) -> float:
+        """Variance of the measured rate around this true one, at least that of one request."""
+        counted = max(rate_per_second, 1.0 / self.seconds)
+        error = self.error_ratio * rate_per_second
+        return self.dispersion * counted / self.seconds + error * error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +78,10 @@ class FilterState:
     trend_variance: float
 
 
-def first_filters(rate: float, window: float, dispersion: float) -> tuple[FilterState, ...]:
+def first_filters(window: RateWindow) -> tuple[FilterState, ...]:
     """The bank after its first window: that rate, no slope, and little certainty of either."""
-    noise = observation_variance(rate, window, dispersion)
-    level = noise + (FIRST_LEVEL_RATIO * rate) ** 2
+    rate = window.rate_per_second
+    level = window.variance(rate) + (FIRST_LEVEL_RATIO * rate) ** 2
     trend = (FIRST_TREND_RATIO_PER_MINUTE * rate / SECONDS_PER_MINUTE) ** 2
     return tuple(
         FilterState(
@@ -78,22 +96,16 @@ def first_filters(rate: float, window: float, dispersion: float) -> tuple[Filter
     )
 
 
-def observation_variance(rate: float, window: float, dispersion: float) -> float:
-    """Variance of a window's mean rate around the true one, at least that of one request."""
-    counted = max(rate, 1.0 / window)
-    return dispersion * counted / window + (COUNTING_ERROR_RATIO * rate) ** 2
-
-
 def next_filters(
-    filters: tuple[FilterState, ...], rate: float, window: float, gap: float, dispersion: float
+    filters: tuple[FilterState, ...], window: RateWindow, gap: float
 ) -> tuple[FilterState, ...]:
-    """The bank after a window of this mean rate that ended now, `gap` seconds after the last."""
+    """The bank after a window that ended `gap` seconds after the one before."""
     scale = _scale(filters)
     predicted = [
         _predicted(mixed, model, gap, scale)
         for mixed, model in zip(_mixed(filters, gap), MODELS, strict=True)
     ]
-    return _corrected(predicted, rate, window, dispersion)
+    return _corrected(predicted, window)
 
 
 def ahead(filters: tuple[FilterState, ...], lead: float) -> list[tuple[float, float, float]]:
@@ -108,12 +120,12 @@ def ahead(filters: tuple[FilterState, ...], lead: float) -> list[tuple[float, fl
 
 def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     """States after modes may have changed: each starts from all that could have led to it."""
-    leave = 1.0 - math.exp(-gap / MODE_SECONDS)
+    leaves = [1.0 - math.exp(-gap / model.lasting_seconds) for model in MODELS]
     mixed = []
     for index in range(len(filters)):
         weights = [
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
-            for i, f in enumerate(filters)
+            for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
         ]
         total = max(sum(weights), 1e-300)
         shares = [w / total for w in weights]
@@ -170,20 +182,18 @@ def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, fl
     return reach, keep, level_noise, trend_noise
 
 
-def _corrected(
-    predicted: list[FilterState], rate: float, window: float, dispersion: float
-) -> tuple[FilterState, ...]:
+def _corrected(predicted: list[FilterState], window: RateWindow) -> tuple[FilterState, ...]:
     """States and probabilities after the measurement, the mean over a window that ended now."""
-    lag = 0.5 * window
+    lag = 0.5 * window.seconds
     updated: list[tuple[float, FilterState]] = []
     for state in predicted:
         # A window's mean is the level half a window ago.
         expected = state.level - lag * state.trend
         p_level = state.level_variance - lag * state.covariance
         p_trend = state.covariance - lag * state.trend_variance
-        noise = observation_variance(max(expected, 0.0), window, dispersion)
+        noise = window.variance(max(expected, 0.0))
         variance = p_level - lag * p_trend + noise
-        error = rate - expected
+        error = window.rate_per_second - expected
         gain_level, gain_trend = p_level / variance, p_trend / variance
         log_likelihood = -0.5 * (error * error / variance + math.log(variance))
         updated.append(

@@ -8,15 +8,16 @@ Source: accounting identity of continuous batching; step law of Machine Learning
 (V. J. Reddi), appendix "Inference Foundations", equation 1.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.counters import Window
+from servingslo.estimation.law_rows import WINDOW_ERROR_RATIO, Row
 from servingslo.estimation.least_squares import (
     EMPTY_INFORMATION,
     Information,
+    Vector,
     add_row,
+    pulled,
     residual_variance,
     solve_nonnegative,
     standard_error,
@@ -31,7 +32,7 @@ LEAST_SCORED_WINDOWS = 4
 # Largest mean out-of-sample error of a window's busy time, and largest relative standard error of
 # the step time extrapolated to twice the concurrency seen: beyond either, sizing would be a guess.
 TRUSTED_ERROR_RATIO = 0.15
-TRUSTED_STANDARD_ERROR_RATIO = 0.10
+TRUSTED_STANDARD_ERROR_RATIO = 0.20
 EXTRAPOLATION_FACTOR = 2.0
 # Memory of the error average, in windows.
 ERROR_MEMORY_WINDOWS = 20.0
@@ -43,15 +44,14 @@ BIASED_RATIO = 0.10
 # Weight, in windows, of what an unchanged engine under new limits inherits.
 INHERITED_WINDOWS = 8.0
 
-# Relative error of a window's accounting: measured residuals are 0.5–1.6 % on 15 s scrapes.
-WINDOW_ERROR_RATIO = 0.01
-# The same from mean inter-token latency, which sees concurrency only on average.
-INTER_TOKEN_ERROR_RATIO = 0.05
-# Steps of one to three sequences lie off the affine law (vLLM 0.32.0: up to 30 % at n = 1–2).
-FEW_SEQUENCES = 4.0
-FEW_SEQUENCES_ERROR_RATIO = 0.05
-# Below this mean concurrency idle time dominates the accounting.
-ACCOUNTED_CONCURRENCY = 1.5
+# What b and c are where nothing tells, relative to the mean step time, and how uncertain: between
+# b = 1/65 (8B model on an H100, context included), 1/23 (on an L4) and 1/9 (vLLM 0.32.0 on a CPU)
+# of a; c = 1/217 and 1/188 of a on the cards. A few loaded windows outweigh it; without it a fit at
+# night could say that concurrency costs nothing.
+PRIOR_SEQUENCE_RATIO = 1 / 40
+PRIOR_PREFILL_RATIO = 1 / 200
+PRIOR_SPREAD = 1.5
+
 # Residuals beyond this many standard deviations lose weight (Huber 1964).
 HUBER_DEVIATIONS = 2.5
 REMEMBERED_CONFIGURATIONS = 4
@@ -128,71 +128,6 @@ class LawEstimate:
     standard_error_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One equation 1 = x·(a, b, c), with the relative error it is trusted to."""
-
-    x: tuple[float, float, float]
-    error_ratio: float
-    sequences: float
-    prefill_per_step_tokens: float
-
-
-def law_row(window: Window, dispersion: float = 1.0) -> Row | None:
-    """The equation that a window gives, None where it gives none.
-
-    With a step count and little idle time: time = a·steps + b·generated + c·prefilled, where the
-    idle share of a window with L in the system on average is taken as e^(−L/F) (number in system
-    of an insensitive queue is Poisson; F its dispersion) and widens the error. Otherwise mean
-    inter-token latency: a + b·(1 + L) + c·(prompt tokens per step), since a token sees on average
-    one more than the time average of concurrency.
-    """
-    inter_token_sum = window.inter_token_sum_seconds
-    if not window.paired or window.restarted or not inter_token_sum or not window.generated_tokens:
-        return None
-    uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
-    concurrency = inter_token_sum / window.seconds
-    if window.step_count and concurrency >= ACCOUNTED_CONCURRENCY:
-        return _accounting_row(window, uncached, concurrency, dispersion)
-    return _inter_token_row(window, uncached, concurrency)
-
-
-def _accounting_row(
-    window: Window, uncached_tokens: float, concurrency: float, dispersion: float
-) -> Row:
-    steps = window.step_count or 0.0
-    generated = window.generated_tokens or 0.0
-    idle = math.exp(-concurrency / max(dispersion, 1.0))
-    busy_seconds = window.seconds * (1.0 - idle)
-    residence = ((window.inter_token_sum_seconds or 0.0) + (window.ttft_sum_seconds or 0.0)) / max(
-        window.first_tokens or 0.0, 1.0
-    )
-    idle_error = math.sqrt(idle * min(2.0 * residence / window.seconds, 1.0))
-    sequences = generated / steps
-    few = FEW_SEQUENCES_ERROR_RATIO if sequences < FEW_SEQUENCES else 0.0
-    return Row(
-        x=(steps / busy_seconds, generated / busy_seconds, uncached_tokens / busy_seconds),
-        error_ratio=math.hypot(WINDOW_ERROR_RATIO, idle_error, few),
-        sequences=sequences,
-        prefill_per_step_tokens=uncached_tokens / steps,
-    )
-
-
-def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float) -> Row | None:
-    if not window.inter_token_count or window.inter_token_count < 1:
-        return None
-    step_seconds = (window.inter_token_sum_seconds or 0.0) / window.inter_token_count
-    sequences = 1.0 + concurrency
-    prefill = uncached_tokens / window.seconds * step_seconds
-    few = FEW_SEQUENCES_ERROR_RATIO if sequences < FEW_SEQUENCES else 0.0
-    return Row(
-        x=(1.0 / step_seconds, sequences / step_seconds, prefill / step_seconds),
-        error_ratio=math.hypot(INTER_TOKEN_ERROR_RATIO, few),
-        sequences=sequences,
-        prefill_per_step_tokens=prefill,
-    )
-
-
 def select_configuration(state: LawState, configuration: Configuration) -> LawState:
     """The state with this configuration's fit first, started where it is new.
 
@@ -229,12 +164,13 @@ def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit
 
 def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     """The fit after one tick's windows: scored against the law before them, then updated."""
-    law = solve_nonnegative(fit.information) if rows else None
+    law = _solution(fit) if rows else None
     for row in rows:
         predicted = (
             None if law is None else sum(x * value for x, value in zip(row.x, law, strict=True))
         )
-        fit = _updated(_scored(fit, predicted), row, predicted)
+        scored = _scored(fit, predicted) if row.scored else fit
+        fit = _updated(scored, row, predicted)
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
         # Errors stay on one side: the engine itself changed under the same configuration.
         return replace(
@@ -273,7 +209,7 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
     return replace(
         fit,
         information=add_row(fit.information, row.x, weight, WINDOW_ERROR_RATIO**2, keep),
-        window_count=fit.window_count + 1,
+        window_count=fit.window_count + row.scored,
         sequences_high=max(fit.sequences_high * keep, row.sequences),
         prefill_per_step_tokens=fit.prefill_per_step_tokens
         + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
@@ -282,7 +218,7 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
 
 def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     """The law to use from this fit, and the fit with its last trusted law brought up to date."""
-    values = solve_nonnegative(fit.information)
+    values = _solution(fit)
     error = standard_error_ratio(fit)
     reason = _reason(fit, values, error)
     if reason is Reason.MODEL_TRUSTED and values is not None:
@@ -330,13 +266,29 @@ def _reason(fit: LawFit, values: tuple[float, float, float] | None, error: float
     return Reason.MODEL_TRUSTED
 
 
+def _solution(fit: LawFit) -> Vector | None:
+    """(a, b, c) of the fit, None before the first window."""
+    return solve_nonnegative(_with_prior(fit.information))
+
+
+def _with_prior(information: Information) -> Information:
+    """The equations with weak ones for b and c, in units of the mean step time so far."""
+    if information.normal[0] <= 0:
+        return information
+    step_seconds = information.moment[0] / information.normal[0]
+    for unknown, ratio in ((1, PRIOR_SEQUENCE_RATIO), (2, PRIOR_PREFILL_RATIO)):
+        deviation = PRIOR_SPREAD * ratio * step_seconds
+        information = pulled(information, unknown, ratio, 1.0 / deviation**2)
+    return information
+
+
 def standard_error_ratio(fit: LawFit) -> float | None:
     """Relative standard error of the step time at twice the concurrency seen, None without a fit.
 
     This is the identifiability check: where concurrency hardly varied, b is not known, and the step
     time at a higher concurrency has a wide error although the present one is predicted well.
     """
-    values = solve_nonnegative(fit.information)
+    values = _solution(fit)
     if values is None:
         return None
     sequences = EXTRAPOLATION_FACTOR * fit.sequences_high
@@ -345,7 +297,7 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     point = (1.0, sequences, fit.prefill_per_step_tokens)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
     variance = residual_variance(fit.information, values)
-    error = standard_error(fit.information, point, variance)
+    error = standard_error(_with_prior(fit.information), point, variance)
     return None if error is None or predicted <= 0 else error / predicted
 
 
