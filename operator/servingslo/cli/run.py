@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from servingslo.cli.operate import PrometheusOptions, RunOptions, operate
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import Limits
 
@@ -145,6 +144,9 @@ def run(
 
     Example: servingslo run --prometheus-url=http://prometheus-operated.monitoring.svc:9090
     """
+    # kopf and the clients take a second to import, which no other command needs.
+    from servingslo.cli.operate import PrometheusOptions, RunOptions, operate  # noqa: PLC0415
+
     _configure_logging(log_level)
     options = RunOptions(
         prometheus=PrometheusOptions(

@@ -39,6 +39,16 @@ _DRIFT_RATIO = 0.2
 _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 _LONGEST_MESSAGE = 1024
+_DECIDED_FIELDS = (
+    "observedGeneration",
+    "replicas",
+    "bindingConstraint",
+    "observed",
+    "predicted",
+    "model",
+    "batching",
+    "admission",
+)
 
 Json = Mapping[str, Any]
 
@@ -67,12 +77,8 @@ def status_fields(
         ),
     )
     fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
-    for absent in ("conditions", "decisions", "lastDecision", "learned"):
-        fields.pop(absent, None)
-    return {
-        **dict.fromkeys(("bindingConstraint", "model", "predicted", "admission"), None),
-        **fields,
-    }
+    # A field that is unknown now is removed, not left as it was.
+    return {name: fields.get(name) or None for name in _DECIDED_FIELDS}
 
 
 def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
@@ -213,15 +219,17 @@ def _model(decision: Decision) -> ModelStatus | None:
     )
 
 
+def _limits(max_num_seqs: int | None, max_num_batched_tokens: int | None) -> BatchLimits | None:
+    if max_num_seqs is None and max_num_batched_tokens is None:
+        return None
+    return BatchLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+
+
 def _batching(batching: BatchingDecision, last_change_seconds: float | None) -> BatchingStatus:
     return BatchingStatus(
-        current=BatchLimits(
-            max_num_seqs=batching.current_max_num_seqs,
-            max_num_batched_tokens=batching.current_max_num_batched_tokens,
-        ),
-        recommended=BatchLimits(
-            max_num_seqs=batching.recommended_max_num_seqs,
-            max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
+        current=_limits(batching.current_max_num_seqs, batching.current_max_num_batched_tokens),
+        recommended=_limits(
+            batching.recommended_max_num_seqs, batching.recommended_max_num_batched_tokens
         ),
         last_change=None
         if last_change_seconds is None

@@ -46,6 +46,8 @@ class Operator:
 
     async def end(self) -> None:
         """Stop the loop and close everything."""
+        # kopf leaves its waiter for this event behind, and would wait five seconds for it.
+        self.stop.set()
         if self._closing is not None:
             await self._closing.__aexit__(None, None, None)
             self._closing = None
@@ -109,8 +111,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 5.0
     settings.networking.error_backoffs = (*_FIRST_BACKOFFS_SECONDS, *_FURTHER_BACKOFFS_SECONDS)
-    # A whole number: kopf puts it into the query as it is, and the API server refuses 300.0.
-    settings.watching.server_timeout = 300
+    # A whole number: kopf puts it into the query as it is, and the API server refuses 60.0.
+    settings.watching.server_timeout = 60
     settings.watching.connect_timeout = 5.0
     # Never written: there are no handlers with progress. Set all the same, so that a later one
     # cannot collide with the annotations of other operators.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.client import WATCH_SECONDS, KubeClient, KubeObject
 from servingslo.errors import (
     ClusterError,
     NotFoundError,
@@ -95,11 +95,11 @@ class ObjectCache(Generic[T]):
     async def _follow(self, version: str) -> None:
         """Apply watch events until it is time to list again."""
         started = SystemClock.elapsed_seconds()
-        while (left := self._relist_seconds - (SystemClock.elapsed_seconds() - started)) > 0:
+        while SystemClock.elapsed_seconds() - started < self._relist_seconds:
             query = {
                 "resourceVersion": version,
                 "allowWatchBookmarks": "true",
-                "timeoutSeconds": str(max(1, round(left))),
+                "timeoutSeconds": str(WATCH_SECONDS),
             }
             async with self._client.watch(self.path, query) as events:
                 async for event in events:

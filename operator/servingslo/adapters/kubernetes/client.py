@@ -31,7 +31,9 @@ from servingslo.errors import (
 KubeObject = Mapping[str, Any]
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
-# Bookmarks come about every minute (k8s.io/apiserver cacher), so longer silence is a dead stream.
+# A watch is asked to end after a minute: where nothing changes, nothing is sent meanwhile, not even
+# a bookmark (seen on 1.36), so only the end tells a quiet stream from a dead one.
+WATCH_SECONDS = 60
 WATCH_SILENCE_SECONDS = 75.0
 # Enough for the concurrent reads of a tick beside the watches.
 _CONNECTIONS = 32

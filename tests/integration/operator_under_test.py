@@ -1,0 +1,432 @@
+"""The operator as a process with its ServiceAccount's token, and a tenant who uses it."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+
+from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
+from servingslo.rig.cluster import Rig
+from servingslo.rig.engine_pods import ENGINE_LABEL, KIND_ANNOTATION
+from servingslo.rig.kwok import GPU_RESOURCE, READY_DELAY_ANNOTATION
+from servingslo.rig.waiting import free_port, http_get, wait_until
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "servingslo-operator"
+RELEASE = "servingslo"
+RELEASE_NAMESPACE = "servingslo-system"
+SERVICE_ACCOUNT = "servingslo-operator"
+TICK_SECONDS = 1.0
+# Several ticks: long enough for the operator to do what it must not.
+QUIET_TICKS = 4
+PATIENCE_SECONDS = 30.0
+OBJECTIVES = (
+    {"metric": "ttft", "percentile": 95, "threshold": "2s"},
+    {"metric": "tpot", "percentile": 95, "threshold": "100ms"},
+)
+
+
+def install_chart(rig: Rig, *settings: str) -> None:
+    """Everything of the chart but the running operator, which is a process of the test."""
+    rig.helm(
+        "upgrade",
+        "--install",
+        RELEASE,
+        str(CHART),
+        # The CRD of this control plane may have come with another test.
+        "--take-ownership",
+        f"--namespace={RELEASE_NAMESPACE}",
+        "--create-namespace",
+        "--set=replicaCount=0",
+        *(f"--set={setting}" for setting in settings),
+    )
+
+
+class Operator:
+    """`servingslo run` as a process."""
+
+    def __init__(self, rig: Rig, *settings: str) -> None:
+        self._rig = rig
+        self._settings = settings
+        self._kubeconfig = rig.kubeconfig_for_service_account(RELEASE_NAMESPACE, SERVICE_ACCOUNT)
+        self._port = free_port()
+        self.process = None
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of the operator's ServiceAccount."""
+        return self._kubeconfig
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        self.process = self._rig.run_process(
+            "operator",
+            [
+                sys.executable,
+                "-m",
+                "servingslo.cli",
+                "run",
+                f"--prometheus-url={self._rig.prometheus_url}",
+                "--prometheus-timeout-seconds=2",
+                f"--tick-seconds={TICK_SECONDS:g}",
+                f"--health-port={self._port}",
+                *self._settings,
+            ],
+            environment={"KUBECONFIG": str(self._kubeconfig)},
+        )
+        self.process.wait_for(self.ready, what="/readyz answers", timeout_seconds=PATIENCE_SECONDS)
+
+    def ready(self) -> bool:
+        """Whether it says that it is ready."""
+        return http_get(f"http://127.0.0.1:{self._port}/readyz") is not None
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        if self.process is not None:
+            self.process.stop()
+
+    def metrics(self) -> str:
+        """Its own metrics page."""
+        return http_get(f"http://127.0.0.1:{self._port}/metrics") or ""
+
+    def log_lines(self, *needles: str) -> list[str]:
+        """Lines of its log that hold all of these."""
+        assert self.process is not None
+        text = self.process.log_path.read_text(encoding="utf-8")
+        return [line for line in text.splitlines() if all(needle in line for needle in needles)]
+
+
+class Engines:
+    """The host of the simulated engines."""
+
+    def __init__(self, rig: Rig) -> None:
+        process = rig.run_process(
+            "engines",
+            [
+                sys.executable,
+                "-m",
+                "servingslo.rig.engines",
+                "--kubeconfig",
+                str(rig.admin_kubeconfig),
+            ],
+        )
+        found: list[str] = []
+
+        def listens() -> bool:
+            lines = process.log_path.read_text(encoding="utf-8").splitlines()
+            found.extend(line.split()[-1] for line in lines if line.startswith("engines at"))
+            return bool(found)
+
+        process.wait_for(listens, what="the engine host listens")
+        self.process = process
+        self.url = found[-1]
+
+    def send(self, path: str, document: Mapping[str, Any] | None, *, method: str = "POST") -> None:
+        """Ask the host for something."""
+        data = None if document is None else json.dumps(document).encode()
+        request = urllib.request.Request(  # noqa: S310  a loopback address
+            f"{self.url}{path}",
+            data=data,
+            method=method,
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10):  # noqa: S310
+            pass
+
+    def break_pod(self, namespace: str, pod: str, kind: str, value: float = 1.0) -> None:
+        """Break the metrics or the engine of a pod; 'none' repairs it."""
+        self.send("/faults", {"namespace": namespace, "pod": pod, "kind": kind, "value": value})
+
+
+class Tenant:
+    """One namespace: workloads, ServingSLOs and what came of them."""
+
+    def __init__(self, rig: Rig, namespace: str, engines: Engines) -> None:
+        self.rig = rig
+        self.namespace = namespace
+        self.engines = engines
+        client = rig.api_client()
+        self.apps = kubernetes.client.AppsV1Api(client)
+        self.core = kubernetes.client.CoreV1Api(client)
+        self.custom = kubernetes.client.CustomObjectsApi(client)
+        self._traffic: set[str] = set()
+
+    # Workloads
+
+    def create_deployment(
+        self,
+        name: str = "chat",
+        *,
+        replicas: int = 1,
+        args: Sequence[str] = (),
+        ready_delay: str = "500ms",
+    ) -> None:
+        """A Deployment of simulated engines, and wait until it is ready."""
+        manifest = _workload(name, replicas=replicas, args=args, ready_delay=ready_delay)
+        self.apps.create_namespaced_deployment(self.namespace, manifest)
+        self.wait(lambda: self.ready_replicas(name) == replicas, what=f"{name} is ready")
+
+    def create_stateful_set(self, name: str = "chat", *, replicas: int = 1) -> None:
+        """A StatefulSet of simulated engines, and wait until it is ready."""
+        manifest = _workload(name, replicas=replicas)
+        manifest["spec"]["serviceName"] = name
+        self.apps.create_namespaced_stateful_set(self.namespace, manifest)
+
+        def ready() -> bool:
+            found = self.apps.read_namespaced_stateful_set(name, self.namespace)
+            return (found.status.ready_replicas or 0) == replicas
+
+        self.wait(ready, what=f"{name} is ready")
+
+    def replicas(self, name: str = "chat") -> int:
+        """The replica count that the Deployment asks for."""
+        found = self.apps.read_namespaced_deployment(name, self.namespace)
+        return int(found.spec.replicas or 0)
+
+    def ready_replicas(self, name: str = "chat") -> int:
+        """Ready pods of the Deployment."""
+        found = self.apps.read_namespaced_deployment(name, self.namespace)
+        return int(found.status.ready_replicas or 0)
+
+    def scale(self, replicas: int, name: str = "chat") -> None:
+        """Edit the count by hand."""
+        self.apps.patch_namespaced_deployment_scale(
+            name, self.namespace, {"spec": {"replicas": replicas}}
+        )
+
+    def arguments(self, name: str = "chat") -> list[str]:
+        """The container's arguments in the pod template."""
+        found = self.apps.read_namespaced_deployment(name, self.namespace)
+        return list(found.spec.template.spec.containers[0].args or [])
+
+    def pods(self, name: str = "chat") -> list[str]:
+        """Names of the pods that are not being deleted."""
+        found = self.core.list_namespaced_pod(self.namespace, label_selector=f"app={name}").items
+        return sorted(pod.metadata.name for pod in found if not pod.metadata.deletion_timestamp)
+
+    def version(self, name: str = "chat") -> str:
+        """The Deployment's resourceVersion."""
+        found = self.apps.read_namespaced_deployment(name, self.namespace)
+        return str(found.metadata.resource_version)
+
+    # Traffic
+
+    def begin_traffic(self, trace: Path, *, name: str = "chat", **plan: Any) -> None:
+        """Send a trace to the workload's pods until `end_traffic`."""
+        key = f"{self.namespace}-{name}"
+        document = {
+            "name": key,
+            "namespace": self.namespace,
+            "selector": {"app": name},
+            "trace": str(trace),
+            **plan,
+        }
+        self.engines.send("/traffic", document)
+        self._traffic.add(key)
+
+    def end_traffic(self) -> None:
+        """End all traffic of this tenant."""
+        for key in self._traffic:
+            self.engines.send(f"/traffic/{key}", None, method="DELETE")
+        self._traffic.clear()
+
+    # ServingSLOs
+
+    def create_slo(
+        self, name: str = "chat", *, dry_run: bool = False, **spec: Any
+    ) -> dict[str, Any]:
+        """A ServingSLO on the Deployment of the same name, with quick reactions.
+
+        Fields that the schema does not know are refused, as by kubectl.
+        """
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "ServingSLO",
+            "metadata": {"name": name},
+            "spec": _spec(name, spec),
+        }
+        created: dict[str, Any] = self.custom.create_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            self.namespace,
+            PLURAL,
+            body,
+            field_validation="Strict",
+            **({"dry_run": "All"} if dry_run else {}),
+        )
+        return created
+
+    def patch_slo(self, spec: Mapping[str, Any], name: str = "chat") -> None:
+        """Change fields of a spec."""
+        self.custom.patch_namespaced_custom_object(
+            GROUP, VERSION, self.namespace, PLURAL, name, {"spec": dict(spec)}
+        )
+
+    def delete_slo(self, name: str = "chat") -> None:
+        """Ask for the deletion of a ServingSLO."""
+        self.custom.delete_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
+
+    def slo(self, name: str = "chat") -> dict[str, Any]:
+        """A ServingSLO as it is now."""
+        found: dict[str, Any] = self.custom.get_namespaced_custom_object(
+            GROUP, VERSION, self.namespace, PLURAL, name
+        )
+        return found
+
+    def slo_names(self) -> list[str]:
+        """Names of the ServingSLOs that are there."""
+        found = self.custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)
+        return [item["metadata"]["name"] for item in found["items"]]
+
+    def slo_exists(self, name: str = "chat") -> bool:
+        """Whether the ServingSLO is still there."""
+        return name in self.slo_names()
+
+    def status(self, name: str = "chat") -> dict[str, Any]:
+        """The status, empty before the first write."""
+        found: dict[str, Any] = self.slo(name).get("status") or {}
+        return found
+
+    def condition(self, type_: str, name: str = "chat") -> tuple[str, str]:
+        """Status and reason of a condition; empty strings while it is not there."""
+        for entry in self.status(name).get("conditions") or ():
+            if entry["type"] == type_:
+                return entry["status"], entry["reason"]
+        return "", ""
+
+    def message(self, type_: str, name: str = "chat") -> str:
+        """The message of a condition."""
+        entries = self.status(name).get("conditions") or ()
+        return next((entry["message"] for entry in entries if entry["type"] == type_), "")
+
+    def wait_condition(
+        self,
+        type_: str,
+        status: str,
+        reason: str | None = None,
+        *,
+        name: str = "chat",
+        timeout_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Wait until a condition says this."""
+
+        def says() -> bool:
+            found = self.condition(type_, name)
+            return found[0] == status and reason in {None, found[1]}
+
+        try:
+            self.wait(says, what=f"{type_}={status} {reason}", timeout_seconds=timeout_seconds)
+        except Exception as error:
+            error.add_note(f"status: {json.dumps(self.status(name), indent=1)}")
+            raise
+
+    def events(self, name: str = "chat") -> list[tuple[str, str]]:
+        """Reason and message of the events about a ServingSLO."""
+        found = self.core.list_namespaced_event(
+            self.namespace,
+            field_selector=f"involvedObject.kind=ServingSLO,involvedObject.name={name}",
+        )
+        return [(item.reason, item.message) for item in found.items]
+
+    def wait_event(self, reason: str, *, name: str = "chat") -> str:
+        """Wait for an event; returns its message."""
+        self.wait(lambda: reason in dict(self.events(name)), what=f"event {reason}")
+        return dict(self.events(name))[reason]
+
+    def wait_reconciled(self, name: str = "chat") -> None:
+        """Wait until the operator wrote a status for the present spec."""
+
+        def reconciled() -> bool:
+            found = self.slo(name)
+            seen = (found.get("status") or {}).get("observedGeneration")
+            return bool(seen == found["metadata"]["generation"])
+
+        self.wait(reconciled, what=f"ServingSLO {name} is reconciled")
+
+    def wait(
+        self, check: Callable[[], bool], *, what: str, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        """Wait until something holds."""
+        wait_until(check, what=what, timeout_seconds=timeout_seconds, interval_seconds=0.2)
+
+
+def _spec(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "targetRef": {"kind": "Deployment", "name": name},
+        "objectives": [dict(objective) for objective in OBJECTIVES],
+        "replicas": {"min": 1, "max": 4},
+        "coldStart": "5s",
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 5}},
+    }
+    return {**spec, **changes}
+
+
+def _workload(
+    name: str, *, replicas: int, args: Sequence[str] = (), ready_delay: str = "500ms"
+) -> dict[str, Any]:
+    flags = ["--model=tiny", "--max-num-seqs=64", "--max-num-batched-tokens=2048", *args]
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {
+                    "labels": {"app": name, ENGINE_LABEL: "vllm"},
+                    "annotations": {
+                        KIND_ANNOTATION: "l4-small",
+                        READY_DELAY_ANNOTATION: ready_delay,
+                    },
+                },
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [
+                        {
+                            "name": "vllm",
+                            "image": "vllm/vllm-openai:v0.32.0",
+                            "args": flags,
+                            "resources": {"limits": {GPU_RESOURCE: "1"}},
+                        }
+                    ],
+                },
+            },
+        },
+    }
+
+
+def ticks_pass(operator: Operator, count: int = QUIET_TICKS) -> None:
+    """Wait until the operator has looked at everything this often again."""
+
+    def ticks() -> float:
+        lines = operator.metrics().splitlines()
+        name = "servingslo_tick_duration_seconds_count"
+        return float(next(line.split()[-1] for line in lines if line.startswith(name)))
+
+    begin = ticks()
+    wait_until(
+        lambda: ticks() >= begin + count,
+        what=f"{count} ticks",
+        timeout_seconds=10 * count * TICK_SECONDS,
+    )
+
+
+def steady_trace(path: Path, *, rate: float, seconds: float) -> Path:
+    """A trace of evenly spaced requests of 512 prompt and 128 output tokens."""
+    count = round(rate * seconds)
+    lines = [f"{index / rate:.4f},512,128" for index in range(count)]
+    path.write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *lines]) + "\n")
+    return path
+
+
+def process_use(pid: int) -> tuple[float, float]:
+    """CPU seconds and resident MiB of a process."""
+    out = subprocess.run(
+        ["ps", "-o", "cputimes=,rss=", "-p", str(pid)], capture_output=True, text=True, check=True
+    )
+    cpu, rss = out.stdout.split()
+    return float(cpu), float(rss) / 1024

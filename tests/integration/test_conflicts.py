@@ -1,0 +1,258 @@
+"""Who owns a replica count: other resources, other scalers, people, and races between them."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import kubernetes
+import pytest
+from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
+
+from servingslo.rig.cluster import Rig
+from servingslo.rig.waiting import wait_until
+
+# The operator looks for a CRD that is not installed this often.
+ABSENT_CRD_SECONDS = 45.0
+SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
+
+
+def test_the_older_of_two_resources_owns_the_target(tenant: Tenant, operator: Operator) -> None:
+    """The younger keeps its hands off and says who is older, until the older is gone."""
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo("older", targetRef={"kind": "Deployment", "name": "chat"})
+    tenant.wait_condition("Ready", "True", name="older")
+    # Creation times have whole seconds; equal ones would be told apart by the uid.
+    ticks_pass(operator, 2)
+    tenant.create_slo(
+        "younger",
+        targetRef={"kind": "Deployment", "name": "chat"},
+        replicas={"min": 3, "max": 4},
+    )
+    tenant.wait_condition("Ready", "False", "TargetConflict", name="younger")
+    assert "older" in tenant.message("Ready", "younger")
+    ticks_pass(operator)
+    assert tenant.replicas() == 1
+    assert tenant.condition("Ready", "older")[0] == "True"
+    tenant.delete_slo("older")
+    tenant.wait(lambda: tenant.replicas() == 3, what="the younger scales")
+    tenant.wait_condition("Ready", "True", name="younger")
+
+
+def _autoscaler(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"},
+            "minReplicas": 1,
+            "maxReplicas": 2,
+            "metrics": [
+                {
+                    "type": "Resource",
+                    "resource": {
+                        "name": "cpu",
+                        "target": {"type": "Utilization", "averageUtilization": 80},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def test_hands_off_while_an_autoscaler_is_on_the_target(tenant: Tenant, operator: Operator) -> None:
+    """An HPA on the target is named, and nothing is scaled until it is gone."""
+    autoscaling = kubernetes.client.AutoscalingV2Api(tenant.rig.api_client())
+    tenant.create_deployment(replicas=1)
+    autoscaling.create_namespaced_horizontal_pod_autoscaler(tenant.namespace, _autoscaler("old"))
+    tenant.create_slo(replicas={"min": 3, "max": 4})
+    tenant.wait_condition("Ready", "False", "ScalerConflict")
+    assert "HorizontalPodAutoscaler/old" in tenant.message("Ready")
+    assert "old" in tenant.wait_event("ScalerConflict")
+    ticks_pass(operator)
+    assert tenant.replicas() == 1
+    autoscaling.delete_namespaced_horizontal_pod_autoscaler("old", tenant.namespace)
+    tenant.wait(lambda: tenant.replicas() == 3, what="a scale-up")
+    tenant.wait_condition("Ready", "True")
+
+
+@pytest.fixture
+def keda(rig: Rig) -> Iterator[None]:
+    """The ScaledObject kind alone, as far as an autoscaler's conflict check sees it."""
+    extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
+    open_schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    name = f"{SCALED_OBJECTS['plural']}.{SCALED_OBJECTS['group']}"
+    extensions.create_custom_resource_definition(
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "group": SCALED_OBJECTS["group"],
+                "scope": "Namespaced",
+                "names": {
+                    "plural": "scaledobjects",
+                    "singular": "scaledobject",
+                    "kind": "ScaledObject",
+                },
+                "versions": [
+                    {
+                        "name": SCALED_OBJECTS["version"],
+                        "served": True,
+                        "storage": True,
+                        "schema": {"openAPIV3Schema": open_schema},
+                    }
+                ],
+            },
+        }
+    )
+    yield
+    extensions.delete_custom_resource_definition(name)
+
+
+@pytest.mark.usefixtures("keda")
+def test_hands_off_while_a_scaled_object_is_on_the_target(tenant: Tenant) -> None:
+    """KEDA may be installed after the operator: its ScaledObject is found and named."""
+    tenant.create_deployment(replicas=1)
+    body = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "by-queue"},
+        "spec": {"scaleTargetRef": {"name": "chat"}},
+    }
+
+    def created() -> bool:
+        try:
+            tenant.custom.create_namespaced_custom_object(
+                namespace=tenant.namespace, body=body, **SCALED_OBJECTS
+            )
+        except kubernetes.client.ApiException:
+            return False
+        return True
+
+    tenant.wait(created, what="the ScaledObject is created")
+    tenant.create_slo()
+    tenant.wait_condition("Ready", "False", "ScalerConflict", timeout_seconds=ABSENT_CRD_SECONDS)
+    assert "ScaledObject/by-queue" in tenant.message("Ready")
+
+
+def test_a_target_scaled_to_zero_by_hand_is_held(tenant: Tenant, operator: Operator) -> None:
+    """Zero means off: it stays, and the resource says so, until somebody switches it on."""
+    tenant.create_deployment(replicas=2)
+    tenant.create_slo(replicas={"min": 2, "max": 4})
+    tenant.wait_condition("MetricsFresh", "True")
+    tenant.scale(0)
+    tenant.wait_condition("ScalingLimited", "True", "ScaledToZeroByUser")
+    ticks_pass(operator)
+    assert tenant.replicas() == 0
+    tenant.scale(1)
+    tenant.wait(lambda: tenant.replicas() == 2, what="back at the minimum")
+
+
+def test_another_edit_by_hand_becomes_the_new_current(tenant: Tenant, operator: Operator) -> None:
+    """A count set by hand within the bounds stands, and an event tells of it."""
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo(behavior={"scaleDown": {"stabilizationWindowSeconds": 300}})
+    tenant.wait_condition("MetricsFresh", "True")
+    tenant.scale(3)
+    assert "1 → 3" in tenant.wait_event("ReplicasChangedByUser")
+    ticks_pass(operator)
+    assert tenant.replicas() == 3
+
+
+@contextmanager
+def _meddling(tenant: Tenant) -> Iterator[None]:
+    """Somebody who sets the count to 1 and 2 in turn, as fast as the API server takes it."""
+    stop = threading.Event()
+
+    def meddle() -> None:
+        for replicas in itertools.cycle((1, 2)):
+            if stop.is_set():
+                return
+            tenant.scale(replicas)
+
+    thread = threading.Thread(target=meddle, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_refused_write_is_counted_and_planned_again(tenant: Tenant, operator: Operator) -> None:
+    """When the count is not what the plan started from, nothing is overwritten; it is counted."""
+    name = "servingslo_write_conflicts_total"
+
+    def conflicts() -> float:
+        lines = operator.metrics().splitlines()
+        return float(next(line.split()[-1] for line in lines if line.startswith(name)))
+
+    before = conflicts()
+    tenant.create_deployment(replicas=1)
+    with _meddling(tenant):
+        tenant.create_slo(replicas={"min": 3, "max": 4})
+        wait_until(lambda: conflicts() > before, what="a conflict is counted")
+        tenant.wait_event("WriteConflict")
+    tenant.wait(lambda: tenant.replicas() == 3, what="planned again")
+
+
+@pytest.fixture
+def refusing_scale(rig: Rig, namespace: str) -> Iterator[str]:
+    """A policy of the cluster that refuses every change of a replica count in the namespace."""
+    api = kubernetes.client.AdmissionregistrationV1Api(rig.api_client())
+    name = f"no-scaling-{namespace}"
+    rules = {
+        "apiGroups": ["apps"],
+        "apiVersions": ["v1"],
+        "operations": ["UPDATE"],
+        "resources": ["deployments/scale"],
+    }
+    api.create_validating_admission_policy(
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "matchConstraints": {"resourceRules": [rules]},
+                "validations": [{"expression": "false", "message": "scaling is frozen"}],
+            },
+        }
+    )
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    api.create_validating_admission_policy_binding(
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "policyName": name,
+                "validationActions": ["Deny"],
+                "matchResources": {"namespaceSelector": selector},
+            },
+        }
+    )
+    yield name
+    api.delete_validating_admission_policy_binding(name)
+    api.delete_validating_admission_policy(name)
+
+
+def test_a_failed_write_is_not_told_as_done(
+    tenant: Tenant, operator: Operator, refusing_scale: str
+) -> None:
+    """While the cluster refuses the write, status and events say so, and nothing says scaled."""
+    tenant.create_deployment(replicas=1)
+
+    def frozen() -> bool:
+        try:
+            tenant.scale(1)
+            tenant.scale(2)
+        except kubernetes.client.ApiException:
+            return True
+        return False
+
+    tenant.wait(frozen, what="the policy is in force")
+    before = tenant.replicas()
+    tenant.create_slo(replicas={"min": 4, "max": 4})
+    tenant.wait_condition("ScalingLimited", "True", "WriteFailed")
+    assert refusing_scale in tenant.message("ScalingLimited")
+    assert "scaling is frozen" in tenant.wait_event("WriteFailed")
+    ticks_pass(operator)
+    assert tenant.replicas() == before
+    assert "Scaled" not in dict(tenant.events())
+    assert tenant.status()["replicas"]["desired"] != 4
+    assert not operator.log_lines("decided", tenant.namespace, "action=scale-up")

@@ -1,0 +1,164 @@
+"""A ServingSLO from its creation to its deletion, on a real API server."""
+
+import pytest
+from tests.integration.operator_under_test import QUIET_TICKS, Operator, Tenant, ticks_pass
+
+
+def test_a_new_resource_gets_a_status(tenant: Tenant) -> None:
+    """Soon after its creation the resource says what was seen and decided."""
+    tenant.create_deployment(replicas=2)
+    tenant.create_slo()
+    tenant.wait_reconciled()
+    tenant.wait_condition("Ready", "True")
+    tenant.wait_condition("MetricsFresh", "True")
+    limits = {"maxNumSeqs": 64, "maxNumBatchedTokens": 2048}
+    tenant.wait(
+        lambda: tenant.status().get("batching", {}).get("current") == limits,
+        what="limits in force in status",
+    )
+    status = tenant.status()
+    assert status["replicas"]["current"] == 2
+    assert status["replicas"]["ready"] == 2
+    assert status["lastDecision"]["action"] == "hold"
+
+
+def test_a_changed_spec_is_decided_for_at_once(tenant: Tenant) -> None:
+    """A minimum above the present count is ordered, with an event and a log line."""
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo()
+    tenant.wait_reconciled()
+    tenant.patch_slo({"replicas": {"min": 3, "max": 4}})
+    tenant.wait(lambda: tenant.replicas() == 3, what="3 replicas")
+    tenant.wait_event("Scaled")
+    tenant.wait_reconciled()
+    tenant.wait(lambda: tenant.status()["replicas"]["ready"] == 3, what="3 ready in status")
+
+
+def test_deletion_leaves_the_workload_alone(tenant: Tenant, operator: Operator) -> None:
+    """A deleted resource is gone at once, scales nothing more and is exported no more."""
+    tenant.create_deployment(replicas=2)
+    tenant.create_slo()
+    tenant.wait_reconciled()
+    assert not tenant.slo()["metadata"].get("finalizers")
+    assert not tenant.slo()["metadata"].get("annotations")
+    tenant.delete_slo()
+    tenant.wait(lambda: not tenant.slo_exists(), what="the resource is gone", timeout_seconds=5)
+    tenant.scale(0)
+    tenant.scale(2)
+    ticks_pass(operator)
+    assert tenant.replicas() == 2
+    tenant.wait(lambda: tenant.namespace not in operator.metrics(), what="its metrics are gone")
+
+
+def test_deletion_needs_no_operator(tenant: Tenant, operator: Operator) -> None:
+    """Without an operator a resource can be deleted, and the next operator does not mind."""
+    tenant.create_deployment()
+    tenant.create_slo()
+    tenant.wait_reconciled()
+    operator.stop()
+    try:
+        tenant.delete_slo()
+        tenant.wait(lambda: not tenant.slo_exists(), what="the resource is gone", timeout_seconds=5)
+    finally:
+        operator.start()
+
+
+def test_nothing_is_written_when_nothing_changed(tenant: Tenant, operator: Operator) -> None:
+    """While the world stands still, neither the resource nor its target is written."""
+    tenant.create_deployment(replicas=2)
+    tenant.create_slo()
+    tenant.wait_condition("MetricsFresh", "True")
+    ticks_pass(operator)
+    before = tenant.slo()["metadata"]["resourceVersion"], tenant.version()
+    ticks_pass(operator, 2 * QUIET_TICKS)
+    assert (tenant.slo()["metadata"]["resourceVersion"], tenant.version()) == before
+
+
+@pytest.mark.parametrize("mode", ["Recommend", "Paused"])
+def test_a_passive_mode_changes_nothing(tenant: Tenant, operator: Operator, mode: str) -> None:
+    """Recommend reports the count it wants and Paused nothing; neither touches the target."""
+    tenant.create_deployment(replicas=1)
+    tenant.wait(lambda: tenant.ready_replicas() == 1, what="ready")
+    before = tenant.version()
+    tenant.create_slo(mode=mode, replicas={"min": 3, "max": 4})
+    tenant.wait_reconciled()
+    ticks_pass(operator)
+    assert tenant.version() == before
+    assert tenant.replicas() == 1
+    if mode == "Recommend":
+        assert tenant.status()["lastDecision"]["recommendedReplicas"] == 3
+        assert tenant.condition("ScalingLimited") == ("True", "RecommendOnly")
+    else:
+        assert tenant.condition("Ready") == ("True", "Paused")
+        assert "lastDecision" not in tenant.status()
+
+
+@pytest.mark.usefixtures("lenient_crd")
+def test_a_spec_that_only_the_operator_can_refuse_says_why(tenant: Tenant) -> None:
+    """What slips through an old CRD is refused with path, value and allowed range."""
+    tenant.create_deployment()
+    tenant.create_slo(objectives=[{"metric": "ttft", "percentile": 95, "threshold": "0.0001ms"}])
+    tenant.wait_condition("Ready", "False", "InvalidSpec")
+    message = tenant.message("Ready")
+    assert "spec.objectives[0].threshold" in message
+    assert "0.0001ms" in message
+    assert "allowed" in message
+    assert tenant.wait_event("InvalidSpec") == message
+
+
+@pytest.mark.usefixtures("lenient_crd")
+def test_a_repaired_spec_is_decided_for(tenant: Tenant) -> None:
+    """Once the bad value is gone the resource is Ready."""
+    tenant.create_deployment()
+    tenant.create_slo(objectives=[{"metric": "ttft", "percentile": 95, "threshold": "0.0001ms"}])
+    tenant.wait_condition("Ready", "False", "InvalidSpec")
+    tenant.patch_slo({"objectives": [{"metric": "ttft", "percentile": 95, "threshold": "1s"}]})
+    tenant.wait_condition("Ready", "True", "Ready")
+
+
+def test_a_missing_target_is_named_and_found_later(tenant: Tenant) -> None:
+    """Ready says that the target is missing, and turns True when it is created."""
+    tenant.create_slo()
+    tenant.wait_condition("Ready", "False", "TargetNotFound")
+    assert "chat" in tenant.message("Ready")
+    tenant.create_deployment()
+    tenant.wait_condition("Ready", "True")
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        pytest.param(
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "chat"},
+            "TargetNotScalable",
+            id="no-scale",
+        ),
+        pytest.param(
+            {"apiVersion": "example.dev/v1", "kind": "Model", "name": "chat"},
+            "TargetNotFound",
+            id="unknown-kind",
+        ),
+    ],
+)
+def test_a_target_that_cannot_be_scaled_is_refused(
+    tenant: Tenant, reference: dict, reason: str
+) -> None:
+    """A kind without /scale, or one that the cluster does not have, is named in Ready."""
+    tenant.create_slo(targetRef=reference)
+    tenant.wait_condition("Ready", "False", reason)
+    assert reference["kind"] in tenant.message("Ready")
+
+
+def test_a_stateful_set_is_scaled(tenant: Tenant) -> None:
+    """Any kind with /scale works; here a StatefulSet is brought to its minimum."""
+    tenant.create_stateful_set(replicas=1)
+    tenant.create_slo(
+        targetRef={"kind": "StatefulSet", "name": "chat"}, replicas={"min": 2, "max": 4}
+    )
+
+    def scaled() -> bool:
+        found = tenant.apps.read_namespaced_stateful_set("chat", tenant.namespace)
+        return bool(found.spec.replicas == 2)
+
+    tenant.wait(scaled, what="2 replicas")
+    tenant.wait_condition("MetricsFresh", "True")

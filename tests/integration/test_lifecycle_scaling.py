@@ -1,0 +1,64 @@
+"""Replicas follow the load, across restarts of the operator and edits by hand."""
+
+from pathlib import Path
+
+from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
+
+# One replica of these engines serves about six such requests per second.
+SURGE_PER_SECOND = 12.0
+CALM_PER_SECOND = 1.0
+
+
+def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: Path) -> None:
+    """Under load replicas are added, and taken away after it; each with a log line."""
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo()
+    tenant.wait_condition("MetricsFresh", "True")
+    surge = steady_trace(tmp_path / "surge.csv", rate=SURGE_PER_SECOND, seconds=30)
+    tenant.begin_traffic(surge, duration_seconds=600)
+    tenant.wait(lambda: tenant.replicas() > 1, what="a scale-up", timeout_seconds=120)
+    assert operator.log_lines("decided", tenant.namespace, "action=scale-up")
+    tenant.end_traffic()
+    peak = tenant.replicas()
+    tenant.wait(lambda: tenant.replicas() < peak, what="a scale-down", timeout_seconds=240)
+    assert operator.log_lines("decided", tenant.namespace, "action=scale-down")
+
+
+def test_a_restart_in_mid_scaling_continues_without_a_scaling_action(
+    tenant: Tenant, operator: Operator
+) -> None:
+    """An operator that starts while ordered pods are not ready orders nothing anew."""
+    tenant.create_deployment(replicas=1, ready_delay="15s")
+    tenant.create_slo(replicas={"min": 3, "max": 8})
+    tenant.wait(lambda: tenant.replicas() == 3, what="a scale-up")
+    tenant.wait_event("Scaled")
+    assert tenant.ready_replicas() < 3
+    before = len(operator.log_lines(tenant.namespace, "action=scale-"))
+    operator.stop()
+    operator.start()
+    ticks_pass(operator)
+    assert tenant.ready_replicas() < 3
+    tenant.wait(lambda: tenant.ready_replicas() == 3, what="ready", timeout_seconds=60)
+    ticks_pass(operator)
+    assert tenant.replicas() == 3
+    assert len(operator.log_lines(tenant.namespace, "action=scale-")) == before
+
+
+def test_what_was_learnt_survives_a_restart(
+    tenant: Tenant, operator: Operator, tmp_path: Path
+) -> None:
+    """A new operator begins with the lengths and the law that the one before wrote to status."""
+    tenant.create_deployment(replicas=2)
+    tenant.create_slo()
+    tenant.wait_condition("MetricsFresh", "True")
+    calm = steady_trace(tmp_path / "calm.csv", rate=CALM_PER_SECOND, seconds=30)
+    tenant.begin_traffic(calm, duration_seconds=600)
+    tenant.wait(lambda: "learned" in tenant.status(), what="something is learnt")
+    saved = tenant.status()["learned"]
+    operator.stop()
+    operator.start()
+    tenant.wait_reconciled()
+    ticks_pass(operator)
+    assert tenant.status()["learned"] == saved
+    assert tenant.replicas() == 2
+    assert len(tenant.status()["decisions"]) <= 9

@@ -1,0 +1,110 @@
+"""Outages of what the operator depends on: it holds, says why, survives and goes on."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.integration.operator_under_test import Engines, Operator, Tenant, ticks_pass
+
+from servingslo.rig.cluster import Rig
+
+# A pod without metrics is given this long after it became ready, then they count as missing.
+GRACE_SECONDS = 60.0
+
+
+@pytest.fixture
+def seen(tenant: Tenant) -> Tenant:
+    """A tenant with two replicas whose metrics are fresh, in mode Auto with room to scale."""
+    tenant.create_deployment(replicas=2)
+    tenant.create_slo(replicas={"min": 1, "max": 4})
+    tenant.wait_condition("MetricsFresh", "True")
+    return tenant
+
+
+@pytest.fixture(params=["down", "slow"])
+def prometheus_outage(
+    rig: Rig, request: pytest.FixtureRequest
+) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """Begin and end of an outage: Prometheus refuses connections, or never answers."""
+    if request.param == "down":
+        yield rig.stop_prometheus, rig.start_prometheus
+        if not rig.processes["prometheus"].running:
+            rig.start_prometheus()
+    else:
+        yield rig.pause_prometheus, rig.resume_prometheus
+        rig.resume_prometheus()
+
+
+def test_holds_without_prometheus(
+    seen: Tenant,
+    operator: Operator,
+    prometheus_outage: tuple[Callable[[], None], Callable[[], None]],
+) -> None:
+    """Without Prometheus nothing is scaled, the reason is told, and it ends with the outage."""
+    begin, end = prometheus_outage
+    version = seen.version()
+    begin()
+    seen.wait_condition("MetricsFresh", "False", "PrometheusUnavailable")
+    ticks_pass(operator, 2)
+    assert operator.ready()
+    assert seen.version() == version
+    assert seen.condition("SLOMet")[0] == "Unknown"
+    end()
+    seen.wait_condition("MetricsFresh", "True")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        pytest.param("nan", "MetricsNotANumber", id="nan"),
+        pytest.param("empty", "MetricsMissing", id="empty"),
+    ],
+)
+def test_holds_on_metrics_that_say_nothing(
+    seen: Tenant, engines: Engines, operator: Operator, fault: str, reason: str
+) -> None:
+    """Pages that are empty or full of NaN are two different reasons to hold."""
+    version = seen.version()
+    pods = seen.pods()
+    for pod in pods:
+        engines.break_pod(seen.namespace, pod, fault)
+    seen.wait_condition("MetricsFresh", "False", reason, timeout_seconds=GRACE_SECONDS)
+    ticks_pass(operator)
+    assert seen.version() == version
+    for pod in pods:
+        engines.break_pod(seen.namespace, pod, "none")
+    seen.wait_condition("MetricsFresh", "True")
+
+
+def test_the_floor_is_ordered_after_a_while_without_metrics(rig: Rig, tenant: Tenant) -> None:
+    """With fallback Floor, an outage longer than staleAfter raises the count to the floor."""
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo(fallback={"behavior": "Floor", "replicas": 3, "staleAfter": "10s"})
+    tenant.wait_condition("MetricsFresh", "True")
+    rig.stop_prometheus()
+    try:
+        tenant.wait(lambda: tenant.replicas() == 3, what="the floor", timeout_seconds=60)
+    finally:
+        rig.start_prometheus()
+    tenant.wait_condition("MetricsFresh", "True")
+
+
+@pytest.mark.parametrize("outage", ["restart", "hang"])
+def test_goes_on_after_an_outage_of_the_api_server(
+    rig: Rig, seen: Tenant, operator: Operator, outage: str
+) -> None:
+    """The same process goes on when the API server is back, and acts on what changed."""
+    assert operator.process is not None
+    pid = operator.process.pid
+    if outage == "restart":
+        rig.stop_api_server()
+        ticks_pass(operator, 2)
+        rig.start_api_server()
+    else:
+        rig.pause_api_server()
+        ticks_pass(operator, 1)
+        rig.resume_api_server()
+    assert operator.process.pid == pid
+    assert seen.replicas() == 2
+    seen.patch_slo({"replicas": {"min": 3, "max": 4}})
+    seen.wait(lambda: seen.replicas() == 3, what="a decision after the outage")
+    seen.wait_condition("Ready", "True")
