@@ -110,7 +110,7 @@ def _watch(console: Console, system: DemoSystem, timeline: Timeline, total_secon
                 live.update(view.render(timeline, total_seconds=total_seconds))
             else:
                 for line in lines:
-                    console.print(f"{elapsed:6.1f}s {line}", markup=False, highlight=False)
+                    print(f"{elapsed:6.1f}s {line}", flush=True)
             time.sleep(LOOK_SECONDS)
 
 

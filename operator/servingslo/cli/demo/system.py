@@ -229,6 +229,7 @@ def _start_operator(rig: Rig) -> ManagedProcess:
             "run",
             f"--prometheus-url={rig.prometheus_url}",
             f"--tick-seconds={TICK_SECONDS}",
+            "--health-port=0",
         ],
         environment={"KUBECONFIG": str(kubeconfig)},
     )
