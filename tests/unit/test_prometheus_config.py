@@ -2,9 +2,9 @@
 
 import pytest
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
 from servingslo.adapters.prometheus.queries import build_queries
-from servingslo.errors import InvalidInputError
+from servingslo.errors import InvalidInputError, MetricsUnavailableError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind
@@ -77,3 +77,11 @@ def test_queries_are_fixed_by_profiles_and_configuration():
     queries = build_queries(CATALOGUE, DCGM, config)
     assert queries == build_queries(CATALOGUE, DCGM, config)
     assert queries.count == 5 + 8
+
+
+def test_a_closed_client_asks_nothing_more():
+    """A reading in another thread ends with its query when the operator stops."""
+    client = PrometheusClient(PrometheusConfig(url=URL))
+    client.close()
+    with pytest.raises(MetricsUnavailableError, match="closed"):
+        client.query("time()", deadline=float("inf"))

@@ -112,6 +112,7 @@ class PrometheusClient:
         self._config = config
         self._monotonic = monotonic
         self._sleep = sleep
+        self._closed = False
         self._session = _BoundedSession(monotonic)
         self._session.verify = config.ca_file or True
         # Compressing a large answer takes Prometheus longer than sending it inside a cluster.
@@ -137,6 +138,8 @@ class PrometheusClient:
         params = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
         for attempt in range(self._config.retries + 1):
             left = deadline - self._monotonic()
+            if self._closed:
+                raise MetricsUnavailableError("the client is closed")
             if left <= 0:
                 raise MetricsUnavailableError("no time left for this reading")
             timeout = min(self._config.timeout_seconds, left)
@@ -149,7 +152,8 @@ class PrometheusClient:
         raise MetricsUnavailableError("no attempt was allowed")
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Drop the connection; a query under way in another thread is the last one."""
+        self._closed = True
         self._prometheus.close()
 
     def _attempt(self, promql: str, params: dict[str, str], timeout: float) -> Answer:
