@@ -28,6 +28,10 @@ from servingslo.units import SECONDS_PER_MINUTE
 # The trace alone needs three replicas of the small card at rest; the surge, more than twice that.
 RATE_SCALE = 1.2
 SURGE_FACTOR = 2.5
+# The Azure hour begins with a quiet quarter; the demo begins behind it.
+TRACE_START_SECONDS = 900.0
+# A rate over a shorter span than this is noise.
+LEAST_RATE_SPAN_SECONDS = 10.0
 SURGE_START_RATIO = 0.25
 SURGE_END_RATIO = 0.5
 # Before the operator's first decision, so that it has something to learn from.
@@ -60,7 +64,10 @@ def demo(
     console = Console()
     with _ending_on_termination(), demo_system(root, tell=Teller()) as system:
         timeline = _timeline(system, minutes * SECONDS_PER_MINUTE)
-        system.begin_traffic(_plan(source.resolve(), timeline, minutes * SECONDS_PER_MINUTE))
+        plan = _plan(
+            source.resolve(), timeline, minutes * SECONDS_PER_MINUTE, own_trace=trace is None
+        )
+        system.begin_traffic(plan)
         began = time.monotonic()
         _watch(console, system, timeline, minutes * SECONDS_PER_MINUTE)
         truth = system.truth(MINUTE_TARGET_RATIO)
@@ -81,10 +88,13 @@ def _timeline(system: DemoSystem, total_seconds: float) -> Timeline:
     )
 
 
-def _plan(trace: Path, timeline: Timeline, total_seconds: float) -> Mapping[str, Any]:
+def _plan(
+    trace: Path, timeline: Timeline, total_seconds: float, *, own_trace: bool
+) -> Mapping[str, Any]:
     return {
         "trace": str(trace),
         "scale": RATE_SCALE,
+        "start_seconds": TRACE_START_SECONDS if own_trace else 0.0,
         "duration_seconds": total_seconds,
         "surges": [
             {
@@ -136,7 +146,9 @@ def _look(system: DemoSystem, elapsed_seconds: float) -> DemoSample:
     ttft = _ttft_outlook(status)
     return DemoSample(
         elapsed_seconds=elapsed_seconds,
-        arrival_rate_per_second=recent["arrival_rate_per_second"],
+        arrival_rate_per_second=recent["arrival_rate_per_second"]
+        if recent["seconds"] >= LEAST_RATE_SPAN_SECONDS
+        else None,
         running_requests=sum(e["running"] for e in engines),
         waiting_requests=sum(e["waiting"] for e in engines) + traffic["waiting_at_gateway"],
         kv_usage_ratio=sum(usages) / len(usages) if usages else None,

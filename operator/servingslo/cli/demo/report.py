@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,7 +142,12 @@ def _picture(timeline: Timeline) -> bytes | None:
         )
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
-    demand.plot(minutes, [s.arrival_rate_per_second for s in samples], color="#1d3557")
+    rates = [
+        math.nan if s.arrival_rate_per_second is None else s.arrival_rate_per_second
+        for s in samples
+    ]
+    demand.plot(minutes, rates, color="#1d3557")
+    demand.set_ylim(bottom=0)
     demand.set_ylabel("arrivals, requests/s")
     demand.set_title("ServingSLO on a real control plane; shaded: the surge", loc="left")
     queue.plot(minutes, [s.running_requests for s in samples], color="#457b9d", label="running")
@@ -176,20 +182,21 @@ def _picture(timeline: Timeline) -> bytes | None:
 
 def _latency_panel(panel: object, timeline: Timeline, minutes: list[float]) -> None:
     samples = timeline.samples
-    nan = float("nan")
     series = (
         ("requests' own records, last 30 s", "#e76f51", [s.ttft_p99_seconds for s in samples]),
         ("observed by the operator", "#8d99ae", [s.observed_ttft_seconds for s in samples]),
         ("predicted for the decided count", "#2a9d8f", [s.predicted_ttft_seconds for s in samples]),
     )
     for label, color, values in series:
-        panel.plot(minutes, [nan if v is None else v for v in values], color=color, label=label)  # type: ignore[attr-defined]
+        panel.plot(
+            minutes, [math.nan if v is None else v for v in values], color=color, label=label
+        )  # type: ignore[attr-defined]
     objective = timeline.objective("ttft")
     if objective is not None:
         panel.axhline(objective.threshold_seconds, color="black", lw=0.8, ls=":", label="objective")  # type: ignore[attr-defined]
     panel.set_yscale("log")  # type: ignore[attr-defined]
     panel.set_ylabel("TTFT p99, seconds")  # type: ignore[attr-defined]
-    panel.legend(frameon=False, loc="upper left", ncols=2)  # type: ignore[attr-defined]
+    panel.legend(frameon=False, loc="lower right", ncols=2)  # type: ignore[attr-defined]
 
 
 def _page(timeline: Timeline, text: str, picture: bytes) -> str:

@@ -12,7 +12,7 @@ class DemoSample:
     """
 
     elapsed_seconds: float
-    arrival_rate_per_second: float
+    arrival_rate_per_second: float | None
     running_requests: float
     waiting_requests: float
     kv_usage_ratio: float | None

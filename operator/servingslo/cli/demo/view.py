@@ -30,7 +30,7 @@ def _signals(timeline: Timeline, total_seconds: float) -> Panel:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="left", no_wrap=True)
     rows = (
-        ("arrival rate", f"{now.arrival_rate_per_second:.1f}/s", "arrival_rate_per_second"),
+        ("arrival rate", _rate(now.arrival_rate_per_second), "arrival_rate_per_second"),
         ("waiting", f"{now.waiting_requests:.0f}", "waiting_requests"),
         ("running", f"{now.running_requests:.0f}", "running_requests"),
         ("KV cache", _percent(now.kv_usage_ratio), "kv_usage_ratio"),
@@ -66,6 +66,10 @@ def _latency(timeline: Timeline, now: DemoSample) -> str:
     objective = timeline.objective("ttft")
     value = _seconds(now.ttft_p99_seconds)
     return value if objective is None else f"{value} ≤ {_seconds(objective.threshold_seconds)}"
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}/s"
 
 
 def _seconds(value: float | None) -> str:
