@@ -23,6 +23,14 @@ _SECONDS_OF_UNIT = {
     "h": SECONDS_PER_HOUR,
     "d": 24 * SECONDS_PER_HOUR,
 }
+_SECONDS_OF_SHORT_UNIT = {
+    "ns": 1e-9,
+    "us": 1 / MICROSECONDS_PER_SECOND,
+    "µs": 1 / MICROSECONDS_PER_SECOND,
+    "ms": 1 / MILLISECONDS_PER_SECOND,
+    "s": 1.0,
+}
+_SHORT_DURATION = re.compile(r"(\d+(?:\.\d+)?(?:[eE]-?\d{1,2})?)(ns|us|µs|ms|s)")
 _BYTES_OF_SUFFIX = {
     "": 1.0,
     **{suffix: 1000.0**power for power, suffix in enumerate(("n", "u", "m"), start=-3)},
@@ -62,6 +70,25 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def parse_short_duration_seconds(text: str, field: str = "duration") -> float:
+    """Seconds of a time of the size of an engine step, such as '6.5ms', '0.05us', '30ns'.
+
+    Raises: InvalidInputError when the text is not one.
+    """
+    match = _SHORT_DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidInputError(field, text, "a time with its unit: ns, us, ms or s, such as 6.5ms")
+    return float(match[1]) * _SECONDS_OF_SHORT_UNIT[match[2]]
+
+
+def format_short_duration(seconds: float) -> str:
+    """The form that parse_short_duration_seconds reads: '6.5ms'; four significant digits."""
+    for unit in ("s", "ms", "us"):
+        if seconds >= _SECONDS_OF_SHORT_UNIT[unit]:
+            return f"{seconds / _SECONDS_OF_SHORT_UNIT[unit]:.4g}{unit}"
+    return f"{seconds / _SECONDS_OF_SHORT_UNIT['ns']:.4g}ns"
 
 
 def parse_quantity_bytes(text: str, field: str = "quantity") -> float:

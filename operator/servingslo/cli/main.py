@@ -1,21 +1,19 @@
-"""The `servingslo` command: one thin function for each subcommand."""
+"""The `servingslo` command: one thin function for each subcommand, imported when it is called."""
 
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from servingslo import __version__
-from servingslo.cli.demo.command import demo
-from servingslo.cli.run import run
-from servingslo.cli.schema import schema
+from servingslo.cli.lazy import LazyGroup
 from servingslo.errors import InvalidInputError, ServingSLOError
 
 BAD_INPUT_EXIT_CODE = 2
 FAILURE_EXIT_CODE = 1
 
 app = typer.Typer(
+    cls=LazyGroup,
     name="servingslo",
     help="Keeps the latency objectives of LLM and model servers at the least cost.",
     no_args_is_help=True,
@@ -42,29 +40,11 @@ def _root(
     pass
 
 
-app.command()(run)
-app.command()(demo)
-app.command()(schema)
-
-
-@app.command()
-def crd() -> None:
-    """Print the CustomResourceDefinition.
-
-    Example: servingslo crd | kubectl apply --server-side -f -
-    """
-    from servingslo.api.crd import render_crd  # noqa: PLC0415  commands import what they need
-
-    typer.echo(render_crd())
-
-
 def main() -> None:
     """Entry point: turn the package's own errors into one line and an exit code."""
     try:
         app()
-    except InvalidInputError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
-        sys.exit(BAD_INPUT_EXIT_CODE)
     except ServingSLOError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
-        sys.exit(FAILURE_EXIT_CODE)
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        bad_input = isinstance(error, InvalidInputError)
+        sys.exit(BAD_INPUT_EXIT_CODE if bad_input else FAILURE_EXIT_CODE)

@@ -118,12 +118,18 @@ def observation_line(observation: Observation) -> str:
     return _unwrapped(_OBSERVATION.dump_json((observation,)))
 
 
-def replay(lines: Iterable[str]) -> Iterator[Replayed]:
+def replay(
+    lines: Iterable[str], instead: Mapping[str, Any] | None = None, limits: Limits | None = None
+) -> Iterator[Replayed]:
     """Each observation of a recording with the decision that the planner makes from it.
 
+    instead: a spec to decide by, whatever the headers say; observations then need no header.
+    limits: of resources without a header; the default bounds by default.
     Raises: InvalidInputError naming the line, when one cannot be read or its resource has no
-    header.
+    header; InvalidSpecError when `instead` is not valid.
     """
+    targets = None if instead is None else targets_from_spec(instead)
+    bounds = Limits() if limits is None else limits
     memories: dict[str, _Memory] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -131,7 +137,7 @@ def replay(lines: Iterable[str]) -> Iterator[Replayed]:
         entry = _decoded(line, number)
         if HEADER in entry:
             header = _validated(_HEADER, entry[HEADER], number)
-            memories[header.uid] = _began(header, memories.get(header.uid))
+            memories[header.uid] = _began(header, memories.get(header.uid), targets, number)
             continue
         if OUTCOME in entry:
             outcome = _validated(_OUTCOME, entry[OUTCOME], number)
@@ -139,7 +145,10 @@ def replay(lines: Iterable[str]) -> Iterator[Replayed]:
             memory.state = settled(memory.state, outcome, memory.targets)
             continue
         observation = _validated(_OBSERVATION, entry, number)
-        memory = _known(memories, observation.uid, number)
+        key = observation.uid or f"{observation.namespace}/{observation.name}"
+        if targets is not None and key not in memories:
+            memories[key] = _Memory(targets=targets, limits=bounds, state=PlannerState())
+        memory = _known(memories, key, number)
         decision, memory.state = plan(
             observation, memory.targets, memory.limits, memory.state, observation.time_seconds
         )
@@ -164,12 +173,37 @@ def initial_state(learned: Mapping[str, Any] | None, now_seconds: float) -> Plan
     return restore(learned, now_seconds) if learned else PlannerState()
 
 
-def _began(header: Header, before: _Memory | None) -> _Memory:
+def _began(header: Header, before: _Memory | None, instead: Targets | None, number: int) -> _Memory:
     if header.carry_on and before is not None:
         state = before.state
     else:
         state = initial_state(header.learned, header.time_seconds)
-    return _Memory(targets=targets_from_spec(header.spec), limits=header.limits, state=state)
+    return _Memory(
+        targets=_targets(header.spec, number) if instead is None else instead,
+        limits=header.limits,
+        state=state,
+    )
+
+
+def _targets(spec: Mapping[str, Any], number: int) -> Targets:
+    try:
+        return targets_from_spec(spec)
+    except InvalidInputError as error:
+        field = f"line {number}: {HEADER}.{error.field}"
+        raise InvalidInputError(field, error.value, error.allowed) from error
+
+
+def observations(lines: Iterable[str]) -> Iterator[Observation]:
+    """The observations of a recording, in order, without deciding anything.
+
+    Raises: InvalidInputError naming the line, when one cannot be read.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        entry = _decoded(line, number)
+        if HEADER not in entry and OUTCOME not in entry:
+            yield _validated(_OBSERVATION, entry, number)
 
 
 def _decoded(line: str, number: int) -> Mapping[str, Any]:
@@ -193,7 +227,8 @@ def _validated(adapter: TypeAdapter[tuple[Any]], value: object, number: int) -> 
 
 def _known(memories: Mapping[str, _Memory], uid: str, number: int) -> _Memory:
     if uid not in memories:
-        raise InvalidInputError(f"line {number}: uid", uid, "the uid of a header before it")
+        allowed = "the uid of a header before it; without headers a spec must be given (-f)"
+        raise InvalidInputError(f"line {number}: uid", uid, allowed)
     return memories[uid]
 
 

@@ -1,0 +1,72 @@
+"""Commands that are imported when they are used, so that help and small commands start fast."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where a command's function is, and the line that the list of commands has for it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "run": Entry(module="servingslo.cli.run", summary="Run the operator until it is told to stop."),
+    "demo": Entry(
+        module="servingslo.cli.demo.command",
+        summary="Run the whole system on this machine, with simulated GPUs.",
+    ),
+    "size": Entry(
+        module="servingslo.cli.size",
+        summary="Say how many replicas objectives need, at what cost, before anything is deployed.",
+    ),
+    "plan": Entry(
+        module="servingslo.cli.plan",
+        summary="Make the operator's decisions again from recorded observations.",
+    ),
+    "fit": Entry(
+        module="servingslo.cli.fit",
+        summary="Fit the service law of an engine to what it measured.",
+    ),
+    "explain": Entry(
+        module="servingslo.cli.explain",
+        summary="Explain the last decision about a ServingSLO of a cluster.",
+    ),
+    "record": Entry(
+        module="servingslo.cli.record",
+        summary="Record what the operator would see of a cluster, and write nothing to it.",
+    ),
+    "crd": Entry(module="servingslo.cli.crd", summary="Print the CustomResourceDefinition."),
+    "schema": Entry(
+        module="servingslo.cli.schema",
+        summary="Print the JSON schema of an observation, a decision or a recording.",
+    ),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and summary, and imports the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name=name, help=entry.summary))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command to run, imported."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else _loaded(name), rest
+
+
+def _loaded(name: str) -> Any:
+    function = getattr(import_module(COMMANDS[name].module), name)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(function)
+    return get_command(app)

@@ -1,0 +1,84 @@
+"""Reads the spec of a ServingSLO from a manifest, and lines from a file or standard input."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from servingslo.api.convert import targets_from_spec
+from servingslo.api.v1alpha1 import API_VERSION, KIND
+from servingslo.errors import InvalidInputError
+
+STANDARD_INPUT = "-"
+
+
+def read_spec(path: Path) -> Mapping[str, Any]:
+    """The spec of the only ServingSLO in a YAML file, checked.
+
+    Raises: InvalidInputError naming the file, the field's path, the value and what is allowed.
+    """
+    try:
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InvalidInputError("-f", str(path), f"a readable file ({error.strerror})") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        brief = " ".join(str(error).split())
+        raise InvalidInputError(str(path), brief, "a manifest in YAML") from error
+    found = [d for d in documents if isinstance(d, dict) and d.get("kind") == KIND]
+    if len(found) != 1:
+        raise InvalidInputError(f"{path}: kind", f"{len(found)} of kind {KIND}", "exactly one")
+    if found[0].get("apiVersion") != API_VERSION:
+        raise InvalidInputError(f"{path}: apiVersion", found[0].get("apiVersion"), API_VERSION)
+    spec: Mapping[str, Any] = found[0].get("spec") or {}
+    with blamed_on(str(path)):
+        targets_from_spec(spec)
+    return spec
+
+
+@contextmanager
+def lines_of(source: str, flag: str) -> Iterator[Iterator[str]]:
+    """The lines of a file, or of standard input as they come.
+
+    Raises: InvalidInputError when the file cannot be read, or a line of it was refused inside.
+    """
+    name = "standard input" if source == STANDARD_INPUT else source
+    with blamed_on(name):
+        try:
+            if source == STANDARD_INPUT:
+                # readline instead of iteration: a line is answered before the next one comes.
+                yield iter(sys.stdin.readline, "")
+                return
+            with _opened(source, flag) as file:
+                yield iter(file)
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(flag, source, "text in UTF-8") from error
+
+
+def _opened(source: str, flag: str) -> IO[str]:
+    try:
+        return Path(source).open(encoding="utf-8")
+    except OSError as error:
+        allowed = f"a readable file ({error.strerror}), or - for standard input"
+        raise InvalidInputError(flag, source, allowed) from error
+
+
+@contextmanager
+def blamed_on(file: str) -> Iterator[None]:
+    """Put the file before the field that an error names, unless it names a flag."""
+    try:
+        yield
+    except InvalidInputError as error:
+        if error.field.startswith("-"):
+            raise
+        raise type(error)(*_blamed(error, file)) from error
+
+
+def _blamed(error: InvalidInputError, file: str) -> tuple[Any, ...]:
+    problems = getattr(error, "problems", None)
+    if problems is None:
+        return f"{file}: {error.field}", error.value, error.allowed
+    blamed = tuple(InvalidInputError(f"{file}: {p.field}", p.value, p.allowed) for p in problems)
+    return (blamed,)

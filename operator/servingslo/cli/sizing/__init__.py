@@ -1,0 +1,1 @@
+"""Sizing before deployment: inputs, answer, prices of objectives, and how they are told."""

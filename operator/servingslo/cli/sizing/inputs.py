@@ -1,0 +1,224 @@
+"""What a user states about engine, requests and objectives, checked and in SI units."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scipy.special import gammainc, gammaincinv
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.sim.catalogue import EngineKind, engine_kind
+from servingslo.sim.trace import Trace, read_trace
+from servingslo.units import (
+    SECONDS_PER_MINUTE,
+    format_duration,
+    parse_duration_seconds,
+    parse_short_duration_seconds,
+)
+
+# Bounds of the resource: a count sized here can be written into one.
+LOWEST_PERCENTILE, HIGHEST_PERCENTILE = 50.0, 99.9
+SHORTEST_THRESHOLD_SECONDS, LONGEST_THRESHOLD_SECONDS = 1e-3, 3600.0
+# A gamma law of the stated variation, cut into parts of equal probability; the last are finer,
+# because the heavy tail of prompts makes the high percentiles of TTFT.
+_BODY_PARTS = 48
+_TAIL_SHARES = (0.99, 0.995, 0.998, 0.999, 0.9995)
+_LAW_KEYS = {
+    "a": "step_fixed_seconds",
+    "b": "step_per_sequence_seconds",
+    "c": "prefill_per_token_seconds",
+    "d": "context_per_token_seconds",
+}
+_LAW_FORM = "a=…,b=…,c=…[,d=…], each a time with its unit, such as a=6.5ms,b=0.04ms,c=0.03ms"
+
+
+def parse_objective(text: str, field: str = "--objective") -> Objective:
+    """The objective in 'ttft:p99:500ms'.
+
+    Raises: InvalidInputError for another form, an unknown metric, or a value out of range.
+    """
+    parts = text.split(":")
+    if len(parts) != 3 or not parts[1].startswith("p"):
+        raise InvalidInputError(field, text, "METRIC:pPERCENTILE:THRESHOLD, such as ttft:p99:500ms")
+    metric, percentile, threshold = parts
+    if metric not in set(LatencyMetric):
+        raise InvalidInputError(f"{field}: metric", metric, ", ".join(LatencyMetric))
+    seconds = parse_duration_seconds(threshold, f"{field}: threshold")
+    if not SHORTEST_THRESHOLD_SECONDS <= seconds <= LONGEST_THRESHOLD_SECONDS:
+        raise InvalidInputError(f"{field}: threshold", threshold, "a duration from 1ms to 1h")
+    return Objective(
+        metric=LatencyMetric(metric),
+        percentile=_percentile(percentile, f"{field}: percentile"),
+        threshold_seconds=seconds,
+    )
+
+
+def parse_objectives(texts: Sequence[str]) -> tuple[Objective, ...]:
+    """All objectives, each metric and percentile once. Raises: InvalidInputError."""
+    objectives = tuple(parse_objective(text) for text in texts)
+    seen = set()
+    for text, objective in zip(texts, objectives, strict=True):
+        key = objective.metric, objective.percentile
+        if key in seen:
+            raise InvalidInputError("--objective", text, "each metric and percentile once")
+        seen.add(key)
+    return objectives
+
+
+def parse_law(text: str, field: str = "--service-law") -> ServiceLaw:
+    """The service law in 'a=6.5ms,b=0.04ms,c=0.03ms,d=0.05us'.
+
+    Raises: InvalidInputError for another form, or where a step would take no time.
+    """
+    values: dict[str, float] = {}
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if not equals or key not in _LAW_KEYS:
+            raise InvalidInputError(field, text, _LAW_FORM)
+        if _LAW_KEYS[key] in values:
+            raise InvalidInputError(f"{field}: {key}", value, "each letter once")
+        values[_LAW_KEYS[key]] = parse_short_duration_seconds(value, f"{field}: {key}")
+    missing = [key for key in "abc" if _LAW_KEYS[key] not in values]
+    if missing:
+        raise InvalidInputError(f"{field}: {missing[0]}", None, _LAW_FORM)
+    if values["step_fixed_seconds"] <= 0:
+        raise InvalidInputError(f"{field}: a", text, "above 0: every step takes time")
+    return ServiceLaw(**values)
+
+
+def stated_engine(
+    fleet: str | None,
+    law: str | None,
+    *,
+    max_num_seqs: int | None,
+    max_num_batched_tokens: int | None,
+    kv_tokens: float | None,
+) -> tuple[EngineKind | None, ServiceLaw, EngineLimits]:
+    """Law and limits, from a preset, from what is stated, or from both; what is stated wins.
+
+    Raises: InvalidInputError naming what is missing.
+    """
+    kind = None if fleet is None else engine_kind(fleet)
+    if kind is None and law is None:
+        raise InvalidInputError("--service-law", None, f"{_LAW_FORM}; or --fleet")
+    named: dict[str, float | None] = {
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "kv_capacity_tokens": kv_tokens,
+    }
+    stated = {name: value for name, value in named.items() if value is not None}
+    if kind is None and len(stated) < len(named):
+        flags = ("--max-num-seqs", "--max-num-batched-tokens", "--kv-tokens")
+        missing = next(f for f, name in zip(flags, named, strict=True) if name not in stated)
+        raise InvalidInputError(missing, None, "1 or more; required without --fleet")
+    limits = EngineLimits(**stated) if kind is None else replace(kind.limits, **stated)  # type: ignore[arg-type]
+    if kind is not None and law is None:
+        return kind, kind.law, limits
+    return kind, parse_law(law or ""), limits
+
+
+def spread_lengths(mean_tokens: float, variation: float) -> LengthDistribution:
+    """Token counts with this mean and coefficient of variation, of a gamma law; one token at least.
+
+    variation: standard deviation over mean; 0 gives a constant. Each point is the mean of its part
+    of the law: E[X; X < x] = mean · P(shape + 1, x/scale).
+    """
+    if variation <= 0:
+        return LengthDistribution.constant(mean_tokens)
+    shape = 1.0 / variation**2
+    shares = np.array([*(i / _BODY_PARTS for i in range(_BODY_PARTS)), *_TAIL_SHARES, 1.0])
+    shares = np.unique(shares)
+    ends = gammaincinv(shape, shares)
+    partial = mean_tokens * gammainc(shape + 1.0, ends)
+    weights = np.diff(shares)
+    points = np.maximum(np.diff(partial) / weights, 1.0)
+    points, first = np.unique(points, return_inverse=True)
+    merged = np.bincount(first, weights)
+    return LengthDistribution(
+        tokens=tuple(points.tolist()), weights=tuple((merged / merged.sum()).tolist())
+    )
+
+
+def stated_workload(
+    rate: float,
+    *,
+    prompt_tokens: float,
+    prompt_variation: float,
+    output_tokens: float,
+    output_variation: float,
+    cached_ratio: float,
+    dispersion: float,
+) -> Workload:
+    """Requests as stated: a rate, mean lengths and how they vary."""
+    return Workload(
+        arrival_rate_per_second=rate,
+        prompt=spread_lengths(prompt_tokens, prompt_variation),
+        output=spread_lengths(output_tokens, output_variation),
+        cached_ratio=cached_ratio,
+        arrival_dispersion=dispersion,
+    )
+
+
+def traced_workload(
+    path: Path, rate: float | None, *, cached_ratio: float, dispersion: float
+) -> Workload:
+    """Requests as in a trace; without a rate, that of its busiest minute.
+
+    Prompt and output lengths belong together: what a running sequence holds is measured as
+    E[O·(P + O/2)]/E[O], not made from the means.
+    Raises: InvalidInputError when the file is no trace.
+    """
+    trace = read_trace(path)
+    prompt = trace.prompt_tokens.astype(float)
+    output = trace.output_tokens.astype(float)
+    return Workload(
+        arrival_rate_per_second=busiest_minute_per_second(trace) if rate is None else rate,
+        prompt=LengthDistribution.from_samples(np.maximum(prompt, 1.0).tolist()),
+        output=LengthDistribution.from_samples(output.tolist()),
+        cached_ratio=cached_ratio,
+        arrival_dispersion=dispersion,
+        context_tokens_per_sequence=float((output * (prompt + output / 2)).sum() / output.sum()),
+    )
+
+
+def busiest_minute_per_second(trace: Trace) -> float:
+    """Arrivals per second in the fullest whole minute; the mean of a trace shorter than that."""
+    if trace.duration_seconds < SECONDS_PER_MINUTE:
+        return trace.arrival_rate_per_second
+    minute = np.floor(trace.arrival_seconds / SECONDS_PER_MINUTE).astype(int)
+    return float(np.bincount(minute).max() / SECONDS_PER_MINUTE)
+
+
+def objective_text(objective: Objective) -> str:
+    """'ttft p99 ≤ 0.5s'."""
+    name = objective_name(objective)
+    return f"{name} ≤ {format_duration(objective.threshold_seconds)}"
+
+
+def objective_name(objective: Objective) -> str:
+    """'ttft p99'."""
+    return f"{objective.metric.value} p{objective.percentile:g}"
+
+
+def _percentile(text: str, field: str) -> float:
+    allowed = f"p{LOWEST_PERCENTILE:g} to p{HIGHEST_PERCENTILE:g}"
+    try:
+        percentile = float(text.removeprefix("p"))
+    except ValueError as error:
+        raise InvalidInputError(field, text, allowed) from error
+    inside = LOWEST_PERCENTILE <= percentile <= HIGHEST_PERCENTILE
+    if not inside or math.isnan(percentile):
+        raise InvalidInputError(field, text, allowed)
+    return percentile
+
+
+def in_range(field: str, value: float, low: float, high: float, allowed: str) -> float:
+    """The value. Raises: InvalidInputError unless low ≤ value ≤ high (NaN never is)."""
+    if not low <= value <= high:
+        raise InvalidInputError(field, value, allowed)
+    return value

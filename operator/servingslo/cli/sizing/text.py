@@ -1,0 +1,150 @@
+"""The answer to the sizing question, for people."""
+
+from collections.abc import Iterator, Sequence
+
+from servingslo.cli.sizing.answer import Answer, CountAnswer, NeedAnswer, Question
+from servingslo.cli.sizing.inputs import objective_text
+from servingslo.cli.sizing.prices import Price
+from servingslo.explain.format import number, percent
+from servingslo.units import format_duration
+
+_OVERLOADED = "overload"
+_NONE = "-"
+
+
+def answer_text(question: Question, answer: Answer, engine: str, prices: Sequence[Price]) -> str:
+    """The whole answer, one statement a line."""
+    return "\n".join(_lines(question, answer, engine, prices))
+
+
+def _lines(
+    question: Question, answer: Answer, engine: str, prices: Sequence[Price]
+) -> Iterator[str]:
+    yield _headline(question, answer, engine)
+    yield (
+        f"A request: {number(answer.prompt_tokens_mean)} prompt tokens, "
+        f"{number(answer.output_tokens_mean)} output tokens on average"
+    )
+    yield "Needs:"
+    for need in answer.needs:
+        yield f"  {_need_name(question, need)}: {_need(need)}"
+    failures = question.replicas.tolerated_failures
+    if failures:
+        yield f"  tolerated failures: {failures} more"
+    yield ""
+    yield from _table(_count_rows(question, answer))
+    yield ""
+    yield (
+        f"One replica saturates at {number(answer.saturation_rate_per_second)} requests/s with "
+        f"{number(answer.concurrency_cap)} running; {answer.replicas} carry up to "
+        f"{number(answer.greatest_rate_per_second)} requests/s within the objectives"
+    )
+    yield f"Queue bound: {answer.queue_limit} waiting requests per replica"
+    yield from _batching(answer)
+    if answer.cost is not None:
+        yield (
+            f"Cost: ${number(answer.cost.per_hour)}/h, "
+            f"${number(answer.cost.per_million_output_tokens)} per million output tokens, "
+            f"${number(answer.cost.per_million_tokens)} per million tokens with prompts"
+        )
+    if prices:
+        yield ""
+        yield "What changes the count:"
+        yield from (f"  {line}" for line in _price_lines(prices))
+
+
+def _price_lines(prices: Sequence[Price]) -> Iterator[str]:
+    """What changes the count, one a line, then what does not, one line for each thing."""
+    alike: dict[str, list[str]] = {}
+    for price in prices:
+        if price.replicas_more == 0:
+            alike.setdefault(price.what, []).append(price.instead)
+        else:
+            yield price_text(price)
+    for what, values in alike.items():
+        yield f"{what}: {', '.join(values)}: no change"
+
+
+def price_text(price: Price) -> str:
+    """'ttft p99: 300ms instead of 500ms: 1 replica more, $2.9/h'."""
+    head = f"{price.what}: {price.instead} instead of {price.stated}"
+    if price.replicas is None or price.replicas_more is None:
+        return f"{head}: no count is enough"
+    more = price.replicas_more
+    noun = "replica" if abs(more) == 1 else "replicas"
+    change = f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}"
+    if price.cost_more_per_hour is None:
+        return f"{head}: {change}"
+    sign = "" if more > 0 else "-"
+    return f"{head}: {change}, {sign}${number(abs(price.cost_more_per_hour))}/h"
+
+
+def _headline(question: Question, answer: Answer, engine: str) -> str:
+    noun = "replica" if answer.replicas == 1 else "replicas"
+    load = f"{number(answer.rate_per_second)} requests/s"
+    if answer.feasible:
+        return f"{answer.replicas} {noun} of {engine} for {load}; {answer.binding} binds"
+    bound = question.replicas.maximum
+    allowed = "no count" if bound is None else f"no count up to {bound}"
+    return f"{allowed} of {engine} meets every objective at {load}; shown: {answer.replicas} {noun}"
+
+
+def _need_name(question: Question, need: NeedAnswer) -> str:
+    for objective in question.objectives:
+        if need.objective == f"{objective.metric.value} p{objective.percentile:g}":
+            return objective_text(objective)
+    return need.constraint
+
+
+def _need(need: NeedAnswer) -> str:
+    if need.replicas is not None:
+        return str(need.replicas)
+    if need.least_feasible_seconds is None:
+        return "not met by any count"
+    least = format_duration(need.least_feasible_seconds)
+    return f"cannot be met: the least feasible value is {least}"
+
+
+def _count_rows(question: Question, answer: Answer) -> list[list[str]]:
+    names = [f"{o.metric.value} p{o.percentile:g}" for o in question.objectives]
+    head = ["", "replicas", "utilization", "KV p95", "ITL mean", *names, "meets", "$/h"]
+    return [head, *(_count_row(answer, count) for count in answer.counts)]
+
+
+def _count_row(answer: Answer, count: CountAnswer) -> list[str]:
+    predicted = [
+        _OVERLOADED if o.predicted_seconds is None else format_duration(o.predicted_seconds)
+        for o in count.objectives
+    ]
+    usage, gap = count.kv_usage_p95_ratio, count.itl_mean_seconds
+    return [
+        "*" if count.replicas == answer.replicas else "",
+        str(count.replicas),
+        percent(count.utilization_ratio),
+        _OVERLOADED if usage is None else percent(usage),
+        _OVERLOADED if gap is None else format_duration(gap),
+        *predicted,
+        "yes" if count.meets else "no",
+        _NONE if count.cost_per_hour is None else number(count.cost_per_hour),
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _batching(answer: Answer) -> Iterator[str]:
+    batching = answer.batching
+    yield (
+        f"Batch limits: best max_num_seqs {batching.best_max_num_seqs} and "
+        f"max_num_batched_tokens {batching.best_max_num_batched_tokens}, stated "
+        f"{batching.max_num_seqs} and {batching.max_num_batched_tokens}; "
+        + (
+            f"the best save {batching.replicas_saved} of {answer.replicas} replicas"
+            if batching.replicas_saved
+            else "the count stays the same"
+        )
+    )
