@@ -6,6 +6,7 @@ import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from servingslo.cli.demo.timeline import DemoSample, Timeline
 from servingslo.units import SECONDS_PER_HOUR, format_duration
@@ -180,7 +181,7 @@ def _picture(timeline: Timeline) -> bytes | None:
     return buffer.getvalue()
 
 
-def _latency_panel(panel: object, timeline: Timeline, minutes: list[float]) -> None:
+def _latency_panel(panel: Any, timeline: Timeline, minutes: list[float]) -> None:
     samples = timeline.samples
     series = (
         ("requests' own records, last 30 s", "#e76f51", [s.ttft_p99_seconds for s in samples]),
@@ -190,13 +191,13 @@ def _latency_panel(panel: object, timeline: Timeline, minutes: list[float]) -> N
     for label, color, values in series:
         panel.plot(
             minutes, [math.nan if v is None else v for v in values], color=color, label=label
-        )  # type: ignore[attr-defined]
+        )
     objective = timeline.objective("ttft")
     if objective is not None:
-        panel.axhline(objective.threshold_seconds, color="black", lw=0.8, ls=":", label="objective")  # type: ignore[attr-defined]
-    panel.set_yscale("log")  # type: ignore[attr-defined]
-    panel.set_ylabel("TTFT p99, seconds")  # type: ignore[attr-defined]
-    panel.legend(frameon=False, loc="lower right", ncols=2)  # type: ignore[attr-defined]
+        panel.axhline(objective.threshold_seconds, color="black", lw=0.8, ls=":", label="objective")
+    panel.set_yscale("log")
+    panel.set_ylabel("TTFT p99, seconds")
+    panel.legend(frameon=False, loc="lower right", ncols=2)
 
 
 def _page(timeline: Timeline, text: str, picture: bytes) -> str:
