@@ -1,0 +1,1 @@
+"""Other autoscalers, each by its published rule, to hold the planner against."""
