@@ -1,0 +1,182 @@
+"""The reader while Prometheus, or what stands before it, is in trouble; and its credentials."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.prometheus_pods import (
+    NAMESPACE,
+    read_once,
+    read_until,
+    reader_of,
+    scraping,
+    serving_pods,
+)
+from tests.integration.prometheus_world import Pages, proxying
+
+from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.policy.ports import ClusterMetrics
+from servingslo.reasons import Reason
+from servingslo.rig.prometheus import Prometheus
+
+DATA = Path(__file__).parent / "data"
+pytestmark = pytest.mark.rig
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[Pages]:
+    """The pages of all pods; a test that changes one puts it back."""
+    with serving_pods() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def prometheus(pages: Pages) -> Iterator[Prometheus]:
+    """A real Prometheus that has scraped every page."""
+    with scraping(pages) as process:
+        yield process
+
+
+def _assert_unavailable(found: ClusterMetrics, *words: str) -> None:
+    assert found.pods == {}
+    assert found.problem is not None
+    assert found.problem.reason is Reason.PROMETHEUS_UNAVAILABLE
+    for word in words:
+        assert word in found.problem.detail
+
+
+def test_a_frozen_prometheus_is_a_problem_within_the_timeout_and_heals(prometheus):
+    """A server that accepts and never answers costs one timeout, not the loop."""
+    with reader_of(prometheus.url, timeout_seconds=0.5) as reader:
+        prometheus.process.pause()
+        try:
+            _assert_unavailable(asyncio.run(reader.read()), "no answer within 0.5 s")
+        finally:
+            prometheus.process.resume()
+        assert asyncio.run(reader.read()).problem is None
+
+
+def test_a_dead_prometheus_is_a_problem_and_heals(prometheus):
+    """Refused connections are told as such; after the restart the same reader goes on."""
+    with reader_of(prometheus.url) as reader:
+        prometheus.process.stop()
+        _assert_unavailable(asyncio.run(reader.read()), "Connection refused")
+        prometheus.start()
+        prometheus.wait_ready()
+        assert asyncio.run(reader.read()).problem is None
+    read_until(prometheus.url, lambda found: (NAMESPACE, "real") in found.pods)
+
+
+def test_an_answer_that_trickles_in_is_cut_off(prometheus):
+    """Single bytes reset the timeout of a socket, not the deadline of a query."""
+    with proxying(prometheus.url) as proxy:
+        proxy.trickle_seconds = 0.1
+        found = read_once(proxy.url, timeout_seconds=0.5)
+    _assert_unavailable(found, "no answer within 0.5 s")
+
+
+def test_a_reading_under_way_is_not_joined_by_another(prometheus):
+    """A slow server never makes readings pile up."""
+
+    async def twice(reader: PrometheusReader) -> tuple[ClusterMetrics, ClusterMetrics]:
+        first = asyncio.ensure_future(reader.read())
+        await asyncio.sleep(0.2)
+        second = await reader.read()
+        return await first, second
+
+    with proxying(prometheus.url) as proxy:
+        proxy.trickle_seconds = 0.1
+        with reader_of(proxy.url, timeout_seconds=1.0) as reader:
+            first, second = asyncio.run(twice(reader))
+    _assert_unavailable(first, "no answer within 1 s")
+    _assert_unavailable(second, "the reading before has not ended yet")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"<html>login</html>", id="not-json"),
+        pytest.param(b'{"status":"error","error":"no"}', id="no-data"),
+        pytest.param(b'{"status":"success","data":{"result":{}}}', id="not-a-list"),
+        pytest.param(b'{"status":"success","data":{"result":[]}}', id="no-clock"),
+        pytest.param(b'{"status":"success","data":{"result":[{"value":1}]}}', id="no-labels"),
+        pytest.param(b"[1, 2]", id="another-document"),
+        pytest.param(b"", id="empty"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_problem(prometheus, body):
+    """A login page or a broken proxy never looks like an empty cluster."""
+    with proxying(prometheus.url) as proxy:
+        proxy.body = body
+        _assert_unavailable(read_once(proxy.url))
+
+
+def test_a_failure_at_once_is_tried_again_and_again_only_so_often(prometheus):
+    """One failed request is repeated, two in a row are a problem."""
+    with proxying(prometheus.url) as proxy:
+        proxy.failures = 1
+        assert read_once(proxy.url).problem is None
+        proxy.failures, before = 2, len(proxy.requests)
+        _assert_unavailable(read_once(proxy.url), "503")
+        assert len(proxy.requests) - before == 2
+
+
+def test_warnings_make_a_reading_partial(prometheus):
+    """Part of the truth is told as such, with Prometheus's own words, beside what there is."""
+    with proxying(prometheus.url) as proxy:
+        proxy.warnings = ["store gateway zone-b unavailable"]
+        found = read_once(proxy.url)
+    assert found.problem is not None
+    assert found.problem.reason is Reason.METRICS_PARTIAL
+    assert found.problem.detail == "store gateway zone-b unavailable"
+    assert (NAMESPACE, "real") in found.pods
+
+
+# Credentials
+
+
+def test_a_bearer_token_is_read_again_when_it_rotates(prometheus, tmp_path):
+    """The next query after a rotation carries the new token; no token shows in a message."""
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    with (
+        proxying(prometheus.url) as proxy,
+        reader_of(proxy.url, bearer_token_file=str(token)) as reader,
+    ):
+        proxy.required = {"Authorization": "Bearer first"}
+        assert asyncio.run(reader.read()).problem is None
+        proxy.required = {"Authorization": "Bearer second"}
+        refused = asyncio.run(reader.read())
+        _assert_unavailable(refused, "HTTP 401")
+        assert refused.problem is not None
+        assert "first" not in refused.problem.detail
+        token.write_text("second\n")
+        assert asyncio.run(reader.read()).problem is None
+        token.unlink()
+        _assert_unavailable(asyncio.run(reader.read()), "token")
+
+
+def test_tenant_and_basic_auth_are_sent(prometheus, tmp_path):
+    """Multi-tenant backends are asked for the right tenant by the right user."""
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    with proxying(prometheus.url) as proxy:
+        proxy.required = {
+            "X-Scope-OrgID": "team-a",
+            "Authorization": "Basic b3BlcmF0b3I6b3BlbiBzZXNhbWU=",
+        }
+        settings = {
+            "basic_auth_username": "operator",
+            "basic_auth_password_file": str(password),
+        }
+        _assert_unavailable(read_once(proxy.url, **settings), "HTTP 401")
+        assert read_once(proxy.url, tenant="team-a", **settings).problem is None
+
+
+def test_a_private_authority_is_trusted_only_when_named(prometheus):
+    """TLS is always verified, against the administrator's own authority where one is given."""
+    with proxying(prometheus.url, DATA / "loopback.pem") as proxy:
+        _assert_unavailable(read_once(proxy.url), "CERTIFICATE_VERIFY_FAILED")
+        ca_file = str(DATA / "loopback-ca.pem")
+        assert read_once(proxy.url, ca_file=ca_file).problem is None
