@@ -87,10 +87,13 @@ def gap_moments(
     prefill_ratio = rate_per_second * demand.prefill_mean_seconds
     slack = 1.0 - prefill_ratio
     growth = demand.step_growth_seconds
-    step = demand.step_fixed_seconds + growth * (law_of_running.mean + 1.0)
+    # The request is one more in the pool, which spreads evenly.
+    pool = law_of_running.pool_count
+    step = demand.step_fixed_seconds + growth * (law_of_running.mean + 1.0 / pool)
     lump_mean, lump_variance, lump_third = _prefill_in_gaps(
-        demand, output.gaps, rate_per_second, step, budget_tokens
+        demand, output.gaps, rate_per_second, step, budget_tokens, law_of_running.pool_count
     )
+    # In a pool a replica gets its share of each cluster, and n is the average of all.
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
     stay = np.maximum(forget * output.gaps, 1e-3)
     averaging = 2.0 * (stay - 1.0 + np.exp(-stay)) / stay**2
@@ -99,12 +102,12 @@ def gap_moments(
         demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
     )
     n_variance = averaging * (
-        (growth / slack) ** 2 * law_of_running.variance + growth * step * cluster / slack
+        (growth / slack) ** 2 * law_of_running.variance + growth * step * cluster / (slack * pool)
     )
     variance = lump_variance + n_variance
     deviation = np.sqrt(variance)
     jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
-    n_third = law_of_running.third_moment + jumps / (3.0 * forget / step)
+    n_third = law_of_running.third_moment + jumps * step / (3.0 * forget * pool**2)
     n_skew = n_third / max(law_of_running.variance, 1e-12) ** 1.5
     n_only = averaging * (growth / slack) ** 2 * law_of_running.variance
     mixed = 3.0 * n_only * lump_variance * slack / step
@@ -119,6 +122,7 @@ def _prefill_in_gaps(
     rate_per_second: float,
     step: float,
     budget_tokens: float,
+    pool_count: int,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Excess mean, variance and third cumulant, per gap, of the prefill met in these gaps.
 
@@ -126,16 +130,25 @@ def _prefill_in_gaps(
     in gap j delays the rest by c·I·G, G = (1 − p^k)/(1 − p) with k the gaps left, because its step
     lets further prompts in. The first gap holds what arrived during the request's own prefill step,
     which is longer than others by its own prompt: short outputs therefore see slower tokens.
+
+    A pool sends arrivals to where sequences have left, and a long step lets none leave, so that
+    only 1/c of the arrivals that come meanwhile meet it (p/c in place of p in G); and arrivals of a
+    replica follow departures, half as disperse as Poisson in a large pool: (1 + 1/c)/2.
     """
     ratio = rate_per_second * demand.prefill_mean_seconds
     slack = 1.0 - ratio
     per_token = demand.prefill_per_token_seconds
-    second = rate_per_second * per_token**2 * demand.uncached_second_moment_tokens2
+    dispersion = 0.5 * (1.0 + 1.0 / pool_count)
+    square = demand.uncached_second_moment_tokens2
+    square -= (1.0 - dispersion) * demand.uncached_mean_tokens**2
+    second = rate_per_second * per_token**2 * square
     third = rate_per_second * per_token**3 * demand.uncached_third_moment_tokens3
     variance_own = per_token**2 * (
         demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
     )
     mean_step = step / slack
+    ratio /= pool_count
+    slack = 1.0 - ratio
     seen_step = mean_step + second / (1.0 - ratio**2)
     own_prompt = per_token * min(demand.uncached_mean_tokens, budget_tokens)
     own_step = step + own_prompt + ratio * seen_step

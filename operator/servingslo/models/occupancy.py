@@ -40,7 +40,8 @@ class Occupancy:
     they sum to 1. cap: running sequences at which an arrival waits.
     wait_probability: probability that an arrival finds all slots taken.
     wait_rate_per_second: the wait of those that wait is exponential with this rate.
-    mean, variance, third_moment: of the running sequences over time; the third is central.
+    pool_count: replicas that share arrivals. mean, variance, third_moment: of the running
+    sequences over time; the third is central.
     """
 
     nodes: FloatArray
@@ -51,6 +52,7 @@ class Occupancy:
     mean: float
     variance: float
     third_moment: float
+    pool_count: int
 
 
 def variability_factor(
@@ -166,6 +168,7 @@ def occupancy(
         wait_rate_per_second=pool_count * saturation * (1.0 - queue_ratio),
         mean=mean,
         variance=float(square.sum()) + waiting * above**2,
+        pool_count=pool_count,
         third_moment=float(square @ off) + waiting * above**3,
     )
 
