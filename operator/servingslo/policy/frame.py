@@ -6,7 +6,8 @@ from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE
 from servingslo.estimation.sample import PodSample
 from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import Workload
 from servingslo.policy.demand import (
     Demand,
     Fleet,
@@ -122,7 +123,7 @@ def _mix(
     if workload is None and state.mix is not None:
         workload = state.mix.workload
     limits = _limits(targets, estimate)
-    if law is None or workload is None or limits is None:
+    if law is None or workload is None or limits is None or not _serves(law, workload):
         return None
     return renewed_mix(
         state.mix,
@@ -132,6 +133,14 @@ def _mix(
         objectives=targets.objectives,
         now_seconds=now_seconds,
     )
+
+
+def _serves(law: ServiceLaw, workload: Workload) -> bool:
+    """Whether the laws exist: a step takes time, and a request asks for some.
+
+    A fit over its first windows may put all time on the tokens and none on the step.
+    """
+    return law.step_fixed_seconds > 0 and workload.output.mean_tokens > 0
 
 
 def _limits(targets: Targets, estimate: Estimate) -> EngineLimits | None:

@@ -201,7 +201,7 @@ def _without_sight(
     proposal = replace(proposal, steps=(*notes, *proposal.steps))
     verdict = Verdict(
         proposal=proposal,
-        wish=Wish(proposal=proposal, safe_replicas=frame.current),
+        wish=Wish(proposal=Proposal(replicas=frame.current), safe_replicas=frame.current),
         acting_limit=_acting_limit(frame, owner),
         detail=problem.detail,
     )

@@ -1,0 +1,347 @@
+"""Scenarios that read as a timeline: simulated engines, the planner, and what it decided when."""
+
+from dataclasses import replace
+
+import pytest
+from policy_world import Run, World
+
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.inputs import (
+    BatchingMode,
+    BatchingTargets,
+    FallbackBehavior,
+    FallbackTargets,
+    Limits,
+    Mode,
+    ReplicaTargets,
+    ScaleTarget,
+    SignalProblem,
+    Targets,
+)
+from servingslo.policy.state import PlannerState, learned, record_scale, restore
+from servingslo.reasons import Action, Reason
+
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+    objectives=(
+        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
+        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
+    ),
+    replicas=ReplicaTargets(minimum=1, maximum=12),
+)
+
+
+def steady(rate):
+    return lambda _seconds: rate
+
+
+def stepped(*levels):
+    """A rate that changes at given times: (from seconds, rate), in order."""
+
+    def rate(seconds):
+        return [value for since, value in levels if since <= seconds][-1]
+
+    return rate
+
+
+def run(world, targets=TARGETS, limits=None):
+    return Run(world, targets, limits or Limits())
+
+
+def reasons(decision):
+    return {step.reason for step in decision.steps}
+
+
+def test_surge_orders_what_is_needed_at_once_and_gives_it_back():
+    """A surge is answered within two ticks, by several replicas, and undone after it."""
+    world = World(rate=stepped((0, 6.0), (600, 20.0), (1200, 6.0)), replicas=3)
+    story = run(world).until(2100)
+
+    calm = story.at(600.0)
+    assert calm.model.trusted
+    assert calm.action is Action.HOLD
+
+    ups = [d for d in story.between(600.0, 645.0) if d.action is Action.SCALE_UP]
+    assert ups[0].time_seconds <= 630.0
+    assert max(d.replicas_after for d in ups) >= 7
+    assert all(d.binding is not None and d.needs for d in ups)
+
+    busy = story.at(1200.0)
+    assert 6 <= busy.replicas_after <= 10
+    assert story.share_within(1.0, 0.05, start=800.0) > 0.95
+
+    after = story.at(2100.0)
+    assert after.replicas_after <= 4
+    downs = [d for d in story.between(1200.0, 2100.0) if d.action is Action.SCALE_DOWN]
+    assert all(d.replicas_after >= 2 for d in downs)
+
+
+def test_a_steady_load_does_not_flap():
+    """After the warm-up a steady load changes the count hardly ever."""
+    story = run(World(rate=steady(9.0), replicas=4, seed=5)).until(1800)
+    changes = [d for d in story.between(600.0, 1800.0) if d.apply_replicas]
+    assert len(changes) <= 3
+    assert story.share_within(1.0, 0.05, start=300.0) > 0.95
+
+
+def test_one_replica_that_is_needed_is_not_given_away():
+    """2 ↔ 1 flapping: a load that one replica cannot carry keeps two for good."""
+    story = run(World(rate=steady(3.2), replicas=2, seed=3)).until(1500)
+    counts = {d.replicas_after for d in story.between(300.0, 1500.0)}
+    assert counts == {2}
+    assert any(
+        d.limited_by is Reason.STEP_DOWN_UNSAFE or d.reason is Reason.DEMAND_MET
+        for d in story.decisions
+    )
+
+
+def test_nothing_shrinks_while_only_short_requests_have_been_seen():
+    """The first two minutes never scale down, however little seems to be needed."""
+    story = run(World(rate=steady(2.0), replicas=6)).until(120)
+    assert all(d.replicas_after >= 6 for d in story.decisions)
+    assert Reason.WARMING_UP in reasons(story.decisions[-1])
+
+
+def test_an_outage_of_metrics_holds_and_recovers():
+    """Blind is held, by default for as long as it lasts; sight brings decisions back."""
+    world = World(rate=steady(9.0), replicas=5)
+    story = run(world).until(600)
+    world.frozen_at = 600.0
+    story.until(1200)
+    blind = story.between(765.0, 1200.0)
+    assert {d.replicas_after for d in blind} == {story.at(600.0).replicas_after}
+    assert {d.reason for d in blind} == {Reason.METRICS_STALE}
+    assert all(d.metrics is Reason.METRICS_STALE for d in blind)
+    world.frozen_at = None
+    story.until(1320)
+    assert story.at(1320.0).metrics is Reason.METRICS_FRESH
+
+
+def test_metrics_that_age_allow_no_step_down():
+    """Between fresh and stale only a step up may happen."""
+    world = World(rate=steady(2.0), replicas=5)
+    story = run(world).until(105)
+    world.frozen_at = 105.0
+    story.until(210)
+    assert all(d.replicas_after >= 5 for d in story.decisions)
+    assert Reason.METRICS_STALE in reasons(story.at(195.0))
+
+
+def test_prometheus_down_raises_to_the_floor_only_after_a_while():
+    """Fallback Floor applies once metrics have stayed away for staleAfter."""
+    targets = replace(
+        TARGETS,
+        fallback=FallbackTargets(
+            behavior=FallbackBehavior.FLOOR, replicas=8, stale_after_seconds=120.0
+        ),
+    )
+    world = World(rate=steady(6.0), replicas=3)
+    story = run(world, targets).until(300)
+    before = story.at(300.0).replicas_after
+    world.problems = (SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="refused"),)
+    story.until(450)
+    early = story.between(315.0, 405.0)
+    assert {d.replicas_after for d in early} == {before}
+    assert story.at(450.0).replicas_before == 8
+    raised = [d for d in story.between(315.0, 450.0) if d.action is Action.SCALE_UP]
+    assert [d.reason for d in raised] == [Reason.FALLBACK_FLOOR]
+
+
+def test_a_pod_without_metrics_blocks_a_step_down_and_not_a_step_up():
+    """What is not seen is neither spare nor lost."""
+    world = World(rate=stepped((0, 2.0), (450, 16.0)), replicas=5)
+    world.hidden_pods = {"llama-2"}
+    story = run(world).until(450)
+    assert {d.replicas_after for d in story.decisions} == {5}
+    assert story.at(450.0).metrics is Reason.METRICS_PARTIAL
+    story.until(510)
+    assert story.at(510.0).replicas_after > 5
+
+
+def test_gauges_that_are_not_numbers_hold():
+    """NaN from every pod is a hold with its own reason, and no NaN is told on."""
+    world = World(rate=steady(6.0), replicas=3)
+    story = run(world).until(300)
+    world.silent_gauges = True
+    story.until(420)
+    assert story.at(420.0).reason is Reason.METRICS_NOT_A_NUMBER
+    assert story.at(420.0).replicas_after == story.at(420.0).replicas_before
+
+
+def test_silence_brings_an_idle_fleet_to_its_minimum():
+    """Zero traffic ends at the minimum, with the reason Idle, and stays there."""
+    world = World(rate=stepped((0, 6.0), (600, 0.0)), replicas=4)
+    story = run(world).until(1200)
+    end = story.at(1200.0)
+    assert end.replicas_after == 1
+    assert end.reason is Reason.IDLE
+    assert end.demand.arrival_rate_per_second == 0.0
+
+
+def test_a_fleet_that_never_had_traffic_goes_to_its_minimum():
+    """Without a single request there is no model, and none is needed."""
+    story = run(World(rate=steady(0.0), replicas=3)).until(900)
+    assert story.at(900.0).replicas_after == 1
+    assert story.at(900.0).model.trusted is False
+    assert story.at(150.0).replicas_after == 3
+
+
+def test_a_shortage_of_gpus_is_told_and_freezes_nothing():
+    """Pods that cannot be placed limit scaling by name; the plan goes on, down included."""
+    world = World(rate=stepped((0, 6.0), (600, 20.0), (1200, 4.0)), replicas=3, room=5)
+    story = run(world).until(2100)
+    short = story.at(900.0)
+    assert short.replicas.ready == 5
+    assert Reason.UNSCHEDULABLE_PODS in reasons(short)
+    assert short.replicas_after > 5
+    assert any(d.limited_by is Reason.UNSCHEDULABLE_PODS for d in story.between(660.0, 1200.0))
+    assert story.at(2100.0).replicas_after <= 4
+
+
+def test_pods_on_their_way_are_not_ordered_twice():
+    """Slow cold starts do not multiply an order while the demand stays."""
+    world = World(rate=stepped((0, 6.0), (600, 16.0)), replicas=3, cold_start=300.0)
+    targets = replace(TARGETS, cold_start_seconds=60.0)
+    story = run(world, targets).until(870)
+    assert story.at(870.0).replicas.pending > 0
+    settled = [d.replicas_after for d in story.between(720.0, 870.0)]
+    assert max(settled) - min(settled) <= 2
+
+
+def test_a_hand_edit_becomes_the_new_current():
+    """A count set by hand is told once, stands for a window, and is planned from."""
+    world = World(rate=steady(6.0), replicas=3)
+    story = run(world).until(600)
+    world.scale(6)
+    edited = story.tick()
+    assert edited.replicas_before == 6
+    assert Reason.REPLICAS_CHANGED_BY_USER in reasons(edited)
+    assert edited.replicas_after == 6
+    following = story.tick()
+    assert Reason.REPLICAS_CHANGED_BY_USER not in reasons(following)
+    story.until(1200)
+    assert story.at(1200.0).replicas_after <= 4
+
+
+def test_a_target_scaled_to_zero_by_hand_is_held():
+    """Nobody but its user wakes it."""
+    world = World(rate=steady(0.0), replicas=2)
+    story = run(world).until(150)
+    world.scale(0)
+    story.until(300)
+    held = story.at(300.0)
+    assert held.reason is Reason.SCALED_TO_ZERO_BY_USER
+    assert (held.replicas_after, held.apply_replicas) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("targets", "limits", "reason"),
+    [
+        pytest.param(replace(TARGETS, mode=Mode.RECOMMEND), Limits(), Reason.RECOMMEND_ONLY,
+                     id="recommend"),
+        pytest.param(replace(TARGETS, mode=Mode.PAUSED), Limits(), Reason.PAUSED, id="paused"),
+        pytest.param(TARGETS, Limits(recommend_only=True), Reason.KILL_SWITCH, id="kill-switch"),
+    ],
+)  # fmt: skip
+def test_a_decision_that_may_not_act_recommends(targets, limits, reason):
+    """Nothing is applied, and what would be done is told."""
+    story = run(World(rate=steady(16.0), replicas=3), targets, limits).until(300)
+    end = story.at(300.0)
+    assert not any(d.apply_replicas for d in story.decisions)
+    assert (end.replicas_after, end.reason) == (3, reason)
+    assert end.recommended_replicas > 3
+
+
+def test_another_scaler_keeps_our_hands_off_and_hears_what_we_would_do():
+    """A conflict is no blindness: the plan goes on, the write does not."""
+    problem = SignalProblem(reason=Reason.SCALER_CONFLICT, detail="HorizontalPodAutoscaler llama")
+    world = World(rate=steady(16.0), replicas=3, problems=(problem,))
+    story = run(world).until(300)
+    end = story.at(300.0)
+    assert (end.reason, end.replicas_after, end.apply_replicas) == (
+        Reason.SCALER_CONFLICT,
+        3,
+        False,
+    )
+    assert end.recommended_replicas > 3
+    assert "HorizontalPodAutoscaler" in end.detail
+
+
+def test_a_rollout_allows_no_step_down():
+    """While pods are being replaced, fewer of them would be a gamble."""
+    world = World(rate=steady(2.0), replicas=4, rollout=True)
+    story = run(world).until(450)
+    assert {d.replicas_after for d in story.decisions} == {4}
+    assert Reason.ROLLOUT_IN_PROGRESS in reasons(story.at(450.0))
+
+
+def test_tolerated_failures_are_spare_replicas():
+    """One more than is needed, as long as it is asked for."""
+    plain = run(World(rate=steady(9.0), replicas=4)).until(900)
+    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=12, tolerated_failures=1))
+    spare = run(World(rate=steady(9.0), replicas=4), targets).until(900)
+    assert spare.at(900.0).replicas_after == plain.at(900.0).replicas_after + 1
+    assert Reason.TOLERATED_FAILURES in reasons(spare.at(900.0))
+
+
+def test_an_impossible_objective_does_not_scale_to_the_maximum():
+    """A threshold below the service time of a single request says so, with the least feasible."""
+    impossible = Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=0.02)
+    targets = replace(TARGETS, objectives=(impossible, TARGETS.objectives[1]))
+    story = run(World(rate=steady(6.0), replicas=3), targets).until(600)
+    end = story.at(600.0)
+    assert end.model.trusted
+    assert end.replicas_after <= 4
+    assert Reason.INFEASIBLE_OBJECTIVE in reasons(end)
+    need = next(need for need in end.needs if need.least_feasible is not None)
+    assert need.replicas is None
+    assert 0.02 < need.least_feasible < 2.0
+
+
+def test_a_replay_of_the_observations_reproduces_the_decisions():
+    """Live, the count is reported as written; offline it is only read back. Both decide alike."""
+    world = World(rate=stepped((0, 6.0), (450, 16.0)), replicas=3)
+    live = run(world)
+    while world.now < 900:
+        decision = live.tick()
+        if decision.apply_replicas:
+            live.state = record_scale(
+                live.state,
+                before=decision.replicas_before,
+                after=decision.replicas_after,
+                now_seconds=decision.time_seconds,
+                behavior=TARGETS.behavior,
+            )
+    from servingslo.policy.planner import plan  # noqa: PLC0415 - the function under test
+
+    state = PlannerState()
+    replayed = []
+    for observation in live.observations:
+        decision, state = plan(observation, TARGETS, Limits(), state, observation.time_seconds)
+        replayed.append(decision)
+    assert any(decision.apply_replicas for decision in replayed)
+    assert replayed == live.decisions
+
+
+def test_a_restart_continues_without_a_scaling_action():
+    """What was learnt comes back from the status, and nothing is given away on the way."""
+    world = World(rate=steady(9.0), replicas=4)
+    story = run(world).until(900)
+    before = story.at(900.0)
+    story.state = restore(learned(story.state, 900.0), 900.0)
+    story.until(1050)
+    after = story.between(915.0, 1050.0)
+    assert {d.replicas_after for d in after} == {before.replicas_after}
+    assert after[-1].model.trusted
+    assert Reason.REPLICAS_CHANGED_BY_USER not in reasons(after[0])
+
+
+def test_batch_limits_are_only_recommended_where_they_may_not_be_applied():
+    """Auto needs the administrator: without permission the pod template stays untouched."""
+    targets = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.AUTO))
+    story = run(World(rate=steady(9.0), replicas=4, max_num_seqs=4), targets).until(900)
+    tuned = [d.batching for d in story.decisions if d.model.trusted]
+    assert tuned
+    assert not any(b.apply for b in tuned)
+    assert any(b.reason is Reason.NOT_PERMITTED for b in tuned)
+    assert all(b.recommended_max_num_seqs > 4 for b in tuned if b.reason is Reason.NOT_PERMITTED)
