@@ -7,7 +7,7 @@ TRACE ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test check lint types layers unit integration validate bench golden crd lock image-check clean
+.PHONY: help setup rig demo test check lint types layers unit integration crd lock image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,15 +48,6 @@ unit: setup ## tests that need no rig
 
 integration: rig ## tests on the rig
 	$(BIN)/python -m pytest tests/integration tests/e2e $(PYTEST_ARGS)
-
-validate: setup ## the models beside an independent simulation (30 minutes)
-	$(BIN)/python -m tests.validation.run
-
-bench: setup ## what a prediction and a plan cost
-	$(BIN)/python -m tests.benchmarks.run
-
-golden: setup ## rewrite the golden files; review the difference
-	$(BIN)/python -m pytest tests/golden --refresh-golden $(PYTEST_ARGS)
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd

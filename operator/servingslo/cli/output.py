@@ -19,7 +19,8 @@ class OutputFormat(StrEnum):
 
 def as_json(value: Any, *, indent: int | None = 2) -> str:
     """A dataclass as JSON; its field names carry their units."""
-    return _adapter(type(value)).dump_json(value, indent=indent).decode()
+    adapter = _adapter(type(value))  # type: ignore[arg-type]  # a class is hashable
+    return adapter.dump_json(value, indent=indent).decode()
 
 
 @lru_cache(maxsize=8)
