@@ -56,7 +56,7 @@ def test_ordered_pod_is_ready_one_cold_start_later_and_paid_for_from_the_order()
     assert result.replica_seconds == pytest.approx(300 + 240)
     assert result.scale_actions == 1
     pods = script.seen[-1].pods
-    assert [pod.ready_after_seconds for pod in pods] == [0.0, 60.0]
+    assert [pod.ready_after_seconds for pod in pods] == [60.0, 60.0]
 
 
 def test_observation_shows_what_was_scraped_and_its_age():

@@ -30,6 +30,8 @@ from servingslo.sim.trace import Trace
 WORKLOAD_NAMESPACE, WORKLOAD_NAME = "simulation", "fleet"
 FINISHING_SECONDS = 120.0
 """After the last arrival requests have this long to end; those that do not, miss."""
+WARM_SECONDS = 3600.0
+"""Age of the pods that are there when a trace begins."""
 UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
@@ -115,12 +117,13 @@ class Cluster:
             self._remove(pod)
 
     def warm_start(self, replicas: int) -> None:
-        """Begin with so many ready pods, which cost nothing to start."""
+        """Begin with so many pods that have been ready for long; their start is not paid for."""
         self.desired = replicas
         for _ in range(replicas):
             pod = self._new_pod()
-            pod.scheduled = self.now
+            pod.ordered = pod.scheduled = self.now - WARM_SECONDS
             self._ready(pod)
+            pod.ready = pod.ordered + self._cold_start()
 
     def _new_pod(self) -> SimulatedPod:
         pod = SimulatedPod(
@@ -409,7 +412,7 @@ def _tick(cluster: Cluster) -> Tick:
 def _billed_seconds(cluster: Cluster, end: float) -> float:
     """Replica time paid for: from when a pod holds its GPU until it is gone."""
     return sum(
-        (end if pod.ended is None else pod.ended) - pod.scheduled
+        (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
         for pod in cluster.pods
         if pod.scheduled is not None
     )
