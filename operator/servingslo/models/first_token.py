@@ -17,21 +17,22 @@ _RANGE_SPREADS = 9.0
 _GENERATIONS = 3
 _BUDGET_ITERATIONS = 2
 _LEAST_SLACK = 0.02
+_NEGLIGIBLE_STEPS = 1e-3
+_TINY_SECONDS = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTable:
     """Transforms of the prefill work of one prompt at the frequencies of one range.
 
-    by_point: exp(iω·c·I) for every prompt point, shape (points, terms). mgf, slope, curve: its
-    mean, and the means with c·I and (c·I)² as factors.
+    by_point: exp(iω·c·I) for every prompt point, shape (points, terms). mgf, slope: its mean,
+    and the mean with c·I as a factor.
     """
 
     z: ComplexArray
     by_point: ComplexArray
     mgf: ComplexArray
     slope: ComplexArray
-    curve: ComplexArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,17 @@ class PromptWork:
     seconds: FloatArray
     weights: FloatArray
     tokens: FloatArray
+    mean_seconds: float
+    second_moment_seconds2: float
+    longest_seconds: float
     tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
+
+    @property
+    def lag_seconds(self) -> float:
+        """E[S²]/(2·E[S]) of the prefill work S of a prompt; 0 without work."""
+        if self.mean_seconds <= 0.0:
+            return 0.0
+        return 0.5 * self.second_moment_seconds2 / self.mean_seconds
 
     def table(self, level: int) -> PromptTable:
         """Transforms for the range _RANGE_RATIO**level seconds."""
@@ -59,7 +70,6 @@ class PromptWork:
                 by_point=by_point,
                 mgf=self.weights @ by_point,
                 slope=weighted @ by_point,
-                curve=(weighted * self.seconds) @ by_point,
             )
             self.tables[level] = found
         return found
@@ -71,10 +81,15 @@ def prompt_work(
     """Prefill work of these prompts, compacted to a few points."""
     compact = prompt.compacted(_PROMPT_POINTS)
     tokens = np.array(compact.tokens) * (1.0 - cached_ratio)
+    seconds = tokens * prefill_per_token_seconds
+    weights = np.array(compact.weights)
     return PromptWork(
-        seconds=tokens * prefill_per_token_seconds,
-        weights=np.array(compact.weights),
+        seconds=seconds,
+        weights=weights,
         tokens=tokens,
+        mean_seconds=float(weights @ seconds),
+        second_moment_seconds2=float(weights @ seconds**2),
+        longest_seconds=float(seconds[-1]),
     )
 
 
@@ -94,7 +109,7 @@ def first_token_law(
     g(z) = z + g(λ·(M(z) − 1)) and M the transform of c·I. Then
     E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) − exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1),
     averaged over n. A prompt longer than the token budget takes further steps; for
-    those of others see `_stretch`.
+    those of others see `_further_seconds`.
 
     A pool sends arrivals where sequences have left, and none leave during a long step, so that an
     arrival finds steps in progress that vary less than in proportion to their length: the lumps of
@@ -104,74 +119,73 @@ def first_token_law(
     growth = demand.step_growth_seconds
     mean_step = demand.step_fixed_seconds + growth * law_of_running.mean
     room = max(budget_tokens - law_of_running.mean, 1.0)
-    stretch = _stretch(demand, prompts, rate_per_second, mean_step, room)
-    prefill_ratio = rate_per_second * demand.prefill_mean_seconds * stretch
+    further = _further_seconds(demand, prompts, rate_per_second, mean_step, room)
+    prefill_ratio = rate_per_second * (demand.prefill_mean_seconds + further)
     level = _range_level(demand, prompts, law_of_running, prefill_ratio, mean_step)
     table = prompts.table(level)
     z = table.z
     others, slope = table.mgf, table.slope
-    if stretch > 1.0:
-        stretched = np.exp(np.outer(stretch * prompts.seconds, z))
-        others = prompts.weights @ stretched
-        slope = (prompts.weights * prompts.seconds * stretch) @ stretched
-    moment = float(prompts.weights @ prompts.seconds**2)
-    lag = 0.5 * moment / demand.prefill_mean_seconds if demand.prefill_mean_seconds else 0.0
-    lag *= stretch
+    if further > 0.0:
+        delay = np.exp(further * z)
+        others = others * delay
+        slope = (slope + further * table.mgf) * delay
+    lag = prompts.lag_seconds * (1.0 + further / max(demand.prefill_mean_seconds, _TINY_SECONDS))
+    lumps = np.empty((2, len(z)), dtype=np.complex128)
     first = rate_per_second * (others - 1.0)
-    later = _generations(first, prefill_ratio, lag)
-    shifted = rate_per_second * (others + first * slope / (1.0 - lag * first) - 1.0)
+    lumps[1] = first
+    lumps[0] = first + rate_per_second * first * slope / (1.0 - lag * first)
+    later = _generations(lumps, prefill_ratio, lag)
     # Seen from a pool, the step in progress varies less: see the docstring.
     seen = law_of_running.pool_count**-0.5
     even = 1.0 + (1.0 - seen) * prefill_ratio / (1.0 - prefill_ratio)
-    upper = z + even * (z + first) + seen * (shifted + _generations(shifted, prefill_ratio, lag))
-    lower = z + even * first + seen * later
+    exponents = seen * later
+    exponents += z + even * first
+    exponents[0] += even * z + seen * lumps[0]
     steps = demand.step_fixed_seconds + growth * law_of_running.nodes
-    weights = law_of_running.weights / steps
-    difference = _mixture(upper, steps, weights) - _mixture(lower, steps, weights)
+    mixtures = _mixture(exponents, steps, law_of_running.weights / steps)
     served = 1.0 - law_of_running.wait_probability
     own = table.mgf
-    steps_before = np.maximum(np.ceil(prompts.tokens / room) - 1.0, 0.0)
-    if steps_before[-1] > 0.0:
-        waiting = _own_further_steps(
-            demand, prompts, rate_per_second, mean_step, room, steps_before
-        )
-        own = prompts.weights @ (table.by_point * np.exp(np.outer(waiting, z)))
-    characteristic = own * difference
+    if prompts.tokens[-1] > room:
+        own = _own_with_further_steps(demand, prompts, table, rate_per_second, mean_step, room)
+    characteristic = own * (mixtures[0] - mixtures[1])
     characteristic[1:] *= (1.0 - prefill_ratio) / (z[1:] * served)
     characteristic[0] = 1.0
     return invert(characteristic, _RANGE_RATIO**level)
 
 
-def _own_further_steps(
+def _own_with_further_steps(
     demand: RequestDemand,
     prompts: PromptWork,
+    table: PromptTable,
     rate_per_second: float,
     mean_step: float,
     room: float,
-    steps_before: FloatArray,
-) -> FloatArray:
-    """Seconds that a prompt longer than the budget takes beyond its own prefill, by prompt point.
+) -> ComplexArray:
+    """Transform of a request's own prefill when prompts longer than the budget take more steps.
 
     Each step before the last costs s, and what arrives during these full steps shares the last
     one, as far as there is room left.
     """
     per_token = demand.prefill_per_token_seconds
+    start = int(np.searchsorted(prompts.tokens, room, side="right"))
+    tokens, weights = prompts.tokens[start:], prompts.weights[start:]
+    before = np.ceil(tokens / room) - 1.0
     arrived = rate_per_second * demand.uncached_mean_tokens * (mean_step + per_token * room)
-    left = (steps_before + 1.0) * room - prompts.tokens
-    seconds: FloatArray = steps_before * mean_step + per_token * np.minimum(
-        arrived * steps_before, np.where(steps_before > 0, left, 0.0)
-    )
-    return seconds
+    left = (before + 1.0) * room - tokens
+    delay = before * mean_step + per_token * np.minimum(arrived * before, left)
+    delayed = table.by_point[start:] * (np.exp(np.outer(delay, table.z)) - 1.0)
+    own: ComplexArray = table.mgf + weights @ delayed
+    return own
 
 
-def _stretch(
+def _further_seconds(
     demand: RequestDemand,
     prompts: PromptWork,
     rate_per_second: float,
     mean_step: float,
     room_tokens: float,
 ) -> float:
-    """Factor on the prefill work of other prompts for the further steps that they cause.
+    """Seconds of further steps that each prompt of others causes, on average.
 
     A prompt of J tokens in front of one of I tokens adds ⌈(I + J)/room⌉ − ⌈I/room⌉ steps of s, on
     average over both lengths. Half of the prompts of a cycle stand behind the request, and cost it
@@ -179,13 +193,13 @@ def _stretch(
     stand in front of both: the longer the backlog, the nearer to J/room steps a prompt, where the
     work diverges exactly at the stability frontier λ·Ī·(c + s/room) = 1.
     """
-    per_token = demand.prefill_per_token_seconds
-    if per_token <= 0.0 or prompts.tokens[-1] <= 0.0:
-        return 1.0
-    ratio = rate_per_second * demand.prefill_mean_seconds
-    stretch = 1.0
+    work = demand.prefill_mean_seconds
+    if work <= 0.0 or rate_per_second <= 0.0:
+        return 0.0
+    further = 0.0
+    most = max((1.0 - _LEAST_SLACK) / rate_per_second - work, 0.0)
     for _ in range(_BUDGET_ITERATIONS):
-        cycle = mean_step / max(1.0 - ratio * stretch, _LEAST_SLACK)
+        cycle = mean_step / max(1.0 - rate_per_second * (work + further), _LEAST_SLACK)
         ahead = max(rate_per_second * cycle - 1.0, 0.0) * demand.uncached_mean_tokens
         if 2.0 * prompts.tokens[-1] + ahead <= room_tokens:
             break
@@ -194,35 +208,41 @@ def _stretch(
         steps = float(prompts.weights @ pairs @ prompts.weights)
         arriving = rate_per_second * cycle * demand.uncached_mean_tokens
         felt = 0.5 + 0.5 * min(arriving / room_tokens, 1.0)
-        stretch = 1.0 + felt * steps * mean_step / demand.prefill_mean_seconds
-    return min(stretch, max(1.0, (1.0 - _LEAST_SLACK) / ratio))
+        further = min(felt * steps * mean_step, most)
+        if steps < _NEGLIGIBLE_STEPS:
+            break
+    return further
 
 
-def _generations(first: ComplexArray, prefill_ratio: float, lag: float) -> ComplexArray:
-    """Sum of the later generations of prefill work set off by `first`.
+def _generations(lumps: ComplexArray, prefill_ratio: float, lag: float) -> ComplexArray:
+    """Sum of the later generations of prefill work set off by `lumps`.
 
     The transform of one generation is replaced by ρ·v/(1 − v·E[S²]/(2·E[S])), which has the same
     first two moments and stays bounded; what follows the last generation is taken as its mean.
     """
-    total = np.zeros_like(first)
-    current = first
-    for _ in range(_GENERATIONS):
+    current = prefill_ratio * lumps / (1.0 - lag * lumps)
+    total = current.copy()
+    for _ in range(_GENERATIONS - 1):
         current = prefill_ratio * current / (1.0 - lag * current)
-        total = total + current
-    return total + current * (prefill_ratio / (1.0 - prefill_ratio))
+        total += current
+    total += current * (prefill_ratio / (1.0 - prefill_ratio))
+    return total
 
 
 def _mixture(exponent: ComplexArray, steps: FloatArray, weights: FloatArray) -> ComplexArray:
     """Σ w·exp(s·exponent) over evenly spaced s, by Horner's rule."""
+    start: ComplexArray = np.exp(steps[0] * exponent)
     if len(steps) == 1:
-        alone: ComplexArray = weights[0] * np.exp(steps[0] * exponent)
-        return alone
-    ratio = np.exp((steps[1] - steps[0]) * exponent)
-    total = np.full_like(exponent, weights[-1])
-    for weight in weights[-2::-1].tolist():
-        total = total * ratio + weight
-    mixture: ComplexArray = total * np.exp(steps[0] * exponent)
-    return mixture
+        start *= weights[0]
+        return start
+    ratio: ComplexArray = np.exp((steps[1] - steps[0]) * exponent)
+    total: ComplexArray = ratio * weights[-1]
+    for weight in weights[-2:0:-1].tolist():
+        total += weight
+        total *= ratio
+    total += weights[0]
+    total *= start
+    return total
 
 
 def _range_level(
@@ -233,13 +253,13 @@ def _range_level(
     mean_step: float,
 ) -> int:
     """Level of the shortest range that holds all but the last 0.01 % of the law."""
-    own = prompts.seconds
-    own_mean = float(prompts.weights @ own)
-    own_square = float(prompts.weights @ own**2)
     cycle = mean_step / (1.0 - prefill_ratio)
-    arrivals = prefill_ratio / max(demand.prefill_mean_seconds, 1e-12) * cycle
-    mean = 2.0 * cycle + own_mean
+    arrivals = prefill_ratio / max(demand.prefill_mean_seconds, _TINY_SECONDS) * cycle
+    mean = 2.0 * cycle + prompts.mean_seconds
+    square = prompts.second_moment_seconds2
     spread_n = demand.step_growth_seconds**2 * law_of_running.variance
-    variance = own_square - own_mean**2 + 3.0 * arrivals * own_square + 4.0 * spread_n + cycle**2
-    reach = mean + max(_RANGE_SPREADS * math.sqrt(variance), float(own[-1]))
+    variance = (
+        square - prompts.mean_seconds**2 + 3.0 * arrivals * square + 4.0 * spread_n + cycle**2
+    )
+    reach = mean + max(_RANGE_SPREADS * math.sqrt(variance), prompts.longest_seconds)
     return math.ceil(math.log(reach) / math.log(_RANGE_RATIO))

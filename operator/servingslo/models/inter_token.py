@@ -9,7 +9,9 @@ from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.workload import LengthDistribution
 
-_OUTPUT_POINTS = 32
+_OUTPUT_POINTS = 20
+_LEAST_RATIO = 1e-9
+_SHORT_STAY = 1e-3
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 _DEVIATES: FloatArray = np.linspace(-3.0, 4.0, 24)
 _DEVIATE_WEIGHTS: FloatArray = np.exp(-0.5 * _DEVIATES**2) / np.exp(-0.5 * _DEVIATES**2).sum()
@@ -35,12 +37,13 @@ class AtomLaw:
 class OutputGaps:
     """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
 
-    weights sum to 1 over these; single_share is the share of requests with one token, which have
-    no time per output token.
+    weights sum to 1 over these; spread_weights are those of the quadrature over lengths and
+    deviates. single_share is the share of requests with one token, which have no such time.
     """
 
     gaps: FloatArray
     weights: FloatArray
+    spread_weights: FloatArray
     single_share: float
 
 
@@ -61,9 +64,14 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
     several = tokens > 1.0
     share = float(weights[several].sum())
     if share == 0.0:
-        return OutputGaps(gaps=np.array([1.0]), weights=np.array([1.0]), single_share=1.0)
+        gaps, kept = np.array([1.0]), np.array([1.0])
+    else:
+        gaps, kept = tokens[several] - 1.0, weights[several] / share
     return OutputGaps(
-        gaps=tokens[several] - 1.0, weights=weights[several] / share, single_share=1.0 - share
+        gaps=gaps,
+        weights=kept,
+        spread_weights=kept[:, None] * _DEVIATE_WEIGHTS,
+        single_share=1.0 - share,
     )
 
 
@@ -95,8 +103,8 @@ def gap_moments(
     )
     # In a pool a replica gets its share of each cluster, and n is the average of all.
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
-    stay = np.maximum(forget * output.gaps, 1e-3)
-    averaging = 2.0 * (stay - 1.0 + np.exp(-stay)) / stay**2
+    stay = np.maximum(forget * output.gaps, _SHORT_STAY)
+    averaging = 2.0 * (stay - 1.0 + np.exp(-stay)) / (stay * stay)
     second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
     cluster = rate_per_second * (
         demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
@@ -111,7 +119,7 @@ def gap_moments(
     n_skew = n_third / max(law_of_running.variance, 1e-12) ** 1.5
     n_only = averaging * (growth / slack) ** 2 * law_of_running.variance
     mixed = 3.0 * n_only * lump_variance * slack / step
-    third = lump_third + n_skew * n_variance**1.5 + mixed
+    third = lump_third + n_skew * n_variance * np.sqrt(n_variance) + mixed
     skewness = third / np.maximum(variance * deviation, 1e-30)
     return GapMoments(mean=step / slack + lump_mean, deviation=deviation, skewness=skewness)
 
@@ -135,39 +143,35 @@ def _prefill_in_gaps(
     only 1/c of the arrivals that come meanwhile meet it (p/c in place of p in G); and arrivals of a
     replica follow departures, half as disperse as Poisson in a large pool: (1 + 1/c)/2.
     """
-    ratio = rate_per_second * demand.prefill_mean_seconds
-    slack = 1.0 - ratio
     per_token = demand.prefill_per_token_seconds
-    dispersion = 0.5 * (1.0 + 1.0 / pool_count)
+    ratio = rate_per_second * demand.prefill_mean_seconds
+    mean_step = step / (1.0 - ratio)
+    ratio = max(ratio / pool_count, _LEAST_RATIO)
+    slack, rest = 1.0 - ratio, 1.0 - ratio**2
     square = demand.uncached_second_moment_tokens2
+    prompt_variance = square - demand.uncached_mean_tokens**2
+    dispersion = 0.5 * (1.0 + 1.0 / pool_count)
     square -= (1.0 - dispersion) * demand.uncached_mean_tokens**2
     second = rate_per_second * per_token**2 * square
     third = rate_per_second * per_token**3 * demand.uncached_third_moment_tokens3
-    variance_own = per_token**2 * (
-        demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
-    )
-    mean_step = step / slack
-    ratio /= pool_count
-    slack = 1.0 - ratio
-    seen_step = mean_step + second / (1.0 - ratio**2)
-    own_prompt = per_token * min(demand.uncached_mean_tokens, budget_tokens)
-    own_step = step + own_prompt + ratio * seen_step
-    power = ratio**gaps
+    seen_step = mean_step + second / rest
+    own_step = step + ratio * seen_step
+    own_step += per_token * min(demand.uncached_mean_tokens, budget_tokens)
+    own_variance = ratio**2 * (per_token**2 * prompt_variance + second * seen_step)
+    power = np.exp(math.log(ratio) * gaps)
     reach = (1.0 - power) / slack
-    before = power / ratio if ratio > 0 else np.zeros_like(gaps)
-    reach_squares = (
-        (gaps - 1.0)
-        - 2.0 * ratio * (1.0 - before) / slack
-        + ratio**2 * (1.0 - before**2) / (1.0 - ratio**2)
-    ) / slack**2
-    reach_squares = np.maximum(reach_squares, 0.0)
-    mean = (own_step - mean_step) * ratio * reach / gaps
-    variance = second * (own_step * reach**2 + mean_step * reach_squares)
-    variance += (ratio * reach) ** 2 * (variance_own + second * seen_step)
-    later_cubes = reach_squares**1.5 / np.sqrt(np.maximum(gaps - 1.0, 1.0))
-    cubes = own_step * reach**3 + mean_step * later_cubes
-    third_cumulant = (third + 3.0 * second**2 / slack) * cubes
-    return mean, variance / gaps**2, third_cumulant / gaps**3
+    # Sum of G² over the later gaps, in closed form.
+    squares = gaps - (1.0 + 2.0 * ratio / slack - ratio**2 / rest)
+    squares += power * (2.0 / slack - power / rest)
+    later = (mean_step / slack**2) * squares
+    reach_square = reach * reach
+    lumps = own_step * reach_square + later
+    mean = ((own_step - mean_step) * ratio) * reach / gaps
+    gap_squares = gaps * gaps
+    variance = (second * lumps + own_variance * reach_square) / gap_squares
+    # G ≤ reach in every gap, and equal to it in most, so that Σ G³ is nearly reach·Σ G².
+    third_cumulant = (third + 3.0 * second**2 / slack) * reach * lumps / (gap_squares * gaps)
+    return mean, variance, third_cumulant
 
 
 def spread_points(moments: GapMoments) -> FloatArray:
@@ -177,9 +181,14 @@ def spread_points(moments: GapMoments) -> FloatArray:
     Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
     """
     skew = np.maximum(moments.skewness, 1e-3)[:, None]
-    root = 1.0 + skew / 6.0 * (_DEVIATES - skew / 6.0)
-    standard: FloatArray = (2.0 / skew) * (np.maximum(root, 0.0) ** 3 - 1.0)
-    points: FloatArray = moments.mean[:, None] + moments.deviation[:, None] * standard
+    sixth = skew / 6.0
+    root: FloatArray = sixth * _DEVIATES + (1.0 - sixth * sixth)
+    np.maximum(root, 0.0, out=root)
+    points = root * root
+    points *= root
+    points -= 1.0
+    points *= moments.deviation[:, None] * (2.0 / skew)
+    points += moments.mean[:, None]
     return points
 
 
@@ -200,13 +209,10 @@ def time_per_output_token_law(
     least_seconds, most_seconds: an idle step and a step that is full of prefill; no average of
     steps lies outside.
     """
-    points = np.clip(spread_points(moments), least_seconds, most_seconds)
-    return atom_law(points, output.weights[:, None] * _DEVIATE_WEIGHTS)
-
-
-def deviate_weights() -> FloatArray:
-    """Weights of the quadrature over the spread of one request; they sum to 1."""
-    return _DEVIATE_WEIGHTS
+    points = spread_points(moments)
+    np.maximum(points, least_seconds, out=points)
+    np.minimum(points, most_seconds, out=points)
+    return atom_law(points, output.spread_weights)
 
 
 def end_to_end_law(
@@ -218,16 +224,18 @@ def end_to_end_law(
     length, the sum is a gamma law with the added cumulants.
     """
     mean, variance, third = first
-    deviation = np.sqrt((output.gaps * moments.deviation) ** 2 + variance)
-    cubed = moments.skewness * (output.gaps * moments.deviation) ** 3 + third
+    decode = output.gaps * moments.deviation
+    square = decode * decode
+    deviation = np.sqrt(square + variance)
+    cubed = moments.skewness * square * decode + third
     points = spread_points(
         GapMoments(
             mean=output.gaps * moments.mean + mean,
             deviation=deviation,
-            skewness=cubed / np.maximum(deviation, 1e-12) ** 3,
+            skewness=cubed / (np.maximum(deviation, 1e-12) * (square + variance) + 1e-36),
         )
     )
-    weights = output.weights[:, None] * _DEVIATE_WEIGHTS
+    weights = output.spread_weights
     if output.single_share == 0.0:
         return atom_law(points, weights)
     alone = spread_points(

@@ -8,9 +8,9 @@ from scipy.special import gammaln
 
 from servingslo.models.service_time import FloatArray, RequestDemand
 
-# Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.6 standard
+# Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.8 standard
 # deviations for four digits (trapezoid rule), and the range below is ten of them wide.
-_NODE_COUNT = 20
+_NODE_COUNT = 14
 _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
