@@ -105,6 +105,9 @@ class Engines:
     """The host of the simulated engines."""
 
     def __init__(self, rig: Rig) -> None:
+        # The log is kept when the process of another module had the same name.
+        log = rig.work_dir / "logs" / "engines.log"
+        before = len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
         process = rig.run_process(
             "engines",
             [
@@ -118,7 +121,7 @@ class Engines:
         found: list[str] = []
 
         def listens() -> bool:
-            lines = process.log_path.read_text(encoding="utf-8").splitlines()
+            lines = process.log_path.read_text(encoding="utf-8").splitlines()[before:]
             found.extend(line.split()[-1] for line in lines if line.startswith("engines at"))
             return bool(found)
 
@@ -164,10 +167,17 @@ class Tenant:
         *,
         replicas: int = 1,
         args: Sequence[str] = (),
+        command: Sequence[str] = (),
         ready_delay: str = "500ms",
     ) -> None:
-        """A Deployment of simulated engines, and wait until it is ready."""
+        """A Deployment of simulated engines, and wait until it is ready.
+
+        args: further ones. command: instead of the usual arguments.
+        """
         manifest = _workload(name, replicas=replicas, args=args, ready_delay=ready_delay)
+        if command:
+            container = manifest["spec"]["template"]["spec"]["containers"][0]
+            container.update(command=list(command), args=[])
         self.apps.create_namespaced_deployment(self.namespace, manifest)
         self.wait(lambda: self.ready_replicas(name) == replicas, what=f"{name} is ready")
 

@@ -39,6 +39,7 @@ _DRIFT_RATIO = 0.2
 _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 _LONGEST_MESSAGE = 1024
+_ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH, Reason.PAUSED})
 _DECIDED_FIELDS = (
     "observedGeneration",
     "replicas",
@@ -148,7 +149,7 @@ def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
 
 def _acts(decision: Decision) -> bool:
     """Whether the decision stands for what the target has or gets, not only for advice."""
-    return decision.apply_replicas or decision.replicas_after == decision.recommended_replicas
+    return decision.limited_by not in _ADVICE_ONLY
 
 
 def _observed(decision: Decision) -> ObservedStatus:

@@ -203,7 +203,8 @@ def _without_sight(
         proposal=proposal,
         wish=Wish(proposal=Proposal(replicas=frame.current), safe_replicas=frame.current),
         acting_limit=_acting_limit(frame, owner),
-        detail=problem.detail,
+        # Another owner is what a person must act on; the outage has a step of its own.
+        detail=problem.detail if owner is None else owner.detail,
     )
     return _decided(frame, state, verdict)
 

@@ -1,0 +1,94 @@
+"""Batch limits: recommended always, changed only where the administrator and the tenant allow."""
+
+from pathlib import Path
+
+import pytest
+from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
+
+# Few enough sequences that more of them serve the same load with fewer replicas.
+SMALL_BATCH = "--max-num-seqs=8"
+RATE_PER_SECOND = 6.0
+LEARNING_SECONDS = 150.0
+
+
+@pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """The administrator lets the operator patch pod templates."""
+    return ("batching.apply.enabled=true",)
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> tuple[str, ...]:
+    """As the chart passes it on."""
+    return ("--batching-apply=true",)
+
+
+@pytest.fixture
+def small_batch(tenant: Tenant, tmp_path: Path) -> Tenant:
+    """A tenant under load whose engines run with a batch that is too small."""
+    tenant.create_deployment(replicas=2, args=[SMALL_BATCH])
+    trace = steady_trace(tmp_path / "trace.csv", rate=RATE_PER_SECOND, seconds=30)
+    tenant.begin_traffic(trace, duration_seconds=600)
+    return tenant
+
+
+def _generation(tenant: Tenant) -> int:
+    found = tenant.apps.read_namespaced_deployment("chat", tenant.namespace)
+    return int(found.metadata.annotations["deployment.kubernetes.io/revision"])
+
+
+def test_a_larger_batch_rolls_out_once(small_batch: Tenant, operator: Operator) -> None:
+    """In mode Auto the flag in the pod template changes, in one rollout, and then rests."""
+    tenant = small_batch
+    tenant.create_slo(batching={"mode": "Auto", "minInterval": "10m"})
+    tenant.wait(
+        lambda: SMALL_BATCH not in tenant.arguments(),
+        what="a change of the batch limit",
+        timeout_seconds=LEARNING_SECONDS,
+    )
+    changed = tenant.arguments()
+    # Everything else stays as it came, and the flag keeps its place and form.
+    assert [word for word in changed if not word.startswith("--max-num-")] == ["--model=tiny"]
+    assert len(changed) == 4
+    assert int(changed[-1].removeprefix("--max-num-seqs=")) > 8
+    assert _generation(tenant) == 2
+    tenant.wait(
+        lambda: tenant.status().get("batching", {}).get("current", {}).get("maxNumSeqs", 0) > 8,
+        what="the new limit in force",
+        timeout_seconds=60,
+    )
+    tenant.wait_event("BatchingChanged")
+    ticks_pass(operator, 2)
+    assert tenant.arguments() == changed
+    assert _generation(tenant) == 2
+    assert tenant.status()["batching"]["lastChange"]
+
+
+def test_a_recommendation_alone_changes_nothing(small_batch: Tenant, operator: Operator) -> None:
+    """In mode Recommend, the default, the limit is named in status and left as it is."""
+    tenant = small_batch
+    tenant.create_slo()
+
+    def recommended() -> bool:
+        limits = tenant.status().get("batching", {}).get("recommended", {})
+        return bool(limits.get("maxNumSeqs", 0) > 8)
+
+    tenant.wait(recommended, what="a recommendation", timeout_seconds=LEARNING_SECONDS)
+    tenant.wait_condition("BatchingInSync", "False", "BatchingRecommended")
+    ticks_pass(operator)
+    assert SMALL_BATCH in tenant.arguments()
+    assert _generation(tenant) == 1
+
+
+def test_a_shell_command_is_refused_with_a_reason(tenant: Tenant, tmp_path: Path) -> None:
+    """Flags inside a shell script are read and never changed; the condition says why."""
+    script = "exec vllm serve tiny --max-num-seqs 8 --max-num-batched-tokens 2048"
+    tenant.create_deployment(replicas=2, command=["sh", "-c", script])
+    trace = steady_trace(tmp_path / "trace.csv", rate=RATE_PER_SECOND, seconds=30)
+    tenant.begin_traffic(trace, duration_seconds=600)
+    tenant.create_slo(batching={"mode": "Auto", "minInterval": "10m"})
+    tenant.wait_condition(
+        "BatchingInSync", "False", "ArgumentsNotUnderstood", timeout_seconds=LEARNING_SECONDS
+    )
+    assert tenant.status()["batching"]["current"]["maxNumSeqs"] == 8
+    assert _generation(tenant) == 1

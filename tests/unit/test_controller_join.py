@@ -1,0 +1,88 @@
+"""Joining what Kubernetes and Prometheus know: only what is provably this workload's counts."""
+
+from servingslo.controller.join import Subject, join
+from servingslo.estimation.sample import EngineSample, GPUSample, PodSample
+from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
+from servingslo.reasons import Reason
+
+NOW = 1_000.0
+TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
+SUBJECT = Subject(namespace="team", name="chat", uid="u", generation=3)
+
+
+def _view(*pods: str, **fields) -> WorkloadView:
+    return WorkloadView(
+        target=TARGET,
+        desired_replicas=2,
+        current_replicas=2,
+        pods=tuple(PodSample(name=name, ready=True) for name in pods),
+        **fields,
+    )
+
+
+def _metrics(*keys: tuple[str, str], problem: SignalProblem | None = None) -> ClusterMetrics:
+    pod = PodMetrics(
+        engines=(EngineSample(engine="0", running=3.0), EngineSample(engine="1", running=4.0)),
+        gpus=(GPUSample(gpu="0"),),
+    )
+    return ClusterMetrics(pods=dict.fromkeys(keys, pod), problem=problem)
+
+
+def test_each_pod_gets_its_own_engines() -> None:
+    """Engines and GPUs go to the pod of the same namespace and name."""
+    joined = join(SUBJECT, _view("a", "b"), _metrics(("team", "a")), now_seconds=NOW)
+    assert [len(pod.engines) for pod in joined.pods] == [2, 0]
+    assert [len(pod.gpus) for pod in joined.pods] == [1, 0]
+
+
+def test_metrics_of_unknown_pods_are_dropped() -> None:
+    """Ghosts of deleted pods and namesakes of other namespaces leave no trace."""
+    metrics = _metrics(("team", "deleted"), ("other", "a"))
+    joined = join(SUBJECT, _view("a"), metrics, now_seconds=NOW)
+    assert [pod.name for pod in joined.pods] == ["a"]
+    assert joined.pods[0].engines == ()
+
+
+def test_limits_come_from_the_pod_s_own_arguments() -> None:
+    """During a rollout each pod keeps the limits that it was started with; unknown stays None."""
+    view = _view(
+        "old",
+        "new",
+        "bare",
+        arguments={
+            "old": EngineArguments(max_num_seqs=64),
+            "new": EngineArguments(max_num_seqs=128, max_num_batched_tokens=2048),
+        },
+    )
+    metrics = _metrics(("team", "old"), ("team", "new"), ("team", "bare"))
+    joined = join(SUBJECT, view, metrics, now_seconds=NOW)
+    limits = {
+        pod.name: {(e.max_num_seqs, e.max_num_batched_tokens) for e in pod.engines}
+        for pod in joined.pods
+    }
+    assert limits == {"old": {(64, None)}, "new": {(128, 2048)}, "bare": {(None, None)}}
+
+
+def test_every_problem_is_kept() -> None:
+    """Trouble with ownership, with the cluster and with Prometheus stands side by side."""
+    own = SignalProblem(reason=Reason.TARGET_CONFLICT)
+    seen = SignalProblem(reason=Reason.SCALER_CONFLICT)
+    blind = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE)
+    joined = join(
+        SUBJECT, _view(problems=(seen,)), _metrics(problem=blind), now_seconds=NOW, problems=(own,)
+    )
+    assert joined.problems == (own, seen, blind)
+
+
+def test_the_subject_and_the_time_are_carried_over() -> None:
+    """An observation says of which resource, which spec and which moment it is."""
+    joined = join(SUBJECT, _view(), _metrics(), now_seconds=NOW)
+    assert (joined.namespace, joined.name, joined.uid, joined.generation) == (
+        "team",
+        "chat",
+        "u",
+        3,
+    )
+    assert joined.time_seconds == NOW
+    assert (joined.desired_replicas, joined.current_replicas) == (2, 2)

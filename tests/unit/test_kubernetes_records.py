@@ -1,0 +1,172 @@
+"""What is kept of pods and workloads: readiness, start times, rollouts, owners."""
+
+from typing import Any
+
+import pytest
+
+from servingslo.adapters.kubernetes.records import (
+    autoscaler_record,
+    deployment_record,
+    pod_record,
+    scaled_object_record,
+    stateful_set_record,
+)
+
+NOW = 1_767_323_100.0  # 2026-01-02T03:05:00Z
+
+
+def _pod(*conditions: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    status = {"phase": "Running", "conditions": list(conditions), **fields.pop("status", {})}
+    return {
+        "metadata": {
+            "namespace": "team",
+            "name": "chat-1",
+            "uid": "pod-uid",
+            "creationTimestamp": "2026-01-02T03:00:00Z",
+            "labels": {"app": "chat", "pod-template-hash": "abc"},
+            "ownerReferences": [
+                {"uid": "other", "controller": False},
+                {"uid": "rs-uid", "controller": True},
+            ],
+            **fields.pop("metadata", {}),
+        },
+        "spec": {"containers": [{"name": "vllm", "image": "vllm:1", "args": ["--a=1"]}]},
+        "status": status,
+    }
+
+
+def _condition(type_: str, status: str, since: str, **fields: str) -> dict[str, Any]:
+    return {"type": type_, "status": status, "lastTransitionTime": since, **fields}
+
+
+SCHEDULED = _condition("PodScheduled", "True", "2026-01-02T03:00:02Z")
+READY = _condition("Ready", "True", "2026-01-02T03:01:30Z")
+
+
+def test_a_ready_pod_tells_its_start_times() -> None:
+    """Times from creation to scheduling and to readiness come from the conditions."""
+    sample = pod_record(_pod(SCHEDULED, READY), None).sample(NOW, image="vllm:1")
+    assert sample.ready
+    assert sample.template_hash == "abc"
+    assert sample.scheduled_after_seconds == 2
+    assert sample.ready_after_seconds == 90
+    assert sample.ready_for_seconds == 210
+    assert sample.age_seconds == 300
+
+
+def test_a_pod_that_was_never_ready_has_no_start_time() -> None:
+    """What did not happen is unknown, never zero."""
+    unready = _condition("Ready", "False", "2026-01-02T03:00:02Z")
+    sample = pod_record(_pod(SCHEDULED, unready), None).sample(NOW, image=None)
+    assert not sample.ready
+    assert sample.ready_after_seconds is None
+    assert sample.ready_for_seconds is None
+
+
+def test_the_first_readiness_is_remembered() -> None:
+    """A pod that flaps keeps the start time that was seen first."""
+    first = pod_record(_pod(SCHEDULED, READY), None)
+    later = _condition("Ready", "True", "2026-01-02T03:04:00Z")
+    sample = pod_record(_pod(SCHEDULED, later), first).sample(NOW, image=None)
+    assert sample.ready_after_seconds == 90
+    assert sample.ready_for_seconds == 60
+
+
+def test_a_restarted_pod_does_not_tell_when_it_first_was_ready() -> None:
+    """After a restart the condition speaks of the restart: the start time is unknown."""
+    status = {"containerStatuses": [{"restartCount": 2}, {"restartCount": 1}]}
+    sample = pod_record(_pod(SCHEDULED, READY, status=status), None).sample(NOW, image=None)
+    assert sample.restarts == 3
+    assert sample.ready_after_seconds is None
+
+
+def test_an_unschedulable_pod_says_why() -> None:
+    """The scheduler's message is kept; a pod that merely waits has none."""
+    refused = _condition(
+        "PodScheduled", "False", "2026-01-02T03:00:00Z", reason="Unschedulable", message="no gpu"
+    )
+    gated = _condition("PodScheduled", "False", "2026-01-02T03:00:00Z", reason="SchedulingGated")
+    pending = {"phase": "Pending"}
+    assert pod_record(_pod(refused, status=pending), None).unschedulable_reason == "no gpu"
+    assert pod_record(_pod(gated, status=pending), None).unschedulable_reason is None
+
+
+def test_the_controlling_owner_is_the_owner() -> None:
+    """Of several owner references only the controller counts."""
+    assert pod_record(_pod(), None).owner_uid == "rs-uid"
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [("Running", False), ("Pending", False), ("Failed", True), ("Succeeded", True)],
+)
+def test_a_finished_pod_is_no_replica(phase: str, finished: bool) -> None:
+    """Evicted and completed pods linger, and serve nothing."""
+    assert pod_record(_pod(status={"phase": phase}), None).finished is finished
+
+
+def _workload(spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "team", "name": "chat", "uid": "u"},
+        "spec": {"selector": {"matchLabels": {"app": "chat"}}, **spec},
+        "status": status,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "rolling"),
+    [
+        pytest.param({"replicas": 3, "updatedReplicas": 3}, False, id="settled"),
+        pytest.param(
+            {"replicas": 5, "updatedReplicas": 5, "readyReplicas": 3}, False, id="scaling"
+        ),
+        pytest.param({"replicas": 4, "updatedReplicas": 1}, True, id="rolling"),
+        pytest.param({"replicas": 3}, True, id="just-begun"),
+        pytest.param({}, False, id="empty"),
+    ],
+)
+def test_a_scale_up_of_a_deployment_is_no_rollout(status: dict, rolling: bool) -> None:
+    """Only pods of an older template make a rollout."""
+    record = deployment_record(_workload({"replicas": 3}, status), None)
+    assert record.rollout_in_progress is rolling
+
+
+@pytest.mark.parametrize(
+    ("status", "rolling"),
+    [
+        pytest.param(
+            {"currentRevision": "a", "updateRevision": "a", "replicas": 3}, False, id="on"
+        ),
+        pytest.param(
+            {
+                "currentRevision": "a",
+                "updateRevision": "b",
+                "replicas": 3,
+                "updatedReplicas": 1,
+            },
+            True,
+            id="rolling",
+        ),
+    ],
+)
+def test_a_stateful_set_rolls_between_revisions(status: dict, rolling: bool) -> None:
+    """Two revisions with pods of the older one make a rollout."""
+    record = stateful_set_record(_workload({"replicas": 3}, status), None)
+    assert record.rollout_in_progress is rolling
+
+
+def test_an_absent_count_is_unknown() -> None:
+    """A workload without spec.replicas says None; the reader knows the default."""
+    assert deployment_record(_workload({}, {}), None).replicas is None
+
+
+def test_scalers_name_their_target() -> None:
+    """An HPA names group and kind; a ScaledObject leaves out what KEDA fills in."""
+    metadata = {"namespace": "team", "name": "s"}
+    reference = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "chat"}
+    hpa = autoscaler_record({"metadata": metadata, "spec": {"scaleTargetRef": reference}}, None)
+    assert (hpa.group, hpa.target_kind, hpa.target_name) == ("argoproj.io", "Rollout", "chat")
+    scaled = scaled_object_record(
+        {"metadata": metadata, "spec": {"scaleTargetRef": {"name": "chat"}}}, None
+    )
+    assert (scaled.group, scaled.target_kind, scaled.target_name) == ("apps", "Deployment", "chat")
