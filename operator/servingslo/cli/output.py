@@ -1,11 +1,9 @@
 """How results leave the command line: as text for people or as JSON for machines."""
 
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any
 
 import typer
-from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 NO_EXIT_CODE = 1
 
@@ -17,16 +15,9 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
-def as_json(value: Any, *, indent: int | None = 2) -> str:
+def as_json(value: object, *, indent: int | None = 2) -> str:
     """A dataclass as JSON; its field names carry their units."""
-    adapter = _adapter(type(value))  # type: ignore[arg-type]  # a class is hashable
-    return adapter.dump_json(value, indent=indent).decode()
-
-
-@lru_cache(maxsize=8)
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Built once: a stream has many values of one kind."""
-    return TypeAdapter(kind)
+    return to_json(value, indent=indent).decode()
 
 
 def answer_no() -> typer.Exit:

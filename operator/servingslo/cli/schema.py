@@ -1,12 +1,14 @@
 """`servingslo schema`: JSON schemas of what is exchanged in files, from the dataclasses in use."""
 
 import json
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter
 
+from servingslo.controller.recording import Header, Outcome
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
 
@@ -16,19 +18,46 @@ class Document(StrEnum):
 
     OBSERVATION = "observation"
     DECISION = "decision"
+    RECORDING = "recording"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderLine:
+    """A line of a recording that says what the decisions after it rest on."""
+
+    header: Header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeLine:
+    """A line of a recording that says what came of an order."""
+
+    outcome: Outcome
 
 
 _TYPES: dict[Document, Any] = {
     Document.OBSERVATION: Observation,
     Document.DECISION: Decision,
+    Document.RECORDING: HeaderLine | OutcomeLine | Observation,
 }
+# The last edge of a histogram is infinite, which JSON has no number for.
+_EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}
 
 
 def schema(
     document: Annotated[Document, typer.Argument(help="What to describe.")],
 ) -> None:
-    """Print the JSON schema of an observation or a decision.
+    """Print the JSON schema of an observation, a decision, or a line of a recording.
 
     Example: servingslo schema observation > observation.schema.json
     """
-    typer.echo(json.dumps(TypeAdapter(_TYPES[document]).json_schema(), indent=2))
+    typer.echo(json.dumps(schema_of(document), indent=2))
+
+
+def schema_of(document: Document) -> dict[str, Any]:
+    """The JSON schema of a document, as it stands in files."""
+    described = TypeAdapter(_TYPES[document]).json_schema()
+    histogram = described.get("$defs", {}).get("HistogramSample")
+    if histogram is not None:
+        histogram["properties"]["upper_bounds"]["items"] = _EDGE
+    return described

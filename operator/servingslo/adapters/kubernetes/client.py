@@ -141,18 +141,27 @@ class KubeClient:
         return await self._api.call_api(*request, _request_timeout=limit)
 
 
-async def connect(*, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> KubeClient:
+async def connect(
+    *,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+) -> KubeClient:
     """A client configured by KUBECONFIG where it is set, else by the pod's ServiceAccount.
 
     Without both, the user's default kubeconfig. KUBECONFIG is read here: the library reads its
-    default when it is imported. Raises: ClusterError when no configuration is usable.
+    default when it is imported. kubeconfig, context: a file and a context of it to use instead.
+    Raises: ClusterError when no configuration is usable.
     """
     configuration = Configuration()
-    named = os.environ.get("KUBECONFIG")
+    named = kubeconfig or os.environ.get("KUBECONFIG")
     try:
-        if named:
+        if named or context:
             await kubernetes_config.load_kube_config(
-                config_file=named, client_configuration=configuration, persist_config=False
+                config_file=named,
+                context=context,
+                client_configuration=configuration,
+                persist_config=False,
             )
         elif os.environ.get("KUBERNETES_SERVICE_HOST"):
             kubernetes_config.load_incluster_config(client_configuration=configuration)

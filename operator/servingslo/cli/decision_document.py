@@ -1,0 +1,76 @@
+"""The decision in a resource's status, as the dataclass that it was made from."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from servingslo.errors import InvalidInputError
+from servingslo.policy.decision import Decision
+
+_CAPITAL = re.compile(r"(?<!^)([A-Z])")
+
+
+def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decision:
+    """The decision of a `status.lastDecision`: what was left out there is unknown.
+
+    Raises: InvalidInputError when it is not the document of a decision.
+    """
+    filled = _filled(Decision, document)
+    filled |= {"namespace": namespace, "name": name, "time_seconds": _seconds(document)}
+    try:
+        return TypeAdapter(Decision).validate_python(filled)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        field = f"status.lastDecision: {path}"
+        raise InvalidInputError(field, first["input"], first["msg"]) from error
+
+
+def _seconds(document: Mapping[str, Any]) -> float:
+    try:
+        return datetime.fromisoformat(str(document["time"])).timestamp()
+    except (KeyError, ValueError) as error:
+        value = document.get("time")
+        raise InvalidInputError("status.lastDecision.time", value, "a timestamp") from error
+
+
+def _filled(kind: Any, document: Any) -> dict[str, Any]:
+    """Names in snake_case, and None for each field without a default that was left out."""
+    given = {_snake(key): value for key, value in dict(document).items()}
+    hints = get_type_hints(kind)
+    filled: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        if field.name in given:
+            filled[field.name] = _value(hints[field.name], given[field.name])
+        elif _is_required(field):
+            # Counts and flags of a step are None where the document had nothing for them.
+            filled[field.name] = {} if dataclasses.is_dataclass(hints[field.name]) else None
+    return filled
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        kinds = [kind for kind in inner if dataclasses.is_dataclass(kind)]
+        return _value(kinds[0], value) if kinds and isinstance(value, Mapping) else value
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return _filled(hint, value)
+    if origin is tuple and isinstance(value, list):
+        return [_value(inner[0], item) for item in value]
+    if isinstance(value, Mapping):
+        return {_snake(key): item for key, item in value.items()}
+    return value
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _snake(name: str) -> str:
+    return _CAPITAL.sub(r"_\1", name).lower()

@@ -1,0 +1,72 @@
+"""A live cluster as the command line reads it: nothing is ever written to it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from servingslo.adapters.kubernetes.client import connect
+from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.inventory import Inventory
+from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
+from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
+from servingslo.errors import InvalidInputError
+
+_MOST_NAMES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the cluster is reached; None means as kubectl does."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+
+@asynccontextmanager
+async def resources_of(
+    access: Access, namespaces: Sequence[str] = ()
+) -> AsyncIterator[KubernetesResources]:
+    """The ServingSLOs of a cluster. Raises: ClusterError."""
+    client = await connect(kubeconfig=_path(access.kubeconfig), context=access.context)
+    try:
+        yield KubernetesResources(client, namespaces=namespaces)
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def workloads_of(
+    access: Access, namespaces: Sequence[str] = ()
+) -> AsyncIterator[KubernetesWorkloads]:
+    """The workloads of a cluster, watched while inside. Raises: ClusterError."""
+    client = await connect(kubeconfig=_path(access.kubeconfig), context=access.context)
+    inventory = Inventory(client, namespaces=namespaces)
+    try:
+        await inventory.start()
+        yield KubernetesWorkloads(client, Discovery(client), inventory)
+    finally:
+        await inventory.stop()
+        await client.close()
+
+
+def parsed_name(text: str) -> tuple[str, str]:
+    """Namespace and name in 'NAMESPACE/NAME'. Raises: InvalidInputError for another form."""
+    namespace, slash, name = text.partition("/")
+    if not slash or not namespace or not name or "/" in name:
+        raise InvalidInputError("NAMESPACE/NAME", text, "a namespace and a name: inference/chat")
+    return namespace, name
+
+
+def only_one(records: Sequence[ResourceRecord], namespace: str, name: str) -> ResourceRecord:
+    """The resource of that name. Raises: InvalidInputError naming those that are there."""
+    for record in records:
+        if record.ref.name == name:
+            return record
+    names = ", ".join(sorted(record.ref.name for record in records)[:_MOST_NAMES]) or "none"
+    allowed = f"a ServingSLO of namespace {namespace}; there: {names}"
+    raise InvalidInputError("NAME", name, allowed)
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,223 @@
+"""`servingslo record`: what the operator would see of a cluster, saved to a file."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
+from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.api.convert import targets_from_spec
+from servingslo.cli.live import Access, only_one, parsed_name, resources_of, workloads_of
+from servingslo.controller.join import Subject, join
+from servingslo.controller.recording import Header, Recorder
+from servingslo.controller.registry import Resource, target_conflicts
+from servingslo.errors import InvalidInputError, InvalidSpecError
+from servingslo.policy.inputs import Limits, SignalProblem
+from servingslo.policy.ports import ClusterMetrics
+from servingslo.units import parse_duration_seconds
+
+_SHORTEST_TICK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class _Recording:
+    """One recording under way. generations: of the spec last written, by uid."""
+
+    recorder: Recorder
+    workloads: KubernetesWorkloads
+    limits: Limits
+    generations: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+
+    async def observe(
+        self,
+        record: ResourceRecord,
+        metrics: ClusterMetrics,
+        conflict: SignalProblem | None,
+    ) -> None:
+        """Write one observation, after a header where the resource or its spec is new."""
+        targets = targets_from_spec(record.spec)
+        ref, now_seconds = record.ref, SystemClock.now_seconds()
+        known = self.generations.get(ref.uid)
+        if known != record.generation:
+            learned = (record.status.get("learned") or {}).get("state")
+            self.recorder.header(
+                Header(
+                    uid=ref.uid,
+                    namespace=ref.namespace,
+                    name=ref.name,
+                    generation=record.generation,
+                    spec=record.spec,
+                    limits=self.limits,
+                    learned=None if known is not None else learned,
+                    carry_on=known is not None,
+                    time_seconds=now_seconds,
+                )
+            )
+            self.generations[ref.uid] = record.generation
+        view = await self.workloads.read(
+            ref.namespace, targets.target, targets.batching.container, targets.runtime
+        )
+        subject = Subject(
+            namespace=ref.namespace, name=ref.name, uid=ref.uid, generation=record.generation
+        )
+        self.recorder.observation(
+            join(
+                subject,
+                view,
+                metrics,
+                now_seconds=SystemClock.now_seconds(),
+                problems=() if conflict is None else (conflict,),
+            )
+        )
+        self.count += 1
+
+
+def record(
+    prometheus_url: Annotated[
+        str,
+        typer.Option(envvar="SERVINGSLO_PROMETHEUS_URL", help="Address of Prometheus's HTTP API."),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write; it must not exist yet.")],
+    resource: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAMESPACE/NAME]", help="One ServingSLO; all by default."),
+    ] = None,
+    duration: Annotated[str, typer.Option("--for", help="How long to record.")] = "10m",
+    every: Annotated[str, typer.Option(help="Time between observations.")] = "15s",
+    prometheus_namespace_label: Annotated[
+        str, typer.Option(help="Label with the namespace of the scraped pod.")
+    ] = "namespace",
+    prometheus_pod_label: Annotated[
+        str, typer.Option(help="Label with the scraped pod's name.")
+    ] = "pod",
+    prometheus_bearer_token_file: Annotated[
+        Path | None, typer.Option(help="File with a bearer token.")
+    ] = None,
+    prometheus_ca_file: Annotated[
+        Path | None, typer.Option(help="Certificate authority of Prometheus.")
+    ] = None,
+    prometheus_tenant: Annotated[
+        str | None, typer.Option(help="Value of the X-Scope-OrgID header.")
+    ] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option(help="The operator's --max-replicas, for the header.", min=1)
+    ] = None,
+    max_step: Annotated[
+        int | None, typer.Option(help="The operator's --max-step, for the header.", min=1)
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+) -> None:
+    """Record what the operator would see, for `servingslo plan`, `fit` and bug reports.
+
+    Nothing is written to the cluster. What the planner knew is taken from the resource's status,
+    at most five minutes old; for a recording that replays exactly give `run` the flag --record.
+
+    Example: servingslo record inference/llama-chat --for 10m --out llama.jsonl
+    --prometheus-url http://localhost:9090
+    """
+    name = None if resource is None else parsed_name(resource)
+    seconds = parse_duration_seconds(duration, "--for")
+    tick_seconds = parse_duration_seconds(every, "--every")
+    if tick_seconds < _SHORTEST_TICK_SECONDS:
+        raise InvalidInputError("--every", every, "500ms or longer")
+    if out.exists():
+        raise InvalidInputError("--out", str(out), "a file that does not exist yet")
+    config = PrometheusConfig(
+        url=prometheus_url,
+        bearer_token_file=_text(prometheus_bearer_token_file),
+        ca_file=_text(prometheus_ca_file),
+        tenant=prometheus_tenant,
+        namespace_label=prometheus_namespace_label,
+        pod_label=prometheus_pod_label,
+    )
+    limits = Limits(max_replicas=max_replicas, max_step=max_step, tick_seconds=tick_seconds)
+    access = Access(kubeconfig=kubeconfig, context=context)
+    count = asyncio.run(_record(access, config, limits, name, out, seconds))
+    typer.echo(f"{count} observations in {out}", err=True)
+
+
+async def _record(
+    access: Access,
+    config: PrometheusConfig,
+    limits: Limits,
+    name: tuple[str, str] | None,
+    out: Path,
+    seconds: float,
+) -> int:
+    """Record until the time is over; how many observations were written."""
+    namespaces = () if name is None else (name[0],)
+    async with (
+        resources_of(access, namespaces) as resources,
+        workloads_of(access, namespaces) as workloads,
+    ):
+        await _chosen(resources, name)  # before the file is made: a wrong name leaves none
+        reader = PrometheusReader(config)
+        recorder = Recorder(out)
+        recording = _Recording(recorder=recorder, workloads=workloads, limits=limits)
+        started = SystemClock.elapsed_seconds()
+        try:
+            while (passed := SystemClock.elapsed_seconds() - started) < seconds:
+                await _tick(recording, await _chosen(resources, name), reader)
+                _tell(passed, seconds, recording.count)
+                over = SystemClock.elapsed_seconds() - started - passed
+                left = started + seconds - SystemClock.elapsed_seconds()
+                await asyncio.sleep(max(min(limits.tick_seconds - over, left), 0.0))
+        finally:
+            recorder.close()
+            reader.close()
+        return recording.count
+
+
+async def _chosen(
+    resources: KubernetesResources, name: tuple[str, str] | None
+) -> tuple[Sequence[ResourceRecord], frozenset[str]]:
+    """All resources that are read, and the uids of those to record."""
+    records = await resources.read_all()
+    if name is None:
+        return records, frozenset(record.ref.uid for record in records)
+    return records, frozenset({only_one(records, *name).ref.uid})
+
+
+async def _tick(
+    recording: _Recording,
+    chosen: tuple[Sequence[ResourceRecord], frozenset[str]],
+    reader: PrometheusReader,
+) -> None:
+    records, uids = chosen
+    valid = [record for record in records if _is_valid(record)]
+    owned = [Resource(record=r, targets=targets_from_spec(r.spec)) for r in valid]
+    conflicts = target_conflicts(owned)
+    metrics = await reader.read()
+    for record_ in valid:
+        if record_.ref.uid in uids:
+            await recording.observe(record_, metrics, conflicts.get(record_.ref.uid))
+
+
+def _is_valid(record: ResourceRecord) -> bool:
+    try:
+        targets_from_spec(record.spec)
+    except InvalidSpecError:
+        return False
+    return True
+
+
+def _tell(passed: float, seconds: float, count: int) -> None:
+    """Progress, on a terminal only."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r{passed:.0f} of {seconds:.0f} s, {count} observations", nl=False, err=True)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
