@@ -1,5 +1,6 @@
 """Cumulative histograms: what was observed in a window, its quantiles, its distribution."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,9 +10,8 @@ from servingslo.models.workload import LengthDistribution
 
 # How much wider than its lower edge the open last bucket is taken to be where nothing tells more.
 OPEN_BUCKET_FACTOR = 2.0
-# Points that stand for one bucket: the mid-quantiles of three equal parts keep its second moment
-# within 4 % of the continuous one.
-POINTS_OF_BUCKET = (1 / 6, 1 / 2, 5 / 6)
+# Points that stand for one bucket: the mid-quantiles of five equal parts.
+POINTS_OF_BUCKET = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,48 +156,68 @@ def share_within(delta: HistogramDelta, threshold: float) -> tuple[float, float]
 def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
     """Token counts as a discrete distribution whose mean is the histogram's own sum / count.
 
-    Each bucket is represented by three points. Where in the buckets the mass lies is one number θ
-    (0: at the lower edges, 1: at the upper ones), chosen so that the mean is exact; inside a bucket
-    the density is that of lower + width·U^k with k = (1 − θ)/θ, which has mean lower + width·θ.
-    The open bucket ends at twice its lower edge, or further out where the mean asks for it.
+    Inside a bucket the density is taken as linear between its edges, where it is the harmonic mean
+    of the two buckets that meet: next to an empty bucket it falls to zero, so that a tail that ends
+    early in a wide bucket is not spread over all of it. Five points stand for each bucket. They
+    are moved within their buckets, all by the same share of the way to one edge, until the mean is
+    exact. The open bucket ends at twice its lower edge, or further out where the mean asks for it.
     None without observations.
     """
     mean = delta.mean
     if mean is None:
         return None
     buckets = _buckets(delta, mean)
-    low = sum(weight * lower for lower, _, weight in buckets)
-    width = sum(weight * (upper - lower) for lower, upper, weight in buckets)
-    share = min(max((mean - low) / width, 0.02), 0.98) if width > 0 else 0.5
-    power = (1.0 - share) / share
-    places = [u**power for u in POINTS_OF_BUCKET]
-    places = [place * share * len(places) / sum(places) for place in places]
-    points: dict[float, float] = {}
-    for lower, upper, weight in buckets:
-        for place in places:
-            token = round(lower + (upper - lower) * min(place, 1.0), 3)
-            points[token] = points.get(token, 0.0) + weight / len(places)
-    tokens = sorted(points)
-    total = sum(points.values())
-    weights = [points[token] / total for token in tokens]
+    densities = [weight / (upper - lower) for lower, upper, weight in buckets]
+    edges = [densities[0], *(_harmonic(a, b) for a, b in pairwise(densities)), 0.0]
+    points = [
+        (lower, upper, lower + (upper - lower) * place, weight / len(POINTS_OF_BUCKET))
+        for (lower, upper, weight), (low, high) in zip(buckets, pairwise(edges), strict=True)
+        if weight > 0
+        for place in _places(low, high)
+    ]
+    short = mean - sum(point * weight for _, _, point, weight in points)
+    room = sum(
+        (upper - point if short > 0 else point - lower) * weight
+        for lower, upper, point, weight in points
+    )
+    share = min(short / room, 0.99) if room > 0 else 0.0
+    merged_points: dict[float, float] = {}
+    for lower, upper, point, weight in points:
+        moved = point + share * (upper - point if short > 0 else point - lower)
+        merged_points[moved] = merged_points.get(moved, 0.0) + weight
+    tokens = sorted(merged_points)
+    total = sum(merged_points.values())
+    weights = tuple(merged_points[token] / total for token in tokens)
     found = sum(t * w for t, w in zip(tokens, weights, strict=True))
     factor = mean / found if found > 0 else 1.0
-    return LengthDistribution(
-        tokens=tuple(token * factor for token in tokens), weights=tuple(weights)
-    )
+    return LengthDistribution(tokens=tuple(token * factor for token in tokens), weights=weights)
+
+
+def _harmonic(one: float, other: float) -> float:
+    return 2.0 * one * other / (one + other) if one > 0 and other > 0 else 0.0
+
+
+def _places(low: float, high: float) -> list[float]:
+    """Where the mid-quantiles of a linear density lie in the unit interval."""
+    if abs(high - low) <= 1e-9 * (low + high) or low + high <= 0:
+        return list(POINTS_OF_BUCKET)
+    square = high * high - low * low
+    return [(math.sqrt(low * low + square * u) - low) / (high - low) for u in POINTS_OF_BUCKET]
 
 
 def _buckets(delta: HistogramDelta, mean: float) -> list[tuple[float, float, float]]:
-    """(lower, upper, probability) of every bucket that holds something, the open one closed."""
+    """(lower, upper, probability) of every bucket up to the last that holds something."""
     count = delta.count
     lowers = (0.0, *delta.upper_bounds)
     finite = [
         (lower, upper, inside / count)
         for lower, upper, inside in zip(lowers, delta.upper_bounds, delta.counts, strict=False)
-        if inside > 0
+        if upper > lower
     ]
     beyond = delta.counts[-1] / count
     if beyond <= 0:
+        while finite and finite[-1][2] <= 0:
+            finite.pop()
         return finite
     edge = lowers[-1]
     middle = sum(weight * (lower + upper) / 2 for lower, upper, weight in finite)

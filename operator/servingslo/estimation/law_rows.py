@@ -14,6 +14,9 @@ FIRST_TOKEN_ERROR_RATIO = 0.15
 # Steps of one to three sequences lie off the affine law (vLLM 0.32.0: up to 30 % at n = 1–2).
 FEW_SEQUENCES = 4.0
 FEW_SEQUENCES_ERROR_RATIO = 0.05
+# Beyond this many arrivals during one time to first token, prefills share steps and delay each
+# other, and it is more than the own prompt's work.
+LARGEST_PREFILL_OVERLAP = 0.2
 # A window that is known less well than this does not judge predictions.
 LARGEST_SCORED_ERROR_RATIO = 0.1
 # Below this mean concurrency idle time dominates the accounting.
@@ -47,25 +50,25 @@ def law_rows(window: Window, dispersion: float = 1.0) -> tuple[Row, ...]:
     if not window.paired or window.restarted or not inter_token_sum or not window.generated_tokens:
         return ()
     uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
-    concurrency = inter_token_sum / window.seconds
-    if window.step_count and concurrency >= ACCOUNTED_CONCURRENCY:
-        return (_accounting_row(window, uncached, concurrency, dispersion),)
+    decoding = inter_token_sum / window.seconds
+    in_system = decoding + (window.ttft_sum_seconds or 0.0) / window.seconds
+    if window.step_count and in_system >= ACCOUNTED_CONCURRENCY:
+        return (_accounting_row(window, uncached, in_system, dispersion),)
     rows = (
-        _inter_token_row(window, uncached, concurrency),
-        _first_token_row(window, uncached, concurrency),
+        _inter_token_row(window, uncached, decoding),
+        _first_token_row(window, uncached, decoding),
     )
     return tuple(row for row in rows if row is not None)
 
 
 def _accounting_row(
-    window: Window, uncached_tokens: float, concurrency: float, dispersion: float
+    window: Window, uncached_tokens: float, in_system: float, dispersion: float
 ) -> Row:
     steps = window.step_count or 0.0
     generated = window.generated_tokens or 0.0
-    idle = math.exp(-concurrency / max(dispersion, 1.0))
+    idle = math.exp(-in_system / max(dispersion, 1.0))
     busy_seconds = window.seconds * (1.0 - idle)
-    in_system_seconds = (window.inter_token_sum_seconds or 0.0) + (window.ttft_sum_seconds or 0.0)
-    residence_seconds = in_system_seconds / max(window.first_tokens or 0.0, 1.0)
+    residence_seconds = in_system * window.seconds / max(window.first_tokens or 0.0, 1.0)
     idle_error = math.sqrt(idle * min(2.0 * residence_seconds / window.seconds, 1.0))
     sequences = generated / steps
     error_ratio = math.hypot(WINDOW_ERROR_RATIO, idle_error, _few_error(sequences))
@@ -98,6 +101,8 @@ def _first_token_row(window: Window, uncached_tokens: float, concurrency: float)
     if not window.first_tokens or not window.ttft_sum_seconds or waited:
         return None
     ttft_seconds = window.ttft_sum_seconds / window.first_tokens
+    if window.first_tokens / window.seconds * ttft_seconds > LARGEST_PREFILL_OVERLAP:
+        return None
     steps = 1.0 + 0.5 * (1.0 - math.exp(-concurrency))
     prompt_tokens = uncached_tokens / window.first_tokens
     return Row(

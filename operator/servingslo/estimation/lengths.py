@@ -29,11 +29,16 @@ STRETCH_BOUNDS = (0.5, 3.0)
 # A distribution is published anew when mean or second moment moved by more than this, so that
 # tables computed for it stay valid while nothing changes.
 CHANGE_RATIO = 0.03
+# Shapes are looked at again when this share of the histogram is new.
+NEW_SHAPE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthState:
-    """Exponentially forgotten sums of flows, pooled histograms, and what was published last."""
+    """Exponentially forgotten sums of flows, pooled histograms, and what was published last.
+
+    unpublished: requests that ended since the histograms were last looked at.
+    """
 
     started: float = 0.0
     finished: float = 0.0
@@ -47,6 +52,7 @@ class LengthState:
     output: HistogramDelta | None = None
     published_prompt: LengthDistribution | None = None
     published_output: LengthDistribution | None = None
+    unpublished: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,7 @@ def observe(
         held_by=after(state.held_by, [running for _, running in held]),
         prompt=_remembered(state.prompt, prompt, keep),
         output=_remembered(state.output, output, keep),
+        unpublished=state.unpublished + (0.0 if output is None else output.count),
     )
 
 
@@ -121,8 +128,17 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
     output_mean = (state.generated_tokens + PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS) / (
         ended + PRIOR_REQUESTS
     )
-    prompt = _stable(state.published_prompt, _shaped(state.prompt, prompt_mean))
-    output = _stable(state.published_output, _shaped(state.output, output_mean))
+    prompt, output = state.published_prompt, state.published_output
+    seen = 0.0 if state.output is None else state.output.count
+    is_due = (
+        state.unpublished > NEW_SHAPE_RATIO * seen
+        or _moved(prompt, prompt_mean)
+        or _moved(output, output_mean)
+    )
+    if prompt is None or output is None or is_due:
+        prompt = _stable(prompt, _shaped(state.prompt, prompt_mean))
+        output = _stable(output, _shaped(state.output, output_mean))
+        state = replace(state, unpublished=0.0)
     cached = state.cached_tokens / state.prompt_tokens if state.prompt_tokens > 0 else None
     held = (
         state.held_tokens / state.held_by if state.held_by > 0 and state.held_tokens > 0 else None
@@ -161,6 +177,12 @@ def _shaped(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistr
     low, high = STRETCH_BOUNDS
     factor = min(max(mean_tokens / shape.mean_tokens, low), high)
     return LengthDistribution(tokens=tuple(t * factor for t in shape.tokens), weights=shape.weights)
+
+
+def _moved(published: LengthDistribution | None, mean_tokens: float) -> bool:
+    if published is None:
+        return True
+    return abs(published.mean_tokens - mean_tokens) > CHANGE_RATIO * mean_tokens
 
 
 def _stable(

@@ -1,0 +1,116 @@
+"""Histogram laws.
+
+1. Quantiles rise with the percentile and lie inside their bucket.
+2. The share within a threshold is an interval, exact at an edge, and agrees with the quantile.
+3. A length distribution made from a histogram has the histogram's own mean and total weight 1.
+4. Windows add up: the delta of a span is the sum of the deltas of its parts.
+5. No delta is negative, whatever the counters do.
+"""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servingslo.estimation.histograms import (
+    HistogramDelta,
+    bucket_of,
+    length_distribution,
+    merged,
+    pooled_delta,
+    quantile,
+    share_within,
+)
+from servingslo.estimation.sample import HistogramSample
+
+EDGES = (1.0, 2.0, 5.0, 10.0, 50.0, 200.0)
+observations = st.lists(st.floats(0.5, 500.0), min_size=1, max_size=60)
+
+
+def _histogram(values: list[float]) -> HistogramSample:
+    return HistogramSample(
+        upper_bounds=(*EDGES, float("inf")),
+        cumulative_counts=tuple(
+            float(sum(v <= edge for v in values)) for edge in (*EDGES, float("inf"))
+        ),
+        sum=sum(values),
+        count=float(len(values)),
+    )
+
+
+def _delta_of(values: list[float]) -> HistogramDelta:
+    delta = pooled_delta([(None, _histogram(values))])
+    assert delta is not None
+    return delta
+
+
+@given(observations)
+def test_quantiles_rise_and_stay_in_their_bucket(values: list[float]) -> None:
+    """Invariant 1."""
+    delta = _delta_of(values)
+    found = [quantile(delta, p) for p in (0, 10, 50, 90, 99, 100)]
+    assert all(a is not None and b is not None and a <= b for a, b in pairwise(found))
+    for percentile in (10, 50, 99):
+        bucket = bucket_of(delta, percentile)
+        value = quantile(delta, percentile)
+        assert bucket is not None
+        assert value is not None
+        assert bucket[0] <= value <= bucket[1]
+        exact = sorted(values)[max(0, -(-len(values) * percentile // 100) - 1)]
+        assert bucket[0] <= exact <= bucket[1]
+
+
+@given(observations, st.floats(0.1, 600.0))
+def test_share_within_is_an_interval_around_the_truth(
+    values: list[float], threshold: float
+) -> None:
+    """Invariant 2."""
+    share = share_within(_delta_of(values), threshold)
+    truth = sum(v <= threshold for v in values) / len(values)
+    assert share is not None
+    assert share[0] - 1e-9 <= truth <= share[1] + 1e-9
+
+
+@given(observations, st.sampled_from(EDGES))
+def test_share_within_is_exact_at_an_edge(values: list[float], edge: float) -> None:
+    """Invariant 2."""
+    share = share_within(_delta_of(values), edge)
+    truth = sum(v <= edge for v in values) / len(values)
+    assert share is not None
+    assert abs(share[0] - truth) < 1e-9
+    assert abs(share[1] - truth) < 1e-9
+
+
+@given(observations)
+def test_length_distribution_keeps_the_mean(values: list[float]) -> None:
+    """Invariant 3."""
+    distribution = length_distribution(_delta_of(values))
+    assert distribution is not None
+    mean = sum(values) / len(values)
+    assert abs(distribution.mean_tokens - mean) <= 1e-6 * mean
+    assert abs(sum(distribution.weights) - 1.0) < 1e-9
+
+
+@given(observations, observations, observations)
+def test_windows_add_up(first: list[float], second: list[float], third: list[float]) -> None:
+    """Invariant 4."""
+    start, middle = _histogram(first), _histogram(first + second)
+    end = _histogram(first + second + third)
+    parts = [pooled_delta([(start, middle)]), pooled_delta([(middle, end)])]
+    whole = pooled_delta([(start, end)])
+    assert whole is not None
+    total = merged([p for p in parts if p is not None])
+    assert total is not None
+    assert total.counts == whole.counts
+    assert abs(total.sum - whole.sum) < 1e-6
+
+
+@given(observations, observations)
+def test_no_delta_is_negative_when_counters_fall(before: list[float], after: list[float]) -> None:
+    """Invariant 5: a histogram that fell was restarted and counts from zero."""
+    delta = pooled_delta([(_histogram(before), _histogram(after))])
+    assert delta is not None
+    assert min(delta.counts) >= 0
+    assert delta.sum >= 0
+    if len(after) < len(before):
+        assert delta.count == len(after)
