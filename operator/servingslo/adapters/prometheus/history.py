@@ -1,0 +1,61 @@
+"""The queries of a reading, evaluated at times in the past: what a reader would have seen then."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from servingslo.adapters.prometheus.assembly import Assembly
+from servingslo.adapters.prometheus.client import (
+    PrometheusClient,
+    PrometheusConfig,
+    no_collection,
+)
+from servingslo.adapters.prometheus.queries import NOW, build_queries
+from servingslo.errors import MetricsUnavailableError
+from servingslo.policy.ports import ClusterMetrics
+from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.dcgm import DCGM
+
+
+def prometheus_now_seconds(config: PrometheusConfig) -> float:
+    """Prometheus' own time. Raises: MetricsUnavailableError."""
+    client = PrometheusClient(config)
+    try:
+        answer = client.query(NOW, deadline=time.monotonic() + config.reading_timeout_seconds)
+        return float(answer.result[1])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise MetricsUnavailableError(f"malformed answer: {error}") from error
+    finally:
+        client.close()
+
+
+def read_history(
+    config: PrometheusConfig, times_seconds: Sequence[float]
+) -> Iterator[tuple[float, ClusterMetrics]]:
+    """All engines at each of these times, on Prometheus' clock, histograms included.
+
+    Raises: MetricsUnavailableError when Prometheus does not answer in full.
+    """
+    queries = build_queries(CATALOGUE, DCGM, config)
+    client = PrometheusClient(config)
+    try:
+        for at_seconds in times_seconds:
+            deadline = time.monotonic() + config.reading_timeout_seconds
+            assembly = Assembly(CATALOGUE, DCGM, config)
+            adders = (
+                (queries.gauges, assembly.add_numbers),
+                (queries.counters, assembly.add_numbers),
+                (queries.ages, assembly.add_ages),
+                *((promql, assembly.add_histograms) for promql in queries.histograms),
+            )
+            for promql, add in adders:
+                answer = client.query(promql, deadline=deadline, at_seconds=at_seconds)
+                if answer.warnings:
+                    raise MetricsUnavailableError("; ".join(answer.warnings))
+                with no_collection():
+                    add(answer.result)
+            yield at_seconds, ClusterMetrics(pods=assembly.pods())
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        detail = f"malformed answer: {type(error).__name__}: {error}"
+        raise MetricsUnavailableError(detail) from error
+    finally:
+        client.close()

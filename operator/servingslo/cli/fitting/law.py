@@ -1,0 +1,131 @@
+"""A service law fitted to samples by the operator's own estimator, with its error."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from servingslo.estimation import estimator
+from servingslo.estimation.estimator import EstimatorState, FleetSample
+from servingslo.estimation.service_law import LEAST_WINDOWS, TRUSTED_ERROR_RATIO
+from servingslo.explain.format import number, percent
+from servingslo.models.service_time import ServiceLaw
+from servingslo.reasons import Reason
+from servingslo.units import format_short_duration
+
+_WHY = {
+    Reason.MODEL_LEARNING: (
+        f"too little was seen: {LEAST_WINDOWS} windows between scrapes are needed, under load"
+    ),
+    Reason.CONFIGURATION_CHANGED: (
+        f"the configuration changed: {LEAST_WINDOWS} windows of the new one are needed"
+    ),
+    Reason.MODEL_NOT_IDENTIFIABLE: (
+        "concurrency hardly varied, so that a step with twice as many sequences is not known"
+    ),
+    Reason.MODEL_DOES_NOT_PREDICT: (
+        f"it mispredicts the next window by more than {TRUSTED_ERROR_RATIO:.0%} on average"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The law of one workload's engines.
+
+    law: None where nothing could be fitted; step_per_sequence_seconds then holds what context adds
+    at the workload's mean context. relative_error: mean error of predicting the next window.
+    standard_error_ratio: of the step time at twice the concurrency seen. window_count: behind it.
+    service_law: as `servingslo size --service-law` reads it.
+    """
+
+    workload: str
+    trusted: bool
+    reason: Reason
+    law: ServiceLaw | None
+    service_law: str | None
+    relative_error: float | None
+    standard_error_ratio: float | None
+    window_count: int
+    arrival_rate_per_second: float | None
+    prompt_tokens_mean: float | None
+    output_tokens_mean: float | None
+    cached_ratio: float | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    kv_capacity_tokens: float | None
+
+
+def fitted(workload: str, samples: Iterable[FleetSample]) -> Fit:
+    """The fit after all samples, in order of time; there must be one at least."""
+    state = EstimatorState()
+    estimate = None
+    for sample in samples:
+        state, estimate = estimator.update(state, sample)
+    if estimate is None:
+        raise ValueError("no samples")
+    law = estimate.law
+    return Fit(
+        workload=workload,
+        trusted=law.trusted,
+        reason=law.reason,
+        law=law.law,
+        service_law=None if law.law is None else law_text(law.law),
+        relative_error=law.relative_error,
+        standard_error_ratio=law.standard_error_ratio,
+        window_count=law.sample_count,
+        arrival_rate_per_second=estimate.arrival_rate_per_second,
+        prompt_tokens_mean=estimate.prompt_tokens_mean,
+        output_tokens_mean=estimate.output_tokens_mean,
+        cached_ratio=estimate.cached_ratio,
+        max_num_seqs=estimate.max_num_seqs,
+        max_num_batched_tokens=estimate.max_num_batched_tokens,
+        kv_capacity_tokens=estimate.kv_capacity_tokens,
+    )
+
+
+def law_text(law: ServiceLaw) -> str:
+    """'a=6.5ms,b=40us,c=30us', as `size --service-law` reads it."""
+    parts = (
+        ("a", law.step_fixed_seconds),
+        ("b", law.step_per_sequence_seconds),
+        ("c", law.prefill_per_token_seconds),
+        ("d", law.context_per_token_seconds),
+    )
+    shown = ((key, value) for key, value in parts if value > 0 or key != "d")
+    return ",".join(f"{key}={format_short_duration(value)}" for key, value in shown)
+
+
+def fit_text(fit: Fit) -> str:
+    """The fit for people."""
+    return "\n".join(_lines(fit))
+
+
+def _lines(fit: Fit) -> Iterator[str]:
+    if fit.law is None:
+        yield f"{fit.workload}: no law"
+    else:
+        law = fit.law
+        yield f"{fit.workload}: {fit.service_law}"
+        yield (
+            f"  a step takes {format_short_duration(law.step_fixed_seconds)} "
+            f"+ {format_short_duration(law.step_per_sequence_seconds)} for each sequence "
+            f"+ {format_short_duration(law.prefill_per_token_seconds)} for each prompt token"
+        )
+    if fit.trusted:
+        yield f"  trusted, from {fit.window_count} windows"
+    else:
+        why = _WHY.get(fit.reason, fit.reason.value)
+        yield f"  not trusted ({fit.reason.value}), from {fit.window_count} windows: {why}"
+    if fit.relative_error is not None:
+        yield f"  error of predicting the next window: {percent(fit.relative_error)}"
+    if fit.standard_error_ratio is not None:
+        yield (
+            "  standard error of a step at twice the concurrency seen: "
+            f"{percent(fit.standard_error_ratio)}"
+        )
+    if fit.prompt_tokens_mean is not None and fit.output_tokens_mean is not None:
+        yield (
+            f"  a request: {number(fit.prompt_tokens_mean)} prompt tokens, "
+            f"{number(fit.output_tokens_mean)} output tokens"
+        )
+    if fit.arrival_rate_per_second is not None:
+        yield f"  requests/s in the last window: {number(fit.arrival_rate_per_second)}"
