@@ -47,9 +47,24 @@ class Outcome:
 
 
 @njit(cache=True)
-def _run(
-    arrivals, prompts, cached, outputs, pick, a, b, c, d, seqs, budget, blocks, block, fleet,
-    least_loaded, window_start, window_end,
+def _run(  # noqa: C901, PLR0912, PLR0915 - one loop for the compiler
+    arrivals,
+    prompts,
+    cached,
+    outputs,
+    pick,
+    a,
+    b,
+    c,
+    d,
+    seqs,
+    budget,
+    blocks,
+    block,
+    fleet,
+    least_loaded,
+    window_start,
+    window_end,
 ):
     count = len(arrivals)
     left = prompts - cached  # prompt tokens still to prefill

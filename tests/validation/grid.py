@@ -1,0 +1,173 @@
+"""The cases that the models are held against, and the comparison of one case.
+
+Lengths are those of the Azure conversation trace (examples/traces). A case compares the model with
+an independent step-level simulation on the same lengths, rates and limits.
+"""
+
+import csv
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from servingslo.models.latency import Prediction, ReplicaGroup, Routing, predict
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import LengthDistribution, Workload
+
+try:
+    from tests.validation import step_simulation
+except ImportError:  # pytest puts this folder itself on the path
+    import step_simulation  # type: ignore[no-redef]
+
+TRACE = Path(__file__).parents[2] / "examples/traces/azure_llm_2023_conversation.csv"
+PERCENTILES = (50.0, 95.0, 99.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Law (seconds) and limits of one engine."""
+
+    name: str
+    a: float
+    b: float
+    c: float
+    d: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_capacity_tokens: int
+
+
+H100 = Card(
+    name="h100", a=6.5e-3, b=4e-5, c=3e-5, d=5e-8, max_num_seqs=256, max_num_batched_tokens=8192,
+    kv_capacity_tokens=400_000,
+)  # fmt: skip
+A100 = Card(
+    name="a100", a=11e-3, b=8e-5, c=5e-5, d=1e-7, max_num_seqs=256, max_num_batched_tokens=4096,
+    kv_capacity_tokens=200_000,
+)  # fmt: skip
+L4 = Card(
+    name="l4", a=15e-3, b=15e-5, c=8e-5, d=4e-7, max_num_seqs=64, max_num_batched_tokens=2048,
+    kv_capacity_tokens=60_000,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One point of the grid; rate_per_second is per replica.
+
+    burst: swing and dwell time of a two-state arrival process, None for Poisson.
+    short_outputs: gamma prompts of about 2,000 tokens with outputs of about 30 in place of the
+    trace. request_count: of the whole fleet.
+    """
+
+    card: Card
+    rate_per_second: float
+    replica_count: int = 1
+    least_loaded: bool = True
+    cached_ratio: float = 0.0
+    budget_tokens: int | None = None
+    burst: tuple[float, float] | None = None
+    short_outputs: bool = False
+    request_count: int = 400_000
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Prediction and simulation of a case."""
+
+    case: Case
+    prediction: Prediction
+    outcome: step_simulation.Outcome
+
+    def ratio(self, metric: str, percentile: float) -> float:
+        """Predicted over simulated percentile of `ttft`, `tpot` or `latency`."""
+        predicted = getattr(self.prediction, f"{metric}_seconds")(percentile)
+        return float(predicted / np.percentile(getattr(self.outcome, metric), percentile))
+
+    @property
+    def running_ratio(self) -> float:
+        """Predicted over simulated mean of running sequences."""
+        return self.prediction.running_mean / self.outcome.running_mean
+
+    @property
+    def itl_ratio(self) -> float:
+        """Predicted over simulated mean inter-token latency."""
+        return self.prediction.itl_mean_seconds / self.outcome.itl_mean
+
+    @property
+    def saturation_ratio(self) -> float:
+        """Predicted saturation over simulated departures, for a case that is overloaded."""
+        departures = self.outcome.departed_per_second / self.case.replica_count
+        return self.prediction.saturation_rate_per_second / departures
+
+
+@cache
+def conversation_lengths() -> tuple[np.ndarray, np.ndarray]:
+    """Prompt and output tokens of the trace."""
+    with TRACE.open(newline="") as handle:
+        rows = [(int(r["prompt_tokens"]), int(r["output_tokens"])) for r in csv.DictReader(handle)]
+    table = np.array(rows)
+    return table[:, 0], table[:, 1]
+
+
+@cache
+def short_output_lengths() -> tuple[np.ndarray, np.ndarray]:
+    """Prompts of about 2,000 and outputs of about 30 tokens, gamma of shape 4."""
+    rng = np.random.default_rng(8)
+    prompts = np.maximum(rng.gamma(4, 500, 20_000).astype(int), 20)
+    return prompts, np.maximum(rng.gamma(4, 7.5, 20_000).astype(int), 2)
+
+
+def compare(case: Case) -> Comparison:
+    """Simulate and predict one case."""
+    rng = np.random.default_rng(case.seed)
+    pool = short_output_lengths() if case.short_outputs else conversation_lengths()
+    rate = case.rate_per_second * case.replica_count
+    if case.burst is None:
+        arrivals = step_simulation.poisson_arrivals(rate, case.request_count, rng)
+    else:
+        arrivals = step_simulation.bursty_arrivals(rate, case.request_count, *case.burst, rng)
+    # Every length is drawn equally often, so that the simulated means are those predicted from.
+    copies = math.ceil(len(arrivals) / len(pool[0]))
+    drawn = rng.permutation(np.tile(np.arange(len(pool[0])), copies))[: len(arrivals)]
+    prompts, outputs = pool[0][drawn], pool[1][drawn]
+    card, budget = case.card, case.budget_tokens or case.card.max_num_batched_tokens
+    fleet = step_simulation.Fleet(
+        a=card.a, b=card.b, c=card.c, d=card.d, max_num_seqs=card.max_num_seqs,
+        max_num_batched_tokens=budget, kv_capacity_tokens=card.kv_capacity_tokens,
+        replica_count=case.replica_count, least_loaded=case.least_loaded,
+    )  # fmt: skip
+    outcome = step_simulation.simulate(
+        fleet, arrivals, prompts, outputs, rng, cached_ratio=case.cached_ratio
+    )
+    dispersion = 1.0
+    if case.burst is not None:
+        dispersion = step_simulation.dispersion_index(arrivals, float(outcome.latency.mean()))
+    workload = Workload(
+        arrival_rate_per_second=rate,
+        prompt=LengthDistribution.from_samples(pool[0].tolist()).compacted(200),
+        output=LengthDistribution.from_samples(pool[1].tolist()).compacted(200),
+        cached_ratio=case.cached_ratio,
+        arrival_dispersion=dispersion,
+        context_tokens_per_sequence=float((pool[1] * (pool[0] + pool[1] / 2)).mean())
+        / float(pool[1].mean()),
+    )
+    group = ReplicaGroup(
+        law=ServiceLaw(
+            step_fixed_seconds=card.a,
+            step_per_sequence_seconds=card.b,
+            prefill_per_token_seconds=card.c,
+            context_per_token_seconds=card.d,
+        ),
+        limits=EngineLimits(
+            max_num_seqs=card.max_num_seqs,
+            max_num_batched_tokens=budget,
+            kv_capacity_tokens=card.kv_capacity_tokens,
+        ),
+        replica_count=case.replica_count,
+        routing=Routing.POOLED if case.least_loaded else Routing.RANDOM,
+    )
+    return Comparison(case=case, prediction=predict(workload, group), outcome=outcome)

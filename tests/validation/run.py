@@ -1,0 +1,188 @@
+"""Prints the models beside an independent simulation, on a sample of the grid.
+
+The sample: three cards, work ratio 0.1 to 0.9, Poisson and bursty arrivals, least-loaded and random
+routing, 1 to 16 replicas, prefix-cache shares, token budgets, KV-bound and not, and saturation.
+Errors are of the model against the simulation, in percent; ± is the spread over seeds of the
+simulated TTFT and TPOT p99. Run with `make validate`.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from tests.validation.grid import A100, H100, L4, PERCENTILES, Case, Comparison, compare
+
+_SEEDS = (1, 2, 3)
+_HEADER = (
+    "case                                     work  util | n      ITL   | TTFT p50    p95    p99"
+    "  ±p99 | TPOT p50    p95    p99  ±p99 | latency p50  p95"
+)
+
+
+def cases() -> Iterator[tuple[str, list[Case]]]:
+    """The sample of the grid, in named groups."""
+    yield (
+        "one replica, Poisson",
+        [
+            Case(card=card, rate_per_second=rate)
+            for card, rates in (
+                (H100, (2, 5, 8, 11, 14, 15)),
+                (A100, (1, 3, 5, 7, 7.5)),
+                (L4, (0.5, 1, 1.5, 2, 2.4)),
+            )
+            for rate in rates
+        ],
+    )
+    yield (
+        "KV-bound",
+        [
+            Case(card=card, rate_per_second=rate)
+            for card, rates in ((A100, (8.0,)), (L4, (2.6, 2.8, 3.0, 3.1)))
+            for rate in rates
+        ],
+    )
+    yield (
+        "least-loaded routing",
+        [
+            Case(card=card, rate_per_second=rate, replica_count=count)
+            for card, rates in ((H100, (5, 14)), (L4, (1.5, 2.6)))
+            for rate in rates
+            for count in (2, 4, 8, 16)
+        ],
+    )
+    yield (
+        "random routing",
+        [
+            Case(card=H100, rate_per_second=rate, replica_count=8, least_loaded=False)
+            for rate in (8, 14)
+        ],
+    )
+    yield (
+        "prefix cache",
+        [
+            Case(card=H100, rate_per_second=rate, cached_ratio=share)
+            for rate, share in ((12, 0.5), (18, 0.5), (18, 0.8))
+        ],
+    )
+    yield (
+        "token budget",
+        [
+            Case(card=H100, rate_per_second=rate, budget_tokens=budget)
+            for rate, budget in (
+                (5, 512),
+                (8, 512),
+                (12, 512),
+                (10, 1024),
+                (14.5, 1024),
+                (12, 2048),
+            )
+        ]
+        + [
+            Case(
+                card=H100,
+                rate_per_second=9,
+                replica_count=8,
+                budget_tokens=budget,
+                short_outputs=True,
+            )
+            for budget in (512, 1024, 2048, 8192)
+        ],
+    )
+    yield (
+        "bursty arrivals",
+        [
+            Case(card=H100, rate_per_second=10, burst=(swing, dwell))
+            for swing, dwell in ((0.3, 2.0), (0.5, 2.0), (0.9, 0.5))
+        ],
+    )
+
+
+def saturated() -> list[Case]:
+    """Overloaded cases, whose departures are the saturation rate."""
+    return [
+        Case(card=card, rate_per_second=rate, budget_tokens=budget, cached_ratio=share,
+             request_count=100_000)
+        for card, rate, budget, share in (
+            (H100, 30, None, 0.0), (H100, 30, 512, 0.0), (H100, 30, 1024, 0.0),
+            (H100, 45, None, 0.5), (A100, 14, None, 0.0), (L4, 6, None, 0.0), (L4, 6, None, 0.5),
+            (L4, 6, 256, 0.0),
+        )
+    ]  # fmt: skip
+
+
+def label(case: Case) -> str:
+    """A case in a few words."""
+    words = [case.card.name, f"{case.rate_per_second:g}/s", f"x{case.replica_count}"]
+    if case.replica_count > 1:
+        words.append("least" if case.least_loaded else "random")
+    if case.cached_ratio:
+        words.append(f"cached {case.cached_ratio:g}")
+    if case.budget_tokens:
+        words.append(f"M {case.budget_tokens}")
+    if case.burst:
+        words.append(f"burst ±{case.burst[0]:g}/{case.burst[1]:g}s")
+    if case.short_outputs:
+        words.append("short")
+    return " ".join(words)
+
+
+def _error(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+6.1f}"
+
+
+def _mean_ratio(results: list[Comparison], metric: str, percentile: float) -> float:
+    return float(np.mean([result.ratio(metric, percentile) for result in results]))
+
+
+def _spread(results: list[Comparison], metric: str) -> str:
+    high = [float(np.percentile(getattr(r.outcome, metric), 99.0)) for r in results]
+    return f"{100 * np.std(high) / np.mean(high) / np.sqrt(len(high)):5.1f}"
+
+
+def row(results: list[Comparison]) -> str:
+    """One line of the table, averaged over seeds."""
+    prediction = results[0].prediction
+    running = float(np.mean([r.running_ratio for r in results]))
+    itl = float(np.mean([r.itl_ratio for r in results]))
+    parts = [
+        f"{label(results[0].case):40s} {prediction.work_ratio:4.2f}  {prediction.utilization:4.2f}",
+        f"{_error(running)} {_error(itl)}",
+    ]
+    for metric in ("ttft", "tpot"):
+        errors = [_error(_mean_ratio(results, metric, p)) for p in PERCENTILES]
+        parts.append(" ".join(errors) + " " + _spread(results, metric))
+    parts.append(" ".join(_error(_mean_ratio(results, "latency", p)) for p in (50.0, 95.0)))
+    return " | ".join(parts)
+
+
+def main() -> None:
+    """Print every group, then the saturation rates."""
+    started = time.perf_counter()
+    out = sys.stdout.write
+    out("Model against simulation, error in percent\n" + _HEADER + "\n")
+    for name, group in cases():
+        out(f"-- {name}\n")
+        for case in group:
+            out(row([compare(_with_seed(case, seed)) for seed in _SEEDS]) + "\n")
+            sys.stdout.flush()
+    out("-- saturation, requests per second of a replica\n")
+    for case in saturated():
+        result = compare(case)
+        departures = result.outcome.departed_per_second
+        predicted = result.prediction.saturation_rate_per_second
+        out(
+            f"{label(case):40s} model {predicted:7.3f} simulated {departures:7.3f} "
+            f"{_error(result.saturation_ratio)}\n"
+        )
+    out(f"{time.perf_counter() - started:.0f} s\n")
+
+
+def _with_seed(case: Case, seed: int) -> Case:
+    return Case(
+        **{name: getattr(case, name) for name in Case.__slots__ if name != "seed"}, seed=seed
+    )
+
+
+if __name__ == "__main__":
+    main()
