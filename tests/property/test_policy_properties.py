@@ -76,6 +76,7 @@ drains = st.floats(min_value=0.0, max_value=100.0)
 
 
 def sized(rate, drain=0.0, hints=None, case=CASE):
+    """The sizing of a case under a load."""
     load = Load(rate_per_second=rate, drain_per_second=drain)
     return size(Candidates(case, load), hints or {})
 
@@ -188,6 +189,7 @@ def test_guards_are_idempotent_and_stay_inside_the_bounds(
 
 @st.composite
 def histograms(draw):
+    """A cumulative histogram of few observations."""
     counts = draw(st.lists(st.integers(0, 50), min_size=4, max_size=4))
     cumulative = [float(sum(counts[: i + 1])) for i in range(4)]
     return HistogramSample(
@@ -200,6 +202,7 @@ def histograms(draw):
 
 @st.composite
 def engines(draw):
+    """An engine of which anything may be unknown."""
     gauge = st.one_of(st.none(), st.floats(0.0, 500.0))
     counter = st.one_of(st.none(), st.floats(0.0, 1e7))
     age = st.one_of(st.none(), st.floats(0.0, 400.0))
@@ -233,6 +236,7 @@ def engines(draw):
 
 @st.composite
 def pods(draw, name):
+    """A pod in any condition."""
     ready = draw(st.booleans())
     return PodSample(
         name=name,
@@ -282,6 +286,7 @@ def stories(draw):
 
 @st.composite
 def all_targets(draw):
+    """Valid targets."""
     low, high = sorted(draw(st.tuples(st.integers(1, 10), st.integers(1, 10))))
     return Targets(
         target=TARGET,
@@ -299,6 +304,7 @@ def all_targets(draw):
 
 
 def told(story, targets, limits=None):
+    """The decisions of a story, and the memory at its end."""
     state, decisions = PlannerState(), []
     for observation in story:
         decision, state = plan(

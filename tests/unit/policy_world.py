@@ -21,6 +21,8 @@ OLD_SECONDS = 3600.0
 
 @dataclass
 class Pod:
+    """A pod of the target."""
+
     name: str
     created: float
     ready_at: float

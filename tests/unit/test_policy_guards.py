@@ -25,11 +25,13 @@ OBJECTIVES = (Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_se
 
 
 def observation(**changes):
+    """An ordinary observation with some fields changed."""
     values = {"time_seconds": 0.0, "namespace": "inference", "name": "llama", "desired_replicas": 3}
     return Observation(**(values | changes))
 
 
 def blind(**changes):
+    """What is ordered during an outage, with some circumstances changed."""
     values = {
         "current": 3,
         "bounds": BOUNDS,

@@ -18,6 +18,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState, learned, record_scale, restore
 from servingslo.reasons import Action, Reason
 
@@ -32,6 +33,7 @@ TARGETS = Targets(
 
 
 def steady(rate):
+    """A rate that never changes."""
     return lambda _seconds: rate
 
 
@@ -45,10 +47,12 @@ def stepped(*levels):
 
 
 def run(world, targets=TARGETS, limits=None):
+    """A story that has not begun."""
     return Run(world, targets, limits or Limits())
 
 
 def reasons(decision):
+    """The reasons of all steps."""
     return {step.reason for step in decision.steps}
 
 
@@ -312,8 +316,6 @@ def test_a_replay_of_the_observations_reproduces_the_decisions():
                 now_seconds=decision.time_seconds,
                 behavior=TARGETS.behavior,
             )
-    from servingslo.policy.planner import plan  # noqa: PLC0415 - the function under test
-
     state = PlannerState()
     replayed = []
     for observation in live.observations:

@@ -4,22 +4,15 @@ Always from replicas that serve now, never from those on their way: a bound must
 capacity is there, and relaxes by itself as soon as it is.
 """
 
-from servingslo.models.latency import Objective
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
-from servingslo.policy.sizing import (
-    Candidates,
-    Load,
-    SizingCase,
-    replica_saturation_per_second,
-)
+from servingslo.policy.sizing import greatest_rate_per_second, replica_saturation_per_second
 from servingslo.policy.state import AdmissionMemory
 from servingslo.policy.wish import Wish, sizing_case
 from servingslo.reasons import Reason
 
-# Halvings of the range of rates: the answer is exact to 0.1 % of the saturation rate.
-BISECTION_STEPS = 10
+__all__ = ["admission_decision", "greatest_rate_per_second"]
 
 
 def admission_decision(
@@ -63,29 +56,3 @@ def admission_decision(
         queue_limit=max(1, int(drained)),
         shed_ratio=shed,
     ), memory
-
-
-def greatest_rate_per_second(
-    case: SizingCase, infeasible: tuple[Objective, ...], serving: int
-) -> float:
-    """The greatest fleet rate, per second, at which these replicas keep every constraint."""
-    low = 0.0
-    high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
-    if _keeps(case, high, infeasible, serving):
-        return high
-    for _ in range(BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        if _keeps(case, middle, infeasible, serving):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _keeps(case: SizingCase, rate: float, infeasible: tuple[Objective, ...], serving: int) -> bool:
-    candidates = Candidates(case, Load(rate_per_second=rate))
-    return candidates.fits_cache(serving) and all(
-        candidates.meets(objective, serving)
-        for objective in case.objectives
-        if objective not in infeasible
-    )

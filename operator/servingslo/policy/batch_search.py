@@ -1,4 +1,4 @@
-"""Which batch limits do with the fewest replicas: the largest batch, then the token budget."""
+"""Which batch limits let a replica carry most: the largest batch, then the token budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,13 @@ from servingslo.models.latency import LatencyMetric, Objective, Routing, latency
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import Candidates, Load, SizingCase, size
+from servingslo.policy.sizing import (
+    Candidates,
+    Load,
+    SizingCase,
+    greatest_rate_per_second,
+    size,
+)
 from servingslo.policy.state import BatchLimits
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
@@ -20,6 +26,12 @@ TOKEN_BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
 # A full batch is judged at this share of its saturation rate: there the slots are nearly always
 # taken, which is the worst that the limit allows, and the stationary law still exists.
 FULL_BATCH_UTILIZATION = 0.95
+# Batches closer than this behave alike; the answer is at most this share too small.
+BATCH_RESOLUTION = 0.05
+# Limits that carry this much of the most are as good: below the models' own error of 3 %.
+EQUAL_RATE_RATIO = 0.97
+# Fleet that limits are compared on: large enough for the gain of pooling, and always the same.
+COMPARED_REPLICAS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,29 +62,23 @@ class FoundLimits:
 
 
 def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
-    """The limits with which the fewest replicas carry the load.
+    """The limits with which a replica carries most of this mix within every constraint.
 
-    The limits in force where it is a tie, so that nothing is recommended for nothing.
+    That depends on the mix alone, so the answer does not follow every move of demand. Among limits
+    that carry as much the budget in force stays, and the batch is the largest with which even a
+    full one keeps the inter-token objectives: a larger one lets overload hide in running requests.
     """
-    budgets = sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens})
-    now = replicas_needed(batch, current)
-    best, needed = current, now
-    for budget in budgets:
+    carried = {current: _carried(batch, current)}
+    for budget in sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens}):
         sequences = largest_batch(batch, budget)
-        if sequences is None or sequences >= budget:
-            continue
-        trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-        count = replicas_needed(batch, trial)
-        better = count < needed
-        nearer = count == needed and _distance(trial, current) < _distance(best, current)
-        if better or (nearer and best != current):
-            best, needed = trial, count
-    if best == current:
-        sequences = largest_batch(batch, current.max_num_batched_tokens)
-        if sequences is not None:
-            trial = replace(current, max_num_seqs=sequences)
-            if replicas_needed(batch, trial) <= now:
-                best = trial
+        if sequences is not None and sequences < budget:
+            trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+            carried[trial] = _carried(batch, trial)
+    most = max(carried.values())
+    good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
+    best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
+    now = replicas_needed(batch, current)
+    needed = now if best == current else replicas_needed(batch, best)
     return FoundLimits(limits=best, replicas=needed, current_replicas=now)
 
 
@@ -91,7 +97,7 @@ def largest_batch(batch: BatchCase, budget: int) -> int | None:
         return high
     if not _full_batch_keeps(batch, low, budget):
         return None
-    while high - low > 1:
+    while high - low > max(1, int(BATCH_RESOLUTION * low)):
         middle = (low + high) // 2
         if _full_batch_keeps(batch, middle, budget):
             low = middle
@@ -102,14 +108,23 @@ def largest_batch(batch: BatchCase, budget: int) -> int | None:
 
 def replicas_needed(batch: BatchCase, limits: BatchLimits) -> int:
     """Replicas that the load needs under these limits; past the search, its end."""
+    sizing = size(Candidates(_limited(batch, limits), batch.load), batch.hints)
+    return batch.case.largest_count if sizing.infeasible else sizing.replicas
+
+
+def _carried(batch: BatchCase, limits: BatchLimits) -> float:
+    """Requests per second that a few replicas carry under these limits."""
+    return greatest_rate_per_second(_limited(batch, limits), (), COMPARED_REPLICAS)
+
+
+def _limited(batch: BatchCase, limits: BatchLimits) -> SizingCase:
+    """The case on engines with these limits."""
     engine = replace(
         batch.limits,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
-    trial = replace(batch.case, model=latency_model(batch.workload, batch.law, engine))
-    sizing = size(Candidates(trial, batch.load), batch.hints)
-    return batch.case.largest_count if sizing.infeasible else sizing.replicas
+    return replace(batch.case, model=latency_model(batch.workload, batch.law, engine))
 
 
 def _distance(limits: BatchLimits, current: BatchLimits) -> float:

@@ -22,7 +22,7 @@ from servingslo.policy.state import (
 from servingslo.policy.wish import Wish, sizing_case
 from servingslo.reasons import Reason
 
-# The search costs tens of predictions; once a minute follows every change of load and mix.
+# The search costs hundreds of predictions; once a minute follows every change of the mix.
 SEARCH_INTERVAL_SECONDS = 60.0
 # Neighbouring limits behave alike; a change by less is no recommendation.
 SAME_LIMIT_RATIO = 0.1
@@ -69,7 +69,10 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
     if (
         search is None
         or search.current != current
-        or frame.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
+        or (
+            search.mix_at_seconds != frame.mix.at_seconds
+            and frame.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
+        )
     ):
         search = _search(frame, frame.mix, wish, current)
         memory = replace(memory, search=search)
@@ -108,6 +111,7 @@ def _search(frame: Frame, mix: Mix, wish: Wish, current: BatchLimits) -> BatchSe
     if wish.candidates is None:
         return BatchSearch(
             at_seconds=frame.now_seconds,
+            mix_at_seconds=mix.at_seconds,
             current=current,
             best=current,
             replicas_saved=0,
@@ -130,6 +134,7 @@ def _search(frame: Frame, mix: Mix, wish: Wish, current: BatchLimits) -> BatchSe
     largest = frame.bounds.maximum
     return BatchSearch(
         at_seconds=frame.now_seconds,
+        mix_at_seconds=mix.at_seconds,
         current=current,
         best=found.limits,
         replicas_saved=min(found.current_replicas, largest) - min(found.replicas, largest),

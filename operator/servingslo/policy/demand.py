@@ -15,10 +15,10 @@ SCRAPE_SECONDS = 15.0
 # only covers the uncertainty of the rate itself; in a surge every request behind the backlog
 # misses, so the quantile rises with the probability that this is one. Chosen on simulated fleets
 # (Azure conversation trace, ramp, diurnal, crowd): see docs/designs/0004-planner.md.
-CALM_PROBABILITY = 0.6
+CALM_PROBABILITY = 0.8
 SURGE_PROBABILITY = 0.9
 # A replica given away must not be missed before it could be had again.
-DOWN_CALM_PROBABILITY = 0.8
+DOWN_CALM_PROBABILITY = 0.85
 DOWN_SURGE_PROBABILITY = 0.95
 # A backlog is served off within this time after the capacity for it is ready. Requests behind a
 # backlog miss their objective for as long as it lasts, so shorter is better and costs more.

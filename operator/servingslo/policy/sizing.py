@@ -21,6 +21,8 @@ KV_PERCENTILE = 95.0
 # While a backlog drains the fleet may run this close to saturation: the greatest utilization that
 # the resource accepts as a target.
 DRAIN_UTILIZATION = 0.95
+# Halvings of the range of rates up to saturation: the answer is exact to 0.1 % of it.
+RATE_BISECTIONS = 10
 # A single request at a time, in effect: the least that any objective can be.
 IDLE_RATE_PER_SECOND = 1e-6
 
@@ -207,6 +209,35 @@ def least_safe_count(
     if lowest >= current or holds(lowest):
         return min(lowest, current)
     return _bisect(holds, lowest, current)
+
+
+def greatest_rate_per_second(
+    case: SizingCase, infeasible: tuple[Objective, ...], serving: int
+) -> float:
+    """The greatest fleet rate, per second, at which these replicas keep every constraint.
+
+    0 when an objective fails even for a single request at a time. Exact to 0.1 % of saturation.
+    infeasible objectives do not count.
+    """
+    objectives = [objective for objective in case.objectives if objective not in infeasible]
+
+    def keeps(rate: float) -> bool:
+        candidates = Candidates(case, Load(rate_per_second=rate))
+        return candidates.fits_cache(serving) and all(
+            candidates.meets(objective, serving) for objective in objectives
+        )
+
+    low = 0.0
+    high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
+    if keeps(high):
+        return high
+    for _ in range(RATE_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if keeps(middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _utilization_need(case: SizingCase, load: Load) -> int:

@@ -48,8 +48,8 @@ class BatchLimits:
 class BatchChange:
     """A change of batch limits that was ordered, and how the workload did before it.
 
-    inter_token_seconds: the measured latency before, at tpot_percentile; None when unknown.
-    observed_before: measured value of each objective before the change, by its key.
+    observed_before: measured percentile of each objective before the change, by its key, seconds.
+    rollback: it takes an earlier change back, and is not judged itself.
     """
 
     at_seconds: float
@@ -61,9 +61,10 @@ class BatchChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
-    """The last search over batch limits: when, for which limits in force, and what it found."""
+    """The last search over batch limits: when, for which mix and limits, and what it found."""
 
     at_seconds: float
+    mix_at_seconds: float
     current: BatchLimits
     best: BatchLimits
     replicas_saved: int
