@@ -1,0 +1,197 @@
+"""Sizing: each constraint's own need, the one that binds, and what cannot be met."""
+
+from dataclasses import replace
+
+import pytest
+
+from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.policy.batch_search import BatchCase, best_limits, largest_batch
+from servingslo.policy.inputs import BatchingTargets
+from servingslo.policy.sizing import (
+    Candidates,
+    Load,
+    SizingCase,
+    greatest_rate_per_second,
+    least_safe_count,
+    need_hints,
+    replica_saturation_per_second,
+    size,
+)
+from servingslo.policy.state import BatchLimits
+from servingslo.reasons import Constraint
+
+LAW = ServiceLaw(
+    step_fixed_seconds=0.0065,
+    step_per_sequence_seconds=0.00004,
+    prefill_per_token_seconds=0.00003,
+    context_per_token_seconds=5e-8,
+)
+LIMITS = EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000)
+WORKLOAD = Workload(
+    arrival_rate_per_second=1.0,
+    prompt=LengthDistribution(tokens=(200.0, 1000.0, 3000.0), weights=(0.4, 0.4, 0.2)),
+    output=LengthDistribution(tokens=(50.0, 200.0, 500.0), weights=(0.3, 0.5, 0.2)),
+)
+
+
+def objective(metric, threshold, percentile=95.0):
+    """An objective."""
+    return Objective(metric=metric, percentile=percentile, threshold_seconds=threshold)
+
+
+def case(*objectives, **changes):
+    """A case with these objectives."""
+    plain = SizingCase(
+        model=latency_model(WORKLOAD, LAW, LIMITS),
+        routing=Routing.POOLED,
+        objectives=objectives,
+        utilization_target_ratio=0.85,
+        kv_cache_target_ratio=0.9,
+        largest_count=64,
+    )
+    return replace(plain, **changes)
+
+
+def sized(sizing_case, rate, drain=0.0):
+    """The sizing of a case under a load."""
+    return size(Candidates(sizing_case, Load(rate_per_second=rate, drain_per_second=drain)), {})
+
+
+def test_utilization_alone_is_rate_over_capacity():
+    """⌈λ / (ρ*·λ_sat)⌉, exactly."""
+    plain = case()
+    capacity = replica_saturation_per_second(plain)
+    for count in (1, 3, 7):
+        exact = count * 0.85 * capacity
+        assert sized(plain, exact).replicas == count
+        assert sized(plain, exact * 1.001).replicas == count + 1
+
+
+def test_an_objective_on_a_percentile_binds_before_utilization():
+    """Sizing on means would order fewer: the percentile is named as what binds."""
+    tight = case(objective(LatencyMetric.TPOT, 0.012, 99.0))
+    answer = sized(tight, 100.0)
+    assert answer.binding is Constraint.TPOT
+    assert answer.replicas > sized(case(), 100.0).replicas
+
+
+def test_a_small_cache_binds_by_memory():
+    """Where memory is short, KV use is named."""
+    small = replace(LIMITS, kv_capacity_tokens=40_000.0, max_num_seqs=512)
+    cramped = case(model=latency_model(WORKLOAD, LAW, small), kv_cache_target_ratio=0.5)
+    assert sized(cramped, 60.0).binding is Constraint.KV_CACHE
+
+
+def test_a_backlog_asks_for_capacity_to_drain_it():
+    """Arrivals and backlog together, while it drains."""
+    plain = case()
+    answer = sized(plain, 50.0, drain=60.0)
+    assert answer.binding is Constraint.BACKLOG
+    assert answer.replicas > sized(plain, 50.0).replicas
+
+
+def test_an_objective_below_a_single_request_is_infeasible_and_does_not_size():
+    """No count helps, so none is ordered for it; the least feasible value is told."""
+    hopeless = objective(LatencyMetric.TPOT, 0.001)
+    answer = sized(case(hopeless), 50.0)
+    assert answer.infeasible == (hopeless,)
+    assert answer.replicas == sized(case(), 50.0).replicas
+    need = next(n for n in answer.needs if n.constraint is Constraint.TPOT)
+    assert need.replicas is None
+    assert need.least_feasible > 0.001
+
+
+def test_demand_beyond_the_search_asks_for_its_end():
+    """A need that no candidate meets is unknown, not small."""
+    answer = sized(case(objective(LatencyMetric.TTFT, 0.5), largest_count=4), 500.0)
+    assert answer.replicas == 4
+    assert next(n for n in answer.needs if n.constraint is Constraint.TTFT).replicas is None
+
+
+def test_what_was_observed_worse_than_predicted_sizes_larger():
+    """Calibration multiplies the prediction."""
+    goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
+    honest = sized(case(goal), 100.0).replicas
+    assert sized(case(goal, calibration={"tpot": 1.25}), 100.0).replicas > honest
+
+
+def test_a_pod_of_several_engines_carries_as_many_times_more():
+    """Data-parallel pods: the model is of one engine."""
+    single, double = sized(case(), 100.0), sized(case(engines_per_replica=2), 100.0)
+    assert double.replicas == -(-single.replicas // 2)
+
+
+def test_hints_name_every_need_that_was_found():
+    """The next search starts where this one ended."""
+    goals = (objective(LatencyMetric.TTFT, 1.0), objective(LatencyMetric.TPOT, 0.02))
+    answer = sized(case(*goals), 80.0)
+    hints = need_hints(answer.needs, goals)
+    assert set(hints) == {"kv-cache", "ttft:p95", "tpot:p95"}
+
+
+def test_spare_replicas_must_be_lost_without_harm():
+    """N−1 with one tolerated failure needs one more."""
+    goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
+    candidates = Candidates(case(goal), Load(rate_per_second=100.0))
+    plain = least_safe_count(candidates, (), lowest=1, current=40)
+    spare = least_safe_count(candidates, (), lowest=1, current=40, spare=2)
+    assert spare == plain + 2
+
+
+def test_the_greatest_rate_is_where_one_more_replica_becomes_needed():
+    """Admission and sizing are two views of one law."""
+    goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
+    held = case(goal)
+    rate = greatest_rate_per_second(held, (), 5)
+    assert sized(held, rate * 0.99).replicas <= 5
+    assert sized(held, rate * 1.02).replicas > 5
+
+
+def batch_case(*objectives, law=LAW):
+    """What batch limits are judged by, for these objectives."""
+    model = latency_model(WORKLOAD, law, LIMITS)
+    return BatchCase(
+        workload=WORKLOAD,
+        law=law,
+        limits=LIMITS,
+        case=case(*objectives, model=model),
+        load=Load(rate_per_second=100.0),
+        objectives=objectives,
+        targets=BatchingTargets(),
+    )
+
+
+@pytest.mark.parametrize("threshold", [0.015, 0.02, 0.03, 0.05])
+def test_a_looser_inter_token_objective_allows_no_smaller_batch(threshold):
+    """The largest batch grows with the threshold."""
+    tight = largest_batch(batch_case(objective(LatencyMetric.TPOT, threshold)), 2048)
+    loose = largest_batch(batch_case(objective(LatencyMetric.TPOT, threshold * 1.5)), 2048)
+    assert loose is not None
+    assert (tight or 0) <= loose
+
+
+def test_a_batch_fits_memory_without_any_inter_token_objective():
+    """Sequences × tokens held stay within the KV target."""
+    sequences = largest_batch(batch_case(objective(LatencyMetric.TTFT, 1.0)), 8192)
+    held = WORKLOAD.held_tokens_per_sequence
+    assert sequences * held <= 0.9 * LIMITS.kv_capacity_tokens
+    assert (sequences + 1) * (held + 8) > 0.9 * LIMITS.kv_capacity_tokens
+
+
+def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():
+    """Long prompts, short outputs: a full prefill step is longer than the objective allows."""
+    prompts = LengthDistribution(tokens=(1000.0, 4000.0, 8000.0), weights=(0.5, 0.4, 0.1))
+    work = replace(
+        WORKLOAD, prompt=prompts, output=LengthDistribution(tokens=(10.0, 40.0), weights=(0.5, 0.5))
+    )
+    goals = (objective(LatencyMetric.TPOT, 0.05, 99.0), objective(LatencyMetric.TTFT, 1.0, 99.0))
+    plain = batch_case(*goals)
+    batch = replace(
+        plain, workload=work, case=replace(plain.case, model=latency_model(work, LAW, LIMITS))
+    )
+    batch = replace(batch, load=Load(rate_per_second=40.0))
+    found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192))
+    assert found.limits.max_num_batched_tokens < 8192
+    assert found.replicas < found.current_replicas

@@ -1,0 +1,136 @@
+"""What the planner remembers: orders, hand edits, and what survives a restart."""
+
+import json
+
+import pytest
+
+from servingslo.policy.behavior import Behavior, BehaviorState
+from servingslo.policy.inputs import Observation
+from servingslo.policy.state import (
+    READ_BACK_SECONDS,
+    BatchChange,
+    BatchingMemory,
+    BatchLimits,
+    HandEdit,
+    Order,
+    PlannerState,
+    learned,
+    observe_count,
+    record_scale,
+    record_write_failed,
+    restore,
+)
+
+
+def seen(state, desired, at):
+    """The memory and the hand edit after reading a count."""
+    observation = Observation(
+        time_seconds=at, namespace="inference", name="llama", desired_replicas=desired
+    )
+    return observe_count(state, observation, behavior=Behavior(), now_seconds=at)
+
+
+def test_the_first_count_seen_is_nobodys_edit():
+    """A workload just met starts from what it has."""
+    state, edit = seen(PlannerState(), 3, 0.0)
+    assert edit is None
+    assert state.seen_desired == 3
+    assert state.behavior.recommendations == ((0.0, 3),)
+
+
+def test_a_count_that_nobody_ordered_is_a_hand_edit():
+    """It is told with both counts, and only once."""
+    state, _ = seen(PlannerState(), 3, 0.0)
+    state, edit = seen(state, 6, 15.0)
+    assert edit == HandEdit(before=3, after=6)
+    assert state.behavior.recommendations == ((15.0, 6),)
+    _, again = seen(state, 6, 30.0)
+    assert again is None
+
+
+@pytest.mark.parametrize(
+    "told", [pytest.param(True, id="told"), pytest.param(False, id="inferred")]
+)
+def test_our_own_order_is_no_hand_edit(told):
+    """Whether the writer reported the write or it is only read back, the memory is the same."""
+    state, _ = seen(PlannerState(), 3, 0.0)
+    state = PlannerState(
+        behavior=state.behavior,
+        started_seconds=state.started_seconds,
+        seen_desired=3,
+        order=Order(before=3, after=5, at_seconds=15.0),
+    )
+    if told:
+        state = record_scale(state, before=3, after=5, now_seconds=15.0)
+    state, edit = seen(state, 5, 30.0)
+    assert edit is None
+    assert state.order is None
+    assert state.behavior.scale_up_events == ((15.0, 2),)
+
+
+def test_a_read_that_lags_behind_our_write_is_no_hand_edit():
+    """For a while after a write the old count may still be read."""
+    state, _ = seen(PlannerState(), 3, 0.0)
+    state = record_scale(state, before=3, after=5, now_seconds=15.0)
+    state, edit = seen(state, 3, 30.0)
+    assert edit is None
+    state, edit = seen(state, 5, 45.0)
+    assert edit is None
+
+
+def test_a_count_put_back_long_after_our_write_is_a_hand_edit():
+    """Lag has a bound."""
+    state, _ = seen(PlannerState(), 3, 0.0)
+    state = record_scale(state, before=3, after=5, now_seconds=15.0)
+    _, edit = seen(state, 3, 15.0 + READ_BACK_SECONDS)
+    assert edit == HandEdit(before=5, after=3)
+
+
+def test_a_refused_write_leaves_no_order():
+    """Nothing was scaled, so no scale event is remembered."""
+    state = PlannerState(seen_desired=3, order=Order(before=3, after=5, at_seconds=0.0))
+    state, edit = seen(record_write_failed(state), 3, 15.0)
+    assert edit is None
+    assert state.behavior.scale_up_events == ()
+
+
+def test_rate_limits_and_an_open_batch_change_survive_a_restart():
+    """What cannot be learnt again comes back as it was."""
+    change = BatchChange(
+        at_seconds=50.0,
+        before=BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192),
+        after=BatchLimits(max_num_seqs=160, max_num_batched_tokens=2048),
+        observed_before={"tpot:p95": 0.061},
+    )
+    state = PlannerState(
+        behavior=BehaviorState(
+            recommendations=((90.0, 4),),
+            scale_up_events=((30.0, 2),),
+            scale_down_events=((60.0, 1),),
+        ),
+        batching=BatchingMemory(last_change_seconds=50.0, verifying=change),
+    )
+    stored = json.loads(json.dumps(learned(state, 100.0)))
+    back = restore(stored, 110.0)
+    assert back.behavior == state.behavior
+    assert back.batching == state.batching
+
+
+def test_what_lies_in_the_future_is_not_believed():
+    """A clock that went back, or an edited status, cannot freeze scaling."""
+    stored = learned(PlannerState(behavior=BehaviorState(scale_up_events=((1000.0, 2),))), 1000.0)
+    assert restore(json.loads(json.dumps(stored)), 100.0).behavior.scale_up_events == ()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param(None, id="nothing"),
+        pytest.param([], id="no-mapping"),
+        pytest.param({"version": 999}, id="another-version"),
+        pytest.param({"version": 1, "behavior": {"up": [["x", 1], [1.0, True], 3]}}, id="junk"),
+    ],
+)
+def test_a_status_that_cannot_be_read_is_forgotten(stored):
+    """Restoring never raises."""
+    assert restore(stored, 0.0) == PlannerState()
