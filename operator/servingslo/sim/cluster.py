@@ -8,13 +8,11 @@ far as their decisions agree.
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
 from servingslo.sim import layout
@@ -22,17 +20,23 @@ from servingslo.sim.backend import Backend, best_backend
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.layout import Requests
 from servingslo.sim.observing import engine_sample
+from servingslo.sim.pods import (
+    WORKLOAD_NAME,
+    WORKLOAD_NAMESPACE,
+    PodPhase,
+    SimulatedPod,
+    pod_sample,
+    removal_order,
+)
 from servingslo.sim.result import RunResult, Tick, results_of
 from servingslo.sim.routing import new_gateway
 from servingslo.sim.service import RULES
 from servingslo.sim.trace import Trace
 
-WORKLOAD_NAMESPACE, WORKLOAD_NAME = "simulation", "fleet"
 FINISHING_SECONDS = 120.0
 """After the last arrival requests have this long to end; those that do not, miss."""
 WARM_SECONDS = 3600.0
 """Age of the pods that are there when a trace begins."""
-UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,32 +57,6 @@ class Autoscaler(Protocol):
 
     def decide(self, observation: Observation) -> Wanted:
         """What is wanted now."""
-
-
-class PodPhase(StrEnum):
-    """Where a pod is in its life."""
-
-    UNSCHEDULABLE = "unschedulable"
-    STARTING = "starting"
-    READY = "ready"
-    DRAINING = "draining"
-    GONE = "gone"
-
-
-@dataclass(slots=True)
-class SimulatedPod:
-    """One pod. Times in seconds; row is the place of its engine, once it is ready."""
-
-    number: int
-    ordered: float
-    limits: EngineLimits
-    generation: int
-    phase: PodPhase = PodPhase.STARTING
-    scheduled: float | None = None
-    ready: float | None = None
-    ended: float | None = None
-    row: int = layout.NONE
-    scraped: EngineSample | None = None
 
 
 class Cluster:
@@ -113,7 +91,7 @@ class Cluster:
         self.desired = max(replicas if maximum is None else min(replicas, maximum), 0)
         while len(self.live) < self.desired:
             self._order()
-        for pod in sorted(self.live, key=_removal_order)[: len(self.live) - self.desired]:
+        for pod in sorted(self.live, key=removal_order)[: len(self.live) - self.desired]:
             self._remove(pod)
 
     def warm_start(self, replicas: int) -> None:
@@ -291,7 +269,7 @@ class Cluster:
             desired_replicas=self.desired,
             current_replicas=len(self.live),
             rollout_in_progress=any(pod.generation != self.generation for pod in self.live),
-            pods=tuple(_pod_sample(pod, self.now, age) for pod in pods),
+            pods=tuple(pod_sample(pod, self.now, age) for pod in pods),
         )
 
 
@@ -311,46 +289,6 @@ def _request_columns(trace: Trace, cached_ratio: float) -> dict[str, list[float]
         if name not in columns:
             columns[name] = [0] * count if name in zeros else [layout.NONE] * count
     return columns
-
-
-def _removal_order(pod: SimulatedPod) -> tuple[int, float]:
-    """Pods that go first: not scheduled, then not ready, then the latest to become ready.
-
-    Source: Kubernetes, pkg/controller/controller_utils.go, ActivePodsWithRanks.
-    """
-    if pod.phase is PodPhase.UNSCHEDULABLE:
-        return 0, -pod.ordered
-    if pod.ready is None:
-        return 1, -pod.ordered
-    return 2, -pod.ready
-
-
-def _pod_sample(pod: SimulatedPod, now: float, age: float) -> PodSample:
-    engines: tuple[EngineSample, ...] = ()
-    if pod.scraped is not None and pod.phase is PodPhase.READY:
-        engines = (_aged(pod.scraped, age),)
-    ready = pod.phase is PodPhase.READY
-    return PodSample(
-        name=f"{WORKLOAD_NAME}-{pod.number}",
-        template_hash=str(pod.generation),
-        ready=ready,
-        deleting=pod.phase is PodPhase.DRAINING,
-        age_seconds=now - pod.ordered,
-        scheduled_after_seconds=None if pod.scheduled is None else pod.scheduled - pod.ordered,
-        ready_after_seconds=None if pod.ready is None else pod.ready - pod.ordered,
-        ready_for_seconds=now - pod.ready if ready and pod.ready is not None else None,
-        unschedulable_reason=UNSCHEDULABLE if pod.phase is PodPhase.UNSCHEDULABLE else None,
-        engines=engines,
-    )
-
-
-def _aged(sample: EngineSample, age: float) -> EngineSample:
-    return replace(
-        sample,
-        gauges_age_seconds=age,
-        counters_age_seconds=age,
-        histograms_age_seconds=age,
-    )
 
 
 def simulate(

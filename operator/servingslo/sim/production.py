@@ -17,7 +17,8 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
-from servingslo.sim.cluster import WORKLOAD_NAME, Wanted
+from servingslo.sim.cluster import Wanted
+from servingslo.sim.pods import WORKLOAD_NAME
 
 _TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name=WORKLOAD_NAME)
 
