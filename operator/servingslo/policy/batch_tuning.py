@@ -55,11 +55,16 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
     if targets.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
     limits = frame.estimate.limits
-    if frame.mix is None or limits is None:
+    if limits is None:
         decision = BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=targets.container)
         return Tuned(decision=decision, memory=memory)
     current = _limits_of(limits)
-    if not frame.trusted or frame.signals.blind is not None or wish.candidates is None:
+    if (
+        frame.mix is None
+        or not frame.trusted
+        or frame.signals.blind is not None
+        or wish.candidates is None
+    ):
         decision = _decision(frame, current, None, frame.estimate.law.reason)
         return Tuned(decision=decision, memory=memory)
     memory, rollback = _verified(frame, memory, current)
