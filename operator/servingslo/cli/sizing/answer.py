@@ -29,9 +29,9 @@ from servingslo.policy.sizing import (
 from servingslo.policy.state import BatchLimits
 from servingslo.policy.wish import LEAST_SEARCH, SEARCH_FACTOR
 
-# The search for a count ends at this multiple of what utilization alone needs: at a sixteenth of
-# the load per replica every latency is that of a request alone.
-_SEARCH_BREADTH = 16
+# The search for a count ends at this multiple of what utilization alone needs: at a hundredth of
+# the load per replica every latency is all but that of a request alone.
+_SEARCH_BREADTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Answer:
     feasible: every objective can be met within the allowed counts. replicas: with the spare ones
     for tolerated failures. rate_per_second: that was sized for. concurrency_cap: running sequences
     of an engine at saturation. greatest_rate_per_second: that this count carries, failures
-    tolerated. queue_limit: requests that may wait at one replica and still meet the objectives.
+    tolerated. largest_count: where the search for a count ended. queue_limit: requests that may wait at one replica and still meet the objectives.
     """
 
     feasible: bool
@@ -150,6 +150,7 @@ class Answer:
     saturation_rate_per_second: float
     concurrency_cap: float
     greatest_rate_per_second: float
+    largest_count: int
     queue_limit: int
     counts: tuple[CountAnswer, ...]
     batching: BatchAnswer
@@ -183,6 +184,7 @@ def answered(question: Question) -> Answer:
         greatest_rate_per_second=greatest_rate_per_second(
             case, sizing.infeasible, max(count - spare, 1)
         ),
+        largest_count=question.replicas.maximum or case.largest_count,
         queue_limit=_queue_limit(question, case),
         counts=counts,
         batching=_batching(question, case, load),

@@ -20,7 +20,7 @@ def answer_text(question: Question, answer: Answer, engine: str, prices: Sequenc
 def _lines(
     question: Question, answer: Answer, engine: str, prices: Sequence[Price]
 ) -> Iterator[str]:
-    yield _headline(question, answer, engine)
+    yield _headline(answer, engine)
     yield (
         f"A request: {number(answer.prompt_tokens_mean)} prompt tokens, "
         f"{number(answer.output_tokens_mean)} output tokens on average"
@@ -79,14 +79,15 @@ def price_text(price: Price) -> str:
     return f"{head}: {change}, {sign}${number(abs(price.cost_more_per_hour))}/h"
 
 
-def _headline(question: Question, answer: Answer, engine: str) -> str:
+def _headline(answer: Answer, engine: str) -> str:
     noun = "replica" if answer.replicas == 1 else "replicas"
     load = f"{number(answer.rate_per_second)} requests/s"
     if answer.feasible:
         return f"{answer.replicas} {noun} of {engine} for {load}; {answer.binding} binds"
-    bound = question.replicas.maximum
-    allowed = "no count" if bound is None else f"no count up to {bound}"
-    return f"{allowed} of {engine} meets every objective at {load}; shown: {answer.replicas} {noun}"
+    return (
+        f"no count up to {answer.largest_count} of {engine} meets every objective at {load}; "
+        f"shown: {answer.replicas} {noun}"
+    )
 
 
 def _need_name(question: Question, need: NeedAnswer) -> str:

@@ -1,0 +1,147 @@
+"""What all commands share: help, start-up, schemas, and bad input of those that read clusters."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tests.golden.decisions import BLIND, SCALE_UP
+from tests.unit.cli_calls import CLI
+
+from servingslo.cli.decision_document import decision_of
+from servingslo.cli.lazy import COMMANDS
+from servingslo.controller.recording import observation_line
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.explain.document import as_dict
+from servingslo.explain.text import text
+from servingslo.policy.inputs import Observation
+
+KUBECONFIG_WITHOUT_CLUSTER = {"KUBECONFIG": "/nonexistent/kubeconfig"}
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """The command, without a cluster."""
+    for name, value in KUBECONFIG_WITHOUT_CLUSTER.items():
+        monkeypatch.setenv(name, value)
+    return CLI(capsys, monkeypatch)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(cli, command):
+    """The example begins with the command itself."""
+    called = cli(command, "--help")
+    assert called.exit_code == 0
+    assert f"Example: servingslo {command}" in called.out
+
+
+def test_the_list_of_commands_is_complete(cli):
+    """Help names each."""
+    called = cli("--help")
+    assert all(f" {command} " in called.out for command in COMMANDS)
+
+
+def test_help_imports_nothing_heavy():
+    """What takes long to import waits for the command that needs it."""
+    heavy = ("kubernetes", "kopf", "matplotlib", "scipy", "numpy", "requests", "pydantic")
+    code = (
+        "import sys, servingslo.cli.main as m\n"
+        "sys.argv = ['servingslo', '--help']\n"
+        "try: m.main()\n"
+        "except SystemExit: pass\n"
+        f"print([n for n in {heavy!r} if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_sizing_needs_no_cluster_library():
+    """`size` imports models, not Kubernetes."""
+    code = (
+        "import sys, servingslo.cli.size\n"
+        "print([n for n in ('kubernetes', 'kopf', 'matplotlib', 'requests') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_command_is_bad_input(cli):
+    """Exit code 2, with what is close."""
+    called = cli("siez")
+    assert called.exit_code == 2
+    assert "size" in called.err
+
+
+@pytest.mark.parametrize("decision", [SCALE_UP, BLIND], ids=["scale-up", "blind"])
+def test_a_status_document_explains_as_the_decision_did(decision):
+    """What was left out of the status is unknown, and nothing else is lost."""
+    restored = decision_of(as_dict(decision), decision.namespace, decision.name)
+    assert text(restored) == text(decision)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(("explain", "llama"), ("NAMESPACE/NAME", "'llama'"), id="explain form"),
+        pytest.param(("explain", "a/b/c"), ("NAMESPACE/NAME", "'a/b/c'"), id="explain slashes"),
+        pytest.param(
+            ("record", "llama", "--out", "o", "--prometheus-url", "http://p"),
+            ("NAMESPACE/NAME", "'llama'"),
+            id="record form",
+        ),
+        pytest.param(
+            ("record", "--out", "o", "--prometheus-url", "p"),
+            ("prometheus.url", "'p'"),
+            id="record url",
+        ),
+        pytest.param(
+            ("record", "--out", "o", "--prometheus-url", "http://p", "--for", "long"),
+            ("--for", "'long'", "duration"),
+            id="record for",
+        ),
+        pytest.param(
+            ("record", "--out", "o", "--prometheus-url", "http://p", "--every", "1ms"),
+            ("--every", "'1ms'", "500ms"),
+            id="record every",
+        ),
+        pytest.param(
+            ("record", "--out", "/", "--prometheus-url", "http://p"),
+            ("--out", "'/'", "does not exist"),
+            id="record out",
+        ),
+    ],
+)
+def test_bad_input_is_named_before_a_cluster_is_asked(cli, arguments, words):
+    """Exit code 2 and one line."""
+    called = cli(*arguments)
+    assert called.refuses(*words), called.err
+
+
+def test_without_a_cluster_explain_says_so(cli):
+    """Exit code 1: the input was good."""
+    called = cli("explain", "inference/llama")
+    assert called.exit_code == 1
+    assert called.err.startswith("error: no usable Kubernetes configuration")
+
+
+@pytest.mark.parametrize("document", ["observation", "decision", "recording"])
+def test_schemas_describe_their_documents(cli, document):
+    """Objects with named, described properties."""
+    described = json.loads(cli("schema", document).out)
+    kinds = described.get("anyOf") or [described]
+    assert kinds
+    assert "$defs" in described
+
+
+def test_the_schema_allows_the_infinite_edge_that_files_have(cli):
+    """A recorded histogram ends with "Infinity", and the schema says that it may."""
+    histogram = HistogramSample(
+        upper_bounds=(1.0, float("inf")), cumulative_counts=(1.0, 2.0), sum=3.0, count=2.0
+    )
+    pod = PodSample(name="p", engines=(EngineSample(engine="0", ttft_seconds=histogram),))
+    line = observation_line(Observation(time_seconds=1.0, namespace="a", name="b", pods=(pod,)))
+    edges = json.loads(line)["pods"][0]["engines"][0]["ttft_seconds"]["upper_bounds"]
+    described = json.loads(cli("schema", "observation").out)
+    allowed = described["$defs"]["HistogramSample"]["properties"]["upper_bounds"]["items"]
+    assert edges == [1.0, "Infinity"]
+    assert {"const": "Infinity"} in allowed["anyOf"]

@@ -1,0 +1,296 @@
+"""`servingslo size`: bad input is named, and the answer is that of the models."""
+
+import json
+import math
+
+import pytest
+from tests.unit.cli_calls import CLI, with_flag
+
+from servingslo.cli.sizing.inputs import parse_law, spread_lengths, traced_workload
+from servingslo.models.latency import Routing, latency_model
+from servingslo.policy.sizing import KV_PERCENTILE
+from servingslo.sim.catalogue import engine_kind
+from servingslo.units import format_short_duration, parse_short_duration_seconds
+
+GOOD = [
+    "size",
+    "--fleet", "l4-small",
+    "--arrival-rate", "12",
+    "--prompt-tokens", "1155",
+    "--output-tokens", "211",
+    "--objective", "ttft:p99:1s",
+    "--utilization-target", "0.85",
+]  # fmt: skip
+STATED = [
+    "size",
+    "--service-law", "a=15ms,b=0.15ms,c=0.08ms,d=0.4us",
+    "--max-num-seqs", "64",
+    "--max-num-batched-tokens", "2048",
+    "--kv-tokens", "60000",
+    "--arrival-rate", "12",
+    "--prompt-tokens", "1155",
+    "--output-tokens", "211",
+    "--objective", "ttft:p99:1s",
+]  # fmt: skip
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """The command."""
+    return CLI(capsys, monkeypatch)
+
+
+def answer_of(called):
+    """The answer in JSON output."""
+    return json.loads(called.out)["answer"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        pytest.param("--objective", None, ("--objective", "at least one"), id="no objective"),
+        pytest.param(
+            "--objective", "ttft", ("--objective", "'ttft'", "METRIC:pPERCENTILE"), id="form"
+        ),
+        pytest.param(
+            "--objective", "itl:p99:1s", ("metric", "'itl'", "ttft, tpot"), id="unknown metric"
+        ),
+        pytest.param(
+            "--objective", "ttft:p30:1s", ("percentile", "'p30'", "p50 to p99.9"), id="percentile"
+        ),
+        pytest.param(
+            "--objective", "ttft:pnan:1s", ("percentile", "'pnan'"), id="percentile not a number"
+        ),
+        pytest.param(
+            "--objective", "ttft:p99:2h", ("threshold", "'2h'", "1ms to 1h"), id="threshold"
+        ),
+        pytest.param(
+            "--objective", "ttft:p99:fast", ("threshold", "'fast'", "duration"), id="no duration"
+        ),
+        pytest.param("--fleet", "tpu", ("engine kind", "'tpu'", "h100-8b, l4-small"), id="fleet"),
+        pytest.param("--fleet", None, ("--service-law", "--fleet"), id="no engine"),
+        pytest.param("--arrival-rate", "0", ("--arrival-rate", "0.0", "above 0"), id="rate 0"),
+        pytest.param("--arrival-rate", "nan", ("--arrival-rate", "nan"), id="rate nan"),
+        pytest.param("--arrival-rate", None, ("--arrival-rate", "--trace"), id="no rate"),
+        pytest.param("--prompt-tokens", None, ("--prompt-tokens", "--trace"), id="no prompt"),
+        pytest.param("--output-tokens", "0", ("--output-tokens", "0.0", "1 to"), id="no output"),
+        pytest.param("--prompt-variation", "-1", ("--prompt-variation", "0 to 5"), id="variation"),
+        pytest.param("--cached-ratio", "1.2", ("--cached-ratio", "1.2", "0 to 1"), id="cached"),
+        pytest.param(
+            "--arrival-dispersion", "-1", ("--arrival-dispersion", "0 to 1000"), id="dispersion"
+        ),
+        pytest.param(
+            "--utilization-target", "1", ("--utilization-target", "1.0", "0.1 to 0.95"), id="target"
+        ),
+        pytest.param("--kv-target", "0", ("--kv-target", "0.1 to 1"), id="kv target"),
+        pytest.param("--kv-tokens", "100", ("--kv-tokens", "at least", "request"), id="tiny cache"),
+        pytest.param("--max-num-seqs", "0", ("--max-num-seqs", "0", "1 or more"), id="no slots"),
+        pytest.param(
+            "--tolerated-failures", "-1", ("--tolerated-failures", "-1", "0 to"), id="failures"
+        ),
+        pytest.param("--min-replicas", "0", ("--min-replicas", "1 to 10000"), id="min"),
+        pytest.param("--max-replicas", "0", ("--max-replicas", "--min-replicas"), id="max"),
+        pytest.param("--gpu-hourly", "-1", ("--gpu-hourly", "-1.0", "0 or more"), id="price"),
+        pytest.param("--gpus-per-replica", "0", ("--gpus-per-replica", "1 to"), id="gpus"),
+        pytest.param(
+            "--growth-per-minute", "-1", ("--growth-per-minute", "0 or more"), id="growth"
+        ),
+        pytest.param("--cold-start", "soon", ("--cold-start", "'soon'", "duration"), id="start"),
+        pytest.param("--trace", "none.csv", ("--prompt-tokens", "not with --trace"), id="both"),
+        pytest.param("--service-law", "a=1", ("--service-law: a", "'1'", "unit"), id="no unit"),
+        pytest.param("--service-law", "a=1ms", ("--service-law: b", "a=…,b=…"), id="law short"),
+        pytest.param("--service-law", "x=1ms", ("--service-law", "'x=1ms'"), id="law letter"),
+        pytest.param(
+            "--service-law", "a=1ms,a=2ms,b=1us,c=1us", ("--service-law: a", "once"), id="law twice"
+        ),
+        pytest.param(
+            "--service-law", "a=0ms,b=1us,c=1us", ("--service-law: a", "above 0"), id="law zero"
+        ),
+    ],
+)
+def test_bad_input_is_named_with_its_value_and_what_is_allowed(cli, flag, value, words):
+    """Exit code 2 and one line."""
+    called = cli(*with_flag(GOOD, flag, value))
+    assert called.refuses(*words), called.err
+
+
+@pytest.mark.parametrize("flag", ["--max-num-seqs", "--max-num-batched-tokens", "--kv-tokens"])
+def test_an_engine_without_a_preset_needs_all_its_limits(cli, flag):
+    """The missing flag is named."""
+    called = cli(*with_flag(STATED, flag, None))
+    assert called.refuses(flag, "required without --fleet"), called.err
+
+
+def test_an_objective_given_twice_is_refused(cli):
+    """Two thresholds of one percentile are a contradiction."""
+    called = cli(*GOOD, "--objective", "ttft:p99:2s")
+    assert called.refuses("--objective", "'ttft:p99:2s'", "once"), called.err
+
+
+def test_a_bad_trace_is_named_by_file_and_line(cli, tmp_path):
+    """The message leads to the cell."""
+    trace = tmp_path / "bad.csv"
+    trace.write_text("arrival_seconds,prompt_tokens,output_tokens\n1,2,3\n4,many,6\n")
+    arguments = with_flag(with_flag(GOOD, "--prompt-tokens", None), "--output-tokens", None)
+    called = cli(*arguments, "--trace", trace)
+    assert called.refuses(f"{trace}:3", "prompt_tokens", "'many'"), called.err
+
+
+def test_the_preset_and_the_same_engine_stated_give_one_answer(cli):
+    """A preset is nothing but numbers."""
+    by_name = answer_of(cli(*GOOD, "--gpu-hourly", "1", "-o", "json"))
+    stated = answer_of(cli(*STATED, "--gpu-hourly", "1", "-o", "json"))
+    assert by_name == stated
+
+
+def test_the_answer_is_the_least_count_that_keeps_every_constraint(cli):
+    """Judged by the models directly: this count keeps all, one fewer misses one."""
+    arguments = [*GOOD, "--objective", "tpot:p95:50ms"]
+    answer = answer_of(cli(*arguments, "-o", "json"))
+    kind = engine_kind("l4-small")
+    model = latency_model(_workload(), kind.law, kind.limits)
+
+    def keeps(count):
+        prediction = model.predict(12.0, count, Routing.POOLED)
+        return (
+            prediction.stable
+            and prediction.utilization <= 0.85
+            and prediction.kv_usage_quantile(KV_PERCENTILE) <= 0.9
+            and prediction.ttft_seconds(99) <= 1.0
+            and prediction.tpot_seconds(95) <= 0.05
+        )
+
+    assert answer["feasible"]
+    assert keeps(answer["replicas"])
+    assert not keeps(answer["replicas"] - 1)
+    shown = next(c for c in answer["counts"] if c["replicas"] == answer["replicas"])
+    prediction = model.predict(12.0, answer["replicas"], Routing.POOLED)
+    assert shown["objectives"][0]["predicted_seconds"] == pytest.approx(prediction.ttft_seconds(99))
+    assert [c["meets"] for c in answer["counts"]] == [False, True, True]
+
+
+def test_the_binding_constraint_needs_the_most(cli):
+    """And the count is what it needs."""
+    answer = answer_of(cli(*GOOD, "--objective", "tpot:p99:40ms", "-o", "json"))
+    needs = {need["constraint"]: need["replicas"] for need in answer["needs"]}
+    assert needs[answer["binding"]] == max(needs.values()) == answer["replicas"]
+
+
+def test_the_greatest_rate_is_carried_and_a_little_more_is_not(cli):
+    """The rate that this count is said to carry needs exactly this count."""
+    answer = answer_of(cli(*GOOD, "-o", "json"))
+    rate = answer["greatest_rate_per_second"]
+    at = with_flag(GOOD, "--arrival-rate", str(rate * 0.999))
+    above = with_flag(GOOD, "--arrival-rate", str(rate * 1.01))
+    assert answer_of(cli(*at, "-o", "json"))["replicas"] == answer["replicas"]
+    assert answer_of(cli(*above, "-o", "json"))["replicas"] > answer["replicas"]
+
+
+def test_an_infeasible_objective_says_what_would_be_feasible(cli):
+    """Exit code 1; the least feasible value, asked for, is feasible; a little less is not."""
+    called = cli(*with_flag(GOOD, "--objective", "ttft:p99:50ms"), "-o", "json")
+    answer = answer_of(called)
+    need = next(need for need in answer["needs"] if need["constraint"] == "ttft")
+    assert (called.exit_code, answer["feasible"], need["replicas"]) == (1, False, None)
+    least_ms = need["least_feasible_seconds"] * 1000
+    more = f"ttft:p99:{math.ceil(least_ms * 1.02)}ms"
+    less = f"ttft:p99:{math.floor(least_ms * 0.99)}ms"
+    assert cli(*with_flag(GOOD, "--objective", more)).exit_code == 0
+    assert cli(*with_flag(GOOD, "--objective", less)).exit_code == 1
+
+
+def test_too_small_a_maximum_is_a_no(cli):
+    """Exit code 1 and the headline says so."""
+    called = cli(*GOOD, "--max-replicas", "2")
+    assert called.exit_code == 1
+    assert called.out.startswith("no count up to 2 of l4-small")
+
+
+def test_tolerated_failures_and_price_are_counted(cli):
+    """Two more replicas, each at its price."""
+    plain = answer_of(cli(*GOOD, "-o", "json"))
+    safe = answer_of(
+        cli(*GOOD, "--tolerated-failures", "2", "--gpu-hourly", "1.5", "--gpus-per-replica", "2",
+            "-o", "json")
+    )  # fmt: skip
+    assert safe["replicas"] == plain["replicas"] + 2
+    assert safe["cost"]["per_hour"] == pytest.approx(3.0 * safe["replicas"])
+    # $/h over (12 requests/s · 211 tokens · 3600 s) millions of output tokens.
+    assert safe["cost"]["per_million_output_tokens"] == pytest.approx(
+        safe["cost"]["per_hour"] / (12 * 211 * 3600 / 1e6), rel=0.01
+    )
+
+
+def test_the_sweep_agrees_with_sizing_at_each_price(cli):
+    """A swept threshold gives the count that sizing with this threshold gives."""
+    result = json.loads(cli(*GOOD, "--sweep", "-o", "json").out)
+    prices = [p for p in result["prices"] if p["what"] == "ttft p99"]
+    assert [p["instead"] for p in prices] == ["0.5s", "0.6s", "0.75s", "1.25s", "1.5s", "2s"]
+    for price in prices:
+        asked = with_flag(GOOD, "--objective", f"ttft:p99:{price['instead']}")
+        assert answer_of(cli(*asked, "-o", "json"))["replicas"] == price["replicas"]
+    counts = [p["replicas"] for p in prices]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_cold_start_has_a_price_only_where_the_rate_grows(cli):
+    """A longer start must be sized for the rate when it is over."""
+    still = json.loads(cli(*GOOD, "--sweep", "-o", "json").out)["prices"]
+    growing = json.loads(cli(*GOOD, "--growth-per-minute", "2", "--sweep", "-o", "json").out)
+    assert not [p for p in still if p["what"] == "cold start"]
+    counts = [p["replicas"] for p in growing["prices"] if p["what"] == "cold start"]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+    # 2 requests/s a minute over 2m of start, 15 s of scrape and 15 s of tick.
+    assert growing["answer"]["rate_per_second"] == pytest.approx(12 + 2 * 150 / 60)
+
+
+def test_a_trace_brings_lengths_and_its_busiest_minute(tmp_path):
+    """Prompt and output of a request stay together in what a sequence holds."""
+    path = tmp_path / "trace.csv"
+    rows = [f"{i},{100 * (1 + i % 2)},{10 * (1 + i % 2)}" for i in range(60)]
+    rows += [f"{60 + i / 2},100,10" for i in range(120)]
+    path.write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *rows]) + "\n")
+    workload = traced_workload(path, None, cached_ratio=0.0, dispersion=1.0)
+    assert workload.arrival_rate_per_second == pytest.approx(2.0)
+    assert workload.prompt.mean_tokens == pytest.approx((150 * 100 + 30 * 200) / 180)
+    held = (150 * 10 * (100 + 5) + 30 * 20 * (200 + 10)) / (150 * 10 + 30 * 20)
+    assert workload.context_tokens_per_sequence == pytest.approx(held)
+
+
+@pytest.mark.parametrize("variation", [0.3, 0.77, 0.96, 1.5])
+def test_stated_lengths_keep_mean_and_variation(variation):
+    """The points have the stated mean, and lose little of the spread."""
+    lengths = spread_lengths(1155.0, variation)
+    mean = lengths.mean_tokens
+    deviation = math.sqrt(lengths.second_moment_tokens2 - mean**2)
+    assert mean == pytest.approx(1155.0, rel=0.01)
+    assert deviation / mean == pytest.approx(variation, rel=0.05)
+
+
+def test_a_law_survives_being_written_and_read():
+    """What `fit` prints, `size` reads."""
+    law = parse_law("a=6.5ms,b=0.04ms,c=0.03ms,d=0.05us")
+    assert law.step_fixed_seconds == pytest.approx(0.0065)
+    assert law.context_per_token_seconds == pytest.approx(5e-8)
+    for seconds in (3.2e-9, 5e-8, 4e-5, 6.5e-3, 1.25):
+        text = format_short_duration(seconds)
+        assert parse_short_duration_seconds(text) == pytest.approx(seconds)
+
+
+def test_help_has_an_example(cli):
+    """Of this command as of every other."""
+    called = cli("size", "--help")
+    assert called.exit_code == 0
+    assert "Example: servingslo size" in called.out
+
+
+def _workload():
+    from servingslo.cli.size import OUTPUT_VARIATION, PROMPT_VARIATION  # noqa: PLC0415
+    from servingslo.models.workload import Workload  # noqa: PLC0415
+
+    return Workload(
+        arrival_rate_per_second=12.0,
+        prompt=spread_lengths(1155.0, PROMPT_VARIATION),
+        output=spread_lengths(211.0, OUTPUT_VARIATION),
+    )
