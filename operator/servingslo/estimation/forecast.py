@@ -28,7 +28,9 @@ LONGEST_GAP_SECONDS = 600.0
 RETURN_MEMORY_SECONDS = 900.0
 RETURN_PRIOR_LOG_ODDS = -2.0
 RETURN_EVIDENCE_MEMORY = 40.0
-RETURN_LOG_ODDS_BOUND = 6.0
+RETURN_LOG_ODDS_BOUND = 3.0
+# A level this far from the usual one (squared, in variances) is not usual any more.
+USUAL_DISTANCE = 4.0
 RETURN_EVIDENCE_BOUND = 2.0
 # Evidence that a window must bring to count for returning: steady demand fits both alike.
 RETURN_LEAST_EVIDENCE = 0.1
@@ -130,13 +132,24 @@ class Forecast:
         lead = max(lead_seconds, 0.0) + self.age_seconds
         ratio = _interpolated(lead, self.spread_ratios)
         # What is usual says nothing about a crowd.
-        usual = _interpolated(lead, self.return_probabilities) * (1.0 - self.surge_probability)
         mean = self.usual_mean_per_second
         deviation = math.sqrt(self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + 1e-12)
+        usual = _interpolated(lead, self.return_probabilities) * self._explained(mean, deviation)
+        # Beyond the leads that were scored there is no evidence for it.
+        usual *= min(SCORED_LEADS_SECONDS[-1] / max(lead, 1.0), 1.0)
         found = [(usual, mean, deviation)]
         for probability, mean, variance in ahead(self.filters, lead):
             found.append((probability * (1.0 - usual), mean, ratio * math.sqrt(variance)))
         return found
+
+    def _explained(self, usual_mean: float, usual_deviation: float) -> float:
+        """Whether the present is usual, 0 to 1: what is usual says nothing about a crowd."""
+        now = ahead(self.filters, 0.0)
+        level = sum(weight * mean for weight, mean, _ in now)
+        variance = sum(weight * (v + (mean - level) ** 2) for weight, mean, v in now)
+        distance = (level - usual_mean) ** 2 / (usual_deviation**2 + variance)
+        within = math.exp(-0.5 * max(distance - USUAL_DISTANCE, 0.0))
+        return within * (1.0 - self.surge_probability)
 
 
 def forecast(state: ForecastState, now_seconds: float) -> Forecast:

@@ -1,0 +1,221 @@
+"""Arrivals from balance of flow: windows, restarts, pods that come and go, gateways, retries."""
+
+from dataclasses import replace
+
+import pytest
+
+from servingslo.estimation.arrivals import ArrivalState, arrivals_of, measure
+from servingslo.estimation.counters import Window
+from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.sample import EngineSample, GatewaySample, HistogramSample, PodSample
+from servingslo.reasons import Reason
+
+
+def _engine(served: float, *, waiting: float = 0.0, age: float = 1.0) -> EngineSample:
+    return EngineSample(
+        engine="0",
+        gauges_age_seconds=age,
+        counters_age_seconds=age,
+        histograms_age_seconds=age,
+        running=4.0,
+        waiting=waiting,
+        generation_tokens_total=200.0 * served,
+        prompt_tokens_total=1000.0 * served,
+        finished_total={"stop": served},
+        ttft_seconds=HistogramSample(
+            upper_bounds=(1.0, float("inf")),
+            cumulative_counts=(served, served),
+            sum=0.1 * served,
+            count=served,
+        ),
+    )
+
+
+def _pod(name: str, *engines: EngineSample, ready_for: float = 900.0) -> PodSample:
+    return PodSample(
+        name=name,
+        ready=True,
+        age_seconds=ready_for + 90.0,
+        ready_for_seconds=ready_for,
+        engines=engines,
+    )
+
+
+def _after(*ticks: tuple[PodSample, ...], gateway: tuple[GatewaySample, ...] = ()) -> Estimate:
+    state, estimate = EstimatorState(), None
+    for number, pods in enumerate(ticks):
+        state, estimate = update(
+            state,
+            FleetSample(
+                time_seconds=1000.0 + 15.0 * number,
+                pods=pods,
+                gateway=gateway[number] if gateway else None,
+            ),
+        )
+    assert estimate is not None
+    return estimate
+
+
+def test_nothing_is_known_after_one_scrape() -> None:
+    """A counter alone is not a rate: unknown, not zero."""
+    estimate = _after((_pod("a", _engine(500.0)),))
+    assert estimate.arrival_rate_per_second is None
+    assert estimate.workload is None
+
+
+def test_served_and_queued_requests_are_arrivals() -> None:
+    """30 served and 15 more waiting in 15 s are 3 a second, though completions say 2."""
+    estimate = _after(
+        (_pod("a", _engine(100.0)),),
+        (_pod("a", _engine(130.0, waiting=15.0)),),
+    )
+    assert estimate.arrival_rate_per_second == pytest.approx(3.0)
+    assert estimate.backlog_requests == 15.0
+
+
+def test_no_traffic_is_zero_not_unknown() -> None:
+    """Counters that stand still are known to stand still."""
+    still = (_pod("a", _engine(100.0)),)
+    estimate = _after(still, still, still)
+    assert estimate.arrival_rate_per_second == 0.0
+    assert estimate.freshness.reason is Reason.METRICS_FRESH
+
+
+def test_restarted_engine_counts_from_zero() -> None:
+    """A counter that fell from 100 to 30 served 30 since, it did not serve −70."""
+    estimate = _after((_pod("a", _engine(100.0)),), (_pod("a", _engine(30.0)),))
+    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
+
+
+def test_window_is_the_distance_of_scrapes_not_of_ticks() -> None:
+    """Scraped 14 s ago, then 4 s ago, at ticks 15 s apart: 25 s lie between."""
+    estimate = _after((_pod("a", _engine(100.0, age=14.0)),), (_pod("a", _engine(150.0, age=4.0)),))
+    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
+
+
+def test_rate_stays_where_no_newer_scrape_arrived() -> None:
+    """The second tick sees the same scrape, 15 s older: no window, no zero."""
+    estimate = _after(
+        (_pod("a", _engine(100.0, age=1.0)),),
+        (_pod("a", _engine(130.0, age=1.0)),),
+        (_pod("a", _engine(130.0, age=16.0)),),
+    )
+    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
+
+
+def test_pod_that_became_ready_while_watched_counts_from_its_start() -> None:
+    """Ready for 10 s at its first scrape, 15 served: they fell into this tick."""
+    old = _pod("a", _engine(100.0))
+    estimate = _after(
+        (old,),
+        (_pod("a", _engine(115.0)), _pod("b", _engine(15.0), ready_for=10.0)),
+    )
+    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
+
+
+def test_long_running_pod_first_seen_adds_nothing_at_first() -> None:
+    """Its counter holds a day's requests; they did not arrive in this tick."""
+    estimate = _after(
+        (_pod("a", _engine(100.0)),),
+        (_pod("a", _engine(130.0)), _pod("b", _engine(90_000.0))),
+    )
+    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
+
+
+def test_unscraped_pod_is_taken_to_receive_as_much_as_the_others() -> None:
+    """Three of four pods report 3 a second: the fleet receives 4, and the fourth is no capacity."""
+    names = ("a", "b", "c")
+    silent = _pod("d")
+    estimate = _after(
+        (*(_pod(n, _engine(100.0)) for n in names), silent),
+        (*(_pod(n, _engine(115.0)) for n in names), silent),
+    )
+    assert estimate.arrival_rate_per_second == pytest.approx(4.0)
+    assert estimate.unreliable_pods == (("d", "metrics-missing"),)
+    assert estimate.reliable_pods == names
+
+
+def test_gateway_that_counts_requests_wins() -> None:
+    """It also sees what never reached an engine."""
+    estimate = _after(
+        (_pod("a", _engine(100.0)),),
+        (_pod("a", _engine(130.0)),),
+        gateway=(
+            GatewaySample(age_seconds=0.0, requests_total=1000.0, rejected_total=0.0),
+            GatewaySample(age_seconds=0.0, requests_total=1060.0, rejected_total=15.0, queued=7.0),
+        ),
+    )
+    assert estimate.arrival_rate_per_second == pytest.approx(4.0)
+    assert estimate.rejected_per_second == pytest.approx(1.0)
+    assert estimate.backlog_requests == 7.0
+
+
+def test_completions_and_change_in_system_stand_in_for_first_tokens() -> None:
+    """20 finished while 10 more came into the system: 30 arrived."""
+    window = Window(
+        pod="a",
+        engine="0",
+        seconds=15.0,
+        running_before=5.0,
+        running_after=10.0,
+        waiting_before=0.0,
+        waiting_after=5.0,
+        finished=20.0,
+    )
+    assert arrivals_of(window) == 30.0
+    assert arrivals_of(replace(window, finished=None)) is None
+
+
+def _rejecting(offered: float, rejected: float) -> Window:
+    return Window(
+        pod="a",
+        engine="0",
+        seconds=15.0,
+        first_tokens=15.0 * (offered - rejected),
+        rejected=15.0 * rejected,
+    )
+
+
+def _unique_rate(*flows: tuple[float, float]) -> float:
+    state, engines = ArrivalState(), frozenset({("a", "0")})
+    unique = None
+    for offered, rejected in flows:
+        state, measured = measure(state, [_rejecting(offered, rejected)], engines, 1.0, None)
+        unique = measured.unique_per_second
+    assert unique is not None
+    return unique
+
+
+def test_retries_are_removed_once_capacity_has_shown_them() -> None:
+    """Unique 20/s, half of the rejections come back. Capacity rose from 10 to 15 and to 17."""
+    # offered = unique + rejected / 2 and rejected = offered − capacity.
+    flows = [(2.0 * 20.0 - capacity, 2.0 * (20.0 - capacity)) for capacity in (10.0, 10.0, 17.5)]
+    assert _unique_rate(*flows, flows[-1]) == pytest.approx(20.0, rel=0.05)
+
+
+def test_rejections_without_retries_are_demand() -> None:
+    """Demand above the bound raises rejections one for one; that is not an echo."""
+    flows = [(20.0, 0.0), (40.0, 20.0), (41.0, 21.0), (38.0, 18.0), (40.0, 20.0), (40.0, 5.0)]
+    assert _unique_rate(*flows, (40.0, 5.0)) == pytest.approx(40.0)
+
+
+def test_dispersion_is_not_moved_by_a_ramp_and_hardly_by_a_step() -> None:
+    """A change of level or slope is not burstiness."""
+    ramp = [(10.0 + 2.0 * k, 0.0) for k in range(40)]
+    step = [(20.0 if k < 20 else 80.0, 0.0) for k in range(40)]
+    for flows in (ramp, step):
+        state = ArrivalState()
+        for offered, rejected in flows:
+            state, _ = measure(
+                state, [_rejecting(offered, rejected)], frozenset({("a", "0")}), 1.0, None
+            )
+        assert state.dispersion <= 1.2
+
+
+def test_dispersion_sees_lasting_bursts() -> None:
+    """Windows that swing by five standard deviations of Poisson, again and again."""
+    state = ArrivalState()
+    for number in range(80):
+        rate = 20.0 + (6.0 if number % 2 else -6.0)
+        state, _ = measure(state, [_rejecting(rate, 0.0)], frozenset({("a", "0")}), 1.0, None)
+    assert state.dispersion > 4.0

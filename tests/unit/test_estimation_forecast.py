@@ -1,0 +1,163 @@
+"""The forecast at the lead time: scored against last value and Holt–Winters, fast in a surge."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from servingslo.errors import MetricsUnavailableError
+from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
+from servingslo.estimation.rate_filters import RateWindow
+from servingslo.sim.trace import read_trace
+
+TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
+WINDOW_SECONDS = 15.0
+LEAD_SECONDS = 90.0
+LEAD_WINDOWS = 6
+PROBABILITIES = (0.5, 0.9, 0.95, 0.975)
+MIDDLES = (np.arange(240) + 0.5) * WINDOW_SECONDS
+
+
+def _forecasts(rates: np.ndarray) -> list[Forecast]:
+    state, found = ForecastState(), []
+    for number, rate in enumerate(rates):
+        window = RateWindow(rate_per_second=float(rate), seconds=WINDOW_SECONDS)
+        state = observe(state, window, number * WINDOW_SECONDS)
+        found.append(forecast(state, number * WINDOW_SECONDS))
+    return found
+
+
+def _pinball(probability: float, outcome: float, predicted: float) -> float:
+    error = outcome - predicted
+    return max(probability * error, (probability - 1.0) * error)
+
+
+def _last_value(rates: np.ndarray) -> list[float]:
+    return [float(rate) for rate in rates]
+
+
+def _holt_winters(rates: np.ndarray) -> list[float]:
+    """Additive damped trend, no season; α 0.5, β 0.1, φ 0.95."""
+    level, trend, found = float(rates[0]), 0.0, [float(rates[0])]
+    steps = sum(0.95**k for k in range(1, LEAD_WINDOWS + 1))
+    for rate in rates[1:]:
+        new = 0.5 * float(rate) + 0.5 * (level + 0.95 * trend)
+        trend = 0.1 * (new - level) + 0.9 * 0.95 * trend
+        level = new
+        found.append(max(level + trend * steps, 0.0))
+    return found
+
+
+def _losses(rates: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
+    """Mean pinball loss of ours, last value and Holt–Winters.
+
+    The two get the quantiles of their own errors over the last hour's quarter, as ours may learn
+    from its errors.
+    """
+    ours = _forecasts(rates)
+    predicted = [_last_value(rates), _holt_winters(rates)]
+    sums = [0.0, 0.0, 0.0]
+    for now in range(20, len(rates) - LEAD_WINDOWS, 3):
+        outcome = float(truth[now + LEAD_WINDOWS])
+        for probability in PROBABILITIES:
+            quantile = ours[now].quantile_per_second(LEAD_SECONDS, probability)
+            sums[0] += _pinball(probability, outcome, quantile)
+            for place, points in enumerate(predicted, start=1):
+                errors = [
+                    rates[k + LEAD_WINDOWS] - points[k]
+                    for k in range(max(0, now - 60), now - LEAD_WINDOWS + 1)
+                ]
+                shift = float(np.quantile(errors, probability))
+                sums[place] += _pinball(probability, outcome, max(points[now] + shift, 0.0))
+    return sums[0], sums[1], sums[2]
+
+
+def _poisson(truth: np.ndarray, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).poisson(truth * WINDOW_SECONDS) / WINDOW_SECONDS
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        pytest.param(np.full(240, 60.0), id="steady"),
+        pytest.param(
+            np.interp(MIDDLES, [0, 600, 1800, 2100, 2700, 3600], [20, 20, 180, 180, 20, 20]),
+            id="ramp",
+        ),
+        pytest.param(
+            np.interp(MIDDLES, [0, 1200, 1260, 2100, 2160, 3600], [18, 18, 180, 180, 18, 18]),
+            id="crowd",
+        ),
+    ],
+)
+def test_forecast_beats_last_value_and_holt_winters(truth: np.ndarray) -> None:
+    """Pinball loss at 90 s, on generated demand whose true rate is known."""
+    ours, last, holt = _losses(_poisson(truth), truth)
+    assert ours < last
+    assert ours < holt
+
+
+def test_forecast_beats_last_value_and_holt_winters_on_the_azure_trace() -> None:
+    """The trace as it is; its true rate is its mean over 75 s around the outcome."""
+    trace = read_trace(TRACE)
+    counts = np.histogram(trace.arrival_seconds, bins=240, range=(0.0, 3600.0))[0]
+    truth = np.convolve(np.pad(counts, 2, mode="edge"), np.ones(5) / 5, "valid") / WINDOW_SECONDS
+    ours, last, holt = _losses(counts / WINDOW_SECONDS, truth)
+    assert ours < last
+    assert ours < holt
+
+
+def test_surge_is_seen_within_two_scrapes() -> None:
+    """Ten times the demand within a minute: the p90 at the lead covers it by the second scrape."""
+    truth = np.interp(MIDDLES, [0, 1200, 1260, 3600], [18, 18, 180, 180])
+    found = _forecasts(_poisson(truth))
+    before = found[79].quantile_per_second(LEAD_SECONDS, 0.9)
+    first = found[80].quantile_per_second(LEAD_SECONDS, 0.9)
+    second = found[81].quantile_per_second(LEAD_SECONDS, 0.9)
+    assert before < 22.0
+    assert first > 2.0 * float(truth[80])
+    assert second > 140.0
+    assert found[81].surge_probability > 0.5
+
+
+def test_steady_demand_is_not_taken_for_a_surge() -> None:
+    """Over an hour of Poisson noise the p90 stays within a fifth of the rate."""
+    found = _forecasts(_poisson(np.full(240, 40.0)))
+    highest = max(f.quantile_per_second(LEAD_SECONDS, 0.9) for f in found[40:])
+    assert highest < 1.2 * 40.0
+
+
+def test_uncertainty_grows_with_the_lead_and_with_age() -> None:
+    """Far ahead, and long after the last window, less is known."""
+    state = ForecastState()
+    for number, rate in enumerate(_poisson(np.full(40, 30.0))):
+        window = RateWindow(rate_per_second=float(rate), seconds=WINDOW_SECONDS)
+        state = observe(state, window, number * WINDOW_SECONDS)
+    now = 39 * WINDOW_SECONDS
+    fresh, aged = forecast(state, now), forecast(state, now + 570.0)
+    near = fresh.quantile_per_second(30.0, 0.95)
+    far = fresh.quantile_per_second(600.0, 0.95)
+    assert near < far
+    assert aged.quantile_per_second(30.0, 0.95) > near
+
+
+def test_new_level_is_believed_at_every_lead() -> None:
+    """After a steady hour demand doubles for good: four scrapes later no lead expects the past."""
+    truth = np.where(MIDDLES < 1800, 30.0, 60.0)
+    found = _forecasts(_poisson(truth))[124]
+    for lead in (30.0, 90.0, 240.0, 600.0):
+        assert found.mean_per_second(lead) == pytest.approx(60.0, rel=0.25)
+
+
+def test_no_traffic_forecasts_next_to_nothing_and_never_less_than_zero() -> None:
+    """Zero requests for ten minutes."""
+    found = _forecasts(np.zeros(40))[-1]
+    assert found.mean_per_second(LEAD_SECONDS) == pytest.approx(0.0, abs=0.01)
+    assert found.quantile_per_second(LEAD_SECONDS, 0.05) == 0.0
+    assert found.quantile_per_second(LEAD_SECONDS, 0.95) < 0.2
+
+
+def test_nothing_is_forecast_before_the_first_window() -> None:
+    """An unknown rate is refused, not given as zero."""
+    with pytest.raises(MetricsUnavailableError):
+        forecast(ForecastState(), 0.0).mean_per_second(60.0)
