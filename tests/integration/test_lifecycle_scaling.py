@@ -2,11 +2,27 @@
 
 from pathlib import Path
 
+import pytest
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
+
+from servingslo.controller.recording import replay
+from servingslo.explain.log_line import log_line, material_change
 
 # One replica of these engines serves about six such requests per second.
 SURGE_PER_SECOND = 12.0
 CALM_PER_SECOND = 1.0
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the operator of this module records what it sees."""
+    return tmp_path_factory.mktemp("recording") / "observations.jsonl"
+
+
+@pytest.fixture(scope="module")
+def operator_settings(recording: Path) -> tuple[str, ...]:
+    """The operator records."""
+    return (f"--record={recording}",)
 
 
 def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: Path) -> None:
@@ -62,3 +78,30 @@ def test_what_was_learnt_survives_a_restart(
     assert tenant.status()["learned"] == saved
     assert tenant.replicas() == 2
     assert len(tenant.status()["decisions"]) <= 9
+
+
+def test_a_recording_gives_the_same_decisions_again(
+    tenant: Tenant, operator: Operator, recording: Path, tmp_path: Path
+) -> None:
+    """What the operator recorded makes, offline, exactly the lines that it logged live."""
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo()
+    calm = steady_trace(tmp_path / "calm.csv", rate=CALM_PER_SECOND, seconds=30)
+    tenant.begin_traffic(calm, duration_seconds=600)
+    tenant.wait_condition("MetricsFresh", "True")
+    tenant.patch_slo({"replicas": {"min": 3, "max": 4}})
+    tenant.wait(lambda: tenant.ready_replicas() == 3, what="3 ready")
+    ticks_pass(operator)
+    tenant.delete_slo()
+    ticks_pass(operator, 2)
+    again: list[str] = []
+    last = None
+    for entry in replay(recording.read_text(encoding="utf-8").splitlines()):
+        if entry.decision.namespace == tenant.namespace and material_change(last, entry.decision):
+            last = entry.decision
+            again.append(log_line(entry.decision))
+    live = [
+        line[line.index("decided ") :] for line in operator.log_lines("decided", tenant.namespace)
+    ]
+    assert again == live
+    assert any("action=scale-up" in line for line in live)

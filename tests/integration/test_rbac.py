@@ -60,8 +60,8 @@ def test_a_whole_life_needs_no_more(tenant: Tenant, operator: Operator) -> None:
     tenant.delete_slo()
     ticks_pass(operator, 2)
     assert operator.log_lines("decided", tenant.namespace)
-    assert not operator.log_lines(" 403 ")
-    assert not operator.log_lines("forbidden")
+    # As RBAC words a refusal.
+    assert not operator.log_lines("forbidden: User")
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,8 @@ class Teller:
         ref = resource.record.ref
         try:
             await self.outside.events.post(ref, event, self._now_seconds())
+        except NotFoundError:
+            return  # the namespace is being deleted
         except ClusterError as error:
             self.outside.exporter.count_failure("events")
             _LOG.warning(

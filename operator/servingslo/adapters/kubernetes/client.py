@@ -39,6 +39,7 @@ WATCH_SILENCE_SECONDS = 75.0
 _CONNECTIONS = 32
 _USER_AGENT = "servingslo-operator"
 _LONGEST_MESSAGE = 500
+_TERMINATING = b"NamespaceTerminating"
 
 
 class Patch(StrEnum):
@@ -216,6 +217,9 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
         422: InvalidObjectError,
         429: ClusterUnavailableError,
     }
+    if status == 403 and _TERMINATING in data:
+        # Nothing can be made in a namespace that is being deleted: as good as gone.
+        return NotFoundError(message)
     if status >= 500:
         return ClusterUnavailableError(message)
     return kinds.get(status, ClusterError)(message)
