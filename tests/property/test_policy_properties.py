@@ -191,11 +191,13 @@ def test_guards_are_idempotent_and_stay_inside_the_bounds(
 def histograms(draw):
     """A cumulative histogram of few observations."""
     counts = draw(st.lists(st.integers(0, 50), min_size=4, max_size=4))
+    places = ((0.01, 0.1), (0.11, 1.0), (1.1, 100.0), (101.0, 1000.0))
     cumulative = [float(sum(counts[: i + 1])) for i in range(4)]
     return HistogramSample(
         upper_bounds=(0.1, 1.0, 100.0, math.inf),
         cumulative_counts=tuple(cumulative),
-        sum=draw(st.floats(0.0, 1e4)),
+        # Where in its bucket each observation lies is open, that it lies there is not.
+        sum=sum(c * draw(st.floats(*ends)) for c, ends in zip(counts, places, strict=True)),
         count=cumulative[-1],
     )
 

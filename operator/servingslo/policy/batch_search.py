@@ -124,7 +124,8 @@ def _limited(batch: BatchCase, limits: BatchLimits) -> SizingCase:
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
-    return replace(batch.case, model=latency_model(batch.workload, batch.law, engine))
+    model = latency_model(batch.workload, batch.law, engine)
+    return replace(batch.case, model=model, alone_seconds={})
 
 
 def _distance(limits: BatchLimits, current: BatchLimits) -> float:

@@ -15,9 +15,11 @@ from servingslo.policy.decision import (
     StepValue,
 )
 from servingslo.policy.frame import Frame
-from servingslo.policy.sizing import Candidates
+from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Candidates
 from servingslo.policy.wish import Wish
 from servingslo.reasons import Reason
+
+OBJECTIVE_CONSTRAINTS = frozenset(CONSTRAINT_OF_METRIC.values())
 
 
 def finite(value: float | None) -> float | None:
@@ -117,10 +119,12 @@ def _objective_outlook(
 
 def _count_outlook(wish: Wish, candidates: Candidates, replicas: int, serving: int) -> CountOutlook:
     prediction = candidates.at(serving)
-    judged = [o for o in candidates.case.objectives if o not in wish.infeasible]
+    # Every need is a least count, so the needs already say what each count meets.
+    needs = [n for n in wish.needs if n.constraint in OBJECTIVE_CONSTRAINTS]
+    sized = [n for n in needs if n.least_feasible is None]
     meets = None
-    if judged:
-        meets = all(candidates.meets(objective, serving) for objective in judged)
+    if sized:
+        meets = all(n.replicas is not None and n.replicas <= serving for n in sized)
     return CountOutlook(
         replicas=replicas,
         utilization_ratio=finite(prediction.utilization),

@@ -57,7 +57,8 @@ class SizingCase:
     model: laws of one replica's engine under this mix of requests. objectives: that decide; none
     while the latency model is not trusted. calibration: observed over predicted, by metric.
     largest_count: where the search ends. engines_per_replica: the model is of one engine, and a
-    data-parallel pod holds several.
+    data-parallel pod holds several. alone_seconds: each objective's percentile for requests that
+    come one at a time, by objective key, where it is known already.
     """
 
     model: LatencyModel
@@ -68,6 +69,7 @@ class SizingCase:
     largest_count: int
     engines_per_replica: int = 1
     calibration: Mapping[str, float] = field(default_factory=dict)
+    alone_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,8 +274,10 @@ def _objective_need(
 
 def _single_request_seconds(case: SizingCase, objective: Objective) -> float:
     """The objective's percentile when requests come one at a time: the least there is."""
-    alone = case.model.predict(IDLE_RATE_PER_SECOND, 1, case.routing)
-    raw = metric_seconds(alone, objective.metric, objective.percentile)
+    raw = case.alone_seconds.get(objective_key(objective))
+    if raw is None:
+        alone = case.model.predict(IDLE_RATE_PER_SECOND, 1, case.routing)
+        raw = metric_seconds(alone, objective.metric, objective.percentile)
     return raw * case.calibration.get(objective.metric.value, 1.0)
 
 

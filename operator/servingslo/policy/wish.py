@@ -99,6 +99,7 @@ def sizing_case(frame: Frame, mix: Mix) -> SizingCase:
         largest_count=widest if bounded else max(SEARCH_FACTOR * frame.current, LEAST_SEARCH),
         engines_per_replica=frame.estimate.engines_per_pod,
         calibration=frame.estimate.calibration,
+        alone_seconds=mix.alone_seconds,
     )
 
 
