@@ -114,3 +114,19 @@ def test_no_delta_is_negative_when_counters_fall(before: list[float], after: lis
     assert delta.sum >= 0
     if len(after) < len(before):
         assert delta.count == len(after)
+
+
+@given(
+    st.lists(st.just(0.0) | st.floats(1e-3, 1e6), min_size=7, max_size=7),
+    st.floats(0.0, 1e12),
+)
+def test_any_counts_and_sum_give_a_valid_distribution_or_none(
+    counts: list[float], total: float
+) -> None:
+    """Invariant 3, for sums that the counts cannot have: the constructor checks order and sum."""
+    delta = HistogramDelta(upper_bounds=EDGES, counts=tuple(counts), sum=total)
+    distribution = length_distribution(delta)
+    if distribution is not None:
+        assert (
+            abs(distribution.mean_tokens - total / sum(counts)) <= 1e-6 * distribution.mean_tokens
+        )

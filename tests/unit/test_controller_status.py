@@ -44,10 +44,22 @@ def test_the_counts_are_those_of_the_decision() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH])
-def test_advice_is_not_shown_as_desired(reason: Reason) -> None:
-    """A count that nobody orders is no desired count."""
+def test_advice_is_shown_as_desired(reason: Reason) -> None:
+    """Somebody who tries the operator sees what it would set, beside what there is."""
     advice = replace(SCALE_UP, limited_by=reason, replicas_after=3, apply_replicas=False)
-    assert "desired" not in _fields(advice)["replicas"]
+    assert _fields(advice)["replicas"] == {"current": 3, "ready": 3, "pending": 0, "desired": 5}
+
+
+def test_nothing_is_desired_while_paused() -> None:
+    """A paused resource has no wish."""
+    paused = replace(
+        SCALE_UP,
+        limited_by=Reason.PAUSED,
+        replicas_after=3,
+        recommended_replicas=None,
+        apply_replicas=False,
+    )
+    assert "desired" not in _fields(paused)["replicas"]
 
 
 def test_a_refused_write_shows_the_count_that_stayed() -> None:

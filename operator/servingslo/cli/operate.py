@@ -128,10 +128,12 @@ async def _controller(
     await inventory.start()
     recorder = Recorder(options.record)
     stack.callback(recorder.close)
+    reader = PrometheusReader(config)
+    stack.callback(reader.close)
     discovery = Discovery(client)
     outside = Outside(
         clock=SystemClock(),
-        metrics=PrometheusReader(config),
+        metrics=reader,
         workloads=KubernetesWorkloads(client, discovery, inventory),
         replicas=KubernetesReplicas(client, discovery),
         batching=KubernetesBatching(client, discovery),

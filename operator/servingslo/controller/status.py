@@ -39,7 +39,7 @@ _DRIFT_RATIO = 0.2
 _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 _LONGEST_MESSAGE = 1024
-_ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH, Reason.PAUSED})
+_ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
 _DECIDED_FIELDS = (
     "observedGeneration",
     "replicas",
@@ -64,7 +64,7 @@ def status_fields(
             current=decision.replicas.current,
             ready=decision.replicas.ready,
             pending=decision.replicas.pending,
-            desired=decision.replicas_after if _acts(decision) else None,
+            desired=_desired(decision),
         ),
         binding_constraint=decision.binding,
         observed=_observed(decision),
@@ -147,9 +147,12 @@ def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
     return patch
 
 
-def _acts(decision: Decision) -> bool:
-    """Whether the decision stands for what the target has or gets, not only for advice."""
-    return decision.limited_by not in _ADVICE_ONLY
+def _desired(decision: Decision) -> int | None:
+    """What the target gets, or would get where the operator only advises; None while paused."""
+    if decision.limited_by is Reason.PAUSED:
+        return None
+    advises = decision.limited_by in _ADVICE_ONLY
+    return decision.recommended_replicas if advises else decision.replicas_after
 
 
 def _observed(decision: Decision) -> ObservedStatus:

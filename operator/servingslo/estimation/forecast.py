@@ -38,6 +38,9 @@ RETURN_LEAST_EVIDENCE = 0.1
 USUAL_ERROR_RATIO = 0.02
 PENDING_PER_LEAD = 32
 BISECTIONS = 40
+QUANTILE_ERROR_RATIO = 1e-4
+# Components less likely than this do not move a quantile that anybody plans with.
+NEGLIGIBLE_PROBABILITY = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +116,15 @@ class Forecast:
 
         Raises: MetricsUnavailableError before the first window.
         """
-        components = self._components(lead_seconds)
+        components = [c for c in self._components(lead_seconds) if c[0] > NEGLIGIBLE_PROBABILITY]
         spread = 8.0
         low = min(mean - spread * deviation for _, mean, deviation in components)
         high = max(mean + spread * deviation for _, mean, deviation in components)
+        precise = QUANTILE_ERROR_RATIO * max(high, 0.0)
         for _ in range(BISECTIONS):
             middle = 0.5 * (low + high)
+            if high - low <= precise:
+                break
             if _mixture_cdf(components, middle) < probability:
                 low = middle
             else:
@@ -174,7 +180,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
 def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> ForecastState:
     """The state after a window of arrivals that ended now."""
     gap = None if state.time_seconds is None else now_seconds - state.time_seconds
-    if gap is None or gap > LONGEST_GAP_SECONDS:
+    if gap is None or abs(gap) > LONGEST_GAP_SECONDS:
         return replace(
             state,
             time_seconds=now_seconds,

@@ -10,6 +10,10 @@ from servingslo.models.workload import LengthDistribution
 
 # How much wider than its lower edge the open last bucket is taken to be where nothing tells more.
 OPEN_BUCKET_FACTOR = 2.0
+# Points closer than this are one: arithmetic must not reorder them.
+SAME_LENGTH_RATIO = 1e-6
+# Mean token counts outside of this are no measurement.
+SHORTEST_MEAN, LONGEST_MEAN = 1e-3, 1e9
 # Points that stand for one bucket: the mid-quantiles of five equal parts.
 POINTS_OF_BUCKET = (0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -161,10 +165,10 @@ def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
     early in a wide bucket is not spread over all of it. Five points stand for each bucket. They
     are moved within their buckets, all by the same share of the way to one edge, until the mean is
     exact. The open bucket ends at twice its lower edge, or further out where the mean asks for it.
-    None without observations.
+    None without observations, or where sum and counts cannot be of token counts.
     """
     mean = delta.mean
-    if mean is None:
+    if mean is None or not SHORTEST_MEAN <= mean <= LONGEST_MEAN:
         return None
     buckets = _buckets(delta, mean)
     densities = [weight / (upper - lower) for lower, upper, weight in buckets]
@@ -180,17 +184,26 @@ def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
         (upper - point if short > 0 else point - lower) * weight
         for lower, upper, point, weight in points
     )
-    share = min(short / room, 0.99) if room > 0 else 0.0
-    merged_points: dict[float, float] = {}
-    for lower, upper, point, weight in points:
-        moved = point + share * (upper - point if short > 0 else point - lower)
-        merged_points[moved] = merged_points.get(moved, 0.0) + weight
-    tokens = sorted(merged_points)
-    total = sum(merged_points.values())
-    weights = tuple(merged_points[token] / total for token in tokens)
-    found = sum(t * w for t, w in zip(tokens, weights, strict=True))
+    share = min(max(short / room, -0.99), 0.99) if room > 0 else 0.0
+    moved = sorted(
+        (point + share * (upper - point if short > 0 else point - lower), weight)
+        for lower, upper, point, weight in points
+    )
+    tokens: list[float] = []
+    weights: list[float] = []
+    for token, weight in moved:
+        if tokens and token - tokens[-1] <= SAME_LENGTH_RATIO * token:
+            weights[-1] += weight
+        else:
+            tokens.append(token)
+            weights.append(weight)
+    total = sum(weights)
+    found = sum(t * w for t, w in zip(tokens, weights, strict=True)) / total
     factor = mean / found if found > 0 else 1.0
-    return LengthDistribution(tokens=tuple(token * factor for token in tokens), weights=weights)
+    return LengthDistribution(
+        tokens=tuple(token * factor for token in tokens),
+        weights=tuple(weight / total for weight in weights),
+    )
 
 
 def _harmonic(one: float, other: float) -> float:

@@ -1,21 +1,29 @@
 """What must survive a restart, compact: written to the resource's status and read back.
 
-The estimate of demand is not among it (it is stale after a restart); the law, lengths, cold start
-and calibration are. Reading ignores whatever does not fit: a status may have been edited.
+The law, lengths, cold start, calibration and the forecast, which goes on where the pause was short.
+Reading ignores whatever does not fit: a status may have been edited.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any, TypeGuard
 
 from servingslo.estimation.calibration import RATIO_BOUNDS, CalibrationState
 from servingslo.estimation.cold_start import ColdStartState, StartRecord
 from servingslo.estimation.estimator import EstimatorState
+from servingslo.estimation.forecast import (
+    LARGEST_SQUARED_ERROR,
+    RETURN_LOG_ODDS_BOUND,
+    SCORED_LEADS_SECONDS,
+    ForecastState,
+)
 from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.least_squares import Information
 from servingslo.estimation.lengths import LengthState
 from servingslo.estimation.observed import LATENCIES
+from servingslo.estimation.rate_filters import MODELS, FilterState
 from servingslo.estimation.service_law import (
     ERROR_MEMORY_WINDOWS,
     Configuration,
@@ -31,6 +39,9 @@ SIGNIFICANT_DIGITS = 9
 STORED_CONFIGURATIONS = 2
 STORED_STARTS = 8
 LONGEST_NAME = 253
+# Five probabilities of four digits each sum to one within this.
+PROBABILITY_ROUNDING = 0.01
+_FILTER_FIELDS = tuple(f.name for f in fields(FilterState))
 
 
 def learned(state: EstimatorState) -> dict[str, Any]:
@@ -60,6 +71,7 @@ def learned(state: EstimatorState) -> dict[str, Any]:
             for s in state.cold_start.starts[-STORED_STARTS:]
         ],
         "calibration": {k: round(v, 4) for k, v in state.calibration.log_ratios.items()},
+        "forecast": _dump_forecast(state.forecast),
     }
 
 
@@ -74,6 +86,7 @@ def restore(stored: object) -> EstimatorState:
         lengths=_load_lengths(stored.get("lengths")),
         cold_start=ColdStartState(starts=tuple(starts[-STORED_STARTS:])),
         calibration=_load_calibration(stored.get("calibration")),
+        forecast=_load_forecast(stored.get("forecast")),
     )
 
 
@@ -229,6 +242,53 @@ def _load_calibration(stored: object) -> CalibrationState:
             for metric in LATENCIES
             if _is_number(value := stored.get(metric))
         }
+    )
+
+
+def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
+    """The forecast without its pending scores, which come again within a few minutes."""
+    if state.time_seconds is None:
+        return None
+    return {
+        "at": round(state.time_seconds, 1),
+        "filters": [
+            _numbers([getattr(state_of_one, name) for name in _FILTER_FIELDS], 4)
+            for state_of_one in state.filters
+        ],
+        "usual": _numbers(
+            (state.usual_mean_per_second, state.usual_variance, state.observed_seconds), 4
+        ),
+        "odds": _numbers(state.return_log_odds, 3),
+        "errors": _numbers(state.squared_errors, 3),
+    }
+
+
+def _load_forecast(stored: object) -> ForecastState:
+    if not isinstance(stored, Mapping) or not _is_number(at := stored.get("at")):
+        return ForecastState()
+    rows = [_load_numbers(row, len(_FILTER_FIELDS)) for row in _list(stored.get("filters"))]
+    usual = _load_numbers(stored.get("usual"), 3)
+    odds = _load_numbers(stored.get("odds"), len(SCORED_LEADS_SECONDS))
+    errors = _load_numbers(stored.get("errors"), len(SCORED_LEADS_SECONDS))
+    filters = tuple(
+        FilterState(**dict(zip(_FILTER_FIELDS, row, strict=True))) for row in rows if row
+    )
+    if len(filters) != len(MODELS) or usual is None or odds is None or errors is None:
+        return ForecastState()
+    whole = abs(sum(f.probability for f in filters) - 1.0) < PROBABILITY_ROUNDING and all(
+        min(f.probability, f.level, f.level_variance, f.trend_variance) >= 0 for f in filters
+    )
+    if not whole or min(*usual, *errors) < 0:
+        return ForecastState()
+    bound = RETURN_LOG_ODDS_BOUND
+    return ForecastState(
+        time_seconds=float(at),
+        filters=filters,
+        usual_mean_per_second=usual[0],
+        usual_variance=usual[1],
+        observed_seconds=usual[2],
+        return_log_odds=tuple(min(max(o, -bound), bound) for o in odds),
+        squared_errors=tuple(min(e, LARGEST_SQUARED_ERROR) for e in errors),
     )
 
 

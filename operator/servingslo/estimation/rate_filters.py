@@ -9,7 +9,7 @@ E. S. Gardner, "Exponential smoothing: the state of the art", 1985 (damped trend
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 SECONDS_PER_MINUTE = 60.0
 
@@ -185,34 +185,28 @@ def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, fl
 def _corrected(predicted: list[FilterState], window: RateWindow) -> tuple[FilterState, ...]:
     """States and probabilities after the measurement, the mean over a window that ended now."""
     lag = 0.5 * window.seconds
-    updated: list[tuple[float, FilterState]] = []
+    updated: list[tuple[float, FilterState, float, float, float, float]] = []
     for state in predicted:
         # A window's mean is the level half a window ago.
         expected = state.level - lag * state.trend
         p_level = state.level_variance - lag * state.covariance
         p_trend = state.covariance - lag * state.trend_variance
-        noise = window.variance(max(expected, 0.0))
-        variance = p_level - lag * p_trend + noise
+        variance = p_level - lag * p_trend + window.variance(max(expected, 0.0))
         error = window.rate_per_second - expected
-        gain_level, gain_trend = p_level / variance, p_trend / variance
-        log_likelihood = -0.5 * (error * error / variance + math.log(variance))
-        updated.append(
-            (
-                math.log(max(state.probability, 1e-300)) + log_likelihood,
-                FilterState(
-                    probability=0.0,
-                    level=max(state.level + gain_level * error, 0.0),
-                    trend=state.trend + gain_trend * error,
-                    level_variance=max(state.level_variance - gain_level * p_level, 1e-12),
-                    covariance=state.covariance - gain_level * p_trend,
-                    trend_variance=max(state.trend_variance - gain_trend * p_trend, 0.0),
-                ),
-            )
+        log_weight = math.log(max(state.probability, 1e-300)) - 0.5 * (
+            error * error / variance + math.log(variance)
         )
-    largest = max(log for log, _ in updated)
-    weights = [math.exp(log - largest) for log, _ in updated]
-    total = sum(weights)
+        updated.append((log_weight, state, p_level, p_trend, error, variance))
+    largest = max(u[0] for u in updated)
+    total = sum(math.exp(u[0] - largest) for u in updated)
     return tuple(
-        replace(state, probability=weight / total)
-        for weight, (_, state) in zip(weights, updated, strict=True)
+        FilterState(
+            probability=math.exp(log_weight - largest) / total,
+            level=max(state.level + p_level / variance * error, 0.0),
+            trend=state.trend + p_trend / variance * error,
+            level_variance=max(state.level_variance - p_level / variance * p_level, 1e-12),
+            covariance=state.covariance - p_level / variance * p_trend,
+            trend_variance=max(state.trend_variance - p_trend / variance * p_trend, 0.0),
+        )
+        for log_weight, state, p_level, p_trend, error, variance in updated
     )

@@ -169,8 +169,7 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
         predicted = (
             None if law is None else sum(x * value for x, value in zip(row.x, law, strict=True))
         )
-        scored = _scored(fit, predicted) if row.scored else fit
-        fit = _updated(scored, row, predicted)
+        fit = _updated(fit, row, predicted)
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
         # Errors stay on one side: the engine itself changed under the same configuration.
         return replace(
@@ -182,37 +181,42 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     return fit
 
 
-def _scored(fit: LawFit, predicted_ratio: float | None) -> LawFit:
-    """The fit with one window's out-of-sample error: predicted over observed busy time."""
-    if predicted_ratio is None or (fit.window_count < LEAST_SCORED_WINDOWS and not fit.inherited):
-        return fit
-    # One wild window must not decide over the gate, so its part is bounded.
-    error = min(max(predicted_ratio - 1.0, -1.0), 1.0)
-    step = 1.0 / min(fit.scored_count + 1.0, ERROR_MEMORY_WINDOWS)
-    before = fit.error_ratio if fit.error_ratio is not None else abs(error)
-    return replace(
-        fit,
-        error_ratio=before + step * (abs(error) - before),
-        bias_ratio=fit.bias_ratio + step * (error - fit.bias_ratio),
-        scored_count=fit.scored_count + 1,
-    )
-
-
 def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
-    """The fit with one more window; a residual that stands out loses weight (Huber)."""
+    """The fit with one more window; a residual that stands out loses weight (Huber).
+
+    predicted_ratio: predicted over observed busy time, out of sample; None before there is a law.
+    """
     weight = 1.0 / row.error_ratio**2
-    if predicted_ratio is not None and fit.scored_count >= LEAST_SCORED_WINDOWS:
+    error_ratio, bias_ratio, scored = fit.error_ratio, fit.bias_ratio, fit.scored_count
+    if (
+        row.scored
+        and predicted_ratio is not None
+        and (fit.window_count >= LEAST_SCORED_WINDOWS or fit.inherited)
+    ):
+        # One wild window must not decide over the gate, so its part is bounded.
+        error = min(max(predicted_ratio - 1.0, -1.0), 1.0)
+        step = 1.0 / min(scored + 1.0, ERROR_MEMORY_WINDOWS)
+        before = error_ratio if error_ratio is not None else abs(error)
+        error_ratio = before + step * (abs(error) - before)
+        bias_ratio += step * (error - bias_ratio)
+        scored += 1
+    if predicted_ratio is not None and scored >= LEAST_SCORED_WINDOWS:
         deviation = abs(1.0 - predicted_ratio) / row.error_ratio
         weight *= min(1.0, HUBER_DEVIATIONS / deviation) if deviation > 0 else 1.0
     keep = 1.0 - 1.0 / FIT_MEMORY_WINDOWS
     smoothing = 1.0 / min(fit.window_count + 1.0, ERROR_MEMORY_WINDOWS)
-    return replace(
-        fit,
+    return LawFit(
+        configuration=fit.configuration,
         information=add_row(fit.information, row.x, weight, WINDOW_ERROR_RATIO**2, keep),
         window_count=fit.window_count + row.scored,
+        scored_count=scored,
+        error_ratio=error_ratio,
+        bias_ratio=bias_ratio,
         sequences_high=max(fit.sequences_high * keep, row.sequences),
         prefill_per_step_tokens=fit.prefill_per_step_tokens
         + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
+        trusted=fit.trusted,
+        inherited=fit.inherited,
     )
 
 

@@ -15,9 +15,8 @@ _PROMPT_POINTS = 24
 _RANGE_RATIO = 2.0**0.5
 _RANGE_SPREADS = 9.0
 _GENERATIONS = 3
-_BUDGET_ITERATIONS = 2
+_BUDGET_ITERATIONS = 6
 _LEAST_SLACK = 0.02
-_NEGLIGIBLE_STEPS = 1e-3
 _TINY_SECONDS = 1e-12
 
 
@@ -189,28 +188,28 @@ def _further_seconds(
 
     A prompt of J tokens in front of one of I tokens adds ⌈(I + J)/room⌉ − ⌈I/room⌉ steps of s, on
     average over both lengths. Half of the prompts of a cycle stand behind the request, and cost it
-    these steps only as far as the budget is full. Where several prompts come in a step, the others
-    stand in front of both: the longer the backlog, the nearer to J/room steps a prompt, where the
-    work diverges exactly at the stability frontier λ·Ī·(c + s/room) = 1.
+    these steps only as far as the budget is full. Where several come in a step, those beyond the
+    first find the backlog at any point of a room and add J/room, so that the work diverges exactly
+    at the stability frontier λ·Ī·(c + s/room) = 1.
     """
     work = demand.prefill_mean_seconds
     if work <= 0.0 or rate_per_second <= 0.0:
         return 0.0
-    further = 0.0
+    even = demand.uncached_mean_tokens / room_tokens
+    paired = 0.0
+    if 2.0 * prompts.tokens[-1] > room_tokens:
+        own = prompts.tokens / room_tokens
+        pairs = np.ceil(own[:, None] + own) - np.ceil(own)[:, None]
+        paired = float(prompts.weights @ pairs @ prompts.weights)
     most = max((1.0 - _LEAST_SLACK) / rate_per_second - work, 0.0)
+    further = 0.0
     for _ in range(_BUDGET_ITERATIONS):
         cycle = mean_step / max(1.0 - rate_per_second * (work + further), _LEAST_SLACK)
-        ahead = max(rate_per_second * cycle - 1.0, 0.0) * demand.uncached_mean_tokens
-        if 2.0 * prompts.tokens[-1] + ahead <= room_tokens:
-            break
-        own = (prompts.tokens + ahead) / room_tokens
-        pairs = np.ceil(own[:, None] + prompts.tokens / room_tokens) - np.ceil(own)[:, None]
-        steps = float(prompts.weights @ pairs @ prompts.weights)
-        arriving = rate_per_second * cycle * demand.uncached_mean_tokens
-        felt = 0.5 + 0.5 * min(arriving / room_tokens, 1.0)
-        further = min(felt * steps * mean_step, most)
-        if steps < _NEGLIGIBLE_STEPS:
-            break
+        count = rate_per_second * cycle
+        beyond = max(count - 1.0, 0.0) / count
+        full = min(count * even, 1.0)
+        steps = (1.0 - beyond) * paired + beyond * full * even
+        further = min((0.5 + 0.5 * full) * steps * mean_step, most)
     return further
 
 

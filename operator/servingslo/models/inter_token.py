@@ -12,6 +12,7 @@ from servingslo.models.workload import LengthDistribution
 _OUTPUT_POINTS = 20
 _LEAST_RATIO = 1e-9
 _SHORT_STAY = 1e-3
+_LEAST_SKEW = 1e-3
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 _DEVIATES: FloatArray = np.linspace(-3.0, 4.0, 24)
 _DEVIATE_WEIGHTS: FloatArray = np.exp(-0.5 * _DEVIATES**2) / np.exp(-0.5 * _DEVIATES**2).sum()
@@ -115,6 +116,8 @@ def gap_moments(
     variance = lump_variance + n_variance
     deviation = np.sqrt(variance)
     jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
+    # With all slots taken clusters wait instead of running.
+    jumps *= 1.0 - law_of_running.wait_probability
     n_third = law_of_running.third_moment + jumps * step / (3.0 * forget * pool**2)
     n_skew = n_third / max(law_of_running.variance, 1e-12) ** 1.5
     n_only = averaging * (growth / slack) ** 2 * law_of_running.variance
@@ -180,7 +183,7 @@ def spread_points(moments: GapMoments) -> FloatArray:
     Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
     Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
     """
-    skew = np.maximum(moments.skewness, 1e-3)[:, None]
+    skew = np.where(np.abs(moments.skewness) > _LEAST_SKEW, moments.skewness, _LEAST_SKEW)[:, None]
     sixth = skew / 6.0
     root: FloatArray = sixth * _DEVIATES + (1.0 - sixth * sixth)
     np.maximum(root, 0.0, out=root)

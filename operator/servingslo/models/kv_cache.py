@@ -83,18 +83,22 @@ def kv_usage_quantile(
     held: HeldTokens,
     running_mean: float,
     running_variance: float,
+    running_cap: float,
     capacity_tokens: float,
     percentile: float,
 ) -> float:
     """Share of the KV cache not exceeded this percent of the time, 0 to 1.
 
-    A sum of a random number of random lengths: mean n·k, variance n·Var k + k²·Var n, normal.
+    A sum of a random number of random lengths: mean n·k, variance n·Var k + k²·Var n, normal, and
+    at most that of running_cap sequences.
     percentile: in percent, between 0 and 100.
     """
     mean = running_mean * held.mean
     variance = running_mean * held.variance + held.mean**2 * running_variance
-    quantile = mean + float(ndtri(percentile / 100.0)) * math.sqrt(variance)
-    return min(max(quantile, 0.0) / capacity_tokens, 1.0)
+    deviate = float(ndtri(percentile / 100.0))
+    quantile = mean + deviate * math.sqrt(variance)
+    full = running_cap * held.mean + deviate * math.sqrt(running_cap * held.variance)
+    return min(max(min(quantile, full), 0.0) / capacity_tokens, 1.0)
 
 
 def kv_replica_count(

@@ -165,6 +165,7 @@ class Prediction:
             self._model.held,
             self._occupancy.mean,
             self._occupancy.variance,
+            self._model.cap,
             self._model.kv_capacity,
             percentile,
         )

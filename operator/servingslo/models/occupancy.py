@@ -15,6 +15,7 @@ _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
 _LEAST_GROWTH_RATIO = 1e-6
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ def occupancy(
     saturation = bound.saturation_rate_per_second
     queue_ratio = min(rate_per_second / saturation, 1.0) ** (1.0 / bound.queue_factor)
     waiting = 0.0
-    if totals[-1] >= top:
+    if totals[-1] >= top * (1.0 - _ROUNDING):
         weights[-1] = 0.5 * (step - 1.0) * density[-1]
         # Diffusion: variability times density is continuous where the variability jumps.
         waiting = float(density[-1]) * factor / (bound.queue_factor * (1.0 - queue_ratio))

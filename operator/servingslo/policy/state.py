@@ -217,9 +217,9 @@ def _settle_order(
 def learned(state: PlannerState, now_seconds: float) -> dict[str, object]:
     """What must survive a restart, as JSON values of at most 4 KiB.
 
-    The law, lengths, cold start and calibration (the largest part), the memory of `behavior`, and
-    an open change of batch limits. Where that is too much, the estimator's share gives way: it can
-    be learnt again, a rate policy cannot.
+    The law, lengths, cold start, calibration and forecast (the largest part), the memory of
+    `behavior`, and an open change of batch limits. Where that is too much, the estimator's share
+    gives way: it can be learnt again, a rate policy cannot.
     """
     stored: dict[str, object] = {
         "version": LEARNED_VERSION,
@@ -250,7 +250,7 @@ def restore(stored: object, now_seconds: float) -> PlannerState:
 
 def _dump_behavior(state: BehaviorState) -> dict[str, list[list[float]]]:
     return {
-        name: [[round(at, 1), count] for at, count in entries[-LEARNED_EVENT_LIMIT:]]
+        name: [[round(at, 1), count] for at, count in sorted(entries)[-LEARNED_EVENT_LIMIT:]]
         for name, entries in (
             ("recommendations", state.recommendations),
             ("up", state.scale_up_events),

@@ -1,6 +1,5 @@
 """The sizing question answered by the planner's own sizing, before anything is deployed."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from servingslo.cli.sizing.inputs import objective_name
@@ -73,7 +72,7 @@ class Question:
 class NeedAnswer:
     """What one constraint alone needs; replicas None where no count is enough.
 
-    least_feasible_seconds: the least the objective could be, where no count is enough.
+    least_feasible_seconds: what the largest count searched gives, where no count is enough.
     """
 
     constraint: str
@@ -139,7 +138,8 @@ class Answer:
     feasible: every objective can be met within the allowed counts. replicas: with the spare ones
     for tolerated failures. rate_per_second: that was sized for. concurrency_cap: running sequences
     of an engine at saturation. greatest_rate_per_second: that this count carries, failures
-    tolerated. largest_count: where the search for a count ended. queue_limit: requests that may wait at one replica and still meet the objectives.
+    tolerated. largest_count: where the search for a count ended. queue_limit: requests that may
+    wait at one replica and still meet the objectives.
     """
 
     feasible: bool
@@ -178,7 +178,7 @@ def answered(question: Question) -> Answer:
         replicas=count,
         binding=_binding(question, sizing),
         rate_per_second=question.rate_per_second,
-        needs=_needs(question, sizing),
+        needs=_needs(question, candidates, sizing),
         saturation_rate_per_second=replica_saturation_per_second(case),
         concurrency_cap=case.model.cap,
         greatest_rate_per_second=greatest_rate_per_second(
@@ -244,19 +244,29 @@ def _binding(question: Question, sizing: Sizing) -> str:
     return "min-replicas" if question.replicas.minimum > wanted else sizing.binding.value
 
 
-def _needs(question: Question, sizing: Sizing) -> tuple[NeedAnswer, ...]:
+def _needs(question: Question, candidates: Candidates, sizing: Sizing) -> tuple[NeedAnswer, ...]:
     """The needs in the order of sizing: those of objectives stand in the objectives' order."""
     objectives = iter(question.objectives)
-    return tuple(_need(need, objectives) for need in sizing.needs)
+    return tuple(
+        _objective_need(need, next(objectives), candidates)
+        if need.constraint in CONSTRAINT_OF_METRIC.values()
+        else NeedAnswer(constraint=need.constraint.value, objective=None, replicas=need.replicas)
+        for need in sizing.needs
+    )
 
 
-def _need(need: ConstraintNeed, objectives: Iterator[Objective]) -> NeedAnswer:
-    of_objective = need.constraint in CONSTRAINT_OF_METRIC.values()
+def _objective_need(
+    need: ConstraintNeed, objective: Objective, candidates: Candidates
+) -> NeedAnswer:
+    """What an objective needs, or what the largest count searched would give it."""
+    least = None
+    if need.replicas is None and candidates.at(candidates.case.largest_count).stable:
+        least = candidates.seconds(objective, candidates.case.largest_count)
     return NeedAnswer(
         constraint=need.constraint.value,
-        objective=objective_name(next(objectives)) if of_objective else None,
+        objective=objective_name(objective),
         replicas=need.replicas,
-        least_feasible_seconds=need.least_feasible,
+        least_feasible_seconds=least,
     )
 
 

@@ -2,7 +2,8 @@
 
 Source: Ray Serve, autoscaling_policy.py (replica_queue_length_autoscaling_policy), defaults of
 AutoscalingConfig: target_ongoing_requests 2, upscale_delay_s 30, downscale_delay_s 600,
-look_back_period_s 30. The delays are from its documentation and are not verified against a running system.
+look_back_period_s 30. The delays are from its documentation and are not verified against a running
+system.
 """
 
 import math

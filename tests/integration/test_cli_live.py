@@ -1,0 +1,168 @@
+"""The commands that read a live cluster, beside a running operator that records itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from tests.integration.operator_under_test import Operator, Tenant, steady_trace
+
+from servingslo.explain.log_line import log_line
+from servingslo.policy.decision import Decision
+from servingslo.rig.cluster import Rig
+
+RECORDING_NAME = "recording.jsonl"
+# Long enough for several decisions with changing counts at a tick of one second.
+TRAFFIC_SECONDS = 40.0
+
+
+@pytest.fixture(scope="module")
+def recording_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the operator of this module records."""
+    return tmp_path_factory.mktemp("recordings") / RECORDING_NAME
+
+
+@pytest.fixture(scope="module")
+def operator_settings(recording_path: Path) -> tuple[str, ...]:
+    """The operator records what it sees."""
+    return (f"--record={recording_path}",)
+
+
+@pytest.fixture
+def busy(tenant: Tenant, tmp_path: Path) -> Tenant:
+    """A tenant whose workload was scaled up because of its traffic."""
+    tenant.create_deployment()
+    trace = steady_trace(tmp_path / "trace.csv", rate=6.0, seconds=10 * TRAFFIC_SECONDS)
+    tenant.begin_traffic(trace)
+    tenant.create_slo()
+    tenant.wait(
+        lambda: tenant.replicas() > 1, what="a second replica", timeout_seconds=4 * TRAFFIC_SECONDS
+    )
+    return tenant
+
+
+def call(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`servingslo` as an administrator would call it."""
+    return subprocess.run(
+        [sys.executable, "-m", "servingslo.cli", *arguments],
+        env={**os.environ, "KUBECONFIG": str(rig.admin_kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def decisions(out: str, namespace: str) -> list[Decision]:
+    """Decisions of one namespace in the output of `plan`."""
+    adapter = TypeAdapter(Decision)
+    found = [adapter.validate_json(line) for line in out.splitlines()]
+    return [decision for decision in found if decision.namespace == namespace]
+
+
+def essence(line: str) -> str:
+    """A log line of a decision from its first key on, without the logger's time and level."""
+    return line[line.index("decided ") :]
+
+
+def test_a_replay_makes_the_live_decisions(
+    rig: Rig, busy: Tenant, operator: Operator, recording_path: Path, tmp_path: Path
+) -> None:
+    """Every decision that the operator logged is made again, word for word, number for number."""
+    busy.end_traffic()
+    busy.delete_slo()
+    busy.wait(lambda: not busy.slo_exists(), what="the resource is gone")
+    live = [essence(line) for line in operator.log_lines("decided ", busy.namespace)]
+    # What others of this module record meanwhile may end in the middle of a line.
+    whole = recording_path.read_text(encoding="utf-8").rpartition("\n")[0] + "\n"
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text(whole)
+    replayed = call(rig, "plan", "--observations", str(copy))
+    made = decisions(replayed.stdout, busy.namespace)
+
+    lines = {log_line(decision) for decision in made}
+    assert len(live) >= 2, live
+    assert any("action=scale-up" in line for line in live)
+    assert [line for line in live if line not in lines] == []
+
+
+def test_explain_tells_the_decision_in_the_status(rig: Rig, busy: Tenant) -> None:
+    """Text and JSON of one resource, from the cluster."""
+    name = f"{busy.namespace}/chat"
+    told = call(rig, "explain", name)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith(f"{name} at ")
+    assert "Decision: " in told.stdout
+    assert "Ready=" in told.stdout
+    document = json.loads(call(rig, "explain", name, "-o", "json").stdout)
+    assert document["lastDecision"]["action"] in {"hold", "scale-up", "scale-down"}
+    assert document["decisions"]
+
+
+def test_explain_names_what_is_there_instead(rig: Rig, busy: Tenant) -> None:
+    """A wrong name is bad input; the message has the right ones."""
+    told = call(rig, "explain", f"{busy.namespace}/chatt")
+    assert told.returncode == 2
+    assert "'chatt' is not allowed" in told.stderr
+    assert told.stderr.rstrip().endswith("there: chat")
+
+
+def test_record_sees_what_the_operator_sees_and_writes_nothing(
+    rig: Rig, busy: Tenant, tmp_path: Path
+) -> None:
+    """A recording that plans, with header, every second, of this resource alone."""
+    out = tmp_path / "seen.jsonl"
+    generation = busy.slo()["metadata"]["generation"]
+    managers = {entry["manager"] for entry in busy.slo()["metadata"]["managedFields"]}
+    done = call(
+        rig, "record", f"{busy.namespace}/chat", "--for", "4s", "--every", "1s", "--out", str(out),
+        "--prometheus-url", rig.prometheus_url,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines[0]["header"]["spec"]["targetRef"]["name"] == "chat"
+    seen = lines[1:]
+    assert len(seen) >= 3
+    assert {line["namespace"] for line in seen} == {busy.namespace}
+    assert all(line["pods"][0]["engines"][0]["running"] is not None for line in seen)
+    assert call(rig, "plan", "--observations", str(out)).stdout.count("\n") == len(seen)
+    assert busy.slo()["metadata"]["generation"] == generation
+    assert {entry["manager"] for entry in busy.slo()["metadata"]["managedFields"]} == managers
+
+
+def test_fit_finds_the_law_in_prometheus_memory(rig: Rig, busy: Tenant) -> None:
+    """A law of the engines' size, from the last half minute of scrapes."""
+
+    def fitted() -> dict[str, Any]:
+        found = call(
+            rig, "fit", "--prometheus", rig.prometheus_url, "--namespace", busy.namespace,
+            "--target", "Deployment/chat", "--window", "60s", "--step", "2s", "-o", "json",
+        )  # fmt: skip
+        assert found.returncode in {0, 1}, found.stderr
+        fit: dict[str, Any] = json.loads(found.stdout)[0]
+        return fit
+
+    busy.wait(
+        lambda: fitted()["window_count"] >= 12,
+        what="a dozen windows under load",
+        timeout_seconds=3 * TRAFFIC_SECONDS,
+    )
+    fit = fitted()
+    # l4-small: 15 ms for a step, 0.15 ms and the context of about 600 tokens for each sequence.
+    law = fit["law"]
+    step = law["step_fixed_seconds"] + 8 * law["step_per_sequence_seconds"]
+    assert step == pytest.approx(0.015 + 8 * (0.00015 + 600 * 4e-7), rel=0.15)
+
+
+def test_fit_names_a_target_that_is_not_there(rig: Rig, busy: Tenant) -> None:
+    """Exit code 1 and the reason that the operator would give."""
+    found = call(
+        rig, "fit", "--prometheus", rig.prometheus_url, "--namespace", busy.namespace,
+        "--target", "Deployment/nobody",
+    )  # fmt: skip
+    assert found.returncode == 1
+    assert "TargetNotFound" in found.stderr

@@ -1,0 +1,226 @@
+"""Invariants of the percentile laws of continuous batching.
+
+1. Every percentile of every metric rises with load.
+2. Quantiles are ordered; TTFT is at least a prefill step, TPOT at least an idle step.
+3. Little's law ties running sequences, rate and time in the engine.
+4. The stability frontier is exact: finite just below λ_sat, infinite from it on.
+5. Limits: light load gives the bare steps; one replica is the same pooled and random.
+6. More replicas at the same fleet rate are never slower, so that sizing never shrinks.
+7. The admitted rate meets the objectives, and a little more does not.
+8. Pooled routing is never slower at the tail than random.
+"""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servingslo.models.capacity import saturation
+from servingslo.models.latency import (
+    LatencyMetric,
+    Objective,
+    ReplicaGroup,
+    Routing,
+    admitted_rate_per_second,
+    meets,
+    metric_seconds,
+    predict,
+)
+from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.workload import LengthDistribution, Workload
+
+# Numerical noise of the inversion: a percentile may fall by this much between two loads.
+NOISE = 0.02
+# With all slots taken prompts follow departures, so that gaps vary less than just below the cap.
+EVENED = 0.10
+METRICS = tuple(LatencyMetric)
+
+laws = st.builds(
+    ServiceLaw,
+    step_fixed_seconds=st.floats(4e-3, 3e-2),
+    step_per_sequence_seconds=st.floats(1e-5, 3e-4),
+    prefill_per_token_seconds=st.floats(5e-6, 1e-4),
+    context_per_token_seconds=st.floats(0.0, 3e-7),
+)
+limits = st.builds(
+    EngineLimits,
+    max_num_seqs=st.sampled_from([16, 64, 256]),
+    max_num_batched_tokens=st.sampled_from([2048, 8192]),
+    kv_capacity_tokens=st.sampled_from([60_000.0, 400_000.0]),
+)
+
+
+def lengths(mean: float, spread: float) -> LengthDistribution:
+    """Lognormal-like lengths on a dozen points."""
+    weights = [math.exp(-0.5 * (k / 2.5) ** 2) for k in range(-6, 7)]
+    total = sum(weights)
+    points = [max(1.0, mean * math.exp(spread * k / 2.5)) + 1e-6 * k for k in range(-6, 7)]
+    return LengthDistribution(tokens=tuple(points), weights=tuple(w / total for w in weights))
+
+
+workloads = st.builds(
+    lambda prompt, output, spread, cached: Workload(
+        arrival_rate_per_second=1.0,
+        prompt=lengths(prompt, spread),
+        output=lengths(output, spread),
+        cached_ratio=cached,
+    ),
+    prompt=st.floats(50, 2000),
+    output=st.floats(20, 500),
+    spread=st.floats(0.2, 0.9),
+    cached=st.sampled_from([0.0, 0.5]),
+)
+
+
+def group(law, limit, count=1, routing=Routing.POOLED):
+    """A replica group."""
+    return ReplicaGroup(law=law, limits=limit, replica_count=count, routing=routing)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    workload=workloads, law=laws, limit=limits, low=st.floats(0.05, 0.9), more=st.floats(0.03, 0.3)
+)
+def test_percentiles_rise_with_load(workload, law, limit, low, more):
+    """1. A busier replica is never faster; gaps may even out by 10 % when all slots are taken."""
+    top = saturation(workload, law, limit).rate_per_second
+    high = min(low + more, 0.97)
+    first = predict(workload.at_rate(low * top), group(law, limit))
+    second = predict(workload.at_rate(high * top), group(law, limit))
+    for metric in METRICS:
+        for percentile in (50.0, 95.0, 99.0):
+            fast = metric_seconds(first, metric, percentile)
+            slow = metric_seconds(second, metric, percentile)
+            full = metric is LatencyMetric.TPOT and second.wait_probability > 0.1
+            noise = EVENED if full else NOISE
+            assert fast <= slow * (1 + noise), (metric, percentile)
+    assert first.running_mean <= second.running_mean * (1 + 1e-6)
+    assert first.kv_usage_quantile(99.0) <= second.kv_usage_quantile(99.0) + 1e-9
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    workload=workloads,
+    law=laws,
+    limit=limits,
+    ratio=st.floats(0.01, 0.97),
+    count=st.integers(1, 12),
+)
+def test_quantiles_are_ordered_and_above_the_physical_floor(workload, law, limit, ratio, count):
+    """2. p50 ≤ p90 ≤ p99 ≤ p99.9, and nothing is faster than an idle engine."""
+    top = saturation(workload, law, limit).rate_per_second
+    prediction = predict(workload.at_rate(ratio * top * count), group(law, limit, count))
+    for metric in METRICS:
+        values = [metric_seconds(prediction, metric, q) for q in (50.0, 90.0, 99.0, 99.9)]
+        assert values == sorted(values)
+    assert prediction.tpot_seconds(50.0) >= law.step_fixed_seconds
+    least_prompt = workload.prompt.tokens[0] * (1 - workload.cached_ratio)
+    floor = law.step_fixed_seconds + law.prefill_per_token_seconds * least_prompt
+    assert prediction.ttft_seconds(50.0) >= floor * (1 - NOISE)
+    assert 0.0 <= prediction.wait_probability <= 1.0
+    assert 0.0 <= prediction.kv_usage_ratio <= 1.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(workload=workloads, law=laws, limit=limits, ratio=st.floats(0.05, 0.85))
+def test_littles_law_of_running_sequences(workload, law, limit, ratio):
+    """3. Running sequences are the rate times prefill and gaps, where none waits for a slot."""
+    top = saturation(workload, law, limit).rate_per_second
+    rate = ratio * top
+    prediction = predict(workload.at_rate(rate), group(law, limit))
+    gaps = workload.output.mean_tokens - 1.0
+    decoding = rate * gaps * prediction.itl_mean_seconds
+    # The rest are in prefill: at most TTFT; the tail law is not the mean, hence the slack.
+    in_prefill = rate * prediction.ttft_seconds(90.0)
+    assert decoding <= prediction.running_mean * 1.12
+    assert prediction.running_mean <= decoding * 1.12 + in_prefill + 1.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(workload=workloads, law=laws, limit=limits, count=st.integers(1, 8))
+def test_stability_frontier_is_exact(workload, law, limit, count):
+    """4. Stable just below λ_sat, and infinite at it."""
+    top = saturation(workload, law, limit).rate_per_second * count
+    below = predict(workload.at_rate(0.999 * top), group(law, limit, count))
+    above = predict(workload.at_rate(1.000001 * top), group(law, limit, count))
+    assert below.stable
+    assert not above.stable
+    for metric in METRICS:
+        assert math.isfinite(metric_seconds(below, metric, 99.0))
+        assert metric_seconds(above, metric, 99.0) == math.inf
+    assert above.running_mean == math.inf
+    assert above.share_within(1e9, 1e9) == 0.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(workload=workloads, law=laws, limit=limits)
+def test_light_load_is_the_bare_engine(workload, law, limit):
+    """5. At hardly any load a gap is one step of one sequence, and nobody waits."""
+    prediction = predict(workload.at_rate(1e-4), group(law, limit))
+    demand = request_demand(workload, law)
+    step = demand.step_fixed_seconds + demand.step_growth_seconds
+    assert prediction.itl_mean_seconds == pytest.approx(step, rel=0.01)
+    assert prediction.queue_seconds(99.9) == 0.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(workload=workloads, law=laws, limit=limits, ratio=st.floats(0.05, 0.95))
+def test_one_replica_is_the_same_pooled_and_random(workload, law, limit, ratio):
+    """5. Routing means nothing with one replica."""
+    loaded = workload.at_rate(ratio * saturation(workload, law, limit).rate_per_second)
+    pooled = predict(loaded, group(law, limit))
+    random = predict(loaded, group(law, limit, routing=Routing.RANDOM))
+    for metric in METRICS:
+        assert metric_seconds(pooled, metric, 99.0) == metric_seconds(random, metric, 99.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    workload=workloads, law=laws, limit=limits, ratio=st.floats(0.3, 0.95),
+    count=st.integers(1, 12), routing=st.sampled_from(Routing),
+)  # fmt: skip
+def test_one_more_replica_is_never_slower(workload, law, limit, ratio, count, routing):
+    """6. At the same fleet rate every percentile falls or stays."""
+    rate = ratio * count * saturation(workload, law, limit).rate_per_second
+    few = predict(workload.at_rate(rate), group(law, limit, count, routing))
+    many = predict(workload.at_rate(rate), group(law, limit, count + 1, routing))
+    for metric in METRICS:
+        for percentile in (50.0, 99.0):
+            slow = metric_seconds(few, metric, percentile)
+            assert metric_seconds(many, metric, percentile) <= slow * (1 + NOISE)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    workload=workloads, law=laws, limit=limits, count=st.integers(1, 6), slack=st.floats(1.3, 4.0)
+)
+def test_admitted_rate_is_the_frontier_of_the_objectives(workload, law, limit, count, slack):
+    """7. The admitted rate meets the objectives; 2 % more breaks one or saturates."""
+    idle = predict(workload.at_rate(1e-6), group(law, limit, count))
+    objectives = [
+        Objective(
+            metric=metric,
+            percentile=95.0,
+            threshold_seconds=slack * metric_seconds(idle, metric, 95.0),
+        )
+        for metric in (LatencyMetric.TTFT, LatencyMetric.TPOT)
+    ]
+    rate = admitted_rate_per_second(workload, group(law, limit, count), objectives)
+    assert rate > 0
+    assert meets(predict(workload.at_rate(0.999 * rate), group(law, limit, count)), objectives)
+    assert not meets(predict(workload.at_rate(1.02 * rate), group(law, limit, count)), objectives)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    workload=workloads, law=laws, limit=limits, ratio=st.floats(0.2, 0.9), count=st.integers(2, 12)
+)
+def test_pooled_tail_is_not_above_random(workload, law, limit, ratio, count):
+    """8. Sharing arrivals never lengthens the tail."""
+    rate = ratio * count * saturation(workload, law, limit).rate_per_second
+    pooled = predict(workload.at_rate(rate), group(law, limit, count))
+    random = predict(workload.at_rate(rate), group(law, limit, count, Routing.RANDOM))
+    for metric in METRICS:
+        limit_seconds = metric_seconds(random, metric, 99.0) * (1 + NOISE)
+        assert metric_seconds(pooled, metric, 99.0) <= limit_seconds

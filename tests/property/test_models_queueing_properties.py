@@ -1,0 +1,144 @@
+"""Invariants of the classical queues.
+
+1. Waits rise with load.
+2. Little's law holds.
+3. Limits to exact cases: M/M/c/K → M/M/c as K grows, M/M/c/c is Erlang B, M/M/1 is M/M/c with 1.
+4. Flow is conserved: admitted + blocked = offered.
+5. Quantiles are ordered.
+6. Sizing never shrinks as the rate rises.
+"""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servingslo.errors import UnstableQueueError
+from servingslo.models import admission, batching, queueing
+from servingslo.models.batching import BatchLaw
+
+servers = st.integers(1, 40)
+ratios = st.floats(0.05, 0.95)
+seconds = st.floats(1e-3, 10.0)
+
+
+@given(service=seconds, count=servers, low=ratios, high=ratios)
+def test_wait_rises_with_load(service, count, low, high):
+    """1. A higher offered load never waits less."""
+    low, high = min(low, high), max(low, high)
+    assert queueing.mmc_wait_seconds(service, low * count, count) <= queueing.mmc_wait_seconds(
+        service, high * count, count
+    ) * (1 + 1e-9)
+
+
+@given(service=seconds, count=servers, ratio=st.floats(0.05, 2.0), room=st.integers(0, 40))
+def test_finite_queue_keeps_littles_law_and_flow(service, count, ratio, room):
+    """2, 4. Number in system is admitted rate times time; admitted plus blocked is offered."""
+    rate = ratio * count / service
+    queue = queueing.mmck(rate, service, count, count + room)
+    in_system = queue.throughput_per_second * (queue.wait_seconds + service)
+    assert queue.in_system_mean == pytest.approx(in_system, rel=1e-9, abs=1e-12)
+    assert queue.throughput_per_second + rate * queue.blocking_probability == pytest.approx(rate)
+    assert queue.in_system_mean <= count + room + 1e-9
+
+
+@given(service=seconds, count=servers, ratio=st.floats(0.05, 0.8))
+def test_finite_queue_tends_to_the_infinite_one(service, count, ratio):
+    """3. With room for many, M/M/c/K waits as M/M/c and blocks nobody."""
+    queue = queueing.mmck(ratio * count / service, service, count, count + 300)
+    exact = queueing.mmc_wait_seconds(service, ratio * count, count)
+    assert queue.wait_seconds == pytest.approx(exact, rel=1e-6, abs=1e-12)
+    assert queue.blocking_probability < 1e-9
+
+
+@given(count=servers, ratio=st.floats(0.05, 3.0), dispersion=st.floats(0.0, 4.0))
+def test_no_room_is_erlang_b_for_any_service_law(count, ratio, dispersion):
+    """3. M/G/c/c loses as Erlang B says, whatever the service law."""
+    load = ratio * count
+    lost = queueing.erlang_b(load, count)
+    assert queueing.mgck_blocking(load, 1.0, count, count, dispersion) == pytest.approx(lost)
+
+
+@given(service=seconds, ratio=ratios)
+def test_one_server_is_mm1(service, ratio):
+    """3. M/M/c with one server and M/G/1 with exponential service are M/M/1."""
+    exact = queueing.mm1_wait_seconds(service, ratio)
+    assert queueing.mmc_wait_seconds(service, ratio, 1) == pytest.approx(exact)
+    assert queueing.mg1_wait_seconds(service, 2 * service**2, ratio) == pytest.approx(exact)
+    assert queueing.mgc_wait_seconds(service, ratio, 1) == pytest.approx(exact)
+
+
+@given(
+    service=seconds, count=servers, ratio=ratios, low=st.floats(50, 99.9), high=st.floats(50, 99.9)
+)
+def test_wait_quantiles_are_ordered(service, count, ratio, low, high):
+    """5. A higher percentile is never shorter."""
+    low, high = min(low, high), max(low, high)
+    assert queueing.mmc_wait_quantile_seconds(
+        service, ratio * count, count, low
+    ) <= queueing.mmc_wait_quantile_seconds(service, ratio * count, count, high)
+
+
+@given(
+    mu=st.floats(0.1, 100),
+    target=st.floats(0.1, 1.0),
+    low=st.floats(0, 1e4),
+    more=st.floats(0, 1e4),
+)
+def test_sizing_never_shrinks_as_the_rate_rises(mu, target, low, more):
+    """6. More arrivals never need fewer replicas, and the target holds."""
+    few = queueing.replica_count_for_utilization(low, mu, target)
+    many = queueing.replica_count_for_utilization(low + more, mu, target)
+    assert many >= few
+    assert low / (few * mu) <= target * (1 + 1e-9)
+
+
+@given(count=servers, ratio=st.floats(1.0, 3.0))
+def test_overload_has_no_stationary_wait(count, ratio):
+    """At or above capacity a stationary wait is refused, not invented."""
+    with pytest.raises(UnstableQueueError):
+        queueing.erlang_c(ratio * count, count)
+
+
+@given(
+    fixed=st.floats(1e-3, 0.1), each=st.floats(1e-5, 1e-3), rate=st.floats(1.0, 500.0),
+    low=st.integers(1, 64), high=st.integers(1, 64),
+)  # fmt: skip
+def test_batch_utilization_falls_with_the_batch(fixed, each, rate, low, high):
+    """1. Larger batches never raise utilization, and the least batch is where it meets 1."""
+    law = BatchLaw(fixed_seconds=fixed, per_request_seconds=each)
+    low, high = min(low, high), max(low, high)
+    few = batching.textbook_batch_response(law, rate, low)
+    many = batching.textbook_batch_response(law, rate, high)
+    assert many.utilization <= few.utilization * (1 + 1e-9)
+    least = batching.least_batch(law, rate, 1.0)
+    if math.isfinite(least):
+        assert rate * law.service_seconds(least) / least == pytest.approx(1.0)
+
+
+@given(unique=st.floats(0.1, 1e3), rejected=st.floats(0, 0.9), retries=st.floats(0, 1.0))
+def test_retry_echo_can_be_taken_off(unique, rejected, retries):
+    """4. Unique demand is recovered from the offered rate."""
+    offered = admission.offered_rate_per_second(unique, rejected, retries)
+    assert offered >= unique
+    assert admission.unique_rate_per_second(offered, rejected, retries) == pytest.approx(unique)
+
+
+@given(
+    rates=st.tuples(*[st.floats(0.0, 100.0)] * 3), admitted=st.floats(0.0, 400.0),
+    drain=st.floats(0.0, 400.0),
+)  # fmt: skip
+def test_shedding_conserves_flow_and_order(rates, admitted, drain):
+    """4. What is admitted is the smaller of offered and allowed; higher classes shed last."""
+    loads = [
+        admission.ClassLoad(traffic_class=kind, rate_per_second=rate, wait_budget_seconds=1.0)
+        for kind, rate in zip(admission.TrafficClass, rates, strict=True)
+    ]
+    result = admission.shed_by_class(loads, admitted, drain)
+    total = sum(item.admitted_per_second for item in result)
+    assert total == pytest.approx(min(sum(rates), admitted), abs=1e-6)
+    for lower, upper in itertools.pairwise(result):
+        if upper.shed_ratio > 1e-9:
+            assert lower.admitted_per_second <= 1e-6
