@@ -1,0 +1,50 @@
+"""What the pages tell users to type exists."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from servingslo.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+FENCE = re.compile(r"^```(?:sh|shell|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
+
+
+def typed_commands() -> Iterator[tuple[str, str]]:
+    """(page, command line) of every call of `servingslo` in a block of shell."""
+    for page in PAGES:
+        for block in FENCE.findall(page.read_text(encoding="utf-8")):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.strip().removeprefix("kubectl ")
+                if command.startswith("servingslo "):
+                    yield page.name, command
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(line, id=f"{page}-{line[:40]}") for page, line in typed_commands()]
+)
+def test_commands_in_the_pages_parse(command: str) -> None:
+    """Every subcommand, flag and argument of a documented call is accepted."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    words = shlex.split(command, comments=True)[1:]
+    context = group.make_context("servingslo", words, resilient_parsing=True)
+    name, found, rest = group.resolve_command(context, words)
+    found.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link of a page is a file or folder of the repository."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    assert missing == []
