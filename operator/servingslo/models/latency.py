@@ -3,16 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum, unique
 from functools import lru_cache
-
-import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.models import capacity, first_token, inter_token
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.inter_token import AtomLaw, GapMoments
 from servingslo.models.kv_cache import HeldTokens, held_tokens, kv_usage_quantile
+from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import (
     Occupancy,
     OccupancyBound,
@@ -22,12 +20,12 @@ from servingslo.models.occupancy import (
 )
 from servingslo.models.service_time import (
     EngineLimits,
-    FloatArray,
     RequestDemand,
     ServiceLaw,
     request_demand,
 )
 from servingslo.models.transform import TabulatedLaw
+from servingslo.models.waiting import with_wait
 from servingslo.models.workload import Workload
 
 __all__ = [
@@ -47,41 +45,7 @@ __all__ = [
 
 _LEAST_RATE = 1e-9
 _MODEL_CACHE_SIZE = 64
-_NEGLIGIBLE_WAIT = 1e-5
-_WAIT_TAIL = 1e-5
-_TAIL_POINTS = 64
 _BISECTION_STEPS = 24
-
-
-@unique
-class Routing(Enum):
-    """How requests reach the replicas of a group.
-
-    POOLED: one queue for all, which least-loaded routing comes close to (optimistic bound).
-    RANDOM: independent queues (pessimistic bound).
-    """
-
-    POOLED = "pooled"
-    RANDOM = "random"
-
-
-@unique
-class LatencyMetric(StrEnum):
-    """What an objective is about, by its name in the API."""
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-    LATENCY = "latency"
-    QUEUE_TIME = "queueTime"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """A percentile (in percent, 50 to 99.9) of a metric stays at or below a threshold."""
-
-    metric: LatencyMetric
-    percentile: float
-    threshold_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +215,14 @@ class Prediction:
             started = first_token.first_token_law(
                 model.demand, model.prompts, self._occupancy, self._rate, model.budget_tokens
             )
-            self._ttft = _with_wait(started, model, self._occupancy, self._rate)
+            self._ttft = with_wait(
+                started,
+                model.demand,
+                model.prompts,
+                self._occupancy,
+                self._rate,
+                model.budget_tokens,
+            )
         return self._ttft
 
     def _tpot_law(self) -> AtomLaw | None:
@@ -272,7 +243,7 @@ class Prediction:
         first = self._ttft_law()
         if self._latency is None and first is not None:
             self._latency = inter_token.end_to_end_law(
-                self._model.gaps, self._gap_moments(), _cumulants(first)
+                self._model.gaps, self._gap_moments(), first.cumulants()
             )
         return self._latency
 
@@ -405,39 +376,3 @@ def _share(percentile: float) -> float:
     if not 0 < percentile < 100:
         raise InvalidInputError("percentile", percentile, "between 0 and 100, in percent")
     return percentile / 100.0
-
-
-def _cumulants(law: TabulatedLaw) -> tuple[float, float, float]:
-    """Mean, variance and third central moment of a tabulated law."""
-    mass = np.diff(law.probability)
-    middle = 0.5 * (law.seconds[1:] + law.seconds[:-1])
-    mean = float(mass @ middle)
-    off = middle - mean
-    square = mass * off * off
-    return mean, float(square.sum()), float(square @ off)
-
-
-def _with_wait(
-    started: TabulatedLaw, model: LatencyModel, law_of_running: Occupancy, rate_per_second: float
-) -> TabulatedLaw:
-    """TTFT with the wait for a slot, for the share of requests that wait.
-
-    Those wait an exponential time, then one step with the slots full that holds their prompt.
-    """
-    waiting = law_of_running.wait_probability
-    if waiting < _NEGLIGIBLE_WAIT:
-        return started
-    demand, prompts = model.demand, model.prompts
-    step = demand.step_fixed_seconds + demand.step_growth_seconds * law_of_running.cap
-    cycle = step / (1.0 - rate_per_second * demand.prefill_mean_seconds)
-    room = max(model.budget_tokens - law_of_running.cap, 1.0)
-    own = cycle + prompts.seconds + np.maximum(np.ceil(prompts.tokens / room) - 1.0, 0.0) * step
-    wait_rate = law_of_running.wait_rate_per_second
-    end = float(started.seconds[-1]) + max(math.log(waiting / _WAIT_TAIL), 1.0) / wait_rate
-    tail: FloatArray = np.linspace(float(started.seconds[-1]), end, _TAIL_POINTS + 1)[1:]
-    seconds = np.concatenate((started.seconds, tail))
-    beyond = np.exp(-wait_rate * np.maximum(seconds[:, None] - own, 0.0)) @ prompts.weights
-    body = np.concatenate((started.probability, np.ones(_TAIL_POINTS)))
-    return TabulatedLaw(
-        seconds=seconds, probability=(1.0 - waiting) * body + waiting * (1.0 - beyond)
-    )

@@ -31,6 +31,15 @@ class TabulatedLaw:
         """P(T ≤ t) for t in seconds."""
         return float(np.interp(seconds, self.seconds, self.probability))
 
+    def cumulants(self) -> tuple[float, float, float]:
+        """Mean, variance and third central moment, in powers of seconds."""
+        mass = np.diff(self.probability)
+        middle = 0.5 * (self.seconds[1:] + self.seconds[:-1])
+        mean = float(mass @ middle)
+        off = middle - mean
+        square = mass * off * off
+        return mean, float(square.sum()), float(square @ off)
+
 
 def frequencies(range_seconds: float) -> FloatArray:
     """Angular frequencies of the cosine series on this range, per second."""

@@ -1,0 +1,35 @@
+"""What an objective is about: a percentile of a metric, and how requests reach replicas."""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum, unique
+
+
+@unique
+class Routing(Enum):
+    """How requests reach the replicas of a group.
+
+    POOLED: one queue for all, which least-loaded routing comes close to (optimistic bound).
+    RANDOM: independent queues (pessimistic bound).
+    """
+
+    POOLED = "pooled"
+    RANDOM = "random"
+
+
+@unique
+class LatencyMetric(StrEnum):
+    """What an objective is about, by its name in the API."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    LATENCY = "latency"
+    QUEUE_TIME = "queueTime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A percentile (in percent, 50 to 99.9) of a metric stays at or below a threshold."""
+
+    metric: LatencyMetric
+    percentile: float
+    threshold_seconds: float
