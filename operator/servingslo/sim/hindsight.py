@@ -4,6 +4,7 @@ A refined oracle, the best constant count, and the best rule that knows the mean
 start ahead. All are schedules that were run, so their numbers can be had; none is proven least.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from servingslo.sim.trace import Trace
 LARGEST_ATTEMPTS = 36
 _WORK_STEPS = 8
 _LEAST_WORK, _MOST_WORK = 0.2, 1.2
+_FIRST_WORK, _GROWTH = 0.8, 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def refined(
         trial = replicas.copy()
         trial[chosen] -= 1
         tried = _followed(trial.tolist(), fleet, trace, backend)
-        if tried.share_in_slo(objectives.ttft_seconds, objectives.tpot_seconds) >= objectives.share:
+        if objectives.share_of(tried) >= objectives.share:
             replicas = trial
             fixed |= replicas <= 1
             best = Oracle(
@@ -105,11 +107,14 @@ def best_static(
         held = replace(fleet, initial_replicas=count, max_replicas=None)
         return simulate(held, trace, Static(count), seed=seed, backend=backend)
 
+    # Counts far above demand say nothing, so the search grows from the work of the trace itself.
     low, high, best = 0, most + 1, None
+    guess = math.ceil(float(interval_work(fleet, trace).mean()) / _FIRST_WORK)
     while high - low > 1:
-        middle = (low + high) // 2
+        middle = min(max(guess, low + 1), high - 1) if best is None else (low + high) // 2
         result = attempt(middle)
-        if result.share_in_slo(objectives.ttft_seconds, objectives.tpot_seconds) < objectives.share:
+        guess = math.ceil(middle * _GROWTH)
+        if objectives.share_of(result) < objectives.share:
             low = middle
         else:
             high, best = middle, Tried(setting=middle, result=result)
@@ -144,7 +149,7 @@ def _most_that_holds(attempt: Callable[[float], RunResult], objectives: Objectiv
     for _ in range(_WORK_STEPS):
         middle = (low + high) / 2
         result = attempt(middle)
-        if result.share_in_slo(objectives.ttft_seconds, objectives.tpot_seconds) < objectives.share:
+        if objectives.share_of(result) < objectives.share:
             high = middle
         else:
             low, best = middle, Tried(setting=middle, result=result)

@@ -7,6 +7,7 @@ oracle is a schedule that exists, not a bound: another schedule may be cheaper b
 over intervals saves, a few per cent.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +91,7 @@ def find_oracle(
     share: float = SHARE_TARGET,
     ttft_seconds: float = TTFT_SECONDS,
     tpot_seconds: float = TPOT_SECONDS,
+    latency_seconds: float = math.inf,
     backend: Backend | None = None,
 ) -> Oracle | None:
     """The cheapest schedule of this kind that meets the share; None when none does."""
@@ -112,7 +114,8 @@ def find_oracle(
     for _ in range(_STEPS):
         middle = (low + high) / 2
         oracle = attempt(middle)
-        if oracle.result.share_in_slo(ttft_seconds, tpot_seconds) >= share:
+        met = oracle.result.share_in_slo(ttft_seconds, tpot_seconds, latency_seconds)
+        if met >= share:
             low = middle
             if best is None or oracle.result.replica_seconds < best.result.replica_seconds:
                 best = oracle

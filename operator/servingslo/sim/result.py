@@ -1,5 +1,6 @@
 """What a simulated run was worth: share of requests in SLO, and what it cost."""
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,18 +44,30 @@ class RunResult:
     output_tokens: FloatArray
     ticks: tuple[Tick, ...]
 
-    def good(self, ttft_seconds: float, tpot_seconds: float) -> BoolArray:
-        """Which requests met both objectives; those that were not finished did not."""
-        return (self.ttft_seconds <= ttft_seconds) & (self.tpot_seconds <= tpot_seconds)
+    def good(
+        self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf
+    ) -> BoolArray:
+        """Which requests finished within all thresholds; infinite stands for no objective."""
+        met: BoolArray = (
+            (self.ttft_seconds <= ttft_seconds)
+            & (self.tpot_seconds <= tpot_seconds)
+            & (self.latency_seconds <= latency_seconds)
+            & (self.status == layout.FINISHED)
+        )
+        return met
 
-    def share_in_slo(self, ttft_seconds: float, tpot_seconds: float) -> float:
-        """Share of all requests that met both objectives; 1 for a trace without requests."""
-        good = self.good(ttft_seconds, tpot_seconds)
+    def share_in_slo(
+        self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf
+    ) -> float:
+        """Share of all requests that met all objectives; 1 for a trace without requests."""
+        good = self.good(ttft_seconds, tpot_seconds, latency_seconds)
         return float(good.mean()) if len(good) else 1.0
 
-    def minutes(self, ttft_seconds: float, tpot_seconds: float) -> FloatArray:
+    def minutes(
+        self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf
+    ) -> FloatArray:
         """Share in SLO of the requests of each minute of arrival; NaN where none arrived."""
-        good = self.good(ttft_seconds, tpot_seconds)
+        good = self.good(ttft_seconds, tpot_seconds, latency_seconds)
         minute = (self.arrival_seconds // _SECONDS_PER_MINUTE).astype(np.int64)
         count = int(np.ceil(self.duration_seconds / _SECONDS_PER_MINUTE))
         offered = np.bincount(minute, minlength=count)

@@ -19,11 +19,20 @@ _TOKENS_OF_PRICE = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """Thresholds in seconds, and the share of requests that shall meet both."""
+    """Thresholds in seconds, infinite where there is none, and the share that shall meet all."""
 
     ttft_seconds: float
     tpot_seconds: float
     share: float
+    latency_seconds: float = math.inf
+
+    def share_of(self, result: RunResult) -> float:
+        """Share of the run's requests that met all thresholds."""
+        return result.share_in_slo(self.ttft_seconds, self.tpot_seconds, self.latency_seconds)
+
+    def minutes_of(self, result: RunResult) -> FloatArray:
+        """The same for the requests of each minute of arrival; NaN where none arrived."""
+        return result.minutes(self.ttft_seconds, self.tpot_seconds, self.latency_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +67,7 @@ def score(
     oracle_hours: float | None = None,
 ) -> Score:
     """The score of a run."""
-    ttft, tpot = objectives.ttft_seconds, objectives.tpot_seconds
-    minutes = result.minutes(ttft, tpot)
+    minutes = objectives.minutes_of(result)
     known = minutes[~np.isnan(minutes)]
     requests = max(len(result.status), 1)
     tokens = result.finished_output_tokens
@@ -68,7 +76,7 @@ def score(
     unfinished = float((result.status != layout.FINISHED).sum())
     price = _TOKENS_OF_PRICE * dollars_per_hour * hours / tokens if tokens > 0 else None
     return Score(
-        share_ratio=result.share_in_slo(ttft, tpot),
+        share_ratio=objectives.share_of(result),
         replica_hours=hours,
         relative_cost=hours / oracle_hours if oracle_hours else None,
         actions_per_hour=result.scale_actions / (result.duration_seconds / SECONDS_PER_HOUR),

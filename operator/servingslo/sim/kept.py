@@ -1,0 +1,87 @@
+"""Runs that are kept: under a key made of everything that a run depends on, its source included."""
+
+import hashlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+import servingslo
+from servingslo.sim.policies import OURS, RULES
+from servingslo.sim.scenario import Cell
+
+FORMAT_VERSION = 2
+_BASELINES = "servingslo.sim.baselines"
+# The planner's own runs depend on all of it.
+_PLANNER = ("policy", "estimation", "models", "runtimes")
+# Arithmetic outside the simulator that rules of others run on.
+_SHARED = (
+    "policy/behavior.py", "estimation/histograms.py", "models/service_time.py",
+    "sim/baselines/setting.py", "sim/baselines/view.py", "sim/baselines/clairvoyant.py",
+)  # fmt: skip
+# What reads and compares runs, and does not decide them.
+_BESIDE_RUNS = frozenset({"backtest.py", "kept.py", "outcome.py", "policies.py"})
+_PLANNER_ALONE = "production.py"
+_CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
+
+
+def key_of(cell: Cell) -> str:
+    """A digest of all that the outcome of a cell depends on.
+
+    Names do not count, nor where the file lies, only what is in it; so a run is found again under
+    another label.
+    """
+    document = json.loads(_CELL.dump_json(cell))
+    document["scenario"].pop("name")
+    document["policy"].pop("label")
+    document["scenario"]["trace_path"] = _file_digest(cell.scenario.trace_path)
+    text = json.dumps([FORMAT_VERSION, document, source_digest(cell.policy.name)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def store(path: Path, content: bytes) -> None:
+    """Write at once or not at all: another process may do the same."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+@cache
+def _file_digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+@cache
+def source_digest(policy_name: str) -> str:
+    """A digest of the source that runs of this policy depend on."""
+    root = Path(servingslo.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(set(_sources(root, policy_name))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(root: Path, policy_name: str) -> Iterator[Path]:
+    ours = policy_name.startswith(OURS)
+    beside = _BESIDE_RUNS if ours else _BESIDE_RUNS | {_PLANNER_ALONE}
+    yield from (path for path in (root / "sim").glob("*.py") if path.name not in beside)
+    yield from (root / name for name in _SHARED)
+    if ours:
+        for package in _PLANNER:
+            yield from (root / package).rglob("*.py")
+    elif policy_name in RULES:
+        yield from _modules_of(inspect.getmodule(RULES[policy_name].build))
+
+
+def _modules_of(module: object) -> Iterator[Path]:
+    """The file of a rule's module and of the modules of other rules that it imports."""
+    yield Path(inspect.getfile(module))  # type: ignore[arg-type]
+    for value in vars(module).values():
+        name = getattr(value, "__module__", "") or ""
+        if name.startswith(_BASELINES) and name != getattr(module, "__name__", ""):
+            yield from _modules_of(sys.modules[name])
