@@ -11,7 +11,7 @@ import yaml
 
 from servingslo.errors import RigError
 from servingslo.rig import credentials, kwok
-from servingslo.rig.processes import ProcessFamily
+from servingslo.rig.processes import ProcessFamily, uninterrupted
 from servingslo.rig.prometheus import ScrapePlan
 from servingslo.rig.waiting import free_port, http_get, http_post, wait_until
 
@@ -210,3 +210,19 @@ def test_node_without_gpus_has_no_gpu_resource():
     assert manifest["metadata"]["labels"]["pool"] == "cpu"
     manifest = kwok.node_manifest("n", gpu_count=4, labels={}, gpu_resource="amd.com/gpu")
     assert manifest["status"]["allocatable"]["amd.com/gpu"] == "4"
+
+
+def test_an_interrupt_waits_until_a_new_process_is_known() -> None:
+    """Ctrl-C in the middle of a start is held back, not lost."""
+    finished = False
+
+    def interrupted() -> None:
+        nonlocal finished
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            finished = True
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert finished
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from servingslo.errors import RigError
@@ -14,6 +15,26 @@ from servingslo.rig.waiting import http_get, wait_until
 _REAPER = Path(__file__).parent / "reaper.py"
 _LOG_TAIL_LINES = 20
 _STOP_TIMEOUT_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the block ends, so that no new process goes unnoticed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # the interpreter interrupts the main thread alone
+        return
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda caught, _frame: held.append(caught))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for caught in held[:1]:
+            signal.raise_signal(caught)
 
 
 class ProcessFamily:
@@ -132,7 +153,7 @@ class ManagedProcess:
         """
         if self.running:
             raise RigError(f"{self.name}: already running")
-        with self.log_path.open("ab") as log:
+        with self.log_path.open("ab") as log, uninterrupted():
             try:
                 self._process = subprocess.Popen(
                     self.command,
@@ -145,7 +166,7 @@ class ManagedProcess:
                 )
             except OSError as error:
                 raise RigError(f"{self.name}: cannot run {self.command[0]}: {error}") from error
-        self._family.started(self._process.pid)
+            self._family.started(self._process.pid)
 
     def stop(self, *, kill: bool = False, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> None:
         """End the process and wait for it: SIGTERM first, SIGKILL at once when ``kill``.

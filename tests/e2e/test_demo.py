@@ -1,0 +1,84 @@
+"""The demo as a user starts it: from nothing to a summary and pictures, and away at Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from servingslo.rig.cluster import Rig
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 240.0
+# A terminal sends the interrupt to the whole foreground group.
+INTERRUPTED_EXIT_CODE = 130
+
+
+def start_demo(temporary: Path, out: Path) -> subprocess.Popen[str]:
+    """`servingslo demo` for a minute in a group of its own, everything temporary in one place."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "servingslo.cli", "demo", "--minutes", "1", "--out", str(out)],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def left_behind(temporary: Path) -> list[str]:
+    """Command lines of the processes that inherited this temporary folder."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                if f"TMPDIR={temporary}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_minute_of_demo_decides_and_leaves_pictures(rig: Rig, tmp_path: Path) -> None:
+    """Decisions are printed as they are logged; summary, PNG and HTML are written."""
+    temporary, out = tmp_path / "t", tmp_path / "out"
+    temporary.mkdir()
+    with start_demo(temporary, out) as demo:
+        printed, _ = demo.communicate(timeout=PATIENCE_SECONDS)
+    assert demo.returncode == 0, printed
+    assert "decided namespace=inference name=llama-chat" in printed, printed
+    assert "action=scale-up" in printed
+    for word in ("in SLO", "replica-hours", "TTFT", "operator"):
+        assert word in printed, printed
+    written = {path.suffix: path.stat().st_size for path in out.iterdir()}
+    assert {".png", ".html"} <= set(written)
+    assert all(size > 0 for size in written.values())
+    assert (left_behind(temporary), list(temporary.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("starting etcd", id="while the control plane starts"),
+        pytest.param("helm install", id="while the chart is installed"),
+        pytest.param("decided ", id="while traffic flows"),
+    ],
+)
+def test_an_interrupt_leaves_nothing_behind(rig: Rig, tmp_path: Path, moment: str) -> None:
+    """Ctrl-C at any moment ends every process and removes every temporary file."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    printed = []
+    with start_demo(temporary, tmp_path / "out") as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            printed.append(line)
+            if moment in line:
+                break
+        os.killpg(demo.pid, signal.SIGINT)
+        rest, _ = demo.communicate(timeout=PATIENCE_SECONDS)
+    assert demo.returncode == INTERRUPTED_EXIT_CODE, "".join(printed) + rest
+    assert (left_behind(temporary), list(temporary.iterdir())) == ([], [])
