@@ -7,7 +7,7 @@ TRACE ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test check lint types layers unit integration crd lock image-check clean
+.PHONY: help setup rig demo test check lint types layers unit integration validate bench crd lock image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ unit: setup ## tests that need no rig
 
 integration: rig ## tests on the rig
 	$(BIN)/python -m pytest tests/integration tests/e2e $(PYTEST_ARGS)
+
+validate: setup ## the models beside an independent simulation, on a sample of the grid (minutes)
+	$(BIN)/python -m tests.validation.run
+
+bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
+	$(BIN)/python -m tests.benchmarks.run
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd

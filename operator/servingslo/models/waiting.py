@@ -39,8 +39,28 @@ def with_wait(
     end = float(started.seconds[-1]) + max(math.log(waiting / _WAIT_TAIL), 1.0) / wait_rate
     tail: FloatArray = np.linspace(float(started.seconds[-1]), end, _TAIL_POINTS + 1)[1:]
     seconds = np.concatenate((started.seconds, tail))
-    beyond = np.exp(-wait_rate * np.maximum(seconds[:, None] - own, 0.0)) @ prompts.weights
+    beyond = _beyond(seconds, own, prompts.weights, wait_rate)
     body = np.concatenate((started.probability, np.ones(_TAIL_POINTS)))
     return TabulatedLaw(
         seconds=seconds, probability=(1.0 - waiting) * body + waiting * (1.0 - beyond)
     )
+
+
+def _beyond(seconds: FloatArray, own: FloatArray, weights: FloatArray, rate: float) -> FloatArray:
+    """P(W + own > t) for an exponential wait W and increasing own times with these weights.
+
+    The terms whose own time has passed decay together: they are kept as one sum at the last of
+    them, which needs an exponential for each time and none for each pair.
+    """
+    decays = np.exp(-rate * (own[1:] - own[:-1])).tolist()
+    masses = weights.tolist()
+    passed, later = [0.0, masses[0]], [1.0 - masses[0]]
+    for decay, mass in zip(decays, masses[1:], strict=True):
+        passed.append(passed[-1] * decay + mass)
+        later.append(later[-1] - mass)
+    reached = own.searchsorted(seconds, side="right")
+    since = seconds - np.concatenate((own[:1], own))[reached]
+    beyond: FloatArray = np.exp(-rate * np.maximum(since, 0.0))
+    beyond *= np.array(passed)[reached]
+    beyond += np.array([1.0, *later])[reached]
+    return beyond

@@ -12,8 +12,14 @@ from servingslo.errors import InvalidInputError
 _WEIGHT_SUM_TOLERANCE = 1e-6
 
 
+class _Moments:
+    """Slots of moments that were computed already; no fields, so that they are never stored."""
+
+    __slots__ = ("_mean", "_second", "_third")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthDistribution:
+class LengthDistribution(_Moments):
     """A discrete distribution of token counts.
 
     tokens: increasing support points (for a histogram: representative points of its buckets).
@@ -50,17 +56,27 @@ class LengthDistribution:
     @property
     def mean_tokens(self) -> float:
         """Mean length in tokens."""
-        return sum(t * w for t, w in zip(self.tokens, self.weights, strict=True))
+        return self._moment("_mean", 1)
 
     @property
     def second_moment_tokens2(self) -> float:
         """Second moment E[X²], in tokens squared."""
-        return sum(t * t * w for t, w in zip(self.tokens, self.weights, strict=True))
+        return self._moment("_second", 2)
 
     @property
     def third_moment_tokens3(self) -> float:
         """Third moment E[X³], in tokens cubed."""
-        return sum(t**3 * w for t, w in zip(self.tokens, self.weights, strict=True))
+        return self._moment("_third", 3)
+
+    def _moment(self, slot: str, power: int) -> float:
+        """E[X^power], computed once."""
+        try:
+            return float(getattr(self, slot))
+        except AttributeError:
+            moment = sum(t**power * w for t, w in zip(self.tokens, self.weights, strict=True))
+            # The value follows from the fields, so the distribution stays what it is.
+            object.__setattr__(self, slot, moment)
+            return moment
 
     def quantile_tokens(self, percentile: float) -> float:
         """Smallest support point at or above this percentile (in percent, 0 to 100)."""

@@ -1,0 +1,264 @@
+"""Prints how long an evaluation, a plan and a search over batch limits take, beside their targets.
+
+Times are processor time of one thread: on a shared machine they vary less than wall time. Plans are
+made from the observations of a simulated fleet whose demand swings, replayed tick by tick with the
+memory that belongs to them. Run with `make bench`.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tests.benchmarks.plain_mixture import plain_percentiles
+from tests.unit.policy_world import Run, World
+from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
+
+from servingslo.estimation import estimator
+from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.policy.batch_search import BatchCase, best_limits
+from servingslo.policy.inputs import (
+    AdmissionMode,
+    BatchingMode,
+    BatchingTargets,
+    Limits,
+    Observation,
+    ReplicaTargets,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.policy.planner import plan
+from servingslo.policy.sizing import Candidates, Load, SizingCase, size
+from servingslo.policy.state import BatchLimits, PlannerState
+
+REPLICAS = 8
+EVALUATIONS = 2000
+REPLAYS = 5
+SEARCHES = 20
+LARGEST_COUNT = 64
+# One replica of the slowest card, so that the least count lies near the end of the search.
+SEARCHED_UTILIZATION = 0.8
+OBJECTIVES = (
+    Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0),
+    Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=0.075),
+)
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+    objectives=OBJECTIVES,
+    replicas=ReplicaTargets(minimum=1, maximum=LARGEST_COUNT // 2),
+    batching=BatchingTargets(mode=BatchingMode.OFF),
+    admission_mode=AdmissionMode.RECOMMEND,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table; target: microseconds, of the median or of the 99th percentile."""
+
+    name: str
+    microseconds: Sequence[float]
+    target_median: float | None = None
+    target_p99: float | None = None
+
+    def text(self) -> str:
+        """The line."""
+        median, high = np.percentile(self.microseconds, [50.0, 99.0])
+        target, verdict = "", ""
+        if self.target_median is not None:
+            target = f"median < {self.target_median:.0f}"
+            verdict = "met" if median < self.target_median else "missed"
+        if self.target_p99 is not None:
+            target = f"p99 < {self.target_p99:.0f}"
+            verdict = "met" if high < self.target_p99 else "missed"
+        return f"{self.name:62s} {median:10.0f} {high:10.0f}   {target:14s} {verdict}"
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Processor time of one call, in microseconds."""
+    start = time.process_time_ns()
+    call()
+    return (time.process_time_ns() - start) / 1e3
+
+
+def conversation() -> Workload:
+    """The lengths of the conversation trace in as many points as a histogram has."""
+    prompts, outputs = conversation_lengths()
+    return Workload(
+        arrival_rate_per_second=1.0,
+        prompt=LengthDistribution.from_samples(prompts.tolist()).compacted(60),
+        output=LengthDistribution.from_samples(outputs.tolist()).compacted(60),
+        context_tokens_per_sequence=float(
+            (outputs * (prompts + outputs / 2)).mean() / outputs.mean()
+        ),
+    )
+
+
+def law_and_limits(card: Card) -> tuple[ServiceLaw, EngineLimits]:
+    """Law and limits of a card of the validation grid."""
+    law = ServiceLaw(
+        step_fixed_seconds=card.a,
+        step_per_sequence_seconds=card.b,
+        prefill_per_token_seconds=card.c,
+        context_per_token_seconds=card.d,
+    )
+    limits = EngineLimits(
+        max_num_seqs=card.max_num_seqs,
+        max_num_batched_tokens=card.max_num_batched_tokens,
+        kv_capacity_tokens=card.kv_capacity_tokens,
+    )
+    return law, limits
+
+
+def evaluation_rows(card: Card) -> list[Row]:
+    """One candidate at loads from idle to nearly saturated: the model and a plain mixture."""
+    workload = conversation()
+    law, limits = law_and_limits(card)
+    model = LatencyModel(workload, law, limits)
+    top = model.saturation_rate_per_second
+    rates = np.random.default_rng(1).uniform(0.1, 0.95, EVALUATIONS) * top
+
+    def evaluate(rate: float) -> None:
+        prediction = model.predict(rate * REPLICAS, REPLICAS, Routing.POOLED)
+        prediction.ttft_seconds(99.0)
+        prediction.tpot_seconds(99.0)
+        prediction.queue_seconds(99.0)
+        prediction.kv_usage_quantile(95.0)
+
+    def evaluate_latency(rate: float) -> None:
+        prediction = model.predict(rate * REPLICAS, REPLICAS, Routing.POOLED)
+        prediction.latency_seconds(99.0)
+
+    for rate in rates[:50]:
+        evaluate(float(rate))
+    name = card.name.upper()
+    return [
+        Row(
+            name=f"{name}: TTFT, TPOT and queue time at p99, KV use at p95",
+            microseconds=[timed(lambda r=rate: evaluate(r)) for rate in rates.tolist()],
+            target_median=100.0,
+        ),
+        Row(
+            name=f"{name}: end-to-end latency at p99 (needs TTFT and TPOT)",
+            microseconds=[timed(lambda r=rate: evaluate_latency(r)) for rate in rates.tolist()],
+        ),
+        Row(
+            name=f"{name}: the same TTFT and TPOT by a plain numpy mixture",
+            microseconds=[
+                timed(lambda r=rate: plain_percentiles(workload, law, r, 99.0))
+                for rate in rates[: EVALUATIONS // 10].tolist()
+            ],
+        ),
+    ]
+
+
+def observations() -> list[Observation]:
+    """What a planner saw of a simulated fleet under a demand that swings by 40 % in 30 minutes."""
+    world = World(rate=lambda at: 16.0 + 6.0 * math.sin(at / 300.0), replicas=8)
+    return Run(world, TARGETS, Limits()).until(1800.0).observations
+
+
+def plan_rows(seen: Sequence[Observation]) -> tuple[list[Row], PlannerState]:
+    """Every tick of the recorded observations: all of it, and the planner's share."""
+    total, estimation = [], []
+    state = PlannerState()
+    inner = estimator.update
+
+    def counted(*arguments: object) -> object:
+        start = time.process_time_ns()
+        found = inner(*arguments)  # type: ignore[arg-type]
+        estimation.append((time.process_time_ns() - start) / 1e3)
+        return found
+
+    estimator.update = counted  # type: ignore[assignment]
+    try:
+        for replay in range(REPLAYS + 1):
+            state = PlannerState()
+            if replay == 1:  # the first one fills caches
+                total.clear()
+                estimation.clear()
+            for observation in seen:
+                start = time.process_time_ns()
+                _, state = plan(observation, TARGETS, Limits(), state, observation.time_seconds)
+                total.append((time.process_time_ns() - start) / 1e3)
+    finally:
+        estimator.update = inner
+    share = [whole - part for whole, part in zip(total, estimation, strict=True)]
+    rows = [
+        Row(name="plan(): replicas and admission", microseconds=share, target_p99=1000.0),
+        Row(name="plan(): estimation of the same tick", microseconds=estimation),
+        Row(name="plan(): both", microseconds=total),
+    ]
+    return rows, state
+
+
+def sizing_case(card: Card) -> SizingCase:
+    """What counts are judged by."""
+    law, limits = law_and_limits(card)
+    return SizingCase(
+        model=LatencyModel(conversation(), law, limits),
+        routing=Routing.POOLED,
+        objectives=OBJECTIVES,
+        utilization_target_ratio=0.85,
+        kv_cache_target_ratio=0.9,
+        largest_count=LARGEST_COUNT,
+    )
+
+
+def size_row() -> Row:
+    """The least count of up to 64 found without a hint from the tick before."""
+    case = sizing_case(A100)
+    most = LARGEST_COUNT * SEARCHED_UTILIZATION * case.model.saturation_rate_per_second
+    rates = np.random.default_rng(2).uniform(0.2, 1.0, EVALUATIONS // 10) * most
+    return Row(
+        name="least count of up to 64 for 2 objectives, no hint",
+        microseconds=[
+            timed(lambda r=rate: size(Candidates(case, Load(rate_per_second=r)), {}))
+            for rate in rates.tolist()
+        ],
+    )
+
+
+def search_row(state: PlannerState) -> Row:
+    """The search over batch limits for the mix that the replay ended with."""
+    mix = state.mix
+    if mix is None:
+        raise SystemExit("the replay ended without a mix of requests")
+    times = []
+    for trial in range(SEARCHES):
+        # A mix a little different each time: nothing may come from a cache.
+        law = replace(mix.law, step_fixed_seconds=mix.law.step_fixed_seconds * (1 + 1e-3 * trial))
+        model = LatencyModel(mix.workload, law, mix.limits)
+        batch = BatchCase(
+            workload=mix.workload,
+            law=law,
+            limits=mix.limits,
+            case=replace(sizing_case(L4), model=model),
+            load=Load(rate_per_second=16.0),
+            objectives=OBJECTIVES,
+        )
+        current = BatchLimits(
+            max_num_seqs=mix.limits.max_num_seqs,
+            max_num_batched_tokens=mix.limits.max_num_batched_tokens,
+        )
+        times.append(timed(lambda b=batch, c=current: best_limits(b, c)))
+    return Row(name="search over batch limits", microseconds=times, target_p99=50_000.0)
+
+
+def main() -> None:
+    """Print the table."""
+    out = sys.stdout.write
+    out(f"{'processor time, microseconds':62s} {'median':>10s} {'p99':>10s}   target\n")
+    for card in (H100, L4):
+        for row in evaluation_rows(card):
+            out(row.text() + "\n")
+    rows, state = plan_rows(observations())
+    for row in (*rows, size_row(), search_row(state)):
+        out(row.text() + "\n")
+
+
+if __name__ == "__main__":
+    main()
