@@ -196,6 +196,9 @@ def _latency_panel(panel: Any, timeline: Timeline, minutes: list[float]) -> None
     if objective is not None:
         panel.axhline(objective.threshold_seconds, color="black", lw=0.8, ls=":", label="objective")
     panel.set_yscale("log")
+    # A string is taken as a format: plain numbers instead of powers of ten.
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter("{x:g}")
     panel.set_ylabel("TTFT p99, seconds")
     panel.legend(frameon=False, loc="lower right", ncols=2)
 
