@@ -8,6 +8,7 @@ import pytest
 from servingslo.errors import RigError
 from servingslo.rig.build import ensure_tools
 from servingslo.rig.cluster import Rig, RigOptions
+from servingslo.rig.versions import ALL_TOOLS
 
 # Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
 _SHARED_NODE_COUNT = 8
@@ -33,7 +34,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     capture = session.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            ensure_tools()
+            ensure_tools(ALL_TOOLS)
     except RigError as error:
         session.config.stash[_BUILD_ERROR] = error
 
