@@ -235,3 +235,18 @@ def test_bad_fleet_file_is_refused_by_field(tmp_path, text, named):
 
     with pytest.raises(InvalidInputError, match=named):
         read_fleet(path)
+
+
+def test_compiled_fleet_that_outgrows_its_table_of_engines_loses_nothing():
+    """Many pods over a run, as failures make them: every engine stays where it was."""
+    fleet = dataclasses.replace(
+        FLEET, initial_replicas=8, mean_seconds_to_failure=40.0,
+        cold_start=ColdStart(mean_seconds=5.0),
+    )  # fmt: skip
+    runs = [
+        run(Script(), fleet, trace=trace(rate=8.0), backend=backend)
+        for backend in (INTERPRETED, compiled_backend())
+    ]
+
+    assert np.array_equal(runs[0].latency_seconds, runs[1].latency_seconds)
+    assert np.isfinite(runs[0].latency_seconds).mean() > 0.5

@@ -10,18 +10,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from servingslo.models.service_time import FloatArray
 from servingslo.sim import kernel, layout, queues, routing, runs
-from servingslo.sim.layout import EngineRow, Requests
+from servingslo.sim.layout import FLOAT_PARTS, EngineRow, Requests
+from servingslo.sim.trace import IntArray
 
+Column = FloatArray | IntArray
 _KERNEL_MODULES = (queues, runs, kernel, routing)
-_FLOAT_COLUMNS = frozenset({"arrival", "scheduled", "first_token", "last_token", "finish"})
-_FLOAT_PARTS = frozenset({"floats", "edges", "sums"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +34,26 @@ class Backend:
     """
 
     name: str
-    requests: Callable[[Mapping[str, list[float]]], Requests]
+    requests: Callable[[Mapping[str, Column]], Requests]
     row: Callable[[EngineRow], EngineRow]
     rows: Callable[[], list[EngineRow]]
     integers: Callable[[list[int]], list[int]]
     serve: Callable[[Requests, list[EngineRow], list[int], list[int], float], None]
-    advance: Callable[[Requests, EngineRow, float], None]
+    advance: Callable[[Requests, list[EngineRow], int, float], None]
+
+
+def _request_lists(columns: Mapping[str, Any]) -> Requests:
+    return Requests(**{name: column.tolist() for name, column in columns.items()})
 
 
 INTERPRETED = Backend(
     name="interpreted",
-    requests=lambda columns: Requests(**columns),  # type: ignore[arg-type]
+    requests=_request_lists,
     row=lambda row: row,
     rows=list,
     integers=list,
     serve=routing.serve,
-    advance=kernel.advance,
+    advance=lambda q, rows, place, until: kernel.advance(q, rows[place], until),
 )
 
 
@@ -68,51 +73,37 @@ def compiled_backend() -> Backend:
 
     Raises: ImportError when numba is not installed.
     """
-    import numba  # noqa: PLC0415 - optional, and slow to import
-    from numba.extending import register_jitable  # noqa: PLC0415
+    from servingslo.sim import compiled  # noqa: PLC0415 - optional, and slow to import
 
-    numba.config.CACHE_DIR = str(_cache_directory(numba.__version__))
-    for module in _KERNEL_MODULES:
-        for function in vars(module).values():
-            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-                register_jitable(function)
-    serve: Any = numba.njit(cache=True)(routing.serve)
-    advance: Any = numba.njit(cache=True)(kernel.advance)
+    serve, advance = compiled.compile_kernel(_KERNEL_MODULES, str(_cache_directory()))
     return Backend(
         name="compiled",
         requests=_request_arrays,
         row=_row_arrays,
-        rows=numba.typed.List,
+        rows=compiled.Rows,
         integers=lambda values: np.array(values, dtype=np.int64),  # type: ignore[arg-type,return-value]
         serve=serve,
         advance=advance,
     )
 
 
-def _cache_directory(compiler_version: str) -> Path:
+def _cache_directory() -> Path:
     """Where machine code is kept: by all of its sources, of which numba would watch one alone."""
-    digest = hashlib.sha256(compiler_version.encode())
+    digest = hashlib.sha256(version("numba").encode())
     for module in (*_KERNEL_MODULES, layout):
         digest.update(Path(module.__file__ or "").read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "servingslo" / "compiled" / digest.hexdigest()[:16]
 
 
-def _array(values: Any, *, floating: bool) -> Any:
-    return np.array(values, dtype=np.float64 if floating else np.int64)
-
-
-def _request_arrays(columns: Mapping[str, list[float]]) -> Requests:
-    return Requests(
-        **{
-            name: _array(values, floating=name in _FLOAT_COLUMNS)
-            for name, values in columns.items()
-        }
-    )
+def _request_arrays(columns: Mapping[str, Any]) -> Requests:
+    # Copies: the kernel writes into them, and the trace is used again.
+    return Requests(**{name: column.copy() for name, column in columns.items()})
 
 
 def _row_arrays(row: EngineRow) -> EngineRow:
-    parts = row._asdict()
-    return EngineRow(
-        **{name: _array(values, floating=name in _FLOAT_PARTS) for name, values in parts.items()}
-    )
+    parts: dict[str, Any] = {
+        name: np.array(values, dtype=np.float64 if name in FLOAT_PARTS else np.int64)
+        for name, values in row._asdict().items()
+    }
+    return EngineRow(**parts)

@@ -16,7 +16,7 @@ import numpy as np
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
 from servingslo.sim import layout
-from servingslo.sim.backend import Backend, best_backend
+from servingslo.sim.backend import Backend, Column, best_backend
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.layout import Requests
 from servingslo.sim.observing import engine_sample
@@ -29,7 +29,7 @@ from servingslo.sim.pods import (
     removal_order,
 )
 from servingslo.sim.result import RunResult, Tick, results_of
-from servingslo.sim.routing import new_gateway
+from servingslo.sim.routing import REQUESTS, new_gateway
 from servingslo.sim.service import RULES
 from servingslo.sim.trace import Trace
 
@@ -69,7 +69,9 @@ class Cluster:
         self.rows = backend.rows()
         self.serving: list[int] = []
         self._backend = backend
-        self._gateway = backend.integers(new_gateway(RULES[fleet.routing], seed))
+        gateway = new_gateway(RULES[fleet.routing], seed)
+        gateway[REQUESTS] = len(trace)
+        self._gateway = backend.integers(gateway)
         self.pods: list[SimulatedPod] = []
         self.live: list[SimulatedPod] = []
         self.desired = 0
@@ -184,7 +186,7 @@ class Cluster:
 
     def _lose(self, place: int) -> None:
         row, q = self.rows[place], self.requests
-        self._backend.advance(q, row, self.now)
+        self._backend.advance(q, self.rows, place, self.now)
         for head in (layout.RUN_HEAD, layout.WAIT_HEAD):
             index = row.ints[head]
             while index != layout.NONE:
@@ -236,7 +238,7 @@ class Cluster:
         for pod in self.pods:
             if pod.phase in {PodPhase.READY, PodPhase.DRAINING}:
                 row = self.rows[pod.row]
-                self._backend.advance(self.requests, row, until)
+                self._backend.advance(self.requests, self.rows, pod.row, until)
                 empty = row.ints[layout.RUNNING] + row.ints[layout.WAITING_COUNT] == 0
                 if pod.phase is PodPhase.DRAINING and empty:
                     pod.phase = PodPhase.GONE
@@ -245,8 +247,6 @@ class Cluster:
 
     def _serve(self, until: float) -> None:
         backend = self._backend
-        if not self.rows:  # the compiler cannot tell what an empty list would hold
-            self.rows.append(backend.row(layout.new_engine(self.fleet.engine_law, self.limits)))
         serving = backend.integers(self.serving)
         backend.serve(self.requests, self.rows, serving, self._gateway, until)
 
@@ -273,21 +273,23 @@ class Cluster:
         )
 
 
-def _request_columns(trace: Trace, cached_ratio: float) -> dict[str, list[float]]:
+def _request_columns(trace: Trace, cached_ratio: float) -> dict[str, Column]:
     prompts = np.maximum(trace.prompt_tokens, 1)
     cached = np.minimum((cached_ratio * prompts).astype(np.int64), prompts - 1)
-    columns: dict[str, list[float]] = {
-        "arrival": trace.arrival_seconds.tolist(),
-        "prompt": prompts.tolist(),
-        "output": np.maximum(trace.output_tokens, 1).tolist(),
-        "cached": (cached // layout.PHASES * layout.PHASES).tolist(),
+    columns: dict[str, Column] = {
+        "arrival": trace.arrival_seconds.astype(np.float64),
+        "prompt": prompts.astype(np.int64),
+        "output": np.maximum(trace.output_tokens, 1).astype(np.int64),
+        "cached": cached // layout.PHASES * layout.PHASES,
     }
     zeros = ("generated", "target_tokens", "done_tokens", "base_tokens", "finish_step",
              "preemptions", "status")  # fmt: skip
-    count = len(trace)
     for name in Requests._fields:
         if name not in columns:
-            columns[name] = [0] * count if name in zeros else [layout.NONE] * count
+            value = 0 if name in zeros else layout.NONE
+            floating = name in layout.FLOAT_COLUMNS
+            column = np.full(len(trace), value)
+            columns[name] = column.astype(np.float64) if floating else column
     return columns
 
 

@@ -54,6 +54,9 @@ class Requests(NamedTuple):
     abort_next: list[int]
 
 
+FLOAT_COLUMNS = frozenset({"arrival", "scheduled", "first_token", "last_token", "finish"})
+"""The columns of `Requests` that hold times; the others hold whole numbers."""
+
 # Integers of an engine.
 MAX_SEQS, MAX_TOKENS, BLOCKS, QUEUE_BOUND, FREE_BLOCKS = 0, 1, 2, 3, 4
 DECODING_COUNT, RUNNING, WAITING_COUNT = 5, 6, 7
@@ -137,6 +140,10 @@ class EngineRow(NamedTuple):
     offsets: list[int]
     counts: list[int]
     sums: list[float]
+
+
+FLOAT_PARTS = frozenset({"floats", "edges", "sums"})
+"""The parts of `EngineRow` that do not hold whole numbers."""
 
 
 def new_requests() -> Requests:

@@ -1,5 +1,8 @@
 """What Prometheus would show of a simulated engine, as the planner's observation reads it."""
 
+from itertools import accumulate
+from typing import Any
+
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.models.service_time import EngineLimits
 from servingslo.sim import layout
@@ -10,7 +13,7 @@ _INFINITY = (float("inf"),)
 
 def engine_sample(row: EngineRow, limits: EngineLimits, age_seconds: float) -> EngineSample:
     """A scrape of this engine as it is, seen age_seconds later."""
-    ints = row.ints
+    ints, edges, counts = _plain(row.ints), _plain(row.edges), _plain(row.counts)
     waiting = float(ints[layout.WAITING_COUNT])
     blocks = int(ints[layout.BLOCKS])
     return EngineSample(
@@ -32,27 +35,30 @@ def engine_sample(row: EngineRow, limits: EngineLimits, age_seconds: float) -> E
         finished_total={"stop": float(ints[layout.SUCCESSES]), "length": 0.0, "abort": 0.0},
         preempted_total=float(ints[layout.PREEMPTIONS]),
         rejected_total=float(ints[layout.REJECTIONS]),
-        ttft_seconds=_histogram(row, layout.TTFT),
-        inter_token_seconds=_histogram(row, layout.ITL),
-        time_per_output_token_seconds=_histogram(row, layout.TPOT),
-        latency_seconds=_histogram(row, layout.E2E),
-        queue_seconds=_histogram(row, layout.QUEUE),
-        prompt_tokens=_histogram(row, layout.PROMPT_LENGTH),
-        output_tokens=_histogram(row, layout.OUTPUT_LENGTH),
-        iteration_tokens=_histogram(row, layout.ITERATION),
+        ttft_seconds=_histogram(edges, counts, row, layout.TTFT),
+        inter_token_seconds=_histogram(edges, counts, row, layout.ITL),
+        time_per_output_token_seconds=_histogram(edges, counts, row, layout.TPOT),
+        latency_seconds=_histogram(edges, counts, row, layout.E2E),
+        queue_seconds=_histogram(edges, counts, row, layout.QUEUE),
+        prompt_tokens=_histogram(edges, counts, row, layout.PROMPT_LENGTH),
+        output_tokens=_histogram(edges, counts, row, layout.OUTPUT_LENGTH),
+        iteration_tokens=_histogram(edges, counts, row, layout.ITERATION),
     )
 
 
-def _histogram(row: EngineRow, number: int) -> HistogramSample:
+def _histogram(
+    edges: list[float], counts: list[int], row: EngineRow, number: int
+) -> HistogramSample:
     low, high = int(row.offsets[number]), int(row.offsets[number + 1])
-    total = 0.0
-    cumulative = []
-    for count in row.counts[low + number : high + number + 1]:
-        total += float(count)
-        cumulative.append(total)
+    cumulative = tuple(map(float, accumulate(counts[low + number : high + number + 1])))
     return HistogramSample(
-        upper_bounds=(*row.edges[low:high], *_INFINITY),
-        cumulative_counts=tuple(cumulative),
+        upper_bounds=(*edges[low:high], *_INFINITY),
+        cumulative_counts=cumulative,
         sum=float(row.sums[number]),
-        count=total,
+        count=cumulative[-1],
     )
+
+
+def _plain(column: Any) -> Any:
+    """A column as a list: reading numbers out of an array one by one takes longer."""
+    return column if isinstance(column, list) else column.tolist()

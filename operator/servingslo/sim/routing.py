@@ -13,8 +13,8 @@ from servingslo.sim.layout import (
 LEAST_LOADED, ROUND_ROBIN, RANDOM = 0, 1, 2
 
 # A gateway's own integers.
-NEXT_ARRIVAL, CURSOR, RANDOM_STATE, RULE = 0, 1, 2, 3
-GATEWAY_INTS = 4
+NEXT_ARRIVAL, CURSOR, RANDOM_STATE, RULE, REQUESTS = 0, 1, 2, 3, 4
+GATEWAY_INTS = 5
 
 # Source: Numerical Recipes, 3rd edition, section 7.1, "quick and dirty" generator; its upper bits
 # decide, the lower ones repeat too soon.
@@ -68,7 +68,7 @@ def serve(
 ) -> None:
     """Hand all requests that arrive by `until` to engines; without one they fail."""
     r = gateway[NEXT_ARRIVAL]
-    count = len(q.arrival)
+    count = gateway[REQUESTS]
     while r < count and q.arrival[r] <= until:
         now = q.arrival[r]
         engine = pick(q, rows, serving, gateway, now)
@@ -76,8 +76,9 @@ def serve(
             q.status[r] = FAILED
             q.finish[r] = now
         else:
+            row = rows[engine]
             q.engine[r] = engine
-            advance(q, rows[engine], now)
-            submit(q, rows[engine], r, now)
+            advance(q, row, now)
+            submit(q, row, r, now)
         r += 1
     gateway[NEXT_ARRIVAL] = r
