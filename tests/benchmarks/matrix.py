@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from servingslo.errors import InvalidInputError
@@ -25,6 +26,7 @@ LARGE, SMALL = "h100-8b", "l4-small"
 COLD_START_SECONDS = 90.0
 # One pod in two hours: on a fleet of fifteen, one failure every eight minutes.
 FAILING_SECONDS = 7200.0
+_TELL_EVERY = 20
 VARIED_CASES = ("azure-conv", "ramp", "flash")
 
 
@@ -35,6 +37,17 @@ class Plan:
     scenarios: tuple[Scenario, ...]
     seeds: tuple[int, ...]
     policies: tuple[str, ...]
+    with_grids: bool = True
+
+    @property
+    def grid_cells(self) -> list[Cell]:
+        """Every setting of every rule's grid, on the first seed."""
+        return [
+            Cell(scenario=where, policy=policy_of(text), seed=self.seeds[0], with_timeline=False)
+            for where in self.scenarios
+            for rule in RULES
+            for text in settings_of(rule)
+        ]
 
 
 def scenario(
@@ -62,6 +75,14 @@ def scenario(
 def peers() -> tuple[str, ...]:
     """Every rule of others, at its defaults and at the settings that the search found."""
     return tuple(f"{rule}{kind}" for rule in RULES for kind in ("", ":tuned"))
+
+
+def settings_of(rule: str) -> Iterator[str]:
+    """Every setting of a rule's grid, as policies are written."""
+    grid = RULES[rule].grid
+    for values in product(*grid.values()):
+        chosen = ",".join(f"{key}={v:g}" for key, v in zip(grid, values, strict=True))
+        yield f"{rule}:{chosen}"
 
 
 ALL_POLICIES = (ORACLE, STATIC, FORESIGHT, OURS, f"{OURS}+knobs", *peers())
@@ -96,7 +117,7 @@ def full() -> Plan:
         for cold_start in (30.0, COLD_START_SECONDS, 240.0)
         for failing in (False, True)
     )
-    return Plan(scenarios=found, seeds=(1, 2, 3), policies=ALL_POLICIES)
+    return Plan(scenarios=found, seeds=(1, 2, 3), policies=ALL_POLICIES, with_grids=False)
 
 
 PLANS = {"small": small, "standard": standard, "full": full}
@@ -130,6 +151,8 @@ class Counter:
     def __call__(self, cell: Cell) -> None:
         """One more run is there."""
         self._done += 1
+        if self._done % _TELL_EVERY and self._done != self._total:
+            return
         place = f"{cell.scenario.name}, seed {cell.seed}, {cell.policy.label}"
         sys.stderr.write(f"[{self._done}/{self._total}] {place}\n")
 
@@ -154,8 +177,3 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
     if chosen.seeds is None:
         return plan
     return replace(plan, seeds=tuple(range(1, chosen.seeds + 1)))
-
-
-if __name__ == "__main__":
-    given = arguments().parse_args()
-    outcomes(cells_of(plan_of(given)), given.processes)

@@ -35,6 +35,10 @@ COMMANDS: dict[str, Entry] = {
         module="servingslo.cli.fit",
         summary="Fit the service law of an engine to what it measured.",
     ),
+    "backtest": Entry(
+        module="servingslo.cli.backtest",
+        summary="Replay a trace against policies: share in SLO against cost, before any acts.",
+    ),
     "explain": Entry(
         module="servingslo.cli.explain",
         summary="Explain the last decision about a ServingSLO of a cluster.",

@@ -94,7 +94,9 @@ def _needs_oracle(cell: Cell) -> bool:
 
 
 def _oracle_cell(cell: Cell) -> Cell:
-    return replace(cell, policy=Policy(label=ORACLE, name=ORACLE), against_oracle=True)
+    return replace(
+        cell, policy=Policy(label=ORACLE, name=ORACLE), against_oracle=True, with_timeline=True
+    )
 
 
 def _oracle(cell: Cell, cache_folder: Path) -> OracleOutcome:

@@ -80,7 +80,7 @@ def outcome_of(
             dollars_per_hour=scenario.fleet.dollars_per_hour,
             oracle_hours=oracle_hours,
         ),
-        timeline=_timeline(result, scenario.objectives, decisions),
+        timeline=_timeline(result, scenario.objectives, decisions) if cell.with_timeline else None,
     )
 
 

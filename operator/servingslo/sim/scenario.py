@@ -98,12 +98,16 @@ def objectives_of(targets: Targets) -> Objectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One policy on one scenario with one seed. against_oracle: costs are set beside it."""
+    """One policy on one scenario with one seed.
+
+    against_oracle: costs are set beside it. with_timeline: the outcome has the run over time.
+    """
 
     scenario: Scenario
     policy: Policy
     seed: int
     against_oracle: bool = True
+    with_timeline: bool = True
 
 
 def fleet_of(scenario: Scenario, trace: Trace, oracle_replicas: tuple[int, ...]) -> FleetSpec:

@@ -1,0 +1,171 @@
+"""`servingslo backtest`: replay a trace against policies, before any of them acts."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from servingslo.cli.backtesting.inputs import (
+    LARGEST_SCALE,
+    MOST_PROCESSES,
+    MOST_SEEDS,
+    Inputs,
+    default_cache,
+    default_processes,
+    stated_fleet,
+    stated_policies,
+    stated_targets,
+    stated_trace,
+)
+from servingslo.cli.backtesting.page import page
+from servingslo.cli.backtesting.report import Report, report_of
+from servingslo.cli.backtesting.text import policies_text, report_text
+from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.cli.sizing.inputs import in_range
+from servingslo.errors import InvalidInputError
+from servingslo.sim.backtest import run, runs_of
+from servingslo.sim.policies import ORACLE
+from servingslo.sim.scenario import Cell, Scenario
+
+
+def backtest(
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV of requests: TIMESTAMP,ContextTokens,GeneratedTokens as Azure publishes, or "
+            "arrival_seconds,prompt_tokens,output_tokens."
+        ),
+    ] = None,
+    manifest: Annotated[
+        Path | None, typer.Option("--filename", "-f", help="ServingSLO with the objectives.")
+    ] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of -f: METRIC:pPERCENTILE:THRESHOLD, such as ttft:p99:1s."),
+    ] = None,
+    fleet: Annotated[
+        str, typer.Option(help="YAML file of the fleet, or a known engine: h100-8b, l4-small.")
+    ] = "h100-8b",
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME, NAME:tuned or NAME:key=value,…; repeat it. --list-policies names them."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(help=f"How many runs of each, 1 to {MOST_SEEDS}, for confidence.")
+    ] = 1,
+    scale: Annotated[
+        float, typer.Option(help="Times the trace's rate, by copies of it laid over each other.")
+    ] = 1.0,
+    against_oracle: Annotated[
+        bool,
+        typer.Option("--against-oracle", help="Also find the clairvoyant schedule, and compare."),
+    ] = False,
+    cold: Annotated[
+        bool,
+        typer.Option(
+            "--cold",
+            help="Begin with the fleet's initial_replicas, not with what the first minutes need.",
+        ),
+    ] = False,
+    page_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a report with pictures to this file.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Runs at a time; the number of cores by default.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where runs are kept, so that a stopped call can go on.")
+    ] = None,
+    list_policies: Annotated[
+        bool, typer.Option("--list-policies", help="Name the policies with their settings.")
+    ] = False,
+    output: Annotated[
+        OutputFormat, typer.Option("--output", "-o", help="How the result is written.")
+    ] = OutputFormat.TEXT,
+) -> None:
+    """Replay a trace against policies: the planner, other autoscalers' rules, fixed counts.
+
+    The planner is the operator's own. Runs are kept, so the same call goes on where it was
+    stopped. Exit code 1: with --against-oracle, no schedule meets the objectives.
+
+    Example: servingslo backtest --trace requests.csv -f slo.yaml --fleet h100-8b --seeds 3
+    --html report.html
+    """
+    if list_policies:
+        typer.echo(policies_text())
+        return
+    if trace is None:
+        raise InvalidInputError("--trace", None, "a CSV file of requests")
+    in_range("--seeds", seeds, 1, MOST_SEEDS, f"1 to {MOST_SEEDS}")
+    in_range("--scale", scale, 1e-3, LARGEST_SCALE, f"0.001 to {LARGEST_SCALE:g}")
+    workers = default_processes() if processes is None else processes
+    in_range("--processes", workers, 1, MOST_PROCESSES, f"1 to {MOST_PROCESSES}")
+    if page_file is not None and not page_file.parent.is_dir():
+        raise InvalidInputError("--html", str(page_file), "a file in a folder that exists")
+    known_fleet = stated_fleet(fleet)
+    requests = stated_trace(trace)
+    scenario = Scenario(
+        name=trace.stem,
+        fleet=known_fleet,
+        trace_path=str(trace),
+        scale=scale,
+        targets=stated_targets(manifest, objective or []),
+        warm=not cold,
+    )
+    policies = stated_policies(policy or [], known_fleet.engine, against_oracle=against_oracle)
+    inputs = Inputs(
+        scenario=scenario,
+        policies=tuple(policies),
+        seeds=tuple(range(1, seeds + 1)),
+        against_oracle=against_oracle or any(p.name == ORACLE for p in policies),
+        request_count=round(len(requests) * scale),
+        duration_seconds=requests.duration_seconds,
+    )
+    found = _run(inputs, workers, cache or default_cache())
+    if page_file is not None:
+        page_file.write_text(page(found), encoding="utf-8")
+    typer.echo(as_json(found.result) if output is OutputFormat.JSON else report_text(found))
+    if inputs.against_oracle and ORACLE not in {one.policy for one in found.result.policies}:
+        raise answer_no()
+
+
+def _run(inputs: Inputs, processes: int, cache: Path) -> Report:
+    cells = inputs.cells
+    if cache.exists() and not cache.is_dir():
+        raise InvalidInputError("--cache", str(cache), "a folder")
+    with _progress(runs_of(cells)) as done:
+        outcomes = run(cells, cache, processes=min(processes, len(cells)), done=done)
+    return report_of(inputs, outcomes)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Cell], None]]:
+    """A bar on standard error where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _cell: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - not needed in a pipe
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def done(cell: Cell) -> None:
+            bar.update(task, advance=1, description=f"{cell.policy.label}, seed {cell.seed}")
+
+        yield done

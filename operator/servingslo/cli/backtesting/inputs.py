@@ -1,0 +1,147 @@
+"""What a user states about a backtest, checked before anything is simulated."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from servingslo.api.convert import targets_from_spec
+from servingslo.cli.manifest import read_spec
+from servingslo.cli.sizing.inputs import parse_objectives
+from servingslo.errors import InvalidInputError
+from servingslo.models.latency import LatencyMetric
+from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
+from servingslo.sim.catalogue import ENGINE_KINDS
+from servingslo.sim.fleet import FleetSpec, read_fleet
+from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, Policy, policy_of
+from servingslo.sim.scenario import Cell, Scenario
+from servingslo.sim.trace import Trace, read_trace
+
+DEFAULT_POLICIES = (OURS, "hpa-waiting", "hpa-kv", "keda-slo", "knative", STATIC)
+MOST_SEEDS = 100
+MOST_PROCESSES = 256
+LARGEST_SCALE = 1000.0
+# Fewer ticks than this decide nothing.
+SHORTEST_TRACE_SECONDS = 60.0
+_TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="backtest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """A checked backtest. policies: as they were written, once each."""
+
+    scenario: Scenario
+    policies: tuple[Policy, ...]
+    seeds: tuple[int, ...]
+    against_oracle: bool
+    request_count: int
+    duration_seconds: float
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The runs, all policies of a seed together."""
+        return [
+            Cell(
+                scenario=self.scenario,
+                policy=policy,
+                seed=seed,
+                against_oracle=self.against_oracle,
+            )
+            for seed in self.seeds
+            for policy in self.policies
+        ]
+
+
+def stated_targets(manifest: Path | None, objectives: Sequence[str]) -> Targets:
+    """The resource of a manifest, or one of the objectives alone.
+
+    Raises: InvalidInputError unless exactly one of both is given, and for objectives that a trace
+    cannot be held against.
+    """
+    if (manifest is None) == (not objectives):
+        raise InvalidInputError(
+            "-f", None if manifest is None else str(manifest), "either -f or --objective"
+        )
+    if manifest is not None:
+        targets = targets_from_spec(read_spec(manifest))
+        field = f"{manifest}: spec.objectives"
+    else:
+        targets = Targets(
+            target=_TARGET,
+            objectives=parse_objectives(objectives),
+            replicas=ReplicaTargets(),
+        )
+        field = "--objective"
+    measured = {LatencyMetric.TTFT, LatencyMetric.TPOT, LatencyMetric.LATENCY}
+    found = {objective.metric for objective in targets.objectives}
+    if not found & measured:
+        allowed = f"one of {', '.join(sorted(measured))} at least"
+        raise InvalidInputError(field, ", ".join(sorted(found)), allowed)
+    return targets
+
+
+def stated_fleet(text: str) -> FleetSpec:
+    """The fleet of a file, or of engines that are known by name.
+
+    Raises: InvalidInputError for neither, and as `read_fleet` does.
+    """
+    if text in ENGINE_KINDS:
+        return FleetSpec(engine=text)
+    path = Path(text)
+    if not path.exists():
+        raise InvalidInputError("--fleet", text, f"a YAML file, or {', '.join(ENGINE_KINDS)}")
+    fleet = read_fleet(path)
+    for name, value in (
+        ("initial_replicas", fleet.initial_replicas),
+        ("max_replicas", fleet.max_replicas),
+        ("gpu_quota", fleet.gpu_quota),
+    ):
+        if value is not None and value < 1:
+            raise InvalidInputError(f"{path}: {name}", value, "1 or more")
+    for name, seconds, least in (
+        ("cold_start.mean_seconds", fleet.cold_start.mean_seconds, 0.0),
+        ("scrape_interval_seconds", fleet.scrape_interval_seconds, 1.0),
+    ):
+        if not least <= seconds < float("inf"):
+            raise InvalidInputError(f"{path}: {name}", seconds, f"{least:g} seconds or more")
+    if not 0.0 <= fleet.scrape_lag_seconds < fleet.scrape_interval_seconds:
+        allowed = f"0 to below {fleet.scrape_interval_seconds:g} (scrape_interval_seconds)"
+        raise InvalidInputError(f"{path}: scrape_lag_seconds", fleet.scrape_lag_seconds, allowed)
+    return fleet
+
+
+def stated_policies(names: Sequence[str], engine: str, *, against_oracle: bool) -> list[Policy]:
+    """The policies by name, each once; the oracle last where costs are set beside it.
+
+    Raises: InvalidInputError for a name or a setting that does not exist.
+    """
+    wanted = list(names or DEFAULT_POLICIES)
+    if against_oracle:
+        wanted += [FORESIGHT, ORACLE]
+    try:
+        return [policy_of(name, tuned_for=engine) for name in dict.fromkeys(wanted)]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--policy: {error.field}", error.value, error.allowed) from error
+
+
+def stated_trace(path: Path) -> Trace:
+    """The trace. Raises: InvalidInputError where it is none, or too short to decide anything."""
+    trace = read_trace(path)
+    if trace.duration_seconds < SHORTEST_TRACE_SECONDS:
+        raise InvalidInputError(
+            f"{path}: last arrival",
+            f"{trace.duration_seconds:.0f} s",
+            f"a trace of {SHORTEST_TRACE_SECONDS:.0f} s or longer",
+        )
+    return trace
+
+
+def default_processes() -> int:
+    """One for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_cache() -> Path:
+    """Where runs are kept: with the user's other caches."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "servingslo" / "backtests"

@@ -1,0 +1,95 @@
+"""A backtest's result as a table for people at a terminal."""
+
+from collections.abc import Sequence
+
+from servingslo.cli.backtesting.report import BacktestResult, Report
+from servingslo.sim.policies import OTHERS, RULES
+from servingslo.sim.scoring import Interval
+from servingslo.sim.summary import PolicySummary
+from servingslo.units import format_duration
+
+HEADERS = (
+    "POLICY", "IN SLO %", "REPLICA-H", "× ORACLE", "$", "$/MTOK", "ACTIONS/H", "WORST MIN %",
+    "RECOVERY",
+)  # fmt: skip
+
+
+def report_text(report: Report) -> str:
+    """What was replayed, a row for each policy, and how to read it."""
+    result = report.result
+    rows = [[*HEADERS], *(_row(one) for one in result.policies)]
+    lines = [title(result), objectives_text(result), "", *aligned(rows), ""]
+    lines += [f"{name}: no count or schedule meets the target" for name in result.without_solution]
+    lines.append("* nobody is both cheaper and better; ~ made from the trace itself, in hindsight")
+    return "\n".join(lines)
+
+
+def title(result: BacktestResult) -> str:
+    """'trace.csv: 19366 requests in 59m, 3 seeds, engine h100-8b'."""
+    seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
+    duration = format_duration(round(result.duration_seconds))
+    return (
+        f"{result.trace}: {result.request_count} requests in {duration}, {seeds}, "
+        f"engine {result.engine}"
+    )
+
+
+def objectives_text(result: BacktestResult) -> str:
+    """'TTFT ≤ 1s, TPOT ≤ 50ms; the target is 99 % of all requests meeting all'."""
+    thresholds = (
+        ("TTFT", result.ttft_seconds),
+        ("TPOT", result.tpot_seconds),
+        ("latency", result.latency_seconds),
+    )
+    named = ", ".join(f"{name} ≤ {format_duration(s)}" for name, s in thresholds if s is not None)
+    return f"{named}; the target is {100 * result.target_share_ratio:g} % of all requests"
+
+
+def _row(one: PolicySummary) -> list[str]:
+    mark = "~" if one.in_hindsight else "*" if one.on_frontier else " "
+    return [
+        f"{mark} {one.policy}",
+        spread(one.share_ratio, 100.0, 2),
+        spread(one.replica_hours, 1.0, 2),
+        spread(one.relative_cost, 1.0, 2),
+        spread(one.dollars, 1.0, 2),
+        spread(one.dollars_per_million_tokens, 1.0, 2),
+        spread(one.actions_per_hour, 1.0, 0),
+        f"{100 * one.worst_minute_ratio:.1f}",
+        format_duration(one.recovery_seconds),
+    ]
+
+
+def spread(value: Interval | None, factor: float, digits: int) -> str:
+    """A mean with half the width of its interval, '-' where it is unknown."""
+    if value is None:
+        return "-"
+    mean = f"{factor * value.mean:.{digits}f}"
+    if value.half_width is None:
+        return mean
+    return f"{mean}±{factor * value.half_width:.{digits}f}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width, the first to the left and the others to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def policies_text() -> str:
+    """Every policy, what it is, and its settings by default."""
+    rows = [["NAME", "", ""]]
+    rows += [[name, summary, ""] for name, summary in OTHERS.items()]
+    rows += [
+        [name, rule.summary, ",".join(f"{key}={value:g}" for key, value in rule.defaults.items())]
+        for name, rule in RULES.items()
+    ]
+    width = max(len(row[0]) for row in rows)
+    second = max(len(row[1]) for row in rows)
+    return "\n".join(f"{a:<{width}}  {b:<{second}}  {c}".rstrip() for a, b, c in rows[1:])
