@@ -25,19 +25,22 @@ class PromptTable:
     """Transforms of the prefill work of one prompt at the frequencies of one range.
 
     by_point: exp(iω·c·I) for every prompt point, shape (points, terms). mgf, slope: its mean,
-    and the mean with c·I as a factor.
+    and the mean with c·I as a factor. below: its mean over the first points only, by their number.
     """
 
     z: ComplexArray
     by_point: ComplexArray
     mgf: ComplexArray
     slope: ComplexArray
+    below: ComplexArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptWork:
     """Prefill work of prompts: seconds at each point of a compact distribution, with tables.
 
+    weights_from: mass from this point on; mean_tokens_below: Σ w·I over the first points; both by
+    the number of points before, one longer than the points.
     The tables depend on the lengths and on c only, never on the load, and are filled on demand.
     """
 
@@ -47,6 +50,8 @@ class PromptWork:
     mean_seconds: float
     second_moment_seconds2: float
     longest_seconds: float
+    weights_from: FloatArray
+    mean_tokens_below: FloatArray
     tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
 
     @property
@@ -64,11 +69,14 @@ class PromptWork:
             z.imag = frequencies(_RANGE_RATIO**level)
             by_point: ComplexArray = np.exp(np.outer(self.seconds, z))
             weighted = self.weights * self.seconds
+            below: ComplexArray = np.zeros((len(self.seconds) + 1, TERM_COUNT), dtype=np.complex128)
+            np.cumsum(self.weights[:, None] * by_point, axis=0, out=below[1:])
             found = PromptTable(
                 z=z,
                 by_point=by_point,
                 mgf=self.weights @ by_point,
                 slope=weighted @ by_point,
+                below=below,
             )
             self.tables[level] = found
         return found
@@ -89,6 +97,8 @@ def prompt_work(
         mean_seconds=float(weights @ seconds),
         second_moment_seconds2=float(weights @ seconds**2),
         longest_seconds=float(seconds[-1]),
+        weights_from=np.concatenate((np.cumsum(weights[::-1])[::-1], (0.0,))),
+        mean_tokens_below=np.concatenate(((0.0,), np.cumsum(weights * tokens))),
     )
 
 
@@ -162,18 +172,29 @@ def _own_with_further_steps(
 ) -> ComplexArray:
     """Transform of a request's own prefill when prompts longer than the budget take more steps.
 
-    Each step before the last costs s, and what arrives during these full steps shares the last
-    one, as far as there is room left.
+    Each step before the last costs s, and the prompts that arrive during these full steps (Poisson)
+    share the last one: each of them up to the room that is left there, and all together no more
+    than that on average.
     """
     per_token = demand.prefill_per_token_seconds
-    start = int(np.searchsorted(prompts.tokens, room, side="right"))
-    tokens, weights = prompts.tokens[start:], prompts.weights[start:]
+    start = int(prompts.tokens.searchsorted(room, side="right"))
+    tokens = prompts.tokens[start:]
     before = np.ceil(tokens / room) - 1.0
-    arrived = rate_per_second * demand.uncached_mean_tokens * (mean_step + per_token * room)
     left = (before + 1.0) * room - tokens
-    delay = before * mean_step + per_token * np.minimum(arrived * before, left)
-    delayed = table.by_point[start:] * (np.exp(np.outer(delay, table.z)) - 1.0)
-    own: ComplexArray = table.mgf + weights @ delayed
+    whole = prompts.tokens.searchsorted(left, side="right")
+    cut = prompts.weights_from[whole]
+    shared = prompts.mean_tokens_below[whole] + cut * left
+    others = rate_per_second * (mean_step + per_token * room) * before
+    others = np.minimum(others, left / shared)
+    sharing = table.below[whole]
+    sharing += cut[:, None] * np.exp(np.outer(per_token * left, table.z))
+    sharing -= 1.0
+    sharing *= others[:, None]
+    sharing += np.outer(before * mean_step, table.z)
+    delayed = np.exp(sharing)
+    delayed -= 1.0
+    delayed *= table.by_point[start:]
+    own: ComplexArray = table.mgf + prompts.weights[start:] @ delayed
     return own
 
 
