@@ -3,14 +3,23 @@
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from servingslo.adapters.kubernetes.resources import ResourceRecord
+from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli.decision_document import decision_of
 from servingslo.cli.live import Access, only_one, parsed_name, resources_of
-from servingslo.cli.output import OutputFormat, answer_no
+from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.cli.sizing.answer import sized
+from servingslo.cli.sizing.live import GPUPrice, live_question
+from servingslo.cli.sizing.prices import Price, prices
+from servingslo.cli.sizing.text import price_lines
+from servingslo.errors import InvalidInputError
+from servingslo.explain.format import number
 from servingslo.explain.text import text
 
 _TOLD = ("replicas", "conditions", "lastDecision", "decisions")
@@ -24,6 +33,21 @@ def explain(
         Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
     ] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Price other objectives; needs --prometheus-url.")
+    ] = False,
+    prometheus_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_URL", help="Address of Prometheus's HTTP API, to sweep."
+        ),
+    ] = None,
+    gpu_hourly: Annotated[
+        float | None, typer.Option(help="Price of one GPU for an hour, to sweep.", min=0.0)
+    ] = None,
+    gpus_per_replica: Annotated[
+        int, typer.Option(help="GPUs of one replica, to sweep.", min=1)
+    ] = 1,
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="How the decision is written.")
     ] = OutputFormat.TEXT,
@@ -32,23 +56,62 @@ def explain(
 
     Exit code 1: nothing was decided yet.
 
+    With --sweep it also tells what other thresholds, percentiles, tolerated failures and targets
+    would cost, sized for the demand of that decision.
+
     Example: servingslo explain inference/llama-chat
     """
     namespace, name = parsed_name(resource)
+    if sweep and not prometheus_url:
+        raise InvalidInputError("--prometheus-url", prometheus_url, "an address, with --sweep")
     access = Access(kubeconfig=kubeconfig, context=context)
-    status = asyncio.run(_status(access, namespace, name))
+    record = asyncio.run(_record(access, namespace, name))
+    swept = None
+    if sweep:
+        config = PrometheusConfig(url=prometheus_url or "")
+        swept = _swept(access, config, record, GPUPrice(hourly=gpu_hourly, count=gpus_per_replica))
+    status = record.status
     if output is OutputFormat.JSON:
         told = {key: status[key] for key in _TOLD if key in status}
+        told |= {} if swept is None else {"sweep": json.loads(as_json(swept))}
         typer.echo(json.dumps({"namespace": namespace, "name": name, **told}, indent=2))
     else:
         typer.echo("\n".join(_lines(status, namespace, name)))
+        if swept is not None:
+            typer.echo("\n".join(_sweep_lines(swept)))
     if not status.get("lastDecision"):
         raise answer_no()
 
 
-async def _status(access: Access, namespace: str, name: str) -> Mapping[str, Any]:
+async def _record(access: Access, namespace: str, name: str) -> ResourceRecord:
     async with resources_of(access, (namespace,)) as resources:
-        return only_one(await resources.read_all(), namespace, name).status
+        return only_one(await resources.read_all(), namespace, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What other objectives would make of the count that one demand needs."""
+
+    rate_per_second: float
+    replicas: int
+    prices: tuple[Price, ...]
+
+
+def _swept(
+    access: Access, config: PrometheusConfig, record: ResourceRecord, price: GPUPrice
+) -> Sweep:
+    question = asyncio.run(live_question(access, config, record, price))
+    return Sweep(
+        rate_per_second=question.rate_per_second,
+        replicas=sized(question)[0],
+        prices=prices(question),
+    )
+
+
+def _sweep_lines(swept: Sweep) -> Iterator[str]:
+    noun = "replica" if swept.replicas == 1 else "replicas"
+    yield f"{swept.replicas} {noun} for {number(swept.rate_per_second)} requests/s; instead:"
+    yield from (f"  {line}" for line in price_lines(swept.prices))
 
 
 def _lines(status: Mapping[str, Any], namespace: str, name: str) -> Iterator[str]:

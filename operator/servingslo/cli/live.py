@@ -5,12 +5,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import connect
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
+from servingslo.api.convert import targets_from_spec
+from servingslo.controller.join import Subject, join
 from servingslo.errors import InvalidInputError
+from servingslo.policy.inputs import Observation, SignalProblem
+from servingslo.policy.ports import ClusterMetrics
 
 _MOST_NAMES = 10
 
@@ -48,6 +53,26 @@ async def workloads_of(
     finally:
         await inventory.stop()
         await client.close()
+
+
+async def observation_of(
+    record: ResourceRecord,
+    workloads: KubernetesWorkloads,
+    metrics: ClusterMetrics,
+    conflict: SignalProblem | None = None,
+) -> Observation:
+    """What the operator would see of one resource now. Raises: InvalidSpecError, ClusterError."""
+    targets, ref = targets_from_spec(record.spec), record.ref
+    view = await workloads.read(
+        ref.namespace, targets.target, targets.batching.container, targets.runtime
+    )
+    return join(
+        Subject(namespace=ref.namespace, name=ref.name, uid=ref.uid, generation=record.generation),
+        view,
+        metrics,
+        now_seconds=SystemClock.now_seconds(),
+        problems=() if conflict is None else (conflict,),
+    )
 
 
 def parsed_name(text: str) -> tuple[str, str]:

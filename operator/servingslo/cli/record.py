@@ -15,8 +15,14 @@ from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.convert import targets_from_spec
-from servingslo.cli.live import Access, only_one, parsed_name, resources_of, workloads_of
-from servingslo.controller.join import Subject, join
+from servingslo.cli.live import (
+    Access,
+    observation_of,
+    only_one,
+    parsed_name,
+    resources_of,
+    workloads_of,
+)
 from servingslo.controller.recording import Header, Recorder
 from servingslo.controller.registry import Resource, target_conflicts
 from servingslo.errors import InvalidInputError, InvalidSpecError
@@ -44,8 +50,7 @@ class _Recording:
         conflict: SignalProblem | None,
     ) -> None:
         """Write one observation, after a header where the resource or its spec is new."""
-        targets = targets_from_spec(record.spec)
-        ref, now_seconds = record.ref, SystemClock.now_seconds()
+        ref = record.ref
         known = self.generations.get(ref.uid)
         if known != record.generation:
             learned = (record.status.get("learned") or {}).get("state")
@@ -59,25 +64,11 @@ class _Recording:
                     limits=self.limits,
                     learned=None if known is not None else learned,
                     carry_on=known is not None,
-                    time_seconds=now_seconds,
+                    time_seconds=SystemClock.now_seconds(),
                 )
             )
             self.generations[ref.uid] = record.generation
-        view = await self.workloads.read(
-            ref.namespace, targets.target, targets.batching.container, targets.runtime
-        )
-        subject = Subject(
-            namespace=ref.namespace, name=ref.name, uid=ref.uid, generation=record.generation
-        )
-        self.recorder.observation(
-            join(
-                subject,
-                view,
-                metrics,
-                now_seconds=SystemClock.now_seconds(),
-                problems=() if conflict is None else (conflict,),
-            )
-        )
+        self.recorder.observation(await observation_of(record, self.workloads, metrics, conflict))
         self.count += 1
 
 

@@ -33,6 +33,7 @@ class _Told:
     """What was last told of one resource.
 
     status: as it stands on the server, as far as known. line: of the last decision in it.
+    learned_trusted: what was learnt is on the server with a law that is trusted.
     """
 
     status: dict[str, Any]
@@ -42,6 +43,7 @@ class _Told:
     line: str | None = None
     written_seconds: float | None = None
     learned_seconds: float | None = None
+    learned_trusted: bool = False
 
 
 @dataclass(slots=True)
@@ -79,8 +81,9 @@ class Teller:
             fields["decisions"] = status_of.decision_lines(
                 previous, told.status.get("decisions") or ()
             )
-        if self._learned_is_due(told, decision, now_seconds):
+        if _learned_is_due(told, decision, now_seconds):
             fields["learned"] = _learned(state, now_seconds)
+            told.learned_trusted = decision.model.trusted
         await self._write(resource, told, fields, now_seconds)
 
     async def refuse(self, resource: Resource) -> None:
@@ -193,14 +196,9 @@ class Teller:
                 line=_line_of_document(last),
                 # What was learnt before a restart is not written again at once.
                 learned_seconds=now_seconds if record.status.get("learned") else None,
+                learned_trusted=bool(record.status.get("learned")),
             )
         return self._told[record.ref.uid]
-
-    def _learned_is_due(self, told: _Told, decision: Decision, now_seconds: float) -> bool:
-        if told.learned_seconds is None:
-            return decision.metrics is Reason.METRICS_FRESH
-        scaled = decision.action is not Action.HOLD and decision.apply_replicas
-        return scaled or now_seconds - told.learned_seconds >= _LEARNED_SECONDS
 
     async def _write_conditions(self, resource: Resource, told: _Told) -> None:
         """Write conditions alone, for a resource that nothing was decided for."""
@@ -237,6 +235,15 @@ class Teller:
 
     def _now_seconds(self) -> float:
         return self.outside.clock.now_seconds()
+
+
+def _learned_is_due(told: _Told, decision: Decision, now_seconds: float) -> bool:
+    """At the first sight of metrics and of a law, at every order, and else every few minutes."""
+    if told.learned_seconds is None:
+        return decision.metrics is Reason.METRICS_FRESH
+    scaled = decision.action is not Action.HOLD and decision.apply_replicas
+    found = decision.model.trusted and not told.learned_trusted
+    return scaled or found or now_seconds - told.learned_seconds >= _LEARNED_SECONDS
 
 
 def _learned(state: PlannerState, now_seconds: float) -> Mapping[str, Any]:

@@ -50,10 +50,10 @@ def _lines(
     if prices:
         yield ""
         yield "What changes the count:"
-        yield from (f"  {line}" for line in _price_lines(prices))
+        yield from (f"  {line}" for line in price_lines(prices))
 
 
-def _price_lines(prices: Sequence[Price]) -> Iterator[str]:
+def price_lines(prices: Sequence[Price]) -> Iterator[str]:
     """What changes the count, one a line, then what does not, one line for each thing."""
     alike: dict[str, list[str]] = {}
     for price in prices:

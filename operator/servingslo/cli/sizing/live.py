@@ -1,0 +1,82 @@
+"""The sizing question of a live resource: what its last decision sized for, with what it learnt."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from servingslo.adapters.kubernetes.resources import ResourceRecord
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.api.convert import targets_from_spec
+from servingslo.cli.decision_document import decision_of
+from servingslo.cli.live import Access, observation_of, workloads_of
+from servingslo.cli.sizing.answer import Question
+from servingslo.controller.recording import initial_state
+from servingslo.errors import ServingSLOError
+from servingslo.estimation import estimator, lengths
+from servingslo.models.workload import Workload
+
+Known = TypeVar("Known")
+
+
+class NotSizedError(ServingSLOError):
+    """Nothing that could be sized is known of a resource yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPUPrice:
+    """What a GPU costs for an hour, and how many a replica has."""
+
+    hourly: float | None = None
+    count: int = 1
+
+
+async def live_question(
+    access: Access, config: PrometheusConfig, record: ResourceRecord, price: GPUPrice
+) -> Question:
+    """The demand of the last decision, the law and lengths from the status, the limits in force.
+
+    Raises: NotSizedError while one of them is unknown; ClusterError, InvalidSpecError.
+    """
+    ref, status = record.ref, record.status
+    reader = PrometheusReader(config)
+    try:
+        async with workloads_of(access, (ref.namespace,)) as workloads:
+            observation = await observation_of(record, workloads, await reader.read())
+    finally:
+        reader.close()
+    targets = targets_from_spec(record.spec)
+    learned = (status.get("learned") or {}).get("state")
+    state = initial_state(learned, observation.time_seconds).estimator
+    sample = estimator.FleetSample(time_seconds=observation.time_seconds, pods=observation.pods)
+    state, estimate = estimator.update(state, sample)
+    _, known = lengths.publish(state.lengths)
+    document = status.get("lastDecision")
+    demand = decision_of(document, ref.namespace, ref.name).demand if document else None
+    rate = None if demand is None else demand.forecast_rate_per_second
+    return Question(
+        workload=Workload(
+            arrival_rate_per_second=_required(record, rate or None, "arrivals"),
+            prompt=_required(record, known.prompt, "prompts"),
+            output=_required(record, known.output, "outputs"),
+            cached_ratio=known.cached_ratio or 0.0,
+            arrival_dispersion=state.arrivals.dispersion,
+            context_tokens_per_sequence=known.context_tokens_per_sequence,
+        ),
+        law=_required(record, estimate.law.law, "engine's step time"),
+        limits=_required(record, estimate.limits, "engine's limits"),
+        objectives=targets.objectives,
+        routing=estimate.routing,
+        utilization_target_ratio=targets.utilization_target_ratio,
+        kv_cache_target_ratio=targets.kv_cache_target_ratio,
+        replicas=targets.replicas,
+        gpu_hourly=price.hourly,
+        gpus_per_replica=price.count,
+        engines_per_replica=estimate.engines_per_pod,
+    )
+
+
+def _required(record: ResourceRecord, value: Known | None, what: str) -> Known:
+    if value is None:
+        ref = record.ref
+        raise NotSizedError(f"{ref.namespace}/{ref.name}: nothing is known yet of its {what}")
+    return value
