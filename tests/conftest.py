@@ -1,6 +1,7 @@
 """Fixtures that every kind of test may use: the rig, and a namespace of its own for each test."""
 
 import secrets
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,15 @@ from servingslo.rig.versions import ALL_TOOLS
 # Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
 _SHARED_NODE_COUNT = 8
 _BUILD_ERROR = pytest.StashKey[RigError]()
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test, also where a shell started the run with `&`.
+
+    Such a shell has it ignored, and what is ignored is inherited by every child.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _needs_rig(item: pytest.Item) -> bool:
