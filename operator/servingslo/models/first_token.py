@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from servingslo.models.bursts import burst_swing, burst_variance_ratio
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
 from servingslo.models.transform import TERM_COUNT, TabulatedLaw, frequencies, invert
@@ -117,21 +118,92 @@ def first_token_law(
     arrivals of the previous D, with s = a + β·n, so that E[exp(zD)] = exp(s·g(z)) with
     g(z) = z + g(λ·(M(z) − 1)) and M the transform of c·I. Then
     E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) − exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1),
-    averaged over n. A prompt longer than the token budget takes further steps; for
-    those of others see `_further_seconds`.
+    averaged over n. A prompt longer than the token budget takes further steps; for those of others
+    see `_further_seconds`. Bursty arrivals come at one of two rates, see `_paces`.
 
     A pool sends arrivals where sequences have left, and none leave during a long step, so that an
     arrival finds steps in progress that vary less than in proportion to their length: the lumps of
     D count 1/√c, the rest as its mean. Both ends follow from the argument, 1 for one replica and 0
     for very many; the root is an interpolation that simulation with 2 to 16 replicas confirms.
     """
-    growth = demand.step_growth_seconds
-    mean_step = demand.step_fixed_seconds + growth * law_of_running.mean
-    room = max(budget_tokens - law_of_running.mean, 1.0)
-    further = _further_seconds(demand, prompts, rate_per_second, mean_step, room)
-    prefill_ratio = rate_per_second * (demand.prefill_mean_seconds + further)
-    level = _range_level(demand, prompts, law_of_running, prefill_ratio, mean_step)
+    paces = _paces(demand, prompts, law_of_running, rate_per_second, budget_tokens)
+    level = _range_level(demand, prompts, law_of_running, paces[-1])
     table = prompts.table(level)
+    characteristic = _characteristic(demand, prompts, table, law_of_running, paces[0])
+    if len(paces) > 1:
+        characteristic *= paces[0].share
+        busy = _characteristic(demand, prompts, table, law_of_running, paces[1])
+        characteristic += paces[1].share * busy
+    return invert(characteristic, _RANGE_RATIO**level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pace:
+    """A rate of arrivals, and what follows from it.
+
+    share: of the requests that arrive at this rate. shift: running sequences above the mean.
+    mean_step: seconds of a step without prefill. room_tokens: of the budget, for prefill.
+    further: seconds of further steps that a prompt causes. prefill_ratio: λ·(c·I + further).
+    """
+
+    share: float
+    rate_per_second: float
+    shift: float
+    mean_step: float
+    room_tokens: float
+    further: float
+    prefill_ratio: float
+
+
+def _paces(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    law_of_running: Occupancy,
+    rate_per_second: float,
+    budget_tokens: float,
+) -> tuple[_Pace, ...]:
+    """The rates that arrivals are met at, slowest first: one for Poisson, two for bursty arrivals.
+
+    Requests come in proportion to the rate, and n follows it with the memory of a residence, twice
+    that of the rate: Cov(λ, n) = σ²·T/3.
+    """
+    swing = 0.0
+    if law_of_running.excess_dispersion > 0.0:
+        variance = burst_variance_ratio(law_of_running.excess_dispersion, law_of_running.mean)
+        swing = burst_swing(variance, rate_per_second * demand.prefill_mean_seconds)
+    growth = demand.step_growth_seconds
+    lowest = -float(law_of_running.nodes[0]) - 0.5 * demand.step_fixed_seconds / max(growth, 1e-9)
+    paces = []
+    for change in (-swing, swing) if swing > 0.0 else (0.0,):
+        rate = rate_per_second * (1.0 + change)
+        shift = max(change * law_of_running.mean / 3.0, lowest)
+        running = law_of_running.mean + shift
+        mean_step = demand.step_fixed_seconds + growth * running
+        room = max(budget_tokens - running, 1.0)
+        further = _further_seconds(demand, prompts, rate, mean_step, room)
+        paces.append(
+            _Pace(
+                share=0.5 * (1.0 + change) if swing > 0.0 else 1.0,
+                rate_per_second=rate,
+                shift=shift,
+                mean_step=mean_step,
+                room_tokens=room,
+                further=further,
+                prefill_ratio=rate * (demand.prefill_mean_seconds + further),
+            )
+        )
+    return tuple(paces)
+
+
+def _characteristic(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    table: PromptTable,
+    law_of_running: Occupancy,
+    pace: _Pace,
+) -> ComplexArray:
+    """Characteristic function of `first_token_law` at one rate of arrivals."""
+    rate, further, prefill_ratio = pace.rate_per_second, pace.further, pace.prefill_ratio
     z = table.z
     others, slope = table.mgf, table.slope
     if further > 0.0:
@@ -140,9 +212,9 @@ def first_token_law(
         slope = (slope + further * table.mgf) * delay
     lag = prompts.lag_seconds * (1.0 + further / max(demand.prefill_mean_seconds, _TINY_SECONDS))
     lumps = np.empty((2, len(z)), dtype=np.complex128)
-    first = rate_per_second * (others - 1.0)
+    first = rate * (others - 1.0)
     lumps[1] = first
-    lumps[0] = first + rate_per_second * first * slope / (1.0 - lag * first)
+    lumps[0] = first + rate * first * slope / (1.0 - lag * first)
     later = _generations(lumps, prefill_ratio, lag)
     # Seen from a pool, the step in progress varies less: see the docstring.
     seen = law_of_running.pool_count**-0.5
@@ -150,33 +222,34 @@ def first_token_law(
     exponents = seen * later
     exponents += z + even * first
     exponents[0] += even * z + seen * lumps[0]
-    steps = demand.step_fixed_seconds + growth * law_of_running.nodes
+    nodes = law_of_running.nodes + pace.shift
+    steps = demand.step_fixed_seconds + demand.step_growth_seconds * nodes
     mixtures = _mixture(exponents, steps, law_of_running.weights / steps)
     served = 1.0 - law_of_running.wait_probability
     own = table.mgf
-    if prompts.tokens[-1] > room:
-        own = _own_with_further_steps(demand, prompts, table, rate_per_second, mean_step, room)
-    characteristic = own * (mixtures[0] - mixtures[1])
+    if prompts.tokens[-1] > pace.room_tokens:
+        own = _own_with_further_steps(demand, prompts, table, pace, law_of_running)
+    characteristic: ComplexArray = own * (mixtures[0] - mixtures[1])
     characteristic[1:] *= (1.0 - prefill_ratio) / (z[1:] * served)
     characteristic[0] = 1.0
-    return invert(characteristic, _RANGE_RATIO**level)
+    return characteristic
 
 
 def _own_with_further_steps(
     demand: RequestDemand,
     prompts: PromptWork,
     table: PromptTable,
-    rate_per_second: float,
-    mean_step: float,
-    room: float,
+    pace: _Pace,
+    law_of_running: Occupancy,
 ) -> ComplexArray:
     """Transform of a request's own prefill when prompts longer than the budget take more steps.
 
     Each step before the last costs s, and the prompts that arrive during these full steps (Poisson)
     share the last one: each of them up to the room that is left there, and all together no more
-    than that on average.
+    than that on average. A pool of c sends arrivals where sequences leave, which is n/O of them at
+    the end of a step however long it was, and 1/c of the rest.
     """
-    per_token = demand.prefill_per_token_seconds
+    per_token, room = demand.prefill_per_token_seconds, pace.room_tokens
     start = int(prompts.tokens.searchsorted(room, side="right"))
     tokens = prompts.tokens[start:]
     before = np.ceil(tokens / room) - 1.0
@@ -184,13 +257,16 @@ def _own_with_further_steps(
     whole = prompts.tokens.searchsorted(left, side="right")
     cut = prompts.weights_from[whole]
     shared = prompts.mean_tokens_below[whole] + cut * left
-    others = rate_per_second * (mean_step + per_token * room) * before
+    arriving = pace.rate_per_second * (pace.mean_step + per_token * room)
+    leaving = law_of_running.mean / demand.output_mean_tokens
+    pool = law_of_running.pool_count
+    others = (arriving / pool + (1.0 - 1.0 / pool) * min(leaving, arriving)) * before
     others = np.minimum(others, left / shared)
     sharing = table.below[whole]
     sharing += cut[:, None] * np.exp(np.outer(per_token * left, table.z))
     sharing -= 1.0
     sharing *= others[:, None]
-    sharing += np.outer(before * mean_step, table.z)
+    sharing += np.outer(before * pace.mean_step, table.z)
     delayed = np.exp(sharing)
     delayed -= 1.0
     delayed *= table.by_point[start:]
@@ -269,12 +345,11 @@ def _range_level(
     demand: RequestDemand,
     prompts: PromptWork,
     law_of_running: Occupancy,
-    prefill_ratio: float,
-    mean_step: float,
+    pace: _Pace,
 ) -> int:
     """Level of the shortest range that holds all but the last 0.01 % of the law."""
-    cycle = mean_step / (1.0 - prefill_ratio)
-    arrivals = prefill_ratio / max(demand.prefill_mean_seconds, _TINY_SECONDS) * cycle
+    cycle = pace.mean_step / (1.0 - pace.prefill_ratio)
+    arrivals = pace.prefill_ratio / max(demand.prefill_mean_seconds, _TINY_SECONDS) * cycle
     mean = 2.0 * cycle + prompts.mean_seconds
     square = prompts.second_moment_seconds2
     spread_n = demand.step_growth_seconds**2 * law_of_running.variance

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from servingslo.models.bursts import burst_variance_ratio, remembered_share, scaled_excess
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.workload import LengthDistribution
@@ -59,7 +60,7 @@ class GapMoments:
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
     """Gap counts of these outputs, compacted to a few points."""
-    compact = output.compacted(_OUTPUT_POINTS)
+    compact = output.compacted(_OUTPUT_POINTS, keep_short=True)
     tokens = np.array(compact.tokens)
     weights = np.array(compact.weights)
     several = tokens > 1.0
@@ -100,7 +101,7 @@ def gap_moments(
     pool = law_of_running.pool_count
     step = demand.step_fixed_seconds + growth * (law_of_running.mean + 1.0 / pool)
     lump_mean, lump_variance, lump_third = _prefill_in_gaps(
-        demand, output.gaps, rate_per_second, step, budget_tokens, law_of_running.pool_count
+        demand, output.gaps, rate_per_second, step, budget_tokens, law_of_running
     )
     # In a pool a replica gets its share of each cluster, and n is the average of all.
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
@@ -110,9 +111,15 @@ def gap_moments(
     cluster = rate_per_second * (
         demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
     )
+    # A burst reaches all replicas at once.
+    excess = law_of_running.excess_dispersion
+    cluster += pool * excess * rate_per_second * demand.prefill_mean_seconds / slack**2
     n_variance = averaging * (
         (growth / slack) ** 2 * law_of_running.variance + growth * step * cluster / (slack * pool)
     )
+    mean = step / slack + lump_mean
+    if law_of_running.excess_dispersion > 0.0:
+        mean += _burst_seconds(demand, output, law_of_running, rate_per_second, step)
     variance = lump_variance + n_variance
     deviation = np.sqrt(variance)
     jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
@@ -124,7 +131,7 @@ def gap_moments(
     mixed = 3.0 * n_only * lump_variance * slack / step
     third = lump_third + n_skew * n_variance * np.sqrt(n_variance) + mixed
     skewness = third / np.maximum(variance * deviation, 1e-30)
-    return GapMoments(mean=step / slack + lump_mean, deviation=deviation, skewness=skewness)
+    return GapMoments(mean=mean, deviation=deviation, skewness=skewness)
 
 
 def _prefill_in_gaps(
@@ -133,7 +140,7 @@ def _prefill_in_gaps(
     rate_per_second: float,
     step: float,
     budget_tokens: float,
-    pool_count: int,
+    law_of_running: Occupancy,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Excess mean, variance and third cumulant, per gap, of the prefill met in these gaps.
 
@@ -144,19 +151,30 @@ def _prefill_in_gaps(
 
     A pool sends arrivals to where sequences have left, and a long step lets none leave, so that
     only 1/c of the arrivals that come meanwhile meet it (p/c in place of p in G); and arrivals of a
-    replica follow departures, half as disperse as Poisson in a large pool: (1 + 1/c)/2.
+    replica follow departures, half as disperse as Poisson in a large pool: (1 + 1/c)/2. Bursts add
+    what they disperse counts over the stay.
     """
+    pool_count = law_of_running.pool_count
     per_token = demand.prefill_per_token_seconds
     ratio = rate_per_second * demand.prefill_mean_seconds
     mean_step = step / (1.0 - ratio)
     ratio = max(ratio / pool_count, _LEAST_RATIO)
     slack, rest = 1.0 - ratio, 1.0 - ratio**2
-    square = demand.uncached_second_moment_tokens2
+    square: float | FloatArray = demand.uncached_second_moment_tokens2
     prompt_variance = square - demand.uncached_mean_tokens**2
     dispersion = 0.5 * (1.0 + 1.0 / pool_count)
     square -= (1.0 - dispersion) * demand.uncached_mean_tokens**2
+    cube: float | FloatArray = demand.uncached_third_moment_tokens3
+    bursts = law_of_running.excess_dispersion
+    if bursts > 0.0:
+        mean_tokens = demand.uncached_mean_tokens
+        excess = scaled_excess(bursts, gaps / demand.output_mean_tokens)
+        cube += (
+            3.0 * excess * square * mean_tokens + 1.5 * (excess * mean_tokens) ** 2 * mean_tokens
+        )
+        square += excess * mean_tokens**2
     second = rate_per_second * per_token**2 * square
-    third = rate_per_second * per_token**3 * demand.uncached_third_moment_tokens3
+    third = rate_per_second * per_token**3 * cube
     seen_step = mean_step + second / rest
     own_step = step + ratio * seen_step
     own_step += per_token * min(demand.uncached_mean_tokens, budget_tokens)
@@ -175,6 +193,33 @@ def _prefill_in_gaps(
     # G ≤ reach in every gap, and equal to it in most, so that Σ G³ is nearly reach·Σ G².
     third_cumulant = (third + 3.0 * second**2 / slack) * reach * lumps / (gap_squares * gaps)
     return mean, variance, third_cumulant
+
+
+def _burst_seconds(
+    demand: RequestDemand,
+    output: OutputGaps,
+    law_of_running: Occupancy,
+    rate_per_second: float,
+    step: float,
+) -> FloatArray:
+    """How much slower tokens are for requests, which come in bursts, than over time, in seconds.
+
+    An arrival finds the rate cv² above its mean, and n by cv²·n/3: n follows the rate with the
+    memory of a residence, twice the correlation time of the rate. And steps grow faster than in
+    proportion to the rate, 1/(1 − λcI), which the variance of the rate over the stay adds to.
+    """
+    variance = burst_variance_ratio(law_of_running.excess_dispersion, law_of_running.mean)
+    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    ratio = (1.0 - slack) / slack
+    prefill = step * ratio / slack
+    stays = output.gaps / demand.output_mean_tokens
+    over_stay = scaled_excess(law_of_running.excess_dispersion, stays) / (
+        max(law_of_running.mean, 1.0) * stays
+    )
+    decode = demand.step_growth_seconds * law_of_running.mean / (3.0 * slack)
+    slower: FloatArray = variance * (prefill + decode) * remembered_share(stays)
+    slower += step / slack * ratio**2 * over_stay
+    return slower
 
 
 def spread_points(moments: GapMoments) -> FloatArray:

@@ -255,6 +255,7 @@ class LatencyModel:
     """
 
     __slots__ = (
+        "budget_binds",
         "budget_tokens",
         "cap",
         "demand",
@@ -263,7 +264,6 @@ class LatencyModel:
         "held",
         "kv_capacity",
         "prompts",
-        "queue_factor",
         "saturation_rate_per_second",
     )
 
@@ -274,9 +274,7 @@ class LatencyModel:
         self.saturation_rate_per_second = full.rate_per_second
         self.budget_tokens = float(limits.max_num_batched_tokens)
         self.dispersion = workload.arrival_dispersion
-        self.queue_factor = queue_factor(
-            self.demand, self.cap, self.dispersion, budget_binds=full.budget_binds
-        )
+        self.budget_binds = full.budget_binds
         self.kv_capacity = limits.kv_capacity_tokens
         self.held: HeldTokens = held_tokens(workload, limits.kv_block_tokens)
         self.gaps = inter_token.output_gaps(workload.output)
@@ -298,17 +296,23 @@ class LatencyModel:
         rate = max(arrival_rate_per_second / replica_count, _LEAST_RATE)
         if rate >= self.saturation_rate_per_second:
             return Prediction(self, rate, None)
+        # Replicas that share arrivals at random each see the bursts of the fleet thinned out.
+        excess = (self.dispersion - 1.0) / replica_count
         pool = replica_count if routing is Routing.POOLED else 1
-        return Prediction(self, rate, self._running(rate, pool))
+        return Prediction(self, rate, self._running(rate, pool, excess))
 
-    def _running(self, rate_per_second: float, pool_count: int) -> Occupancy:
-        factor = variability_factor(self.demand, rate_per_second, self.dispersion)
+    def _running(self, rate_per_second: float, pool_count: int, excess: float) -> Occupancy:
+        dispersion = 1.0 + excess * pool_count
         bound = OccupancyBound(
             cap=self.cap,
             saturation_rate_per_second=self.saturation_rate_per_second,
             pool_count=pool_count,
-            queue_factor=self.queue_factor,
+            queue_factor=queue_factor(
+                self.demand, self.cap, dispersion, budget_binds=self.budget_binds
+            ),
+            excess_dispersion=excess,
         )
+        factor = variability_factor(self.demand, rate_per_second, dispersion)
         return occupancy(self.demand, rate_per_second, bound, factor)
 
 

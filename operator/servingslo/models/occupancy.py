@@ -24,13 +24,15 @@ class OccupancyBound:
 
     cap: running sequences of one replica. saturation_rate_per_second: of one replica at the cap.
     pool_count: replicas that act as one queue, 1 for a replica on its own. queue_factor:
-    variability of the queue above the cap, see the function of that name.
+    variability of the queue above the cap, see the function of that name. excess_dispersion: index
+    of dispersion of the arrivals of one replica over a residence, less that of Poisson arrivals.
     """
 
     cap: float
     saturation_rate_per_second: float
     pool_count: int
     queue_factor: float
+    excess_dispersion: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,8 @@ class Occupancy:
     they sum to 1. cap: running sequences at which an arrival waits.
     wait_probability: probability that an arrival finds all slots taken.
     wait_rate_per_second: the wait of those that wait is exponential with this rate.
-    pool_count: replicas that share arrivals. mean, variance, third_moment: of the running
-    sequences over time; the third is central.
+    pool_count: replicas that share arrivals. excess_dispersion: as in the bound.
+    mean, variance, third_moment: of the running sequences over time; the third is central.
     """
 
     nodes: FloatArray
@@ -54,6 +56,7 @@ class Occupancy:
     variance: float
     third_moment: float
     pool_count: int
+    excess_dispersion: float
 
 
 def variability_factor(
@@ -170,6 +173,7 @@ def occupancy(
         mean=mean,
         variance=float(square.sum()) + waiting * above**2,
         pool_count=pool_count,
+        excess_dispersion=bound.excess_dispersion,
         third_moment=float(square @ off) + waiting * above**3,
     )
 

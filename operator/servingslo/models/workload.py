@@ -84,12 +84,15 @@ class LengthDistribution(_Moments):
         index = bisect_left(cumulated, percentile / 100.0 - _WEIGHT_SUM_TOLERANCE)
         return self.tokens[min(index, len(self.tokens) - 1)]
 
-    def compacted(self, point_count: int) -> "LengthDistribution":
+    def compacted(self, point_count: int, *, keep_short: bool = False) -> "LengthDistribution":
         """At most this many points with the same mean, for fast quadrature.
 
+        keep_short: also resolve short lengths, for what falls with the length.
+
         Neighbours are merged into their conditional mean. Cuts are equal steps of the average of
-        two measures, probability and share of the second moment, so that the heavy tail, which
-        makes the percentiles, keeps as many points as the body. The second moment shrinks by the
+        two measures, probability and share of the second moment (three with the share of the mean
+        of 1/length), so that the heavy tail, which makes the percentiles, keeps as many points as
+        the body. The second moment shrinks by the
         variance inside the merged groups (below 1 % with 16 points on conversation lengths).
         """
         if len(self.tokens) <= point_count:
@@ -98,6 +101,9 @@ class LengthDistribution(_Moments):
         weights = np.array(self.weights)
         moment = weights * tokens**2
         measure = 0.5 * np.cumsum(weights) + 0.5 * np.cumsum(moment) / moment.sum()
+        if keep_short:
+            inverse = weights / np.maximum(tokens, 1.0)
+            measure = (2.0 * measure + np.cumsum(inverse) / inverse.sum()) / 3.0
         middle = measure - 0.5 * np.diff(measure, prepend=0.0)
         group = np.minimum((middle * point_count).astype(int), point_count - 1)
         mass = np.bincount(group, weights, point_count)
