@@ -99,7 +99,10 @@ def _timeline(result: RunResult, objectives: Objectives, decisions: Sequence[Dec
     shares = objectives.minutes_of(result)
     minute = (result.arrival_seconds // _MINUTE_SECONDS).astype(np.int64)
     count = len(shares)
-    offered = np.bincount(minute, minlength=count) / _MINUTE_SECONDS
+    lasted = np.full(count, _MINUTE_SECONDS)
+    # A short end still has its own rate.
+    lasted[-1] = max(result.duration_seconds - (count - 1) * _MINUTE_SECONDS, 1.0)
+    offered = np.bincount(minute, minlength=count)[:count] / lasted
     slow: list[float | None] = []
     for place in range(count):
         values = result.ttft_seconds[minute == place]

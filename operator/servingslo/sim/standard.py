@@ -50,11 +50,14 @@ def _courses(rng: np.random.Generator) -> Mapping[str, RateCourse]:
     return {
         "poisson": constant(120.0, 1800.0),
         "diurnal": diurnal(160.0, 0.25, 7200.0),
-        "ramp": ramp(20.0, 180.0, up_seconds=1200.0, hold_seconds=300.0, down_seconds=600.0),
+        "ramp": ramp(
+            20.0, 180.0, up_seconds=1200.0, hold_seconds=300.0, down_seconds=600.0,
+            rest_seconds=300.0,
+        ),
         "step": step(60.0, 150.0, at_seconds=900.0, duration_seconds=2700.0),
         "flash": flash_crowd(
             18.0, 10.0, at_seconds=1200.0, rise_seconds=60.0, hold_seconds=840.0,
-            duration_seconds=3600.0,
+            duration_seconds=2400.0,
         ),
         "mmpp": markov_modulated(
             60.0, 140.0, mean_low_seconds=300.0, mean_high_seconds=120.0,

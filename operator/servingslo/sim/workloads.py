@@ -62,13 +62,25 @@ def diurnal(
 
 
 def ramp(
-    low: float, high: float, *, up_seconds: float, hold_seconds: float, down_seconds: float
+    low: float,
+    high: float,
+    *,
+    up_seconds: float,
+    hold_seconds: float,
+    down_seconds: float,
+    rest_seconds: float = 0.0,
 ) -> RateCourse:
-    """From low to high, a while there, and back."""
-    top = up_seconds + hold_seconds
+    """From low to high, a while there, and back; rest: at the low rate, before and after."""
+    risen = rest_seconds + up_seconds
+    top = risen + hold_seconds
+    end = top + down_seconds
+    if rest_seconds <= 0:
+        return RateCourse(
+            times_seconds=(0.0, risen, top, end), rates_per_second=(low, high, high, low)
+        )
     return RateCourse(
-        times_seconds=(0.0, up_seconds, top, top + down_seconds),
-        rates_per_second=(low, high, high, low),
+        times_seconds=(0.0, rest_seconds, risen, top, end, end + rest_seconds),
+        rates_per_second=(low, low, high, high, low, low),
     )
 
 

@@ -98,18 +98,21 @@ class _Frame:
             f'fill="{_INK}">{html.escape(label)}</text>'
         )
 
-    def x_axis(self, label: str, *, unit: str = "") -> Iterator[str]:
-        span = self.x_max - self.x_min
-        for tick in _nice_ticks(span, _X_TICKS):
-            x = self.x(self.x_min + tick)
-            yield (
-                f'<text x="{x:.1f}" y="{self.height - 7}" text-anchor="middle" fill="{_FAINT}">'
-                f"{_number(self.x_min + tick)}{unit}</text>"
-            )
+    def x_axis(self, label: str) -> Iterator[str]:
+        step = _nice_step((self.x_max - self.x_min) / _X_TICKS)
+        # The label has the right end for itself.
+        last = self.width - _RIGHT - 7.0 * len(label) - 16
+        first = math.ceil(self.x_min / step - 1e-9)
+        for tick in (step * n for n in range(first, math.floor(self.x_max / step) + 1)):
+            x = self.x(tick)
+            if x <= last:
+                yield (
+                    f'<text x="{x:.1f}" y="{self.height - 7}" text-anchor="middle" '
+                    f'fill="{_FAINT}">{_number(tick)}</text>'
+                )
         yield (
             f'<text x="{self.width - _RIGHT}" y="{self.height - 7}" text-anchor="end" '
-            f'fill="{_INK}" stroke="white" stroke-width="4" paint-order="stroke">'
-            f"{html.escape(label)}</text>"
+            f'fill="{_INK}">{html.escape(label)}</text>'
         )
 
 
@@ -160,12 +163,14 @@ def _log_scale(low: float, high: float) -> Callable[[float], float]:
 
 def _nice_ticks(top: float, count: int) -> list[float]:
     """Round numbers from 0 to at most `top`, about `count` of them."""
-    raw = top / max(count, 1)
-    if raw <= 0:
-        return [0.0]
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * m for m in (1.0, 2.0, 2.5, 5.0, 10.0) if power * m >= raw * 0.999)
+    step = _nice_step(top / max(count, 1))
     return [step * i for i in range(int(top / step + 1e-9) + 1)]
+
+
+def _nice_step(least: float) -> float:
+    """The least round number from `least` on."""
+    power = 10.0 ** math.floor(math.log10(max(least, 1e-9)))
+    return next(power * m for m in (1.0, 2.0, 2.5, 5.0, 10.0) if power * m >= least * 0.999)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -287,14 +292,14 @@ def _bars(p: Point, place: _Frame, x: float, y: float) -> Iterator[str]:
         low, high = place.x(p.cost - p.cost_half_width), place.x(p.cost + p.cost_half_width)
         yield (
             f'<line x1="{max(low, _LEFT):.1f}" x2="{min(high, WIDTH - _RIGHT):.1f}" '
-            f'y1="{y:.1f}" y2="{y:.1f}" stroke="{p.color}" stroke-opacity="0.5"/>'
+            f'y1="{y:.1f}" y2="{y:.1f}" stroke="{p.color}" stroke-opacity="0.35"/>'
         )
     if p.share_half_width > 0:
         low = place.y(_share_height(max(p.share_ratio - p.share_half_width, 0.0)))
         high = place.y(_share_height(min(p.share_ratio + p.share_half_width, 1.0)))
         yield (
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" '
-            f'stroke="{p.color}" stroke-opacity="0.5"/>'
+            f'stroke="{p.color}" stroke-opacity="0.35"/>'
         )
 
 

@@ -11,9 +11,16 @@ from servingslo.cli.backtesting.charts import (
     line_chart,
 )
 from servingslo.cli.backtesting.report import Report, WorstMinute
-from servingslo.cli.backtesting.text import HEADERS, objectives_text, spread, title
+from servingslo.cli.backtesting.text import (
+    HEADERS,
+    objectives_text,
+    seconds_text,
+    spread,
+    title,
+)
 from servingslo.sim.outcome import Outcome, Timeline
 from servingslo.sim.policies import OTHERS, OURS, RULES
+from servingslo.sim.scoring import Interval
 from servingslo.sim.summary import PolicySummary
 from servingslo.units import SECONDS_PER_MINUTE, format_duration
 
@@ -30,10 +37,10 @@ _SHORTEST_TTFT_SECONDS = 0.01
 _STYLE = """
 :root { color-scheme: light }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; background: #fff;
-  max-width: 1020px; margin: 2rem auto; padding: 0 1.2rem }
+  max-width: 1160px; margin: 2rem auto; padding: 0 1.2rem }
 h1 { font-size: 1.6rem; margin: 0 0 .2rem } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem }
 p.sub, p.note { color: #6b7280; margin: .1rem 0 } p.head { font-size: 1.1rem; margin: 1rem 0 }
-table { border-collapse: collapse; width: 100%; font-size: 13.5px;
+table { border-collapse: collapse; width: 100%; font-size: 13px;
   font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid #e5e7eb;
   white-space: nowrap }
@@ -43,6 +50,7 @@ td.w { white-space: normal } tr.ours td { background: #eff6ff } tr.best td.l { f
 .scroll { overflow-x: auto } svg { width: 100%; height: auto; display: block }
 fieldset { border: 0; padding: 0; margin: .4rem 0; position: sticky; top: 0; background: #fff }
 label { margin-right: 1.1rem; white-space: nowrap; cursor: pointer }
+small { color: #6b7280 }
 .bar { height: .8em; border-radius: 2px; display: inline-block; vertical-align: middle;
   margin-right: .5em }
 details { margin: .5rem 0 } summary { cursor: pointer; color: #1d4ed8 }
@@ -164,12 +172,12 @@ def _table(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterato
                 f'<span title="{html.escape(_what(one.policy))}">{_dot(colors[one.policy])}'
                 f"{html.escape(one.policy)}</span>"
             ),
-            spread(one.share_ratio, 100.0, 2),
-            spread(one.replica_hours, 1.0, 2),
-            spread(one.relative_cost, 1.0, 2),
-            spread(one.dollars, 1.0, 2),
-            spread(one.dollars_per_million_tokens, 1.0, 2),
-            spread(one.actions_per_hour, 1.0, 0),
+            _spread(one.share_ratio, 100.0, 2),
+            _spread(one.replica_hours, 1.0, 2),
+            _spread(one.relative_cost, 1.0, 2),
+            _spread(one.dollars, 1.0, 2),
+            _spread(one.dollars_per_million_tokens, 1.0, 2),
+            _spread(one.actions_per_hour, 1.0, 0),
             f"{100 * one.worst_minute_ratio:.1f}",
             format_duration(one.recovery_seconds),
             f"{100 * one.rejected_ratio:.1f}",
@@ -218,7 +226,7 @@ def _timelines(report: Report, colors: dict[str, str]) -> Iterator[str]:
     ]
     if not lines:
         return
-    shown = _shown(report.result.policies)
+    shown = _shown(report.result.policies, report.result.target_share_ratio)
     yield f"<h2>Over time</h2><p class='note'>Seed {seed}. Choose policies:</p><fieldset>"
     for place, (policy, _) in enumerate(lines):
         checked = " checked" if policy in shown else ""
@@ -272,7 +280,10 @@ def _charts(
         ),
         each(minutes, _slow),
     )
-    yield chart(Axis(label="waiting requests"), each(ticks, lambda t: t.waiting))
+    yield chart(
+        Axis(label="waiting requests", logarithmic=True, floor=1.0),
+        each(ticks, lambda t: t.waiting),
+    )
     yield chart(
         Axis(label="in SLO, %", ceiling=100.0, threshold=100.0 * report.result.target_share_ratio),
         each(minutes, lambda t: [None if s is None else 100.0 * s for s in t.share_ratio]),
@@ -291,14 +302,15 @@ def _slow(line: Timeline) -> list[float | None]:
     ]
 
 
-def _shown(policies: Sequence[PolicySummary]) -> list[str]:
-    """Ours first, then those on the frontier, then the others."""
-    ranked = sorted(
-        policies,
-        key=lambda p: (not _is_ours(p.policy), p.in_hindsight, not p.on_frontier,
-                       -p.share_ratio.mean),
-    )  # fmt: skip
-    return [one.policy for one in ranked[:_SHOWN_AT_FIRST]]
+def _shown(policies: Sequence[PolicySummary], target: float) -> list[str]:
+    """Ours, then the cheapest of the others that meet the target, then those with most in SLO."""
+
+    def place(one: PolicySummary) -> tuple[bool, bool, bool, float]:
+        met = one.share_ratio.mean >= target
+        order = one.replica_hours.mean if met else -one.share_ratio.mean
+        return not _is_ours(one.policy), one.in_hindsight, not met, order
+
+    return [one.policy for one in sorted(policies, key=place)[:_SHOWN_AT_FIRST]]
 
 
 def _worst(minutes: Sequence[WorstMinute], colors: dict[str, str]) -> Iterator[str]:
@@ -340,7 +352,11 @@ def _decisions(outcomes: Sequence[Outcome]) -> Iterator[str]:
         )
         yield '<details open><summary>Show</summary><div class="scroll"><table><tr>'
         heads = ("TIME", "REPLICAS", "REASON", "BINDING", "ARRIVALS/S", "PLANNED FOR/S")
-        yield "".join(f"<th{_left(place % 5)}>{head}</th>" for place, head in enumerate(heads))
+        left_ones = {0, 2, 3}
+        yield "".join(
+            f"<th{_left(0 if place in left_ones else 1)}>{head}</th>"
+            for place, head in enumerate(heads)
+        )
         yield "</tr>"
         for line in lines[:_MOST_DECISIONS]:
             change = _count(line.after)
@@ -370,10 +386,13 @@ def _dot(color: str) -> str:
     return f'<span class="dot" style="background:{color}"></span>'
 
 
+def _spread(value: Interval | None, factor: float, digits: int) -> str:
+    mean, sign, width = spread(value, factor, digits).partition("±")
+    return f"{mean} <small>{sign}{width}</small>" if sign else mean
+
+
 def _seconds(value: float | None) -> str:
-    if value is None:
-        return "∞"
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.0f} ms"
+    return "∞" if value is None else seconds_text(value)
 
 
 def _count(value: int | None) -> str:

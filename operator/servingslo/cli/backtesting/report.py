@@ -8,7 +8,7 @@ from servingslo.sim.outcome import Outcome
 from servingslo.sim.scoring import Score
 from servingslo.sim.summary import PolicySummary, summaries
 
-_WORST_MINUTES = 5
+_WORST_MINUTES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from servingslo.cli.backtesting.report import BacktestResult, Report
 from servingslo.sim.policies import OTHERS, RULES
 from servingslo.sim.scoring import Interval
 from servingslo.sim.summary import PolicySummary
-from servingslo.units import format_duration
+from servingslo.units import format_duration, milliseconds_from_seconds
 
 HEADERS = (
     "POLICY", "IN SLO %", "REPLICA-H", "× ORACLE", "$", "$/MTOK", "ACTIONS/H", "WORST MIN %",
@@ -41,8 +41,15 @@ def objectives_text(result: BacktestResult) -> str:
         ("TPOT", result.tpot_seconds),
         ("latency", result.latency_seconds),
     )
-    named = ", ".join(f"{name} ≤ {format_duration(s)}" for name, s in thresholds if s is not None)
+    named = ", ".join(f"{name} ≤ {seconds_text(s)}" for name, s in thresholds if s is not None)
     return f"{named}; the target is {100 * result.target_share_ratio:g} % of all requests"
+
+
+def seconds_text(seconds: float) -> str:
+    """'50 ms', '1 s', '1.25 s'."""
+    if seconds < 1.0:
+        return f"{milliseconds_from_seconds(seconds):.3g} ms"
+    return f"{seconds:.4g} s"
 
 
 def _row(one: PolicySummary) -> list[str]:
