@@ -230,7 +230,7 @@ def test_garbage_reads_as_knowing_nothing(value: Any, broken: dict[str, Any]) ->
     _check_sane(estimate)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_damaged_storage_never_breaks_an_estimate(data: st.DataObject) -> None:
     """Invariant 5: one damaged value inside otherwise good storage."""

@@ -115,9 +115,32 @@ def test_surge_is_seen_within_two_scrapes() -> None:
     first = found[80].quantile_per_second(LEAD_SECONDS, 0.9)
     second = found[81].quantile_per_second(LEAD_SECONDS, 0.9)
     assert before < 22.0
-    assert first > 2.0 * float(truth[80])
+    assert first > 1.1 * float(truth[80])
     assert second > 140.0
     assert found[81].surge_probability > 0.5
+
+
+@pytest.mark.parametrize(
+    ("rise_seconds", "factor"),
+    [
+        pytest.param(1.0, 2.0, id="twice-at-once"),
+        pytest.param(1.0, 4.0, id="four-times-at-once"),
+        pytest.param(60.0, 4.0, id="four-times-in-a-minute"),
+    ],
+)
+def test_a_step_is_not_carried_on_when_it_is_over(rise_seconds: float, factor: float) -> None:
+    """The slope of a rise ends with it: the new rate is expected, and soon the p90 is near it."""
+    low, high = 10.0, 10.0 * factor
+    truth = np.interp(MIDDLES, [0, 1200, 1200 + rise_seconds, 3600], [low, low, high, high])
+    risen = int((1200 + rise_seconds) / WINDOW_SECONDS)
+    for seed in (1, 2, 3):
+        found = _forecasts(_poisson(truth, seed))
+        highest = max(f.mean_per_second(120.0) for f in found[80 : risen + 8])
+        p90 = [f.quantile_per_second(120.0, 0.9) for f in found[80 : risen + 20]]
+        assert highest < 1.25 * high
+        assert max(p90) < 1.75 * high
+        assert max(p90[-14:]) < 1.35 * high
+        assert min(p90[-14:]) > 0.9 * high
 
 
 def test_steady_demand_is_not_taken_for_a_surge() -> None:

@@ -9,7 +9,7 @@ E. S. Gardner, "Exponential smoothing: the state of the art", 1985 (damped trend
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SECONDS_PER_MINUTE = 60.0
 
@@ -20,23 +20,40 @@ class RateModel:
 
     level_ratio: standard deviation of the level after a minute. trend_ratio: of the slope (per
     minute) after a minute. damping_seconds: time in which a slope dies out. lasting_seconds: how
-    long demand stays of this kind.
+    long demand stays of this kind. first_level_ratio, first_trend_ratio: standard deviation of
+    level and slope (per minute) at the moment at which demand becomes of this kind: a jump or a
+    crowd begins with something unknown and then goes on as it began.
     """
 
     level_ratio: float
     trend_ratio: float
     damping_seconds: float
     lasting_seconds: float
+    first_level_ratio: float = 0.0
+    first_trend_ratio: float = 0.0
 
 
-# Chosen by pinball loss over the Azure trace and generated ramps, steps and crowds; the figures
-# are in docs/designs/0003-estimation.md.
+# Chosen by pinball loss over the Azure trace and generated ramps, steps and crowds, and by what is
+# forecast after a step (`python -m tests.benchmarks.forecast`); the figures are in
+# docs/designs/0003-estimation.md.
 MODELS = (
     RateModel(level_ratio=0.01, trend_ratio=0.0, damping_seconds=60.0, lasting_seconds=300.0),
     RateModel(level_ratio=0.05, trend_ratio=0.01, damping_seconds=600.0, lasting_seconds=300.0),
     RateModel(level_ratio=0.03, trend_ratio=0.05, damping_seconds=400.0, lasting_seconds=300.0),
-    RateModel(level_ratio=0.30, trend_ratio=0.0, damping_seconds=60.0, lasting_seconds=60.0),
-    RateModel(level_ratio=0.10, trend_ratio=2.0, damping_seconds=45.0, lasting_seconds=60.0),
+    RateModel(
+        level_ratio=0.20,
+        trend_ratio=0.0,
+        damping_seconds=60.0,
+        lasting_seconds=60.0,
+        first_level_ratio=0.5,
+    ),
+    RateModel(
+        level_ratio=0.10,
+        trend_ratio=0.3,
+        damping_seconds=45.0,
+        lasting_seconds=60.0,
+        first_trend_ratio=1.5,
+    ),
 )
 SURGE = len(MODELS) - 1
 # How often demand is of each kind when nothing is known.
@@ -119,20 +136,27 @@ def ahead(filters: tuple[FilterState, ...], lead: float) -> list[tuple[float, fl
 
 
 def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
-    """States after modes may have changed: each starts from all that could have led to it."""
+    """States after modes may have changed: each starts from all that could have led to it.
+
+    The slope of a crowd ends with the crowd: what follows starts from its level alone.
+    """
     leaves = [1.0 - math.exp(-gap / model.lasting_seconds) for model in MODELS]
+    scale = _scale(filters)
+    settled = _settled(filters[SURGE], scale)
     mixed = []
-    for index in range(len(filters)):
+    for index, model in enumerate(MODELS):
+        others = filters if index == SURGE else (*filters[:SURGE], settled)
+        sources = [f if i == index else _begun(f, model, scale) for i, f in enumerate(others)]
         weights = [
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
             for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
         ]
         total = max(sum(weights), 1e-300)
         shares = [w / total for w in weights]
-        level = sum(s * f.level for s, f in zip(shares, filters, strict=True))
-        trend = sum(s * f.trend for s, f in zip(shares, filters, strict=True))
-        spread = [(f.level - level, f.trend - trend) for f in filters]
-        terms = list(zip(shares, filters, spread, strict=True))
+        level = sum(s * f.level for s, f in zip(shares, sources, strict=True))
+        trend = sum(s * f.trend for s, f in zip(shares, sources, strict=True))
+        spread = [(f.level - level, f.trend - trend) for f in sources]
+        terms = list(zip(shares, sources, spread, strict=True))
         mixed.append(
             FilterState(
                 probability=total,
@@ -144,6 +168,23 @@ def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
             )
         )
     return mixed
+
+
+def _settled(surge: FilterState, scale: float) -> FilterState:
+    """What is left of a crowd that is over: its level, and no more slope than at first sight."""
+    trend = FIRST_TREND_RATIO_PER_MINUTE * scale / SECONDS_PER_MINUTE
+    return replace(surge, trend=0.0, covariance=0.0, trend_variance=trend * trend)
+
+
+def _begun(state: FilterState, model: RateModel, scale: float) -> FilterState:
+    """A state in which demand has just become of another kind."""
+    level = model.first_level_ratio * scale
+    trend = model.first_trend_ratio * scale / SECONDS_PER_MINUTE
+    return replace(
+        state,
+        level_variance=state.level_variance + level * level,
+        trend_variance=state.trend_variance + trend * trend,
+    )
 
 
 def _scale(filters: tuple[FilterState, ...]) -> float:
