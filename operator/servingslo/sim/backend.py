@@ -17,20 +17,21 @@ from typing import Any
 import numpy as np
 
 from servingslo.models.service_time import FloatArray
-from servingslo.sim import kernel, layout, queues, routing, runs
+from servingslo.sim import clients, intake, kernel, layout, queues, routing, runs
+from servingslo.sim.clients import Clients
 from servingslo.sim.layout import FLOAT_PARTS, EngineRow, Requests
 from servingslo.sim.trace import IntArray
 
 Column = FloatArray | IntArray
-_KERNEL_MODULES = (queues, runs, kernel, routing)
+_KERNEL_MODULES = (layout, queues, runs, kernel, intake, routing, clients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """How memory is laid out and who runs the kernel.
 
-    requests and row turn plain lists into the form the kernel runs on; rows and integers make
-    empty sequences of that form.
+    requests, clients and row turn plain columns into the form the kernel runs on; rows and
+    integers make empty sequences of that form.
     """
 
     name: str
@@ -38,21 +39,38 @@ class Backend:
     row: Callable[[EngineRow], EngineRow]
     rows: Callable[[], list[EngineRow]]
     integers: Callable[[list[int]], list[int]]
+    clients: Callable[[Mapping[str, Column]], Clients]
     serve: Callable[[Requests, list[EngineRow], list[int], list[int], float], None]
+    serve_clients: Callable[[Requests, Clients, list[EngineRow], list[int], list[int], float], None]
     advance: Callable[[Requests, list[EngineRow], int, float], None]
+    lose: Callable[[Requests, Clients | None, list[EngineRow], int, list[int], float], None]
 
 
-def _request_lists(columns: Mapping[str, Any]) -> Requests:
-    return Requests(**{name: column.tolist() for name, column in columns.items()})
+def _lists(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def _lose(
+    q: Requests, c: Clients | None, rows: list[EngineRow], place: int, gateway: list[int],
+    now: float,
+) -> None:  # fmt: skip
+    if c is not None:
+        clients.lose_engine(q, c, rows[place], gateway, now)
+        return
+    kernel.advance(q, rows[place], now)
+    intake.lose(q, rows[place], now)
 
 
 INTERPRETED = Backend(
     name="interpreted",
-    requests=_request_lists,
+    requests=lambda columns: Requests(**_lists(columns)),
     row=lambda row: row,
     rows=list,
     integers=list,
+    clients=lambda columns: Clients(**_lists(columns)),
     serve=routing.serve,
+    serve_clients=clients.serve_clients,
+    lose=_lose,
     advance=lambda q, rows, place, until: kernel.advance(q, rows[place], until),
 )
 
@@ -75,30 +93,33 @@ def compiled_backend() -> Backend:
     """
     from servingslo.sim import compiled  # noqa: PLC0415 - optional, and slow to import
 
-    serve, advance = compiled.compile_kernel(_KERNEL_MODULES, str(_cache_directory()))
+    kernels = compiled.compile_kernel(_KERNEL_MODULES, str(_cache_directory()))
     return Backend(
         name="compiled",
-        requests=_request_arrays,
+        requests=lambda columns: Requests(**_arrays(columns)),
         row=_row_arrays,
         rows=compiled.Rows,
         integers=lambda values: np.array(values, dtype=np.int64),  # type: ignore[arg-type,return-value]
-        serve=serve,
-        advance=advance,
+        clients=lambda columns: Clients(**_arrays(columns)),
+        serve=kernels.serve,
+        serve_clients=kernels.serve_clients,
+        advance=kernels.advance,
+        lose=kernels.lose,
     )
 
 
 def _cache_directory() -> Path:
     """Where machine code is kept: by all of its sources, of which numba would watch one alone."""
     digest = hashlib.sha256(version("numba").encode())
-    for module in (*_KERNEL_MODULES, layout):
+    for module in _KERNEL_MODULES:
         digest.update(Path(module.__file__ or "").read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "servingslo" / "compiled" / digest.hexdigest()[:16]
 
 
-def _request_arrays(columns: Mapping[str, Any]) -> Requests:
+def _arrays(columns: Mapping[str, Any]) -> dict[str, Any]:
     # Copies: the kernel writes into them, and the trace is used again.
-    return Requests(**{name: column.copy() for name, column in columns.items()})
+    return {name: column.copy() for name, column in columns.items()}
 
 
 def _row_arrays(row: EngineRow) -> EngineRow:

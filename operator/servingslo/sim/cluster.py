@@ -16,9 +16,11 @@ import numpy as np
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
 from servingslo.sim import layout
-from servingslo.sim.backend import Backend, Column, best_backend
+from servingslo.sim.backend import Backend, best_backend
+from servingslo.sim.columns import client_table, request_columns, since_first_attempt
+from servingslo.sim.engine import POLICIES
 from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.layout import Requests
+from servingslo.sim.layout import EngineRow
 from servingslo.sim.observing import engine_sample
 from servingslo.sim.pods import (
     WORKLOAD_NAME,
@@ -65,7 +67,8 @@ class Cluster:
     def __init__(self, fleet: FleetSpec, trace: Trace, seed: int, backend: Backend) -> None:
         self.fleet = fleet
         self.trace = trace
-        self.requests = backend.requests(_request_columns(trace, fleet.cached_ratio))
+        self.requests = backend.requests(request_columns(trace, fleet.cached_ratio))
+        self.clients = client_table(trace, fleet.clients, backend)
         self.rows = backend.rows()
         self.serving: list[int] = []
         self._backend = backend
@@ -82,6 +85,7 @@ class Cluster:
         self.ticks: list[Tick] = []
         self._starts = np.random.default_rng([seed, 1])
         self._failures = np.random.default_rng([seed, 2])
+        self._cards = np.random.default_rng([seed, 3])
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._event_number = 0
 
@@ -149,13 +153,23 @@ class Cluster:
         pod.phase = PodPhase.READY
         pod.ready = self.now
         pod.row = len(self.rows)
-        row = layout.new_engine(self.fleet.engine_law, pod.limits, max_queued=self.max_queued)
-        self.rows.append(self._backend.row(row))
+        self.rows.append(self._backend.row(self._new_engine(pod)))
         self.serving.append(pod.row)
         if self.fleet.mean_seconds_to_failure is not None:
             life = float(self._failures.exponential(self.fleet.mean_seconds_to_failure))
             self._at(self.now + life, self._fails(pod))
         self._continue_rollout()
+
+    def _new_engine(self, pod: SimulatedPod) -> EngineRow:
+        fleet = self.fleet
+        row = layout.new_engine(
+            fleet.engine_law, pod.limits, max_queued=self.max_queued,
+            policy=POLICIES[fleet.scheduling], session_count=self.trace.session_count,
+        )  # fmt: skip
+        slow = fleet.slow_pods
+        if slow.share_ratio > 0 and self._cards.random() < slow.share_ratio:
+            row.floats[layout.SLOWNESS] = slow.factor
+        return row
 
     def _fails(self, pod: SimulatedPod) -> Callable[[], None]:
         def happen() -> None:
@@ -183,16 +197,19 @@ class Cluster:
             pod.ended = self.now
         else:
             pod.phase = PodPhase.DRAINING
+            if self.fleet.drain_seconds is not None:
+                self._at(self.now + self.fleet.drain_seconds, self._drained(pod))
+
+    def _drained(self, pod: SimulatedPod) -> Callable[[], None]:
+        def happen() -> None:
+            if pod.phase is PodPhase.DRAINING:
+                self._end(pod, drain=False)
+                self._schedule_pods()
+
+        return happen
 
     def _lose(self, place: int) -> None:
-        row, q = self.rows[place], self.requests
-        self._backend.advance(q, self.rows, place, self.now)
-        for head in (layout.RUN_HEAD, layout.WAIT_HEAD):
-            index = row.ints[head]
-            while index != layout.NONE:
-                q.status[index] = layout.FAILED
-                q.finish[index] = self.now
-                index = q.next[index]
+        self._backend.lose(self.requests, self.clients, self.rows, place, self._gateway, self.now)
 
     def change_limits(self, limits: EngineLimits) -> None:
         """Roll out new limits: each old pod goes when a new one is ready in its place."""
@@ -248,7 +265,12 @@ class Cluster:
     def _serve(self, until: float) -> None:
         backend = self._backend
         serving = backend.integers(self.serving)
-        backend.serve(self.requests, self.rows, serving, self._gateway, until)
+        if self.clients is None:
+            backend.serve(self.requests, self.rows, serving, self._gateway, until)
+        else:
+            backend.serve_clients(
+                self.requests, self.clients, self.rows, serving, self._gateway, until
+            )
 
     def scrape(self) -> None:
         """Read all engines, as Prometheus would at this moment."""
@@ -271,26 +293,6 @@ class Cluster:
             rollout_in_progress=any(pod.generation != self.generation for pod in self.live),
             pods=tuple(pod_sample(pod, self.now, age) for pod in pods),
         )
-
-
-def _request_columns(trace: Trace, cached_ratio: float) -> dict[str, Column]:
-    prompts = np.maximum(trace.prompt_tokens, 1)
-    cached = np.minimum((cached_ratio * prompts).astype(np.int64), prompts - 1)
-    columns: dict[str, Column] = {
-        "arrival": trace.arrival_seconds.astype(np.float64),
-        "prompt": prompts.astype(np.int64),
-        "output": np.maximum(trace.output_tokens, 1).astype(np.int64),
-        "cached": cached // layout.PHASES * layout.PHASES,
-    }
-    zeros = ("generated", "target_tokens", "done_tokens", "base_tokens", "finish_step",
-             "preemptions", "status")  # fmt: skip
-    for name in Requests._fields:
-        if name not in columns:
-            value = 0 if name in zeros else layout.NONE
-            floating = name in layout.FLOAT_COLUMNS
-            column = np.full(len(trace), value)
-            columns[name] = column.astype(np.float64) if floating else column
-    return columns
 
 
 def simulate(
@@ -321,12 +323,15 @@ def simulate(
     cluster.run_until(trace.duration_seconds)
     billed = _billed_seconds(cluster, trace.duration_seconds)
     cluster.run_until(trace.duration_seconds + FINISHING_SECONDS)
-    return results_of(
+    result = results_of(
         cluster.requests,
         duration_seconds=trace.duration_seconds,
         replica_seconds=billed,
         ticks=tuple(cluster.ticks),
     )
+    if cluster.clients is None:
+        return result
+    return since_first_attempt(result, trace, cluster.requests, cluster.clients)
 
 
 def _apply(cluster: Cluster, wanted: Wanted) -> None:

@@ -4,11 +4,13 @@ The same engine runs on a wall clock in the rig and on a virtual clock in a back
 what time it is, in seconds of one clock that never goes back.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim import kernel, layout
+from servingslo.sim import intake, kernel, layout
 from servingslo.sim.runs import step_end
 
 
@@ -70,6 +72,18 @@ class RequestRecord:
         )
 
 
+class Scheduling(StrEnum):
+    """How an engine orders its queue; by the names of vLLM's --scheduling-policy."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+POLICIES: Mapping[Scheduling, int] = MappingProxyType(
+    {Scheduling.FCFS: layout.FCFS, Scheduling.PRIORITY: layout.PRIORITY}
+)
+
+
 class RequestTable:
     """The requests of a fleet; entries of requests that are over are used again."""
 
@@ -78,12 +92,13 @@ class RequestTable:
         self._free: list[int] = []
 
     def add(
-        self, *, arrival: float, prompt_tokens: int, output_tokens: int, cached_ratio: float = 0.0
-    ) -> int:
+        self, *, arrival: float, prompt_tokens: int, output_tokens: int,
+        cached_ratio: float = 0.0, priority: int = 0,
+    ) -> int:  # fmt: skip
         """The index of a new request; arrival in seconds, at least one token each way.
 
         cached_ratio: share of the prompt that the prefix cache serves, in whole blocks; at least
-        one token is always computed.
+        one token is always computed. priority: lower values go first, where the engine heeds it.
         """
         prompt, output = max(prompt_tokens, 1), max(output_tokens, 1)
         whole_blocks = int(min(cached_ratio * prompt, prompt - 1)) // layout.PHASES
@@ -93,6 +108,7 @@ class RequestTable:
         else:
             index = layout.add_request(self.columns, arrival, prompt, output)
         self.columns.cached[index] = whole_blocks * layout.PHASES
+        self.columns.priority[index] = priority
         return index
 
     def take(self, index: int) -> RequestRecord:
@@ -144,20 +160,22 @@ class Engine:
         max_queued: int | None = None,
         max_model_len: int = 131072,
         slowness: float = 1.0,
+        scheduling: Scheduling = Scheduling.FCFS,
     ) -> None:
         self.law = law
         self.limits = limits
         self.max_model_len = max_model_len
         self.requests = requests or RequestTable()
         self.row = layout.new_engine(
-            law, limits, max_queued=max_queued, max_model_len=max_model_len
-        )
+            law, limits, max_queued=max_queued, max_model_len=max_model_len,
+            policy=POLICIES[scheduling],
+        )  # fmt: skip
         self.row.floats[layout.SLOWNESS] = slowness
 
     def submit(self, request: int, now: float) -> bool:
         """Hand over a request of the table; False when it was refused (503 or 400)."""
         kernel.advance(self.requests.columns, self.row, now)
-        return kernel.submit(self.requests.columns, self.row, request, now)
+        return intake.submit(self.requests.columns, self.row, request, now)
 
     def advance(self, until: float) -> list[int]:
         """Simulate until this time; the requests that are over since the last call."""
@@ -178,7 +196,7 @@ class Engine:
     def abort(self, request: int, now: float) -> None:
         """The client of a request has gone; it leaves after the step in progress at the latest."""
         kernel.advance(self.requests.columns, self.row, now)
-        kernel.abort(self.requests.columns, self.row, request, now)
+        intake.abort(self.requests.columns, self.row, request, now)
 
     def fail_all(self, now: float) -> list[int]:
         """The engine dies: all that is over or lost with it. It must not be used again."""
@@ -187,11 +205,9 @@ class Engine:
         for head in (layout.RUN_HEAD, layout.WAIT_HEAD):
             index = self.row.ints[head]
             while index != layout.NONE:
-                following = q.next[index]
-                q.status[index] = layout.FAILED
-                q.finish[index] = now
                 over.append(index)
-                index = following
+                index = q.next[index]
+        intake.lose(q, self.row, now)
         return over
 
     @property

@@ -5,15 +5,20 @@ A fleet file is YAML with the fields of `FleetSpec`; everything has a default.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim.catalogue import engine_kind
+from servingslo.sim.engine import Scheduling
 from servingslo.sim.service import Routing
 
+_Positive = Annotated[float, Field(gt=0)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Count = Annotated[int, Field(ge=0)]
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -28,12 +33,42 @@ class ColdStart:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSpec:
+    """How clients wait and what they do when it was in vain.
+
+    A request that is refused, lost or given up is sent again up to `retries` times, after a
+    backoff that doubles from one attempt to the next and is shortened at random by up to
+    jitter_ratio. None for a client that waits for ever.
+    Source: openai-python `_constants.py` and `_base_client.py`, whose timeout is 600 s.
+    """
+
+    first_token_timeout_seconds: _Positive | None = None
+    timeout_seconds: _Positive | None = None
+    retries: _Count = 2
+    backoff_seconds: _Positive = 0.5
+    largest_backoff_seconds: _Positive = 8.0
+    jitter_ratio: _Share = 0.25
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowPods:
+    """Pods whose steps take `factor` times as long: each with this probability, for life."""
+
+    share_ratio: _Share = 0.0
+    factor: _Positive = 1.5
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSpec:
     """A fleet of equal engines behind one gateway.
 
     engine: name of a kind of the catalogue; law, limits and price_per_hour (dollars) replace what
     the kind says. max_queued: bound on running + waiting of each engine. cached_ratio: share of
-    every prompt that the prefix cache serves. drain: a pod that is removed finishes its requests.
+    every prompt that the prefix cache serves, for requests without a session. scheduling: how an
+    engine orders its queue. clients: None for clients that wait for ever and send once. drain: a
+    pod that is removed finishes its requests, within drain_seconds where there is such a limit.
     mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once.
     gpu_quota: pods beyond it stay pending. scrape_interval_seconds: how often the autoscaler
     looks; it sees what was scraped scrape_lag_seconds before.
@@ -50,7 +85,11 @@ class FleetSpec:
     gpu_quota: int | None = None
     cold_start: ColdStart = ColdStart()
     routing: Routing = Routing.LEAST_LOADED
+    scheduling: Scheduling = Scheduling.FCFS
+    clients: ClientSpec | None = None
+    slow_pods: SlowPods = SlowPods()
     drain: bool = True
+    drain_seconds: float | None = None
     mean_seconds_to_failure: float | None = None
     scrape_interval_seconds: float = 15.0
     scrape_lag_seconds: float = 5.0

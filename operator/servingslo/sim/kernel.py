@@ -21,18 +21,19 @@ fits the free blocks; prompt tokens attend for free beyond the cost c.
 import math
 
 from servingslo.sim.layout import (
-    ABORTED, ABORTING, ABORTS, ABORT_HEAD, BASE_SECONDS, BLOCKS, BUSY_SECONDS, CACHED_TOKENS,
-    CACHE_HITS, CACHE_QUERIES, CLOCK, COMPUTED_LENGTH, COMPUTED_TOKENS, CONTEXT, DECODE_TIME,
-    DECODING, DECODING_COUNT, DONE_HEAD, E2E, FINISHED, FREE_BLOCKS, GENERATED_TOKENS,
-    HEAP_SIZE, INFERENCE, INVALID, IN_STEP, ITERATION, ITL, LAW_FIXED, LAW_PREFILL,
-    LAW_SEQUENCE, MAX_SEQS, MAX_TOKENS, NEXT_CHANGE, NONE, OUTPUT_LENGTH, PHASES, PREEMPTIONS,
-    PREFILLING, PREFILL_HEAD, PREFILL_TIME, PROMPT_LENGTH, PROMPT_TOKENS, QUEUE, QUEUE_BOUND,
-    REJECTED, REJECTIONS, REQUEST_PREEMPTIONS, RUNNING, RUN_START, RUN_TAIL, SLOWNESS, STEPS,
-    STEPS_DONE, STEPS_MAX, STEP_COUNTER, STEP_EMITTING, STEP_PREFILL, SUCCESSES, TPOT, TTFT,
-    WAITING, WAITING_COUNT, WAIT_HEAD, EngineRow, Requests,
+    ABORTED, ABORTING, ABORT_HEAD, BASE_SECONDS, BUSY_SECONDS, CACHED_TOKENS, CACHE_HITS,
+    CACHE_QUERIES, CLOCK, COMPUTED_LENGTH, COMPUTED_TOKENS, CONTEXT, DECODE_TIME, DECODING,
+    DECODING_COUNT, DONE_HEAD, E2E, FINISHED, FREE_BLOCKS, GENERATED_TOKENS, HEAP_SIZE,
+    INFERENCE, IN_STEP, ITERATION, ITL, LAW_FIXED, LAW_PREFILL, LAW_SEQUENCE, MAX_SEQS,
+    MAX_TOKENS, NEXT_CHANGE, NONE, OUTPUT_LENGTH, PHASES, PREEMPTIONS, PREFILLING, PREFILL_HEAD,
+    PREFILL_TIME, PRIORITY, POLICY, PROMPT_LENGTH, PROMPT_TOKENS, QUEUE, REQUEST_PREEMPTIONS,
+    RUNNING, RUN_START, RUN_TAIL, SLOWNESS, STEPS, STEPS_DONE, STEPS_MAX, STEP_COUNTER,
+    STEP_EMITTING, STEP_PREFILL, SUCCESSES, TPOT, TTFT, WAITING, WAITING_COUNT, WAIT_HEAD,
+    EngineRow, Requests,
 )  # fmt: skip
 from servingslo.sim.queues import (
-    heap_push, heap_remove, run_append, run_remove, wait_append, wait_push_front, wait_remove,
+    heap_push, heap_remove, least_urgent, run_append, run_remove, wait_insert,
+    wait_push_front, wait_remove,
 )  # fmt: skip
 from servingslo.sim.runs import observe, observe_gaps, step_end, steps_until
 
@@ -112,6 +113,9 @@ def end_request(q: Requests, row: EngineRow, r: int, status: int, now: float) ->
 
 def succeed(q: Requests, row: EngineRow, r: int) -> None:
     """Close a request whose last token has just been emitted, with all that vLLM observes then."""
+    if q.status[r] == ABORTING:  # its client went during this step
+        end_request(q, row, r, ABORTED, row.floats[CLOCK])
+        return
     now, arrival = row.floats[CLOCK], q.arrival[r]
     scheduled, first_token, output = q.scheduled[r], q.first_token[r], q.output[r]
     end_request(q, row, r, FINISHED, now)
@@ -188,8 +192,9 @@ def end_run(q: Requests, row: EngineRow) -> None:
 
 
 def preempt(q: Requests, row: EngineRow) -> None:
-    """Move the latest admitted request back to the head of the queue; it starts over."""
-    r = row.ints[RUN_TAIL]
+    """Move the latest admitted or the least urgent request back to the queue; it starts over."""
+    by_priority = row.ints[POLICY] == PRIORITY
+    r = least_urgent(q, row) if by_priority else row.ints[RUN_TAIL]
     if q.heap_place[r] != NONE:
         q.last_token[r] = row.floats[CLOCK]
     leave(q, row, r)
@@ -197,7 +202,10 @@ def preempt(q: Requests, row: EngineRow) -> None:
     q.preemptions[r] += 1
     row.ints[PREEMPTIONS] += 1
     row.ints[WAITING_COUNT] += 1
-    wait_push_front(q, row, r)
+    if by_priority:
+        wait_insert(q, row, r)
+    else:
+        wait_push_front(q, row, r)
 
 
 def drop_aborted(q: Requests, row: EngineRow) -> None:
@@ -224,6 +232,19 @@ def continue_prefill(q: Requests, row: EngineRow, budget: int, free: int) -> int
     row.ints[FREE_BLOCKS] -= blocks
     q.done_tokens[r] = done + chunk
     return chunk
+
+
+def make_room(q: Requests, row: EngineRow) -> None:
+    """Preempt the least urgent until the partly prefilled request can go on."""
+    ints = row.ints
+    while ints[PREFILL_HEAD] != NONE:
+        r = ints[PREFILL_HEAD]
+        done = q.done_tokens[r]
+        chunk = min(q.target_tokens[r] - done, ints[MAX_TOKENS] - ints[DECODING_COUNT])
+        blocks = blocks_of(done + chunk) - blocks_of(done)
+        if blocks + new_blocks(row, 1) <= ints[FREE_BLOCKS]:
+            return
+        preempt(q, row)
 
 
 def admit(q: Requests, row: EngineRow, budget: int) -> int:
@@ -255,6 +276,8 @@ def schedule(q: Requests, row: EngineRow) -> None:
     preempted = ints[PREEMPTIONS]
     while new_blocks(row, 1) > ints[FREE_BLOCKS]:
         preempt(q, row)
+    if ints[POLICY] == PRIORITY:
+        make_room(q, row)
     reserved = new_blocks(row, 1)
     budget = ints[MAX_TOKENS] - ints[DECODING_COUNT]
     prefill = 0
@@ -318,57 +341,3 @@ def advance(q: Requests, row: EngineRow, until: float) -> None:
         if ints[STEPS_MAX] > ints[STEPS_DONE]:
             complete(row, ints[STEPS_MAX])
         end_run(q, row)
-
-
-def submit(q: Requests, row: EngineRow, r: int, now: float) -> bool:
-    """Queue a request that arrives now; False when the queue bound or the memory refuses it.
-
-    The engine must have been advanced to `now`.
-    """
-    ints, floats = row.ints, row.floats
-    in_system = ints[RUNNING] + ints[WAITING_COUNT]
-    if blocks_of(q.prompt[r] + q.output[r]) > ints[BLOCKS]:
-        q.status[r] = INVALID
-        q.finish[r] = now
-        return False
-    if in_system >= ints[QUEUE_BOUND]:
-        ints[REJECTIONS] += 1
-        q.status[r] = REJECTED
-        q.finish[r] = now
-        return False
-    q.status[r] = WAITING
-    wait_append(q, row, r)
-    ints[WAITING_COUNT] += 1
-    if ints[IN_STEP] == 0:
-        if in_system == 0:
-            floats[CLOCK] = now
-        floats[NEXT_CHANGE] = floats[CLOCK]
-    elif ints[WAITING_COUNT] == 1 and ints[RUNNING] < ints[MAX_SEQS]:
-        cut_run(row)
-    return True
-
-
-def cut_run(row: EngineRow) -> None:
-    """End the run in progress with its current step, because the batch may change then."""
-    ints = row.ints
-    ints[STEPS_MAX] = min(ints[STEPS_MAX], ints[STEPS_DONE] + 1)
-    row.floats[NEXT_CHANGE] = step_end(row, ints[STEPS_MAX])
-
-
-def abort(q: Requests, row: EngineRow, r: int, now: float) -> None:
-    """The client of a request has gone: a waiting one leaves now, a running one after the step."""
-    ints = row.ints
-    if q.status[r] == WAITING:
-        wait_remove(q, row, r)
-        ints[WAITING_COUNT] -= 1
-        ints[ABORTS] += 1
-        end_request(q, row, r, ABORTED, now)
-        if ints[IN_STEP] == 0 and ints[RUNNING] + ints[WAITING_COUNT] == 0:
-            row.floats[NEXT_CHANGE] = math.inf
-    elif q.status[r] == PREFILLING or q.status[r] == DECODING:
-        ints[ABORTS] += 1
-        q.status[r] = ABORTING
-        q.abort_next[r] = ints[ABORT_HEAD]
-        ints[ABORT_HEAD] = r
-        if ints[IN_STEP] == 1:
-            cut_run(row)

@@ -29,7 +29,8 @@ class Requests(NamedTuple):
     Times in seconds on the simulation's clock; -1 while unknown. `base_tokens` plus the engine's
     step counter is the number of tokens that a decoding request holds. `target_tokens` is what the
     current prefill must reach, `done_tokens` what it has reached. `next`, `previous` and
-    `heap_place` link a request into its engine's queues.
+    `heap_place` link a request into its engine's queues. Lower priorities go first, where the
+    engine heeds them.
     """
 
     arrival: list[float]
@@ -52,6 +53,7 @@ class Requests(NamedTuple):
     previous: list[int]
     heap_place: list[int]
     abort_next: list[int]
+    priority: list[int]
 
 
 FLOAT_COLUMNS = frozenset({"arrival", "scheduled", "first_token", "last_token", "finish"})
@@ -66,8 +68,11 @@ IN_STEP, STEPS_DONE, STEPS_MAX, STEP_PREFILL, STEP_EMITTING = 17, 18, 19, 20, 21
 PROMPT_TOKENS, CACHED_TOKENS, GENERATED_TOKENS = 22, 23, 24
 CACHE_QUERIES, CACHE_HITS = 25, 26
 SUCCESSES, REJECTIONS, PREEMPTIONS, ABORTS, COMPUTED_TOKENS, STEPS = 27, 28, 29, 30, 31, 32
-RUN_HEAD = 33
-INTS = 34
+RUN_HEAD, POLICY, TOUCHED_TOKENS = 33, 34, 35
+INTS = 36
+
+# How an engine orders its queue.
+FCFS, PRIORITY = 0, 1
 
 # Floats of an engine.
 LAW_FIXED, LAW_SEQUENCE, LAW_PREFILL, LAW_CONTEXT = 0, 1, 2, 3
@@ -129,7 +134,8 @@ class EngineRow(NamedTuple):
     """The state of one engine: integers, floats, block phases, finish heap and histograms.
 
     edges and counts hold all histograms end to end; histogram h lies at offsets[h] to
-    offsets[h + 1] of edges and, with its overflow bucket, at offsets[h] + h of counts.
+    offsets[h + 1] of edges and, with its overflow bucket, at offsets[h] + h of counts. seen: for
+    each session, the tokens that the engine had touched when it last saw it, plus one; 0 for never.
     """
 
     ints: list[int]
@@ -140,6 +146,7 @@ class EngineRow(NamedTuple):
     offsets: list[int]
     counts: list[int]
     sums: list[float]
+    seen: list[int]
 
 
 FLOAT_PARTS = frozenset({"floats", "edges", "sums"})
@@ -163,11 +170,21 @@ def add_request(table: Requests, arrival: float, prompt: int, output: int) -> in
 def reset_request(table: Requests, index: int, arrival: float, prompt: int, output: int) -> None:
     """Make an entry a new request; it may have been another one that is over."""
     table.arrival[index], table.prompt[index], table.output[index] = arrival, prompt, output
-    table.cached[index] = table.generated[index] = table.preemptions[index] = 0
+    table.cached[index] = table.priority[index] = 0
+    begin_again(table, index)
+
+
+def begin_again(table: Requests, index: int) -> None:
+    """Forget what became of a request that is in no queue."""
+    table.generated[index] = 0
+    table.preemptions[index] = 0
     table.status[index] = PENDING
-    table.engine[index] = table.heap_place[index] = NONE
-    for column in (table.scheduled, table.first_token, table.last_token, table.finish):
-        column[index] = -1.0
+    table.engine[index] = NONE
+    table.heap_place[index] = NONE
+    table.scheduled[index] = -1.0
+    table.first_token[index] = -1.0
+    table.last_token[index] = -1.0
+    table.finish[index] = -1.0
 
 
 def new_engine(
@@ -176,10 +193,13 @@ def new_engine(
     *,
     max_queued: int | None = None,
     max_model_len: int = 131072,
+    policy: int = FCFS,
+    session_count: int = 0,
 ) -> EngineRow:
     """An idle engine with this service law and these limits.
 
-    max_queued: bound on running + waiting requests, None for none.
+    max_queued: bound on running + waiting requests, None for none. session_count: of how many
+    sessions it remembers the prefix.
     Raises: InvalidInputError for limits that vLLM refuses at start-up.
     """
     if not 1 <= limits.max_num_seqs <= limits.max_num_batched_tokens:
@@ -196,6 +216,7 @@ def new_engine(
     ints = [0] * INTS
     ints[MAX_SEQS], ints[MAX_TOKENS] = limits.max_num_seqs, limits.max_num_batched_tokens
     ints[BLOCKS] = ints[FREE_BLOCKS] = blocks
+    ints[POLICY] = policy
     ints[QUEUE_BOUND] = UNBOUNDED if max_queued is None else max_queued
     for place in (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, PREFILL_HEAD, ABORT_HEAD, DONE_HEAD):
         ints[place] = NONE
@@ -214,4 +235,5 @@ def new_engine(
         ints=ints, floats=floats, phases=[0] * PHASES, heap=[NONE] * limits.max_num_seqs,
         edges=[edge for one in edges for edge in one], offsets=offsets,
         counts=[0] * (offsets[-1] + HISTOGRAMS), sums=[0.0] * HISTOGRAMS,
+        seen=[0] * session_count,
     )  # fmt: skip

@@ -51,6 +51,46 @@ def wait_push_front(q: Requests, row: EngineRow, r: int) -> None:
     row.ints[WAIT_HEAD] = r
 
 
+def wait_insert(q: Requests, row: EngineRow, r: int) -> None:
+    """Queue a request by priority, then by arrival.
+
+    Source: vLLM 0.32 `v1/core/sched/request_queue.py`, PriorityRequestQueue.
+    """
+    before = row.ints[WAIT_TAIL]
+    if before == NONE or not _goes_first(q, r, before):
+        wait_append(q, row, r)
+        return
+    # From the head: urgent requests are few, or the queue is short.
+    after = row.ints[WAIT_HEAD]
+    while not _goes_first(q, r, after):
+        after = q.next[after]
+    before = q.previous[after]
+    q.next[r] = after
+    q.previous[r] = before
+    q.previous[after] = r
+    if before == NONE:
+        row.ints[WAIT_HEAD] = r
+    else:
+        q.next[before] = r
+
+
+def _goes_first(q: Requests, one: int, other: int) -> bool:
+    if q.priority[one] != q.priority[other]:
+        return q.priority[one] < q.priority[other]
+    return q.arrival[one] < q.arrival[other]
+
+
+def least_urgent(q: Requests, row: EngineRow) -> int:
+    """The running request that goes last by priority, then by arrival."""
+    found = row.ints[RUN_TAIL]
+    r = q.previous[found]
+    while r != NONE:
+        if _goes_first(q, found, r):
+            found = r
+        r = q.previous[r]
+    return found
+
+
 def wait_remove(q: Requests, row: EngineRow, r: int) -> None:
     """Take a request out of the queue, wherever it stands."""
     _remove(q, row, r, WAIT_HEAD, WAIT_TAIL)

@@ -32,6 +32,7 @@ class RunResult:
 
     ttft_seconds is infinite for requests without a first token, tpot_seconds for those that did
     not finish. replica_seconds: paid for within duration_seconds, from the order of a pod on.
+    attempts: how often each request was sent, None where clients send once.
     """
 
     duration_seconds: float
@@ -43,6 +44,7 @@ class RunResult:
     status: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     output_tokens: FloatArray
     ticks: tuple[Tick, ...]
+    attempts: np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None = None
 
     def good(
         self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf

@@ -5,12 +5,13 @@ Written for the compiler as `kernel` is.
 
 # ruff: noqa: I001 - one imported name a line would hide the code
 
-from servingslo.sim.kernel import advance, submit
+from servingslo.sim.intake import submit
+from servingslo.sim.kernel import advance
 from servingslo.sim.layout import (
     FAILED, NEXT_CHANGE, NONE, RUNNING, UNBOUNDED, WAITING_COUNT, EngineRow, Requests,
 )  # fmt: skip
 
-LEAST_LOADED, ROUND_ROBIN, RANDOM = 0, 1, 2
+LEAST_LOADED, ROUND_ROBIN, RANDOM, PREFIX_AFFINE = 0, 1, 2, 3
 
 # A gateway's own integers.
 NEXT_ARRIVAL, CURSOR, RANDOM_STATE, RULE, REQUESTS = 0, 1, 2, 3, 4
@@ -18,8 +19,8 @@ GATEWAY_INTS = 5
 
 # Source: Numerical Recipes, 3rd edition, section 7.1, "quick and dirty" generator; its upper bits
 # decide, the lower ones repeat too soon.
-_MULTIPLIER, _INCREMENT, _BITS = 1664525, 1013904223, 32
-_MODULUS = 1 << _BITS
+_MULTIPLIER, _INCREMENT, RANDOM_BITS = 1664525, 1013904223, 32
+_MODULUS = 1 << RANDOM_BITS
 
 
 def new_gateway(rule: int, random_state: int) -> list[int]:
@@ -30,12 +31,19 @@ def new_gateway(rule: int, random_state: int) -> list[int]:
     return gateway
 
 
+def random_bits(gateway: list[int]) -> int:
+    """The next random number, of RANDOM_BITS bits."""
+    gateway[RANDOM_STATE] = (gateway[RANDOM_STATE] * _MULTIPLIER + _INCREMENT) % _MODULUS
+    return gateway[RANDOM_STATE]
+
+
 def pick(
     q: Requests, rows: list[EngineRow], serving: list[int], gateway: list[int], now: float
 ) -> int:
     """The engine that gets the next request, an index into rows; NONE while none serves.
 
-    Least loaded means the fewest requests running and waiting at this moment; ties go round.
+    Least loaded means the fewest requests running and waiting at this moment; ties go round. So
+    goes a request without a session where sessions decide.
     """
     count = len(serving)
     if count == 0:
@@ -45,8 +53,7 @@ def pick(
     if gateway[RULE] == ROUND_ROBIN:
         return serving[first]
     if gateway[RULE] == RANDOM:
-        gateway[RANDOM_STATE] = (gateway[RANDOM_STATE] * _MULTIPLIER + _INCREMENT) % _MODULUS
-        return serving[(gateway[RANDOM_STATE] * count) >> _BITS]
+        return serving[(random_bits(gateway) * count) >> RANDOM_BITS]
     best = NONE
     least = UNBOUNDED
     for i in range(count):

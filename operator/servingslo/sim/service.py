@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from servingslo.errors import InvalidInputError
 from servingslo.sim import layout
 from servingslo.sim import routing as rules
 from servingslo.sim.engine import Engine, RequestRecord, RequestTable
@@ -20,6 +21,7 @@ class Routing(StrEnum):
     LEAST_LOADED = "least-loaded"
     ROUND_ROBIN = "round-robin"
     RANDOM = "random"
+    PREFIX_AFFINE = "prefix-affine"
 
 
 RULES: Mapping[Routing, int] = MappingProxyType(
@@ -27,6 +29,7 @@ RULES: Mapping[Routing, int] = MappingProxyType(
         Routing.LEAST_LOADED: rules.LEAST_LOADED,
         Routing.ROUND_ROBIN: rules.ROUND_ROBIN,
         Routing.RANDOM: rules.RANDOM,
+        Routing.PREFIX_AFFINE: rules.PREFIX_AFFINE,
     }
 )
 
@@ -52,6 +55,9 @@ class Service:
         when_no_engine: WhenNoEngine = WhenNoEngine.FAIL,
         random_state: int = 0,
     ) -> None:
+        if routing is Routing.PREFIX_AFFINE:  # its requests have no sessions
+            allowed = ", ".join(rule for rule in Routing if rule is not routing)
+            raise InvalidInputError("routing", routing, allowed)
         self.requests = RequestTable()
         self.when_no_engine = when_no_engine
         self._serving: dict[str, Engine] = {}

@@ -4,8 +4,8 @@ Every transformation returns a new trace; randomness comes only from the generat
 """
 
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +18,8 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 PLAIN_COLUMNS = ("arrival_seconds", "prompt_tokens", "output_tokens")
+_OPTIONAL = {"priority": -(1 << 31), "session": -1, "shared_tokens": 0}
+"""Further columns, and the least value of each."""
 COPY_SHIFT_SECONDS = 20.0
 """Copies of a trace that are laid over each other are shifted by up to this, so that no request
 arrives together with its own copy."""
@@ -28,7 +30,9 @@ class Trace:
     """Requests in order of arrival.
 
     arrival_seconds: increasing, from the start of the trace. duration_seconds: its length, at
-    least the last arrival. class_names: of each request, None where the trace has no classes.
+    least the last arrival. The others are None where the trace does not have them. class_names: of
+    each request. priorities: lower values go first. sessions: numbers from 0; -1 for none.
+    shared_tokens: of the prompt, in common with earlier requests of the session.
     """
 
     arrival_seconds: FloatArray
@@ -36,6 +40,9 @@ class Trace:
     output_tokens: IntArray
     duration_seconds: float
     class_names: tuple[str, ...] | None = None
+    priorities: IntArray | None = None
+    sessions: IntArray | None = None
+    shared_tokens: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_seconds)
@@ -45,21 +52,30 @@ class Trace:
         """Mean over the whole trace."""
         return len(self) / self.duration_seconds
 
+    @property
+    def session_count(self) -> int:
+        """Numbers of sessions, one more than the largest."""
+        if self.sessions is None or not len(self):
+            return 0
+        return int(self.sessions.max()) + 1
 
-def _trace(
-    arrivals: FloatArray,
-    prompts: IntArray,
-    outputs: IntArray,
-    duration: float,
-    classes: tuple[str, ...] | None = None,
-) -> Trace:
-    order = np.argsort(arrivals, kind="stable")
-    return Trace(
-        arrival_seconds=arrivals[order],
-        prompt_tokens=prompts[order],
-        output_tokens=outputs[order],
-        duration_seconds=duration,
-        class_names=None if classes is None else tuple(classes[i] for i in order),
+
+def _sorted(trace: Trace) -> Trace:
+    return _picked(trace, np.argsort(trace.arrival_seconds, kind="stable"))
+
+
+def _picked(trace: Trace, chosen: IntArray) -> Trace:
+    """These requests of the trace, in this order."""
+    classes = trace.class_names
+    return replace(
+        trace,
+        arrival_seconds=trace.arrival_seconds[chosen],
+        prompt_tokens=trace.prompt_tokens[chosen],
+        output_tokens=trace.output_tokens[chosen],
+        class_names=None if classes is None else tuple(classes[i] for i in chosen),
+        priorities=None if trace.priorities is None else trace.priorities[chosen],
+        sessions=None if trace.sessions is None else trace.sessions[chosen],
+        shared_tokens=None if trace.shared_tokens is None else trace.shared_tokens[chosen],
     )
 
 
@@ -72,8 +88,8 @@ def read_trace(path: Path) -> Trace:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = _columns(path, reader.fieldnames)
-            has_class = "class" in (reader.fieldnames or ())
-            rows = list(_rows(path, reader, columns))
+            optional = [name for name in _OPTIONAL if name in (reader.fieldnames or ())]
+            rows = list(_rows(path, reader, columns, optional))
             if not rows:
                 raise InvalidInputError(str(path), "no requests", "at least one request")
             arrivals = np.array([row[0] for row in rows])
@@ -84,12 +100,23 @@ def read_trace(path: Path) -> Trace:
     except UnicodeDecodeError as error:
         raise InvalidInputError("trace", str(path), "a CSV file in UTF-8") from error
     arrivals -= arrivals.min() if columns is AZURE_COLUMNS else 0.0
-    return _trace(
-        arrivals,
-        np.array([row[1] for row in rows], dtype=np.int64),
-        np.array([row[2] for row in rows], dtype=np.int64),
-        float(arrivals.max()) or 1.0,
-        tuple(row[3] for row in rows) if has_class else None,
+
+    def column(place: int) -> IntArray:
+        return np.array([row[1][place] for row in rows], dtype=np.int64)
+
+    found = {name: column(2 + place) for place, name in enumerate(optional)}
+    has_class = "class" in (reader.fieldnames or ())
+    return _sorted(
+        Trace(
+            arrival_seconds=arrivals,
+            prompt_tokens=column(0),
+            output_tokens=column(1),
+            duration_seconds=float(arrivals.max()) or 1.0,
+            class_names=tuple(row[2] for row in rows) if has_class else None,
+            priorities=found.get("priority"),
+            sessions=found.get("session"),
+            shared_tokens=found.get("shared_tokens"),
+        )
     )
 
 
@@ -98,22 +125,21 @@ def _columns(path: Path, header: object) -> tuple[str, str, str]:
     for columns in (AZURE_COLUMNS, PLAIN_COLUMNS):
         if names.issuperset(columns):
             return columns
-    allowed = f"{','.join(AZURE_COLUMNS)} or {','.join(PLAIN_COLUMNS)}[,class]"
+    optional = "".join(f"[,{name}]" for name in ("class", *_OPTIONAL))
+    allowed = f"{','.join(AZURE_COLUMNS)} or {','.join(PLAIN_COLUMNS)}{optional}"
     raise InvalidInputError(f"{path}: header", ",".join(sorted(names)), allowed)
 
 
 def _rows(
-    path: Path, reader: "csv.DictReader[str]", columns: tuple[str, str, str]
-) -> Iterator[tuple[float, int, int, str]]:
+    path: Path, reader: "csv.DictReader[str]", columns: tuple[str, str, str], optional: list[str]
+) -> Iterator[tuple[float, list[int], str]]:
     time, prompt, output = columns
     for row in reader:
         where = f"{path}:{reader.line_num}"
-        yield (
-            _arrival(f"{where}: {time}", row[time], azure=columns is AZURE_COLUMNS),
-            _tokens(f"{where}: {prompt}", row[prompt]),
-            _tokens(f"{where}: {output}", row[output]),
-            row.get("class") or "",
-        )
+        arrival = _arrival(f"{where}: {time}", row[time], azure=columns is AZURE_COLUMNS)
+        numbers = [_tokens(f"{where}: {name}", row[name]) for name in (prompt, output)]
+        numbers += [_whole(f"{where}: {name}", row[name], _OPTIONAL[name]) for name in optional]
+        yield arrival, numbers, row.get("class") or ""
 
 
 def _arrival(field: str, text: str | None, *, azure: bool) -> float:
@@ -134,27 +160,38 @@ def _arrival(field: str, text: str | None, *, azure: bool) -> float:
 
 
 def _tokens(field: str, text: str | None) -> int:
-    try:
-        tokens = int(text or "")
-    except ValueError as error:
-        raise InvalidInputError(field, text, "a whole number of tokens ≥ 0") from error
-    if tokens < 0:
-        raise InvalidInputError(field, text, "a whole number of tokens ≥ 0")
     # The published trace has requests without an answer; an engine emits one token at least.
-    return max(tokens, 1)
+    return max(_whole(field, text, 0), 1)
+
+
+def _whole(field: str, text: str | None, least: int) -> int:
+    allowed = f"a whole number {'of tokens ' if least == 0 else ''}≥ {least}"
+    try:
+        number = int(text or "")
+    except ValueError as error:
+        raise InvalidInputError(field, text, allowed) from error
+    if number < least:
+        raise InvalidInputError(field, text, allowed)
+    return number
 
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace in the plain form."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        classes = trace.class_names
-        writer.writerow([*PLAIN_COLUMNS, *(["class"] if classes else [])])
+        extra: dict[str, Sequence[object] | IntArray | None] = {
+            "class": trace.class_names,
+            "priority": trace.priorities,
+            "session": trace.sessions,
+            "shared_tokens": trace.shared_tokens,
+        }
+        known = {name: values for name, values in extra.items() if values is not None}
+        writer.writerow([*PLAIN_COLUMNS, *known])
         for i in range(len(trace)):
             row = [
                 f"{trace.arrival_seconds[i]:.3f}", trace.prompt_tokens[i], trace.output_tokens[i],
             ]  # fmt: skip
-            writer.writerow([*row, *([classes[i]] if classes else [])])
+            writer.writerow([*row, *(values[i] for values in known.values())])
 
 
 def _positive(field: str, value: float) -> float:
@@ -166,50 +203,64 @@ def _positive(field: str, value: float) -> float:
 def sped_up(trace: Trace, factor: float) -> Trace:
     """The trace played `factor` times as fast: more requests a second, the same requests."""
     _positive("speed", factor)
-    return Trace(
+    return replace(
+        trace,
         arrival_seconds=trace.arrival_seconds / factor,
-        prompt_tokens=trace.prompt_tokens,
-        output_tokens=trace.output_tokens,
         duration_seconds=trace.duration_seconds / factor,
-        class_names=trace.class_names,
     )
 
 
 def window(trace: Trace, start_seconds: float, end_seconds: float) -> Trace:
     """The requests that arrive from start to before end, counted from start."""
     inside = (trace.arrival_seconds >= start_seconds) & (trace.arrival_seconds < end_seconds)
-    return _picked(
-        trace, inside, trace.arrival_seconds[inside] - start_seconds, end_seconds - start_seconds
-    )
-
-
-def _picked(
-    trace: Trace, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], arrivals: FloatArray,
-    duration: float,
-) -> Trace:  # fmt: skip
-    classes = trace.class_names
-    return _trace(
-        arrivals,
-        trace.prompt_tokens[chosen],
-        trace.output_tokens[chosen],
-        duration,
-        None if classes is None else tuple(classes[i] for i in np.flatnonzero(chosen)),
+    kept = _picked(trace, np.flatnonzero(inside))
+    return replace(
+        kept,
+        arrival_seconds=kept.arrival_seconds - start_seconds,
+        duration_seconds=end_seconds - start_seconds,
     )
 
 
 def superposed(*traces: Trace) -> Trace:
-    """All requests of all traces on one clock, as long as the longest."""
+    """All requests of all traces on one clock, as long as the longest.
+
+    Sessions of different traces are different ones.
+    """
     classes = None
     if any(trace.class_names for trace in traces):
         classes = tuple(
             name for trace in traces for name in (trace.class_names or ("",) * len(trace))
         )
-    return _trace(
-        np.concatenate([trace.arrival_seconds for trace in traces]),
-        np.concatenate([trace.prompt_tokens for trace in traces]),
-        np.concatenate([trace.output_tokens for trace in traces]),
-        max(trace.duration_seconds for trace in traces),
-        classes,
+    first = np.cumsum([0, *(trace.session_count for trace in traces)])
+    sessions = [
+        None if trace.sessions is None
+        else np.where(trace.sessions >= 0, trace.sessions + first[i], -1)
+        for i, trace in enumerate(traces)
+    ]  # fmt: skip
+    return _sorted(
+        Trace(
+            arrival_seconds=np.concatenate([trace.arrival_seconds for trace in traces]),
+            prompt_tokens=np.concatenate([trace.prompt_tokens for trace in traces]),
+            output_tokens=np.concatenate([trace.output_tokens for trace in traces]),
+            duration_seconds=max(trace.duration_seconds for trace in traces),
+            class_names=classes,
+            priorities=_joined(traces, [trace.priorities for trace in traces], 0),
+            sessions=_joined(traces, sessions, -1),
+            shared_tokens=_joined(traces, [trace.shared_tokens for trace in traces], 0),
+        )
+    )
+
+
+def _joined(
+    traces: Sequence[Trace], columns: Sequence[IntArray | None], missing: int
+) -> IntArray | None:
+    if all(column is None for column in columns):
+        return None
+    return np.concatenate(
+        [
+            np.full(len(trace), missing) if column is None else column
+            for trace, column in zip(traces, columns, strict=True)
+        ]
     )
 
 
@@ -217,12 +268,10 @@ def repeated(trace: Trace, duration_seconds: float) -> Trace:
     """The trace again and again until this much time is filled."""
     rounds = int(np.ceil(_positive("duration", duration_seconds) / trace.duration_seconds))
     copies = [
-        Trace(
+        replace(
+            trace,
             arrival_seconds=trace.arrival_seconds + i * trace.duration_seconds,
-            prompt_tokens=trace.prompt_tokens,
-            output_tokens=trace.output_tokens,
             duration_seconds=(i + 1) * trace.duration_seconds,
-            class_names=trace.class_names,
         )
         for i in range(rounds)
     ]
@@ -246,12 +295,12 @@ def scaled(
     copies = []
     for copy in range(whole + 1):
         share = 1.0 if copy < whole else factor - whole
-        keep = rng.random(len(trace)) < share
-        arrivals = trace.arrival_seconds[keep]
+        kept = _picked(trace, np.flatnonzero(rng.random(len(trace)) < share))
         if copy > 0:
-            moved = arrivals + rng.uniform(-shift_seconds, shift_seconds, len(arrivals))
+            moved = kept.arrival_seconds + rng.uniform(-shift_seconds, shift_seconds, len(kept))
             arrivals = np.mod(moved, trace.duration_seconds)
-        copies.append(_picked(trace, keep, arrivals, trace.duration_seconds))
+            kept = _sorted(replace(kept, arrival_seconds=arrivals))
+        copies.append(kept)
     return superposed(*copies)
 
 
@@ -268,12 +317,9 @@ def with_surge(
     if factor == 1 or end_seconds <= start_seconds:
         return trace
     extra = window(scaled(trace, factor - 1.0, rng), start_seconds, end_seconds)
-    moved = Trace(
-        arrival_seconds=extra.arrival_seconds + start_seconds
-        + rng.uniform(0.0, 1e-3, len(extra)),
-        prompt_tokens=extra.prompt_tokens,
-        output_tokens=extra.output_tokens,
+    moved = replace(
+        extra,
+        arrival_seconds=extra.arrival_seconds + start_seconds + rng.uniform(0.0, 1e-3, len(extra)),
         duration_seconds=trace.duration_seconds,
-        class_names=extra.class_names,
-    )  # fmt: skip
+    )
     return superposed(trace, moved)
