@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 MINUTES ?= 6
 TRACE ?=
 PYTEST_ARGS ?=
+PLAN ?= standard
+PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test check lint types layers unit integration validate bench crd lock image-check clean
+.PHONY: help setup rig demo test check lint types layers unit integration validate bench benchmark benchmark-search benchmark-full crd lock image-check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## the development environment in .venv, pinned by hash
 
@@ -54,6 +56,15 @@ validate: setup ## the models beside an independent simulation, on a sample of t
 
 bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
 	$(BIN)/python -m tests.benchmarks.run
+
+benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small for six of them
+	$(BIN)/python -m tests.benchmarks.matrix_report --plan $(PLAN) --processes $(PROCESSES)
+
+benchmark-search: setup ## the best settings of other autoscalers' rules, into sim/baselines/tuned.yaml
+	$(BIN)/python -m tests.benchmarks.matrix_search --processes $(PROCESSES)
+
+benchmark-full: setup ## as benchmark, with every cold start and failures on every trace
+	$(BIN)/python -m tests.benchmarks.matrix_report --plan full --processes $(PROCESSES)
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd

@@ -37,17 +37,6 @@ class Plan:
     scenarios: tuple[Scenario, ...]
     seeds: tuple[int, ...]
     policies: tuple[str, ...]
-    with_grids: bool = True
-
-    @property
-    def grid_cells(self) -> list[Cell]:
-        """Every setting of every rule's grid, on the first seed."""
-        return [
-            Cell(scenario=where, policy=policy_of(text), seed=self.seeds[0], with_timeline=False)
-            for where in self.scenarios
-            for rule in RULES
-            for text in settings_of(rule)
-        ]
 
 
 def scenario(
@@ -117,7 +106,7 @@ def full() -> Plan:
         for cold_start in (30.0, COLD_START_SECONDS, 240.0)
         for failing in (False, True)
     )
-    return Plan(scenarios=found, seeds=(1, 2, 3), policies=ALL_POLICIES, with_grids=False)
+    return Plan(scenarios=found, seeds=(1, 2, 3), policies=ALL_POLICIES)
 
 
 PLANS = {"small": small, "standard": standard, "full": full}

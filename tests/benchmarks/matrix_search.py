@@ -37,17 +37,22 @@ def rank(found: Sequence[Outcome]) -> tuple[float, ...]:
     return (-met, cost if met else 0.0, -share)
 
 
-def best_settings(engine: str, processes: int) -> Mapping[str, Mapping[str, float]]:
-    """The best setting of each rule on this card."""
-    cells = [
-        Cell(scenario=scenario(case, engine), policy=policy_of(text), seed=SEED,
-             with_timeline=False)
+def search_cells(engine: str) -> list[Cell]:
+    """Every setting of every rule on every case of the search."""
+    return [
+        Cell(
+            scenario=scenario(case, engine), policy=policy_of(text), seed=SEED, with_timeline=False
+        )
         for case in CASES
         for rule in RULES
         for text in settings_of(rule)
-    ]  # fmt: skip
+    ]
+
+
+def best_settings(engine: str, processes: int) -> Mapping[str, Mapping[str, float]]:
+    """The best setting of each rule on this card."""
     by_setting: dict[str, list[Outcome]] = {}
-    for outcome in outcomes(cells, processes):
+    for outcome in outcomes(search_cells(engine), processes):
         by_setting.setdefault(outcome.policy, []).append(outcome)
     found = {}
     for name, rule in RULES.items():
@@ -64,12 +69,17 @@ def main() -> None:
     processes = parser.parse_args().processes
     document = {
         "commit": commit(),
-        "date": datetime.now(tz=UTC).date().isoformat(),  # noqa: TID251 - a date for people
+        "date": today(),
         "seeds": [SEED],
         "cases": list(CASES),
         "cards": {engine: best_settings(engine, processes) for engine in (SMALL, LARGE)},
     }
     TUNED.write_text(_HEADER + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+def today() -> str:
+    """The date, for people."""
+    return datetime.now(tz=UTC).date().isoformat()  # noqa: TID251 - of the machine on purpose
 
 
 def commit() -> str:
