@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.benchmarks.matrix_search import Setting
+
 from servingslo.cli.backtesting.charts import Axis, Point, Series, frontier_chart, line_chart
 from servingslo.sim.outcome import Outcome
 from servingslo.sim.policies import ORACLE, OURS
@@ -21,18 +23,17 @@ def slug(scenario: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in scenario).replace("--", "-")
 
 
-def frontier(found: Sequence[PolicySummary], settings: Sequence[Outcome]) -> str:
+def frontier(found: Sequence[PolicySummary], settings: Sequence[Setting]) -> str:
     """Share in SLO against cost over the oracle; settings: every setting that was searched."""
     cloud = [
         Point(
-            name=o.policy,
-            cost=o.score.relative_cost,
-            share_ratio=o.score.share_ratio,
+            name=s.policy,
+            cost=s.relative_cost,
+            share_ratio=s.share_ratio,
             color=_SETTING,
             named=False,
         )
-        for o in settings
-        if o.score is not None and o.score.relative_cost is not None
+        for s in settings
     ]
     points = [_point(one) for one in found if one.relative_cost is not None]
     rivals = [p for p in (*cloud, *points) if not p.hollow]

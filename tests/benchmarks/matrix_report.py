@@ -19,9 +19,8 @@ from tests.benchmarks.matrix import (
     scenario,
 )
 from tests.benchmarks.matrix_pictures import frontier, slug, timeline, write
-from tests.benchmarks.matrix_search import CASES, SEED, TUNED, commit, search_cells, today
+from tests.benchmarks.matrix_search import CASES, SEED, TUNED, Setting, commit, searched, today
 
-from servingslo.sim.outcome import Outcome
 from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, policy_of
 from servingslo.sim.scenario import Cell, Scenario
 from servingslo.sim.scoring import Interval
@@ -75,8 +74,8 @@ class Findings:
                  with_timeline=False)
             for engine in (LARGE, SMALL) for case in CASES for name in (OURS, KNOBS)
         ]  # fmt: skip
-        grid = [*search_cells(LARGE), *search_cells(SMALL)] if tuned() else []
-        self.searched = outcomes([*grid, *ours], processes) if grid else []
+        self.searched = searched()
+        self.ours_searched = outcomes(ours, processes) if self.searched else []
         self.outcomes = outcomes(cells, processes)
         self.by_scenario = {
             where.name: summaries(
@@ -86,13 +85,9 @@ class Findings:
             for where in plan.scenarios
         }
 
-    def settings(self, where: str) -> list[Outcome]:
+    def settings(self, where: str) -> list[Setting]:
         """Every searched setting of other rules on a scenario."""
-        return [o for o in self.searched if o.scenario == where and not o.policy.startswith(OURS)]
-
-    def ours_searched(self, where: str) -> list[Outcome]:
-        """Ours on the search's seed."""
-        return [o for o in self.searched if o.scenario == where and o.policy.startswith(OURS)]
+        return [setting for setting in self.searched if setting.scenario == where]
 
     def get(self, where: str, policy: str) -> PolicySummary | None:
         """One policy on a scenario; None where it has no result."""
@@ -170,7 +165,7 @@ def brief(one: PolicySummary | None) -> str:
     """'99.8 @ 1.21'."""
     if one is None or one.relative_cost is None:
         return "-"
-    return f"{100 * one.share_ratio.mean:.1f} @ {one.relative_cost.mean:.2f}"
+    return _pair_text(one.share_ratio.mean, one.relative_cost.mean)
 
 
 def _losses(findings: Findings) -> Iterator[str]:
@@ -206,22 +201,21 @@ def _beaten(findings: Findings) -> Iterator[str]:
 
 
 def _beaten_by_settings(findings: Findings) -> Iterator[str]:
-    for where in dict.fromkeys(o.scenario for o in findings.searched):
-        for one in findings.ours_searched(where):
-            mine = one.score
-            better = [
-                o
-                for o in findings.settings(where)
-                if o.score is not None and mine is not None
-                and beats(o.score.share_ratio, o.score.replica_hours,
-                          mine.share_ratio, mine.replica_hours)
-            ]  # fmt: skip
-            if better:
-                first = min(better, key=lambda o: o.score.replica_hours)  # type: ignore[union-attr]
-                yield (
-                    f"- {where}, {one.policy} ({_score(one)}): by {len(better)}, among them "
-                    f"{first.policy} ({_score(first)})"
-                )
+    for one in findings.ours_searched:
+        if (mine := one.score) is None:
+            continue
+        better = [
+            s
+            for s in findings.settings(one.scenario)
+            if beats(s.share_ratio, s.replica_hours, mine.share_ratio, mine.replica_hours)
+        ]
+        if better:
+            first = min(better, key=lambda s: s.replica_hours)
+            text = _pair_text(mine.share_ratio, mine.relative_cost)
+            yield (
+                f"- {one.scenario}, {one.policy} ({text}): by {len(better)}, the cheapest of them "
+                f"{first.policy} ({_pair_text(first.share_ratio, first.relative_cost)})"
+            )
 
 
 def _dearer_than_static(findings: Findings) -> Iterator[str]:
@@ -233,11 +227,9 @@ def _dearer_than_static(findings: Findings) -> Iterator[str]:
             yield f"- {where.name}: {brief(mine)} against {brief(static)}"
 
 
-def _score(outcome: Outcome) -> str:
-    score = outcome.score
-    if score is None or score.relative_cost is None:
-        return "-"
-    return f"{100 * score.share_ratio:.1f} @ {score.relative_cost:.2f}"
+def _pair_text(share_ratio: float, relative_cost: float | None) -> str:
+    cost = "-" if relative_cost is None else f"{relative_cost:.2f}"
+    return f"{100 * share_ratio:.1f} @ {cost}"
 
 
 def _reference(findings: Findings) -> Iterator[str]:

@@ -6,9 +6,12 @@ the oracles; where none meets it anywhere, it is the one with the largest share.
 """
 
 import argparse
+import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import yaml
 from tests.benchmarks.matrix import LARGE, ROOT, SMALL, outcomes, scenario, settings_of
@@ -20,6 +23,7 @@ from servingslo.sim.standard import SHARE_TARGET
 
 TUNED = ROOT / "operator" / "servingslo" / "sim" / "baselines" / "tuned.yaml"
 CASES = ("azure-conv", "ramp", "flash")
+SEARCHED = Path(__file__).with_name("searched.json")
 SEED = 11
 _HEADER = """\
 # Settings of other rules that did best in a search over the grids of `policies.RULES`: the ones
@@ -49,32 +53,57 @@ def search_cells(engine: str) -> list[Cell]:
     ]
 
 
-def best_settings(engine: str, processes: int) -> Mapping[str, Mapping[str, float]]:
-    """The best setting of each rule on this card."""
+def best_settings(found: Sequence[Outcome]) -> Mapping[str, Mapping[str, float]]:
+    """The best setting of each rule, of the runs on one card."""
     by_setting: dict[str, list[Outcome]] = {}
-    for outcome in outcomes(search_cells(engine), processes):
+    for outcome in found:
         by_setting.setdefault(outcome.policy, []).append(outcome)
-    found = {}
+    best = {}
     for name, rule in RULES.items():
-        best = min(settings_of(name), key=lambda text: rank(by_setting[text]))
-        parameters = policy_of(best).parameters
-        found[name] = {key: float(parameters[key]) for key in rule.grid}
-    return found
+        text = min(settings_of(name), key=lambda text: rank(by_setting[text]))
+        parameters = policy_of(text).parameters
+        best[name] = {key: float(parameters[key]) for key in rule.grid}
+    return best
 
 
 def main() -> None:
-    """Search on both cards and write the file."""
+    """Search on both cards; write the best settings, and what every setting gave."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
     processes = parser.parse_args().processes
-    document = {
-        "commit": commit(),
-        "date": today(),
-        "seeds": [SEED],
-        "cases": list(CASES),
-        "cards": {engine: best_settings(engine, processes) for engine in (SMALL, LARGE)},
-    }
-    TUNED.write_text(_HEADER + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    runs = {engine: outcomes(search_cells(engine), processes) for engine in (SMALL, LARGE)}
+    made = {"commit": commit(), "date": today(), "seeds": [SEED], "cases": list(CASES)}
+    best = {"cards": {engine: best_settings(found) for engine, found in runs.items()}}
+    text = yaml.safe_dump({**made, **best}, sort_keys=False)
+    TUNED.write_text(_HEADER + text, encoding="utf-8")
+    rows = [
+        [o.scenario, o.policy, o.score.share_ratio, o.score.replica_hours, o.score.relative_cost]
+        for found in runs.values()
+        for o in found
+        if o.score is not None
+    ]
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    head = json.dumps(made)[1:-1]
+    SEARCHED.write_text(f'{{{head}, "settings": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one setting of a rule gave in the search."""
+
+    scenario: str
+    policy: str
+    share_ratio: float
+    replica_hours: float
+    relative_cost: float
+
+
+def searched() -> list[Setting]:
+    """What every setting gave; empty before the first search."""
+    if not SEARCHED.exists():
+        return []
+    document = json.loads(SEARCHED.read_text(encoding="utf-8"))
+    return [Setting(*row) for row in document["settings"]]
 
 
 def today() -> str:

@@ -1,0 +1,230 @@
+"""`servingslo backtest`: the same runs as table, JSON and page, and bad input by name."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from tests.unit.cli_calls import CLI, MANIFEST
+
+from servingslo.sim.policies import OTHERS, RULES
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """The command."""
+    return CLI(capsys, monkeypatch)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Six minutes of chat on the small card, then seven times as much."""
+    rng = np.random.default_rng(7)
+    slow, fast = rng.uniform(0, 180, 360), rng.uniform(180, 360, 2400)
+    times = np.sort(np.concatenate([slow, fast, [0.0, 359.5]]))
+    rows = (f"{at:.3f},{rng.integers(100, 900)},{rng.integers(20, 200)}" for at in times)
+    path = tmp_path / "requests.csv"
+    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def call(cli, trace, tmp_path):
+    """A backtest of the trace on the small card, whose runs are kept in the test's folder."""
+
+    def called(*arguments):
+        return cli(
+            "backtest", "--trace", trace, "--fleet", "l4-small", "--processes", "1",
+            "--cache", tmp_path / "kept", *arguments,
+        )  # fmt: skip
+
+    return called
+
+
+OBJECTIVES = ("--objective", "ttft:p99:1s", "--objective", "tpot:p99:50ms")
+
+
+def test_the_table_has_a_row_for_each_policy(call):
+    """What was replayed, the objectives, and each policy with its marks."""
+    called = call(*OBJECTIVES, "--policy", "servingslo", "--policy", "hpa-kv", "--policy", "static")
+
+    assert called.exit_code == 0
+    assert "2762 requests in 6m" in called.out
+    assert "TTFT ≤ 1 s, TPOT ≤ 50 ms; the target is 99 %" in called.out
+    rows = [line.split() for line in called.out.splitlines()]
+    assert [row[1] for row in rows if row and row[0] in {"*", "~"}].count("static") == 1
+    assert any("servingslo" in row for row in rows)
+    assert any("hpa-kv" in row for row in rows)
+
+
+def test_json_and_table_tell_the_same(call):
+    """Means over the seeds are those of the runs, and the frontier holds who nobody beats."""
+    arguments = (*OBJECTIVES, "--policy", "servingslo", "--policy", "hpa-busy", "--seeds", "2")
+    told = json.loads(call(*arguments, "-o", "json").out)
+    table = call(*arguments).out
+
+    assert told["seeds"] == [1, 2]
+    assert told["ttft_seconds"] == 1.0
+    for policy in told["policies"]:
+        runs = [run["score"] for run in told["runs"] if run["policy"] == policy["policy"]]
+        mean = sum(run["share_ratio"] for run in runs) / 2
+        assert policy["share_ratio"]["mean"] == pytest.approx(mean)
+        assert policy["replica_hours"]["half_width"] is not None
+        assert f"{100 * mean:.2f}±" in table
+    assert set(told["frontier"]) <= {"servingslo", "hpa-busy"}
+    assert told["frontier"]
+
+
+def test_a_manifest_gives_objectives_and_bounds(call, tmp_path):
+    """The largest count of the resource bounds every policy."""
+    manifest = tmp_path / "slo.yaml"
+    manifest.write_text(MANIFEST.replace("{max: 8}", "{max: 2}"))
+    told = json.loads(call("-f", manifest, "--policy", "hpa-busy", "-o", "json").out)
+
+    assert told["tpot_seconds"] == 0.05
+    assert told["policies"][0]["replica_hours"]["mean"] <= 2 * 0.1 * 1.01
+
+
+def test_against_the_oracle_costs_are_relative(call):
+    """The oracle is at 1, and what knows less is not cheaper at the same share."""
+    told = json.loads(call(*OBJECTIVES, "--policy", "static", "--against-oracle", "-o", "json").out)
+    cost = {one["policy"]: one["relative_cost"]["mean"] for one in told["policies"]}
+
+    assert cost["oracle"] == 1.0
+    assert cost["static"] > 1.0
+
+
+def test_an_objective_that_no_schedule_meets_is_a_no(call):
+    """Exit code 1: a first token within a millisecond is not to be had at any count."""
+    called = call("--objective", "ttft:p99:1ms", "--policy", "hpa-kv", "--against-oracle")
+
+    assert called.exit_code == 1
+    assert "oracle: no count or schedule meets the target" in called.out
+
+
+def test_the_page_needs_nothing_else(call, tmp_path):
+    """Pictures, timelines and decisions are in the one file, and nothing is fetched."""
+    page = tmp_path / "report.html"
+    called = call(*OBJECTIVES, "--policy", "servingslo", "--policy", "keda-slo", "--html", page)
+    text = page.read_text()
+
+    assert called.exit_code == 0
+    assert not re.search(r"(src|href)=|@import|url\(", text)
+    assert text.count("<svg") == text.count("</svg>") == 6
+    for heading in ("Share in SLO against cost", "Cost of this trace", "Over time",
+                    "Worst minutes", "Decisions of servingslo"):  # fmt: skip
+        assert f"<h2>{heading}</h2>" in text
+    assert 'data-line="p1"' in text
+    assert "nan" not in re.findall(r'd="[^"]*"', text)
+
+
+def test_a_second_call_takes_the_runs_that_are_kept(call, tmp_path):
+    """Another seed is run, the first one is not."""
+    first = json.loads(call(*OBJECTIVES, "--policy", "hpa-kv", "-o", "json").out)
+    kept = next((tmp_path / "kept").glob("*.json"))
+    outcome = json.loads(kept.read_text())
+    outcome["score"]["replica_hours"] = 77.0
+    kept.write_text(json.dumps(outcome))
+    second = json.loads(call(*OBJECTIVES, "--policy", "hpa-kv", "--seeds", "2", "-o", "json").out)
+
+    hours = [run["score"]["replica_hours"] for run in second["runs"]]
+    assert hours[0] == 77.0
+    assert hours[1] == pytest.approx(first["runs"][0]["score"]["replica_hours"], rel=0.5)
+
+
+def test_policies_are_listed_with_their_settings(cli):
+    """Every name that --policy takes."""
+    listed = cli("backtest", "--list-policies").out
+
+    assert all(f"{name} " in listed for name in (*RULES, *OTHERS))
+    assert "kv_usage=0.8" in listed
+
+
+def test_nothing_but_the_result_is_written_in_a_pipe(call):
+    """No bar on standard error."""
+    assert call(*OBJECTIVES, "--policy", "hpa-kv").err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param((), ("-f", "--objective"), id="no objectives"),
+        pytest.param(("--objective", "ttft:1s"), ("--objective", "'ttft:1s'"), id="objective form"),
+        pytest.param(
+            ("--objective", "queueTime:p99:1s"), ("queueTime", "ttft"), id="not in a trace"
+        ),
+        pytest.param(
+            (*OBJECTIVES, "--policy", "hpa"), ("--policy", "'hpa'", "hpa-kv"), id="policy"
+        ),
+        pytest.param(
+            (*OBJECTIVES, "--policy", "hpa-kv:kv=1"), ("--policy", "'kv'", "kv_usage"), id="setting"
+        ),
+        pytest.param((*OBJECTIVES, "--seeds", "0"), ("--seeds", "0", "1 to 100"), id="seeds"),
+        pytest.param((*OBJECTIVES, "--scale", "0"), ("--scale", "0.0", "0.001"), id="scale"),
+        pytest.param((*OBJECTIVES, "--processes", "0"), ("--processes", "0"), id="processes"),
+        pytest.param(
+            (*OBJECTIVES, "--html", "/no/where/r.html"), ("--html", "/no/where"), id="page"
+        ),
+        pytest.param(
+            (*OBJECTIVES, "--fleet", "a100"), ("--fleet", "'a100'", "l4-small"), id="fleet"
+        ),
+    ],
+)
+def test_bad_input_is_named_before_anything_runs(call, tmp_path, arguments, words):
+    """Exit code 2, one line, and nothing is kept."""
+    called = call(*arguments)
+
+    assert called.refuses(*words), called.err
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("engine: a100\n", ("engine", "'a100'", "h100-8b"), id="engine"),
+        pytest.param("max_replica: 3\n", ("max_replica", "3"), id="unknown field"),
+        pytest.param("max_replicas: 0\n", ("max_replicas", "0", "1 or more"), id="no replicas"),
+        pytest.param(
+            "cold_start: {mean_seconds: -1}\n", ("cold_start.mean_seconds", "-1"), id="cold start"
+        ),
+        pytest.param("scrape_lag_seconds: 15\n", ("scrape_lag_seconds", "15"), id="scrape lag"),
+        pytest.param("- 3\n", ("fleet.yaml",), id="no mapping"),
+    ],
+)
+def test_a_bad_fleet_is_named_with_its_field(cli, trace, tmp_path, text, words):
+    """File, field, value and what is allowed."""
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(text)
+    called = cli("backtest", "--trace", trace, *OBJECTIVES, "--fleet", fleet)
+
+    assert called.refuses(*words), called.err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("time,tokens\n1,2\n", ("header", "arrival_seconds"), id="header"),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens\n1,many,2\n",
+            (":2: prompt_tokens", "'many'"),
+            id="tokens",
+        ),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens\n1,2,3\n",
+            ("last arrival", "60 s or longer"),
+            id="too short",
+        ),
+    ],
+)
+def test_a_bad_trace_is_named_with_its_line(cli, tmp_path, text, words):
+    """File, line, column, value and what is allowed."""
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    called = cli("backtest", "--trace", path, *OBJECTIVES)
+
+    assert called.refuses("bad.csv", *words), called.err
+
+
+def test_a_trace_is_needed(cli):
+    """The flag is named."""
+    assert cli("backtest", *OBJECTIVES).refuses("--trace", "CSV")
