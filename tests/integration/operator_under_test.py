@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes
+from tests.integration.manifests import slo_spec, workload
 
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.rig.cluster import Rig
-from servingslo.rig.engine_pods import ENGINE_LABEL, KIND_ANNOTATION
-from servingslo.rig.kwok import GPU_RESOURCE, READY_DELAY_ANNOTATION
 from servingslo.rig.waiting import free_port, http_get, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +24,6 @@ TICK_SECONDS = 1.0
 # Several ticks: long enough for the operator to do what it must not.
 QUIET_TICKS = 4
 PATIENCE_SECONDS = 30.0
-OBJECTIVES = (
-    {"metric": "ttft", "percentile": 95, "threshold": "2s"},
-    {"metric": "tpot", "percentile": 95, "threshold": "100ms"},
-)
 
 
 def install_chart(rig: Rig, *settings: str) -> None:
@@ -174,7 +169,7 @@ class Tenant:
 
         args: further ones. command: instead of the usual arguments.
         """
-        manifest = _workload(name, replicas=replicas, args=args, ready_delay=ready_delay)
+        manifest = workload(name, replicas=replicas, args=args, ready_delay=ready_delay)
         if command:
             container = manifest["spec"]["template"]["spec"]["containers"][0]
             container.update(command=list(command), args=[])
@@ -183,7 +178,7 @@ class Tenant:
 
     def create_stateful_set(self, name: str = "chat", *, replicas: int = 1) -> None:
         """A StatefulSet of simulated engines, and wait until it is ready."""
-        manifest = _workload(name, replicas=replicas)
+        manifest = workload(name, replicas=replicas)
         manifest["spec"]["serviceName"] = name
         self.apps.create_namespaced_stateful_set(self.namespace, manifest)
 
@@ -258,7 +253,7 @@ class Tenant:
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "ServingSLO",
             "metadata": {"name": name},
-            "spec": _spec(name, spec),
+            "spec": slo_spec(name, spec),
         }
         created: dict[str, Any] = self.custom.create_namespaced_custom_object(
             GROUP,
@@ -363,50 +358,6 @@ class Tenant:
     ) -> None:
         """Wait until something holds."""
         wait_until(check, what=what, timeout_seconds=timeout_seconds, interval_seconds=0.2)
-
-
-def _spec(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "targetRef": {"kind": "Deployment", "name": name},
-        "objectives": [dict(objective) for objective in OBJECTIVES],
-        "replicas": {"min": 1, "max": 4},
-        "coldStart": "5s",
-        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 5}},
-    }
-    return {**spec, **changes}
-
-
-def _workload(
-    name: str, *, replicas: int, args: Sequence[str] = (), ready_delay: str = "500ms"
-) -> dict[str, Any]:
-    flags = ["--model=tiny", "--max-num-seqs=64", "--max-num-batched-tokens=2048", *args]
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {
-                    "labels": {"app": name, ENGINE_LABEL: "vllm"},
-                    "annotations": {
-                        KIND_ANNOTATION: "l4-small",
-                        READY_DELAY_ANNOTATION: ready_delay,
-                    },
-                },
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "containers": [
-                        {
-                            "name": "vllm",
-                            "image": "vllm/vllm-openai:v0.32.0",
-                            "args": flags,
-                            "resources": {"limits": {GPU_RESOURCE: "1"}},
-                        }
-                    ],
-                },
-            },
-        },
-    }
 
 
 def ticks_pass(operator: Operator, count: int = QUIET_TICKS) -> None:
