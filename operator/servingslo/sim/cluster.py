@@ -349,8 +349,8 @@ def _tick(cluster: Cluster) -> Tick:
         time_seconds=cluster.now,
         desired=cluster.desired,
         ready=len(serving),
-        running=sum(row.ints[layout.RUNNING] for row in serving),
-        waiting=sum(row.ints[layout.WAITING_COUNT] for row in serving),
+        running=sum(int(row.ints[layout.RUNNING]) for row in serving),
+        waiting=sum(int(row.ints[layout.WAITING_COUNT]) for row in serving),
     )
 
 

@@ -1,0 +1,167 @@
+"""The production planner on the virtual clock with its other knobs: batch limits, queue bounds."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+
+from servingslo.models.service_time import EngineLimits
+from servingslo.policy.inputs import Observation
+from servingslo.sim import layout
+from servingslo.sim.backend import compiled_backend
+from servingslo.sim.cluster import Wanted, simulate
+from servingslo.sim.fleet import ColdStart, FleetSpec
+from servingslo.sim.production import Knobs, Production, benchmark_targets
+from servingslo.sim.result import RunResult
+from servingslo.sim.workloads import constant, generated, step, uniform_lengths
+
+TTFT_SECONDS, TPOT_SECONDS = 1.0, 0.05
+LARGEST = 14
+COLD_START_SECONDS = 45.0
+LENGTHS = uniform_lengths((100, 3000), (20, 400))
+
+
+class Watched(Production):
+    """The planner, with all that it saw and asked for."""
+
+    def __init__(self, knobs: Knobs, largest: int = LARGEST) -> None:
+        targets = benchmark_targets(
+            ttft_seconds=TTFT_SECONDS, tpot_seconds=TPOT_SECONDS, max_replicas=largest
+        )
+        super().__init__(targets, knobs)
+        self.seen: list[Observation] = []
+        self.asked: list[Wanted] = []
+
+    def decide(self, observation: Observation) -> Wanted:
+        """What the planner decides."""
+        self.seen.append(observation)
+        self.asked.append(super().decide(observation))
+        return self.asked[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A planner and what came of it."""
+
+    planner: Watched
+    result: RunResult
+
+    @property
+    def share(self) -> float:
+        """Of requests in SLO."""
+        return self.result.share_in_slo(TTFT_SECONDS, TPOT_SECONDS)
+
+
+@cache
+def few_sequences(knobs: Knobs) -> Run:
+    """Twenty-five minutes of a small card whose batch limit is far below what its memory holds."""
+    limits = EngineLimits(max_num_seqs=8, max_num_batched_tokens=2048, kv_capacity_tokens=60_000)
+    fleet = FleetSpec(
+        engine="l4-small", limits=limits, initial_replicas=14, max_replicas=LARGEST,
+        cold_start=ColdStart(mean_seconds=COLD_START_SECONDS, variation_ratio=0.0),
+    )  # fmt: skip
+    load = generated(constant(8.0, 1500.0), LENGTHS, np.random.default_rng(1))
+    planner = Watched(knobs)
+    result = simulate(fleet, load, planner, seed=1, backend=compiled_backend())
+    return Run(planner=planner, result=result)
+
+
+def test_batch_limits_of_the_planner_are_rolled_out_pod_by_pod():
+    """One change, a surge pod at a time, each a cold start long; no pod keeps the old limits."""
+    run = few_sequences(Knobs(batching=True))
+    changes = [
+        (seen.time_seconds, asked.limits)
+        for seen, asked in zip(run.planner.seen, run.planner.asked, strict=True)
+        if asked.limits is not None
+    ]
+    rolling = [seen.time_seconds for seen in run.planner.seen if seen.rollout_in_progress]
+    last = [pod for pod in run.planner.seen[-1].pods if pod.ready and not pod.deleting]
+
+    (at, limits) = changes[0]
+    assert limits.max_num_seqs > 8
+    assert limits.kv_capacity_tokens == 60_000
+    assert len({asked for _, asked in changes}) == 1
+    assert rolling[0] == pytest.approx(at + 15.0)
+    assert rolling[-1] - rolling[0] == pytest.approx(14 * COLD_START_SECONDS, rel=0.15)
+    assert {pod.engines[0].max_num_seqs for pod in last} == {limits.max_num_seqs}
+    during = [tick.ready for tick in run.result.ticks if at < tick.time_seconds < rolling[-1]]
+    assert 14 <= min(during) <= max(during) <= 15
+
+
+def test_better_batch_limits_save_replicas_at_the_same_objectives():
+    """What the knob is for: after the rollout fewer replicas carry the same load."""
+    without, with_batching = few_sequences(Knobs()), few_sequences(Knobs(batching=True))
+
+    fewer, more = (run.planner.seen[-1].desired_replicas for run in (with_batching, without))
+    assert fewer < 0.7 * more
+    assert min(without.share, with_batching.share) > 0.99
+
+
+def test_batch_limits_stay_as_they_are_without_the_knob():
+    """Nothing is restarted that may not be."""
+    run = few_sequences(Knobs(admission=True))
+
+    assert all(asked.limits is None for asked in run.planner.asked)
+    assert not any(seen.rollout_in_progress for seen in run.planner.seen)
+
+
+@cache
+def crowd(knobs: Knobs) -> Run:
+    """A small fleet that may not grow, and three times what it can take after four minutes."""
+    fleet = FleetSpec(engine="l4-small", initial_replicas=3, max_replicas=3)
+    course = step(4.0, 24.0, at_seconds=240.0, duration_seconds=720.0)
+    planner = Watched(knobs, largest=3)
+    load = generated(course, LENGTHS, np.random.default_rng(2))
+    result = simulate(fleet, load, planner, seed=1, backend=compiled_backend())
+    return Run(planner=planner, result=result)
+
+
+def test_queue_bound_of_the_planner_refuses_what_would_miss_anyway():
+    """503s in an overload, none before it; engines never hold more than was allowed."""
+    run = crowd(Knobs(admission=True))
+    rejected = run.result.status == layout.REJECTED
+    bounds = [asked.max_queued for asked in run.planner.asked]
+
+    assert all(10 < bound < 64 for bound in bounds if bound is not None)
+    assert rejected[run.result.arrival_seconds > 300.0].mean() > 0.3
+    assert not rejected[run.result.arrival_seconds < 240.0].any()
+    counted = sum(pod.engines[0].rejected_total for pod in run.planner.seen[-1].pods)
+    before = run.result.arrival_seconds <= run.planner.seen[-1].time_seconds - 5.0
+    assert counted == rejected[before].sum()
+    largest = max(bound for bound in bounds if bound is not None)
+    assert all(tick.running + tick.waiting <= 3 * largest for tick in run.result.ticks)
+
+
+def test_bounded_queues_serve_more_in_time_than_endless_ones():
+    """What is refused makes room: with a bound more of all requests meet the objectives."""
+    endless, bounded = crowd(Knobs()), crowd(Knobs(admission=True))
+
+    assert not (endless.result.status == layout.REJECTED).any()
+    assert bounded.result.ticks[-1].waiting < 0.1 * endless.result.ticks[-1].waiting
+    assert bounded.share > endless.share + 0.25
+
+
+def test_bound_follows_the_sequences_that_new_batch_limits_allow():
+    """After a rollout more may run, so more may be in the engine."""
+    run = few_sequences(Knobs(batching=True, admission=True))
+    known = [
+        (asked.max_queued, decision.admission.queue_limit)
+        for asked, decision in zip(run.planner.asked, run.planner.decisions, strict=True)
+        if asked.max_queued is not None
+    ]
+    running = [bound - queue for bound, queue in known]
+
+    assert running[0] == 8
+    assert max(running) > 12
+    assert run.share > 0.99
+
+
+def test_same_seed_gives_the_same_decisions():
+    """Planner and fleet together are deterministic."""
+    knobs = Knobs(batching=True, admission=True)
+    one, again = few_sequences(knobs), few_sequences.__wrapped__(knobs)
+
+    assert one is not again
+    assert one.result.ticks == again.result.ticks
+    assert one.planner.decisions[-1] == again.planner.decisions[-1]
