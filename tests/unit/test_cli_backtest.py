@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 from tests.unit.cli_calls import CLI, MANIFEST
 
+from servingslo.controller.recording import observation_line
+from servingslo.sim.cluster import Wanted, simulate
+from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.policies import OTHERS, RULES
+from servingslo.sim.workloads import constant, generated, uniform_lengths
 
 
 @pytest.fixture
@@ -223,6 +227,61 @@ def test_a_bad_trace_is_named_with_its_line(cli, tmp_path, text, words):
     called = cli("backtest", "--trace", path, *OBJECTIVES)
 
     assert called.refuses("bad.csv", *words), called.err
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """Five minutes of a fleet of two, as `servingslo record` writes it."""
+    lines = []
+
+    class Recorder:
+        def decide(self, observation):
+            lines.append(observation_line(observation))
+            return Wanted()
+
+    course = constant(4.0, 300.0)
+    trace = generated(course, uniform_lengths((100, 900), (20, 200)), np.random.default_rng(2))
+    simulate(FleetSpec(engine="l4-small", initial_replicas=2), trace, Recorder(), seed=1)
+    path = tmp_path / "recording.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_recording_is_replayed(cli, recording, tmp_path):
+    """Its requests are rebuilt, kept as CSV, and replayed as any others."""
+    saved = tmp_path / "rebuilt.csv"
+    common = (*OBJECTIVES, "--fleet", "l4-small", "--policy", "hpa-kv", "-o", "json", "--processes",
+              "1", "--cache", tmp_path / "kept")  # fmt: skip
+    told = json.loads(cli("backtest", "--recording", recording, "--save-trace", saved, *common).out)
+    again = json.loads(cli("backtest", "--trace", saved, *common).out)
+
+    assert told["request_count"] == pytest.approx(4.0 * 285, rel=0.1)
+    assert told["policies"][0]["share_ratio"] == again["policies"][0]["share_ratio"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(("--recording", "no.jsonl"), ("--recording", "no.jsonl"), id="no recording"),
+        pytest.param(("--prometheus", "http://p"), ("--namespace", "None"), id="no namespace"),
+        pytest.param(
+            ("--prometheus", "http://p", "--namespace", "a"), ("--target", "KIND/NAME"), id="target"
+        ),
+        pytest.param(
+            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
+             "--window", "10s"),
+            ("--window", "'10s'"),
+            id="window",
+        ),
+        pytest.param(
+            ("--trace", "a.csv", "--recording", "b"), ("--trace", "exactly one"), id="two sources"
+        ),
+    ],
+)  # fmt: skip
+def test_a_source_that_says_too_little_is_named(cli, arguments, words):
+    """Before a cluster is asked."""
+    called = cli("backtest", *arguments, *OBJECTIVES)
+    assert called.refuses(*words), called.err
 
 
 def test_a_trace_is_needed(cli):

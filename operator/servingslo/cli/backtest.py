@@ -18,11 +18,11 @@ from servingslo.cli.backtesting.inputs import (
     stated_fleet,
     stated_policies,
     stated_targets,
-    stated_trace,
 )
 from servingslo.cli.backtesting.page import page
 from servingslo.cli.backtesting.report import Report, report_of
 from servingslo.cli.backtesting.text import policies_text, report_text
+from servingslo.cli.backtesting.traces import TraceSource, trace_file
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
@@ -38,6 +38,40 @@ def backtest(
             help="CSV of requests: TIMESTAMP,ContextTokens,GeneratedTokens as Azure publishes, or "
             "arrival_seconds,prompt_tokens,output_tokens."
         ),
+    ] = None,
+    recording: Annotated[
+        str | None,
+        typer.Option(help="Instead: a recording of `servingslo record`; its requests are rebuilt."),
+    ] = None,
+    resource: Annotated[
+        str | None, typer.Option(help="NAMESPACE/NAME in a recording of several.")
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(help="Instead: address of Prometheus; requests are rebuilt from its memory."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the target, for --prometheus.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="KIND/NAME of the workload, for --prometheus.")
+    ] = None,
+    window: Annotated[str, typer.Option(help="How far back to read Prometheus.")] = "1h",
+    step: Annotated[
+        str, typer.Option(help="Time between readings; not below the scrape interval.")
+    ] = "15s",
+    prometheus_namespace_label: Annotated[
+        str, typer.Option(help="Label with the namespace of the scraped pod.")
+    ] = "namespace",
+    prometheus_pod_label: Annotated[
+        str, typer.Option(help="Label with the scraped pod's name.")
+    ] = "pod",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    save_trace: Annotated[
+        Path | None, typer.Option(help="Where a rebuilt trace is kept, as CSV.")
     ] = None,
     manifest: Annotated[
         Path | None, typer.Option("--filename", "-f", help="ServingSLO with the objectives.")
@@ -99,8 +133,6 @@ def backtest(
     if list_policies:
         typer.echo(policies_text())
         return
-    if trace is None:
-        raise InvalidInputError("--trace", None, "a CSV file of requests")
     in_range("--seeds", seeds, 1, MOST_SEEDS, f"1 to {MOST_SEEDS}")
     in_range("--scale", scale, 1e-3, LARGEST_SCALE, f"0.001 to {LARGEST_SCALE:g}")
     workers = default_processes() if processes is None else processes
@@ -108,16 +140,35 @@ def backtest(
     if page_file is not None and not page_file.parent.is_dir():
         raise InvalidInputError("--html", str(page_file), "a file in a folder that exists")
     known_fleet = stated_fleet(fleet)
-    requests = stated_trace(trace)
+    targets = stated_targets(manifest, objective or [])
+    policies = stated_policies(policy or [], known_fleet.engine, against_oracle=against_oracle)
+    kept = cache or default_cache()
+    if kept.exists() and not kept.is_dir():
+        raise InvalidInputError("--cache", str(kept), "a folder")
+    source = TraceSource(
+        file=trace,
+        recording=recording,
+        resource=resource,
+        prometheus=prometheus,
+        namespace=namespace,
+        target=target,
+        window=window,
+        step=step,
+        namespace_label=prometheus_namespace_label,
+        pod_label=prometheus_pod_label,
+        kubeconfig=kubeconfig,
+        context=context,
+        save=save_trace,
+    )
+    path, requests = trace_file(source, kept)
     scenario = Scenario(
-        name=trace.stem,
+        name=path.stem,
         fleet=known_fleet,
-        trace_path=str(trace),
+        trace_path=str(path),
         scale=scale,
-        targets=stated_targets(manifest, objective or []),
+        targets=targets,
         warm=not cold,
     )
-    policies = stated_policies(policy or [], known_fleet.engine, against_oracle=against_oracle)
     inputs = Inputs(
         scenario=scenario,
         policies=tuple(policies),
@@ -126,7 +177,7 @@ def backtest(
         request_count=round(len(requests) * scale),
         duration_seconds=requests.duration_seconds,
     )
-    found = _run(inputs, workers, cache or default_cache())
+    found = _run(inputs, workers, kept)
     if page_file is not None:
         page_file.write_text(page(found), encoding="utf-8")
     typer.echo(as_json(found.result) if output is OutputFormat.JSON else report_text(found))
@@ -136,8 +187,6 @@ def backtest(
 
 def _run(inputs: Inputs, processes: int, cache: Path) -> Report:
     cells = inputs.cells
-    if cache.exists() and not cache.is_dir():
-        raise InvalidInputError("--cache", str(cache), "a folder")
     with _progress(runs_of(cells)) as done:
         outcomes = run(cells, cache, processes=min(processes, len(cells)), done=done)
     return report_of(inputs, outcomes)

@@ -25,7 +25,9 @@ _SHARED = (
     "sim/baselines/setting.py", "sim/baselines/view.py", "sim/baselines/clairvoyant.py",
 )  # fmt: skip
 # What reads and compares runs, and does not decide them.
-_BESIDE_RUNS = frozenset({"backtest.py", "kept.py", "outcome.py", "policies.py", "summary.py"})
+_BESIDE_RUNS = frozenset(
+    {"backtest.py", "kept.py", "outcome.py", "policies.py", "rebuilt.py", "summary.py"}
+)
 _PLANNER_ALONE = "production.py"
 _CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
 

@@ -15,14 +15,11 @@ from servingslo.sim.catalogue import ENGINE_KINDS
 from servingslo.sim.fleet import FleetSpec, read_fleet
 from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, Policy, policy_of
 from servingslo.sim.scenario import Cell, Scenario
-from servingslo.sim.trace import Trace, read_trace
 
 DEFAULT_POLICIES = (OURS, "hpa-waiting", "hpa-kv", "keda-slo", "knative", STATIC)
 MOST_SEEDS = 100
 MOST_PROCESSES = 256
 LARGEST_SCALE = 1000.0
-# Fewer ticks than this decide nothing.
-SHORTEST_TRACE_SECONDS = 60.0
 _TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="backtest")
 
 
@@ -122,18 +119,6 @@ def stated_policies(names: Sequence[str], engine: str, *, against_oracle: bool) 
         return [policy_of(name, tuned_for=engine) for name in dict.fromkeys(wanted)]
     except InvalidInputError as error:
         raise InvalidInputError(f"--policy: {error.field}", error.value, error.allowed) from error
-
-
-def stated_trace(path: Path) -> Trace:
-    """The trace. Raises: InvalidInputError where it is none, or too short to decide anything."""
-    trace = read_trace(path)
-    if trace.duration_seconds < SHORTEST_TRACE_SECONDS:
-        raise InvalidInputError(
-            f"{path}: last arrival",
-            f"{trace.duration_seconds:.0f} s",
-            f"a trace of {SHORTEST_TRACE_SECONDS:.0f} s or longer",
-        )
-    return trace
 
 
 def default_processes() -> int:

@@ -1,0 +1,148 @@
+"""A trace rebuilt from metrics: when requests arrived and how long they were, as counters tell.
+
+Counts are exact for each interval between two scrapes; inside it arrivals are spread evenly at
+random. Lengths are drawn from the histograms of the requests that ended around then, prompt and
+output apart: their means are exact, how they belong together is lost, and so is what a client sent
+that no engine ever saw.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from servingslo.errors import InvalidInputError
+from servingslo.estimation.arrivals import arrivals_of
+from servingslo.estimation.counters import EngineMemory, advance
+from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.histograms import length_distribution, pooled_delta
+from servingslo.estimation.sample import HistogramSample, PodSample
+from servingslo.models.workload import LengthDistribution
+from servingslo.sim.trace import IntArray, Trace
+
+# Fewer ended requests than this say little about lengths; intervals are taken together until then.
+_LEAST_LENGTHS = 100.0
+_PAIRS = list[tuple[HistogramSample | None, HistogramSample]]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Chunk:
+    """Intervals whose requests get their lengths from one pair of distributions."""
+
+    intervals: list[tuple[float, float, int]] = field(default_factory=list)
+    prompts: _PAIRS = field(default_factory=list)
+    outputs: _PAIRS = field(default_factory=list)
+
+    @property
+    def ended(self) -> float:
+        delta = pooled_delta(self.outputs)
+        return 0.0 if delta is None else delta.count
+
+
+def trace_from_metrics(samples: Sequence[FleetSample], rng: np.random.Generator) -> Trace:
+    """The requests of a workload between its first and its last sample.
+
+    Raises: InvalidInputError where fewer than two samples have engines that count requests and
+    their lengths, or no request came.
+    """
+    ordered = sorted(samples, key=lambda sample: sample.time_seconds)
+    if len(ordered) < 2:
+        raise InvalidInputError("samples", len(ordered), "two or more")
+    chunks = _chunks(ordered)
+    start = ordered[0].time_seconds
+    duration = ordered[-1].time_seconds - start
+    arrivals, prompts, outputs = [], [], []
+    lengths: tuple[LengthDistribution, LengthDistribution] | None = None
+    for chunk in reversed(chunks):
+        # The newest chunk may be too small for lengths of its own; earlier ones never are.
+        found = _lengths(chunk)
+        lengths = found or lengths or _first(chunks)
+        for begin, end, count in chunk.intervals:
+            arrivals.append(rng.uniform(begin - start, end - start, count))
+            prompts.append(_drawn(lengths[0], count, rng))
+            outputs.append(_drawn(lengths[1], count, rng))
+    if not sum(map(len, arrivals)):
+        raise InvalidInputError("samples", "no requests", "requests between the samples")
+    times = np.concatenate(arrivals)
+    order = np.argsort(times, kind="stable")
+    return Trace(
+        arrival_seconds=times[order],
+        prompt_tokens=np.concatenate(prompts)[order],
+        output_tokens=np.concatenate(outputs)[order],
+        duration_seconds=duration,
+    )
+
+
+def _chunks(samples: Sequence[FleetSample]) -> list[_Chunk]:
+    memories: dict[tuple[str, str], EngineMemory] = {}
+    chunks, chunk, owed = [], _Chunk(), 0.0
+    before: float | None = None
+    for sample in samples:
+        now = sample.time_seconds
+        counted = 0.0
+        for pod in sample.pods:
+            counted += _read(pod, now, before, memories, chunk)
+        if before is not None:
+            # Arrivals of an interval may be slightly negative; only sums are exact.
+            owed += counted
+            count = max(round(owed), 0)
+            owed -= count
+            chunk.intervals.append((before, now, count))
+        if chunk.ended >= _LEAST_LENGTHS:
+            chunks.append(chunk)
+            chunk = _Chunk()
+        before = now
+    return [*chunks, chunk]
+
+
+def _read(
+    pod: PodSample,
+    now: float,
+    before: float | None,
+    memories: dict[tuple[str, str], EngineMemory],
+    chunk: _Chunk,
+) -> float:
+    """Requests that arrived at the pod since the sample before; its lengths go to the chunk."""
+    counted = 0.0
+    for engine in pod.engines:
+        key = (pod.name, engine.engine)
+        fresh = before is not None and key not in memories and _is_new(pod, now - before)
+        counting = now - before if fresh and before is not None else None
+        step = advance(memories.get(key), pod, engine, now, counting)
+        memories[key] = step.memory
+        if step.flow is None or step.after is None:
+            continue
+        counted += arrivals_of(step.flow) or 0.0
+        for pairs, name in ((chunk.prompts, "prompt_tokens"), (chunk.outputs, "output_tokens")):
+            after = getattr(step.after, name)
+            if after is not None:
+                pairs.append((None if step.before is None else getattr(step.before, name), after))
+    return counted
+
+
+def _is_new(pod: PodSample, elapsed_seconds: float) -> bool:
+    """Whether the pod became ready since the sample before, so that its counters began at 0."""
+    ready = pod.ready_for_seconds
+    return ready is not None and ready <= elapsed_seconds + 1.0
+
+
+def _lengths(chunk: _Chunk) -> tuple[LengthDistribution, LengthDistribution] | None:
+    prompts, outputs = pooled_delta(chunk.prompts), pooled_delta(chunk.outputs)
+    if prompts is None or outputs is None:
+        return None
+    one, other = length_distribution(prompts), length_distribution(outputs)
+    return None if one is None or other is None else (one, other)
+
+
+def _first(chunks: Sequence[_Chunk]) -> tuple[LengthDistribution, LengthDistribution]:
+    found = next((lengths for chunk in reversed(chunks) if (lengths := _lengths(chunk))), None)
+    if found is None:
+        allowed = "histograms of prompt and output tokens in which requests ended"
+        raise InvalidInputError("samples", "no lengths", allowed)
+    return found
+
+
+def _drawn(lengths: LengthDistribution, count: int, rng: np.random.Generator) -> IntArray:
+    tokens = rng.choice(lengths.tokens, size=count, p=lengths.weights)
+    drawn: IntArray = np.maximum(np.rint(tokens), 1).astype(np.int64)
+    return drawn

@@ -1,0 +1,96 @@
+"""A trace rebuilt from metrics beside the one that made them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from servingslo.errors import InvalidInputError
+from servingslo.estimation.estimator import FleetSample
+from servingslo.policy.inputs import Observation
+from servingslo.sim.cluster import Wanted, simulate
+from servingslo.sim.fleet import ColdStart, FleetSpec
+from servingslo.sim.rebuilt import trace_from_metrics
+from servingslo.sim.workloads import generated, step, uniform_lengths
+
+FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=30.0), initial_replicas=5)
+TRACE = generated(
+    step(4.0, 10.0, at_seconds=600.0, duration_seconds=1200.0),
+    uniform_lengths((100, 900), (20, 200)),
+    np.random.default_rng(5),
+)
+
+
+class Watcher:
+    """Remembers what it sees, and may order more pods at half time."""
+
+    def __init__(self, then: int) -> None:
+        self.seen: list[Observation] = []
+        self._then = then
+
+    def decide(self, observation: Observation) -> Wanted:
+        """The count of the hour."""
+        self.seen.append(observation)
+        return Wanted(replicas=self._then if observation.time_seconds > 500.0 else None)
+
+
+def watched(then: int = 5, fleet: FleetSpec = FLEET) -> list[FleetSample]:
+    """What a recording of the fleet would hold."""
+    watcher = Watcher(then)
+    simulate(fleet, TRACE, watcher, seed=1)
+    return [FleetSample(time_seconds=o.time_seconds, pods=o.pods) for o in watcher.seen]
+
+
+@pytest.mark.parametrize("then", [5, 9, 3], ids=["steady", "pods come", "pods go"])
+def test_rates_and_lengths_are_those_of_the_trace(then):
+    """Requests of each half within 5 %, mean lengths within 10 %."""
+    found = trace_from_metrics(watched(then), np.random.default_rng(1))
+    # The first sample is at 15 s, and scrapes are seen 5 s late.
+    for low, high in ((60.0, 540.0), (660.0, 1140.0)):
+        real = np.sum((TRACE.arrival_seconds >= low) & (TRACE.arrival_seconds < high))
+        shifted = found.arrival_seconds + 10.0
+        rebuilt = np.sum((shifted >= low) & (shifted < high))
+        assert rebuilt == pytest.approx(real, rel=0.05)
+    assert found.prompt_tokens.mean() == pytest.approx(TRACE.prompt_tokens.mean(), rel=0.1)
+    assert found.output_tokens.mean() == pytest.approx(TRACE.output_tokens.mean(), rel=0.1)
+
+
+def test_rejected_requests_arrived_too():
+    """What a bounded queue refused is in the trace."""
+    fleet = replace(FLEET, initial_replicas=1, max_queued=8)
+    found = trace_from_metrics(watched(1, fleet), np.random.default_rng(1))
+
+    assert len(found) == pytest.approx(len(TRACE), rel=0.05)
+
+
+def test_the_same_metrics_give_the_same_trace():
+    """All chance is in the generator."""
+    samples = watched()
+    one, two = (trace_from_metrics(samples, np.random.default_rng(3)) for _ in range(2))
+    assert np.array_equal(one.arrival_seconds, two.arrival_seconds)
+    assert np.array_equal(one.output_tokens, two.output_tokens)
+
+
+def test_metrics_without_requests_are_refused():
+    """One sample says nothing, and neither do engines without lengths."""
+    samples = watched()
+    with pytest.raises(InvalidInputError, match="two or more"):
+        trace_from_metrics(samples[:1], np.random.default_rng(1))
+    bare = [
+        replace(
+            s,
+            pods=tuple(
+                replace(
+                    pod,
+                    engines=tuple(
+                        replace(engine, prompt_tokens=None, output_tokens=None)
+                        for engine in pod.engines
+                    ),
+                )
+                for pod in s.pods
+            ),
+        )
+        for s in samples
+    ]
+    with pytest.raises(InvalidInputError, match="histograms of prompt and output"):
+        trace_from_metrics(bare, np.random.default_rng(1))
