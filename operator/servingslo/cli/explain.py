@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,16 @@ from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli.decision_document import decision_of
 from servingslo.cli.live import Access, only_one, parsed_name, resources_of
+from servingslo.cli.options import (
+    Context,
+    Kubeconfig,
+    PrometheusBearerTokenFile,
+    PrometheusCAFile,
+    PrometheusNamespaceLabel,
+    PrometheusPodLabel,
+    PrometheusTenant,
+    path_text,
+)
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.sizing.answer import sized
 from servingslo.cli.sizing.live import GPUPrice, live_question
@@ -29,10 +38,8 @@ def explain(
     resource: Annotated[
         str, typer.Argument(metavar="NAMESPACE/NAME", help="The ServingSLO to explain.")
     ],
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Price other objectives; needs --prometheus-url.")
     ] = False,
@@ -42,6 +49,11 @@ def explain(
             envvar="SERVINGSLO_PROMETHEUS_URL", help="Address of Prometheus's HTTP API, to sweep."
         ),
     ] = None,
+    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
+    prometheus_pod_label: PrometheusPodLabel = "pod",
+    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
+    prometheus_ca_file: PrometheusCAFile = None,
+    prometheus_tenant: PrometheusTenant = None,
     gpu_hourly: Annotated[
         float | None, typer.Option(help="Price of one GPU for an hour, to sweep.", min=0.0)
     ] = None,
@@ -68,7 +80,14 @@ def explain(
     record = asyncio.run(_record(access, namespace, name))
     swept = None
     if sweep:
-        config = PrometheusConfig(url=prometheus_url or "")
+        config = PrometheusConfig(
+            url=prometheus_url or "",
+            bearer_token_file=path_text(prometheus_bearer_token_file),
+            ca_file=path_text(prometheus_ca_file),
+            tenant=prometheus_tenant,
+            namespace_label=prometheus_namespace_label,
+            pod_label=prometheus_pod_label,
+        )
         swept = _swept(access, config, record, GPUPrice(hourly=gpu_hourly, count=gpus_per_replica))
     status = record.status
     if output is OutputFormat.JSON:

@@ -15,6 +15,7 @@ from servingslo.cli.fitting.sources import (
     recorded_samples,
 )
 from servingslo.cli.live import Access
+from servingslo.cli.options import Context, Kubeconfig, PrometheusNamespaceLabel, PrometheusPodLabel
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.errors import InvalidInputError
 from servingslo.units import format_duration, parse_duration_seconds
@@ -52,16 +53,10 @@ def fit(
     step: Annotated[
         str, typer.Option(help="Time between readings; not below the scrape interval.")
     ] = "15s",
-    prometheus_namespace_label: Annotated[
-        str, typer.Option(help="Label with the namespace of the scraped pod.")
-    ] = "namespace",
-    prometheus_pod_label: Annotated[
-        str, typer.Option(help="Label with the scraped pod's name.")
-    ] = "pod",
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
+    prometheus_pod_label: PrometheusPodLabel = "pod",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="How the fit is written.")
     ] = OutputFormat.TEXT,

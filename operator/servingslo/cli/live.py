@@ -12,6 +12,7 @@ from servingslo.adapters.kubernetes.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.api.convert import targets_from_spec
+from servingslo.cli.options import path_text
 from servingslo.controller.join import Subject, join
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import Observation, SignalProblem
@@ -33,7 +34,7 @@ async def resources_of(
     access: Access, namespaces: Sequence[str] = ()
 ) -> AsyncIterator[KubernetesResources]:
     """The ServingSLOs of a cluster. Raises: ClusterError."""
-    client = await connect(kubeconfig=_path(access.kubeconfig), context=access.context)
+    client = await connect(kubeconfig=path_text(access.kubeconfig), context=access.context)
     try:
         yield KubernetesResources(client, namespaces=namespaces)
     finally:
@@ -45,7 +46,7 @@ async def workloads_of(
     access: Access, namespaces: Sequence[str] = ()
 ) -> AsyncIterator[KubernetesWorkloads]:
     """The workloads of a cluster, watched while inside. Raises: ClusterError."""
-    client = await connect(kubeconfig=_path(access.kubeconfig), context=access.context)
+    client = await connect(kubeconfig=path_text(access.kubeconfig), context=access.context)
     inventory = Inventory(client, namespaces=namespaces)
     try:
         await inventory.start()
@@ -91,7 +92,3 @@ def only_one(records: Sequence[ResourceRecord], namespace: str, name: str) -> Re
     names = ", ".join(sorted(record.ref.name for record in records)[:_MOST_NAMES]) or "none"
     allowed = f"a ServingSLO of namespace {namespace}; there: {names}"
     raise InvalidInputError("NAME", name, allowed)
-
-
-def _path(path: Path | None) -> str | None:
-    return None if path is None else str(path)

@@ -22,6 +22,7 @@ from servingslo.adapters.metrics_export import HealthServer, OperatorMetrics
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
+from servingslo.cli.options import path_text
 from servingslo.controller.loop import Controller
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
@@ -106,10 +107,10 @@ def prometheus_config(options: RunOptions) -> PrometheusConfig:
         reading_timeout_seconds=min(
             max(options.limits.tick_seconds, _SHORTEST_READING_SECONDS), _LONGEST_READING_SECONDS
         ),
-        bearer_token_file=_text(prometheus.bearer_token_file),
+        bearer_token_file=path_text(prometheus.bearer_token_file),
         basic_auth_username=_username(prometheus.username_file),
-        basic_auth_password_file=_text(prometheus.password_file),
-        ca_file=_text(prometheus.ca_file),
+        basic_auth_password_file=path_text(prometheus.password_file),
+        ca_file=path_text(prometheus.ca_file),
         tenant=prometheus.tenant,
         namespace_label=prometheus.namespace_label,
         pod_label=prometheus.pod_label,
@@ -205,7 +206,3 @@ def _username(path: Path | None) -> str | None:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise InvalidInputError("prometheus-username-file", str(path), "a readable file") from error
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

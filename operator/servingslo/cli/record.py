@@ -23,6 +23,16 @@ from servingslo.cli.live import (
     resources_of,
     workloads_of,
 )
+from servingslo.cli.options import (
+    Context,
+    Kubeconfig,
+    PrometheusBearerTokenFile,
+    PrometheusCAFile,
+    PrometheusNamespaceLabel,
+    PrometheusPodLabel,
+    PrometheusTenant,
+    path_text,
+)
 from servingslo.controller.recording import Header, Recorder
 from servingslo.controller.registry import Resource, target_conflicts
 from servingslo.errors import InvalidInputError, InvalidSpecError
@@ -84,31 +94,19 @@ def record(
     ] = None,
     duration: Annotated[str, typer.Option("--for", help="How long to record.")] = "10m",
     every: Annotated[str, typer.Option(help="Time between observations.")] = "15s",
-    prometheus_namespace_label: Annotated[
-        str, typer.Option(help="Label with the namespace of the scraped pod.")
-    ] = "namespace",
-    prometheus_pod_label: Annotated[
-        str, typer.Option(help="Label with the scraped pod's name.")
-    ] = "pod",
-    prometheus_bearer_token_file: Annotated[
-        Path | None, typer.Option(help="File with a bearer token.")
-    ] = None,
-    prometheus_ca_file: Annotated[
-        Path | None, typer.Option(help="Certificate authority of Prometheus.")
-    ] = None,
-    prometheus_tenant: Annotated[
-        str | None, typer.Option(help="Value of the X-Scope-OrgID header.")
-    ] = None,
+    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
+    prometheus_pod_label: PrometheusPodLabel = "pod",
+    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
+    prometheus_ca_file: PrometheusCAFile = None,
+    prometheus_tenant: PrometheusTenant = None,
     max_replicas: Annotated[
         int | None, typer.Option(help="The operator's --max-replicas, for the header.", min=1)
     ] = None,
     max_step: Annotated[
         int | None, typer.Option(help="The operator's --max-step, for the header.", min=1)
     ] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
     """Record what the operator would see, for `servingslo plan`, `fit` and bug reports.
 
@@ -127,8 +125,8 @@ def record(
         raise InvalidInputError("--out", str(out), "a file that does not exist yet")
     config = PrometheusConfig(
         url=prometheus_url,
-        bearer_token_file=_text(prometheus_bearer_token_file),
-        ca_file=_text(prometheus_ca_file),
+        bearer_token_file=path_text(prometheus_bearer_token_file),
+        ca_file=path_text(prometheus_ca_file),
         tenant=prometheus_tenant,
         namespace_label=prometheus_namespace_label,
         pod_label=prometheus_pod_label,
@@ -208,7 +206,3 @@ def _tell(passed: float, seconds: float, count: int) -> None:
     """Progress, on a terminal only."""
     if sys.stderr.isatty():
         typer.echo(f"\r{passed:.0f} of {seconds:.0f} s, {count} observations", nl=False, err=True)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

@@ -1,0 +1,23 @@
+"""Options that several commands share, worded once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
+]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+PrometheusNamespaceLabel = Annotated[
+    str, typer.Option(help="Label with the namespace of the scraped pod.")
+]
+PrometheusPodLabel = Annotated[str, typer.Option(help="Label with the scraped pod's name.")]
+PrometheusBearerTokenFile = Annotated[Path | None, typer.Option(help="File with a bearer token.")]
+PrometheusCAFile = Annotated[Path | None, typer.Option(help="Certificate authority of Prometheus.")]
+PrometheusTenant = Annotated[str | None, typer.Option(help="Value of the X-Scope-OrgID header.")]
+
+
+def path_text(path: Path | None) -> str | None:
+    """A path as configurations hold it; None stays None."""
+    return None if path is None else str(path)
