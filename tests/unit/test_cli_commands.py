@@ -124,7 +124,7 @@ def test_without_a_cluster_explain_says_so(cli):
     assert called.err.startswith("error: no usable Kubernetes configuration")
 
 
-@pytest.mark.parametrize("document", ["observation", "decision", "recording"])
+@pytest.mark.parametrize("document", ["observation", "decision", "recording", "fleet"])
 def test_schemas_describe_their_documents(cli, document):
     """Objects with named, described properties."""
     described = json.loads(cli("schema", document).out)

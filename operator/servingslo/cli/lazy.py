@@ -50,7 +50,7 @@ COMMANDS: dict[str, Entry] = {
     "crd": Entry(module="servingslo.cli.crd", summary="Print the CustomResourceDefinition."),
     "schema": Entry(
         module="servingslo.cli.schema",
-        summary="Print the JSON schema of an observation, a decision or a recording.",
+        summary="Print the JSON schema of an observation, a decision, a recording or a fleet.",
     ),
 }
 

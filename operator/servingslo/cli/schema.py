@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from servingslo.controller.recording import Header, Outcome
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
+from servingslo.sim.fleet import FleetSpec
 
 
 class Document(StrEnum):
@@ -19,6 +20,7 @@ class Document(StrEnum):
     OBSERVATION = "observation"
     DECISION = "decision"
     RECORDING = "recording"
+    FLEET = "fleet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ _TYPES: dict[Document, Any] = {
     Document.OBSERVATION: Observation,
     Document.DECISION: Decision,
     Document.RECORDING: HeaderLine | OutcomeLine | Observation,
+    Document.FLEET: FleetSpec,
 }
 # The last edge of a histogram is infinite, which JSON has no number for.
 _EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}
@@ -47,7 +50,7 @@ _EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}
 def schema(
     document: Annotated[Document, typer.Argument(help="What to describe.")],
 ) -> None:
-    """Print the JSON schema of an observation, a decision, or a line of a recording.
+    """Print the JSON schema of an observation, a decision, a line of a recording, or a fleet.
 
     Example: servingslo schema observation > observation.schema.json
     """
