@@ -145,3 +145,12 @@ def test_the_schema_allows_the_infinite_edge_that_files_have(cli):
     allowed = described["$defs"]["HistogramSample"]["properties"]["upper_bounds"]["items"]
     assert edges == [1.0, "Infinity"]
     assert {"const": "Infinity"} in allowed["anyOf"]
+
+
+def test_the_demo_refuses_a_bad_trace_before_it_starts_anything(cli, tmp_path):
+    """The file, its header and the headers that are allowed."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("a,b\n1,2\n")
+    called = cli("demo", "--trace", str(trace))
+    assert called.refuses(str(trace), "'a,b'", "arrival_seconds,prompt_tokens,output_tokens")
+    assert called.out == ""

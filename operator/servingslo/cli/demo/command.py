@@ -23,6 +23,7 @@ from servingslo.cli.demo.system import (
 )
 from servingslo.cli.demo.timeline import DemoSample, Timeline
 from servingslo.errors import InvalidInputError
+from servingslo.sim.trace import read_trace
 from servingslo.units import SECONDS_PER_MINUTE
 
 # The trace alone needs three replicas of the small card at rest; the surge, more than twice that.
@@ -61,6 +62,7 @@ def demo(
     if not (root / CHART / "Chart.yaml").exists():
         raise InvalidInputError("--root", str(root), "a checkout of the project; none is there")
     source = trace or root / TRACE
+    read_trace(source)  # a bad file is told before anything starts
     console = Console()
     with _ending_on_termination(), demo_system(root, tell=Teller()) as system:
         timeline = _timeline(system, minutes * SECONDS_PER_MINUTE)
