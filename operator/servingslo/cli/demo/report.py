@@ -200,7 +200,7 @@ def _latency_panel(panel: Any, timeline: Timeline, minutes: list[float]) -> None
     panel.yaxis.set_major_formatter("{x:g}")
     panel.yaxis.set_minor_formatter("{x:g}")
     panel.set_ylabel("TTFT p99, seconds")
-    panel.legend(frameon=False, loc="lower right", ncols=2)
+    panel.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4)
 
 
 def _page(timeline: Timeline, text: str, picture: bytes) -> str:
