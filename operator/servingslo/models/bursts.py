@@ -19,6 +19,8 @@ CORRELATIONS_PER_STAY = 2.0
 # The two rates stay this far from no arrivals at all, and from a step that never ends.
 _LARGEST_SWING = 0.9
 _LARGEST_PREFILL_RATIO = 0.9
+# Swings below this move no percentile by more than 1 %, and are mostly noise of the measurement.
+_LEAST_SWING = 0.1
 
 
 def burst_variance_ratio(excess_dispersion: float, running_mean: float) -> float:
@@ -35,9 +37,13 @@ def burst_variance_ratio(excess_dispersion: float, running_mean: float) -> float
 
 
 def burst_swing(variance_ratio: float, prefill_ratio: float) -> float:
-    """Relative swing of the two rates λ(1 ± swing), bounded where prefill would never end."""
+    """Relative swing of the two rates λ(1 ± swing), bounded where prefill would never end.
+
+    0 where it is too small to matter.
+    """
     most = _LARGEST_PREFILL_RATIO / prefill_ratio - 1.0 if prefill_ratio > 0.0 else math.inf
-    return min(math.sqrt(variance_ratio), max(most, 0.0))
+    swing = min(math.sqrt(variance_ratio), most)
+    return swing if swing >= _LEAST_SWING else 0.0
 
 
 def scaled_excess(excess_dispersion: float, stays: FloatArray) -> FloatArray:

@@ -13,10 +13,15 @@ from servingslo.models.workload import LengthDistribution
 
 _PROMPT_POINTS = 24
 # Ranges of the inversion are powers of this ratio, so that tables are shared by many loads.
-_RANGE_RATIO = 2.0**0.5
+_RANGE_RATIO = 2.0**0.25
 _RANGE_SPREADS = 9.0
 _GENERATIONS = 3
+_BLOCK = 4
+_LEAST_LOGARITHM = -60.0
 _BUDGET_ITERATIONS = 6
+_BUDGET_TOLERANCE = 1e-3
+# Rooms closer than this many tokens share a table entry.
+_ROOM_TOKENS = 8
 _LEAST_SLACK = 0.02
 _TINY_SECONDS = 1e-12
 
@@ -54,6 +59,7 @@ class PromptWork:
     weights_from: FloatArray
     mean_tokens_below: FloatArray
     tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
+    pairs: dict[int, float] = field(default_factory=dict, compare=False)
 
     @property
     def lag_seconds(self) -> float:
@@ -61,6 +67,17 @@ class PromptWork:
         if self.mean_seconds <= 0.0:
             return 0.0
         return 0.5 * self.second_moment_seconds2 / self.mean_seconds
+
+    def paired_steps(self, room_tokens: float) -> float:
+        """Mean of ⌈(I + J)/room⌉ − ⌈I/room⌉ over two prompts; room to the nearest few tokens."""
+        key = int(room_tokens / _ROOM_TOKENS)
+        found = self.pairs.get(key)
+        if found is None:
+            own = self.tokens / (_ROOM_TOKENS * (key + 0.5))
+            steps = np.ceil(own[:, None] + own) - np.ceil(own)[:, None]
+            found = float(self.weights @ steps @ self.weights)
+            self.pairs[key] = found
+        return found
 
     def table(self, level: int) -> PromptTable:
         """Transforms for the range _RANGE_RATIO**level seconds."""
@@ -214,7 +231,12 @@ def _characteristic(
     lumps = np.empty((2, len(z)), dtype=np.complex128)
     first = rate * (others - 1.0)
     lumps[1] = first
-    lumps[0] = first + rate * first * slope / (1.0 - lag * first)
+    behind = first * -lag
+    behind += 1.0
+    np.divide(slope, behind, out=behind)
+    behind *= rate
+    behind += 1.0
+    np.multiply(first, behind, out=lumps[0])
     later = _generations(lumps, prefill_ratio, lag)
     # Seen from a pool, the step in progress varies less: see the docstring.
     seen = law_of_running.pool_count**-0.5
@@ -251,8 +273,15 @@ def _own_with_further_steps(
     """
     per_token, room = demand.prefill_per_token_seconds, pace.room_tokens
     start = int(prompts.tokens.searchsorted(room, side="right"))
-    tokens = prompts.tokens[start:]
-    before = np.ceil(tokens / room) - 1.0
+    before = np.ceil(prompts.tokens[start:] / room) - 1.0
+    # Prompts with as many full steps are taken together, with the room that they leave on average.
+    change = (before[1:] != before[:-1]).nonzero()[0] + 1
+    first = np.concatenate(((0,), change))
+    before = before[first]
+    first += start
+    end = np.concatenate((first[1:], (len(prompts.tokens),)))
+    weight = prompts.weights_from[first] - prompts.weights_from[end]
+    tokens = (prompts.mean_tokens_below[end] - prompts.mean_tokens_below[first]) / weight
     left = (before + 1.0) * room - tokens
     whole = prompts.tokens.searchsorted(left, side="right")
     cut = prompts.weights_from[whole]
@@ -262,15 +291,16 @@ def _own_with_further_steps(
     pool = law_of_running.pool_count
     others = (arriving / pool + (1.0 - 1.0 / pool) * min(leaving, arriving)) * before
     others = np.minimum(others, left / shared)
-    sharing = table.below[whole]
-    sharing += cut[:, None] * np.exp(np.outer(per_token * left, table.z))
+    sharing = np.exp((per_token * left)[:, None] * table.z)
+    sharing *= cut[:, None]
+    sharing += table.below[whole]
     sharing -= 1.0
     sharing *= others[:, None]
-    sharing += np.outer(before * pace.mean_step, table.z)
+    sharing += (before * pace.mean_step)[:, None] * table.z
     delayed = np.exp(sharing)
     delayed -= 1.0
-    delayed *= table.by_point[start:]
-    own: ComplexArray = table.mgf + prompts.weights[start:] @ delayed
+    delayed *= table.below[end] - table.below[first]
+    own: ComplexArray = table.mgf + delayed.sum(axis=0)
     return own
 
 
@@ -293,11 +323,7 @@ def _further_seconds(
     if work <= 0.0 or rate_per_second <= 0.0:
         return 0.0
     even = demand.uncached_mean_tokens / room_tokens
-    paired = 0.0
-    if 2.0 * prompts.tokens[-1] > room_tokens:
-        own = prompts.tokens / room_tokens
-        pairs = np.ceil(own[:, None] + own) - np.ceil(own)[:, None]
-        paired = float(prompts.weights @ pairs @ prompts.weights)
+    paired = prompts.paired_steps(room_tokens) if 2.0 * prompts.tokens[-1] > room_tokens else 0.0
     most = max((1.0 - _LEAST_SLACK) / rate_per_second - work, 0.0)
     further = 0.0
     for _ in range(_BUDGET_ITERATIONS):
@@ -306,7 +332,9 @@ def _further_seconds(
         beyond = max(count - 1.0, 0.0) / count
         full = min(count * even, 1.0)
         steps = (1.0 - beyond) * paired + beyond * full * even
-        further = min((0.5 + 0.5 * full) * steps * mean_step, most)
+        previous, further = further, min((0.5 + 0.5 * full) * steps * mean_step, most)
+        if abs(further - previous) <= _BUDGET_TOLERANCE * further:
+            break
     return further
 
 
@@ -316,29 +344,54 @@ def _generations(lumps: ComplexArray, prefill_ratio: float, lag: float) -> Compl
     The transform of one generation is replaced by ρ·v/(1 − v·E[S²]/(2·E[S])), which has the same
     first two moments and stays bounded; what follows the last generation is taken as its mean.
     """
-    current = prefill_ratio * lumps / (1.0 - lag * lumps)
+    current = _offspring(lumps, prefill_ratio, lag)
     total = current.copy()
     for _ in range(_GENERATIONS - 1):
-        current = prefill_ratio * current / (1.0 - lag * current)
+        current = _offspring(current, prefill_ratio, lag)
         total += current
-    total += current * (prefill_ratio / (1.0 - prefill_ratio))
+    current *= prefill_ratio / (1.0 - prefill_ratio)
+    total += current
     return total
+
+
+def _offspring(lumps: ComplexArray, prefill_ratio: float, lag: float) -> ComplexArray:
+    """ρ·v/(1 − v·lag), the prefill that comes during prefill v."""
+    next_one: ComplexArray = lumps * -lag
+    next_one += 1.0
+    np.divide(lumps, next_one, out=next_one)
+    next_one *= prefill_ratio
+    return next_one
 
 
 def _mixture(exponent: ComplexArray, steps: FloatArray, weights: FloatArray) -> ComplexArray:
-    """Σ w·exp(s·exponent) over evenly spaced s, by Horner's rule."""
-    start: ComplexArray = np.exp(steps[0] * exponent)
+    """Σ w·exp(s·exponent) over evenly spaced s: a polynomial, in blocks of four terms.
+
+    Source: M. S. Paterson and L. J. Stockmeyer, On the number of nonscalar multiplications
+    necessary to evaluate polynomials, SIAM J. Comput. 2 (1973).
+    """
+    flat = exponent.ravel()
+    # What has decayed to nothing stays a normal number: arithmetic with subnormal ones is slow.
+    np.maximum(flat.real, _LEAST_LOGARITHM / steps[-1], out=flat.real)
+    start: ComplexArray = np.exp(steps[0] * flat)
     if len(steps) == 1:
         start *= weights[0]
-        return start
-    ratio: ComplexArray = np.exp((steps[1] - steps[0]) * exponent)
-    total: ComplexArray = ratio * weights[-1]
-    for weight in weights[-2:0:-1].tolist():
-        total += weight
-        total *= ratio
-    total += weights[0]
+        return start.reshape(exponent.shape)
+    powers: ComplexArray = np.empty((_BLOCK, len(flat)), dtype=np.complex128)
+    powers[0] = 1.0
+    powers[1] = np.exp((steps[1] - steps[0]) * flat)
+    np.multiply(powers[1], powers[1], out=powers[2])
+    np.multiply(powers[2], powers[1], out=powers[3])
+    fourth = powers[2] * powers[2]
+    padded = np.zeros(-(-len(weights) // _BLOCK) * _BLOCK)
+    padded[: len(weights)] = weights
+    # Real weights: both parts of the powers at once.
+    blocks = (padded.reshape(-1, _BLOCK) @ powers.view(np.float64)).view(np.complex128)
+    total: ComplexArray = blocks[-1]
+    for block in blocks[-2::-1]:
+        total *= fourth
+        total += block
     total *= start
-    return total
+    return total.reshape(exponent.shape)
 
 
 def _range_level(

@@ -35,11 +35,14 @@ def admission_decision(
         memory is None or memory.serving != serving or memory.mix_at_seconds != frame.mix.at_seconds
     )
     if memory is None or stale:
+        hint = None
+        if memory is not None and memory.serving:
+            hint = memory.admitted_rate_per_second * serving / memory.serving
         memory = AdmissionMemory(
             serving=serving,
             mix_at_seconds=frame.mix.at_seconds,
             admitted_rate_per_second=greatest_rate_per_second(
-                sizing_case(frame, frame.mix), wish.infeasible, serving
+                sizing_case(frame, frame.mix), wish.infeasible, serving, hint
             ),
         )
     admitted = memory.admitted_rate_per_second
