@@ -15,8 +15,12 @@ _LEAST_RATIO = 1e-9
 _SHORT_STAY = 1e-3
 _LEAST_SKEW = 1e-3
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
-_DEVIATES: FloatArray = np.linspace(-3.0, 4.0, 18)
-_DEVIATE_WEIGHTS: FloatArray = np.exp(-0.5 * _DEVIATES**2) / np.exp(-0.5 * _DEVIATES**2).sum()
+# Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
+# the same law do not fall together.
+_SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS)[:, None] * 0.618034) % 1.0 - 0.5
+_DEVIATES: FloatArray = np.linspace(-3.0, 4.0, 18) + _SHIFTS * (7.0 / 17.0)
+_DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
+_DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
     return OutputGaps(
         gaps=gaps,
         weights=kept,
-        spread_weights=kept[:, None] * _DEVIATE_WEIGHTS,
+        spread_weights=kept[:, None] * _DEVIATE_WEIGHTS[: len(kept)],
         single_share=1.0 - share,
     )
 
@@ -232,7 +236,7 @@ def spread_points(moments: GapMoments) -> FloatArray:
     """
     skew = np.where(np.abs(moments.skewness) > _LEAST_SKEW, moments.skewness, _LEAST_SKEW)[:, None]
     sixth = skew / 6.0
-    root: FloatArray = sixth * _DEVIATES + (1.0 - sixth * sixth)
+    root: FloatArray = sixth * _DEVIATES[: len(skew)] + (1.0 - sixth * sixth)
     np.maximum(root, 0.0, out=root)
     points = root * root
     points *= root
@@ -298,5 +302,5 @@ def end_to_end_law(
     several = 1.0 - output.single_share
     return atom_law(
         np.concatenate((points, alone)),
-        np.concatenate((several * weights, output.single_share * _DEVIATE_WEIGHTS[None, :])),
+        np.concatenate((several * weights, output.single_share * _DEVIATE_WEIGHTS[:1])),
     )
