@@ -19,12 +19,13 @@ that it was in has ended. Written for the compiler as `kernel` is.
 import math
 from typing import NamedTuple
 
+from servingslo.sim.batches import batch_end
 from servingslo.sim.intake import abort, lose, submit
 from servingslo.sim.kernel import advance, drop_aborted
 from servingslo.sim.layout import (
-    ABORTED, ABORTING, FAILED, FREE_BLOCKS, INVALID, IN_STEP, NEXT_CHANGE, NONE, PHASES, REJECTED,
-    RUNNING, RUN_HEAD, TOUCHED_TOKENS, WAITING_COUNT, WAIT_HEAD, FINISHED, EngineRow, Requests,
-    begin_again,
+    ABORTED, ABORTING, DYNAMIC, FAILED, FINISHED, FREE_BLOCKS, INVALID, IN_STEP, KIND,
+    NEXT_CHANGE, NONE, PHASES, REJECTED, RUNNING, RUN_HEAD, TOUCHED_TOKENS, WAITING_COUNT,
+    WAIT_HEAD, EngineRow, Requests, begin_again,
 )  # fmt: skip
 from servingslo.sim.routing import (
     NEXT_ARRIVAL, PREFIX_AFFINE, RANDOM_BITS, REQUESTS, RULE, pick, random_bits,
@@ -169,7 +170,9 @@ def wake(
     if status == FINISHED:
         return
     if status == ABORTING:
-        set_timer(c, r, rows[q.engine[r]].floats[NEXT_CHANGE])
+        row = rows[q.engine[r]]
+        dynamic = row.ints[KIND] == DYNAMIC
+        set_timer(c, r, batch_end(row, q.finish_step[r]) if dynamic else row.floats[NEXT_CHANGE])
     elif status in (REJECTED, FAILED, ABORTED):
         begin_again(q, r)
         q.arrival[r] = now

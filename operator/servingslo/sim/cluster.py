@@ -166,6 +166,9 @@ class Cluster:
             fleet.engine_law, pod.limits, max_queued=self.max_queued,
             policy=POLICIES[fleet.scheduling], session_count=self.trace.session_count,
         )  # fmt: skip
+        if fleet.dynamic_batching is not None:
+            batching = fleet.dynamic_batching
+            layout.make_dynamic(row, batching.instances, batching.max_queue_delay_seconds)
         slow = fleet.slow_pods
         if slow.share_ratio > 0 and self._cards.random() < slow.share_ratio:
             row.floats[layout.SLOWNESS] = slow.factor

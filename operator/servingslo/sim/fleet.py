@@ -61,14 +61,27 @@ class SlowPods:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicBatching:
+    """Engines that serve batches of whole requests, as Triton does, up to max_num_seqs each.
+
+    instances: batches at a time. max_queue_delay_seconds: how long a batch waits to fill.
+    """
+
+    instances: Annotated[int, Field(ge=1)] = 1
+    max_queue_delay_seconds: Annotated[float, Field(ge=0)] = 0.0
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSpec:
     """A fleet of equal engines behind one gateway.
 
     engine: name of a kind of the catalogue; law, limits and price_per_hour (dollars) replace what
     the kind says. max_queued: bound on running + waiting of each engine. cached_ratio: share of
     every prompt that the prefix cache serves, for requests without a session. scheduling: how an
-    engine orders its queue. clients: None for clients that wait for ever and send once. drain: a
-    pod that is removed finishes its requests, within drain_seconds where there is such a limit.
+    engine orders its queue. dynamic_batching: None for continuous batching. clients: None for
+    clients that wait for ever and send once. drain: a pod that is removed finishes its requests,
+    within drain_seconds where there is such a limit.
     mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once.
     gpu_quota: pods beyond it stay pending. scrape_interval_seconds: how often the autoscaler
     looks; it sees what was scraped scrape_lag_seconds before.
@@ -86,6 +99,7 @@ class FleetSpec:
     cold_start: ColdStart = ColdStart()
     routing: Routing = Routing.LEAST_LOADED
     scheduling: Scheduling = Scheduling.FCFS
+    dynamic_batching: DynamicBatching | None = None
     clients: ClientSpec | None = None
     slow_pods: SlowPods = SlowPods()
     drain: bool = True

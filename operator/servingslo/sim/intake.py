@@ -7,13 +7,15 @@ Written for the compiler as `kernel` is.
 
 import math
 
-from servingslo.sim.kernel import blocks_of, end_request
+from servingslo.sim.batches import plan_batches
+from servingslo.sim.endings import end_request
+from servingslo.sim.kernel import blocks_of
 from servingslo.sim.layout import (
     ABORTED, ABORTING, ABORTS, ABORT_HEAD, BLOCKS, CLOCK, CONTEXT, DECODING, DECODING_COUNT,
-    FAILED, FREE_BLOCKS, HEAP_SIZE, INVALID, IN_STEP, MAX_SEQS, NEXT_CHANGE, NONE, PHASES, POLICY,
-    PREFILLING, PREFILL_HEAD, PRIORITY, QUEUE_BOUND, REJECTED, REJECTIONS, RUNNING, RUN_HEAD,
-    RUN_TAIL, STEPS_DONE, STEPS_MAX, WAITING, WAITING_COUNT, WAIT_HEAD, WAIT_TAIL, EngineRow,
-    Requests,
+    DYNAMIC, FAILED, FLOATS, FREE_BLOCKS, HEAP_SIZE, INSTANCES, INVALID, IN_STEP, KIND,
+    MAX_SEQS, NEXT_CHANGE, NONE, PHASES, POLICY, PREFILLING, PREFILL_HEAD, PRIORITY,
+    QUEUE_BOUND, REJECTED, REJECTIONS, RUNNING, RUN_HEAD, RUN_TAIL, STEPS_DONE, STEPS_MAX,
+    WAITING, WAITING_COUNT, WAIT_HEAD, WAIT_TAIL, EngineRow, Requests,
 )  # fmt: skip
 from servingslo.sim.queues import wait_append, wait_insert, wait_remove
 from servingslo.sim.runs import step_end
@@ -41,7 +43,10 @@ def submit(q: Requests, row: EngineRow, r: int, now: float) -> bool:
     else:
         wait_append(q, row, r)
     ints[WAITING_COUNT] += 1
-    if ints[IN_STEP] == 0:
+    if ints[KIND] == DYNAMIC:
+        floats[CLOCK] = max(floats[CLOCK], now)
+        plan_batches(q, row)
+    elif ints[IN_STEP] == 0:
         if in_system == 0:
             floats[CLOCK] = now
         floats[NEXT_CHANGE] = floats[CLOCK]
@@ -67,11 +72,15 @@ def abort(q: Requests, row: EngineRow, r: int, now: float) -> None:
         ints[WAITING_COUNT] -= 1
         ints[ABORTS] += 1
         end_request(q, row, r, ABORTED, now)
-        if ints[IN_STEP] == 0 and ints[RUNNING] + ints[WAITING_COUNT] == 0:
+        if ints[KIND] == DYNAMIC:
+            plan_batches(q, row)
+        elif ints[IN_STEP] == 0 and ints[RUNNING] + ints[WAITING_COUNT] == 0:
             row.floats[NEXT_CHANGE] = math.inf
     elif q.status[r] == PREFILLING or q.status[r] == DECODING:
         ints[ABORTS] += 1
         q.status[r] = ABORTING
+        if ints[KIND] == DYNAMIC:  # a batch is never broken off
+            return
         q.abort_next[r] = ints[ABORT_HEAD]
         ints[ABORT_HEAD] = r
         if ints[IN_STEP] == 1:
@@ -96,4 +105,6 @@ def lose(q: Requests, row: EngineRow, now: float) -> None:
     for phase in range(PHASES):
         row.phases[phase] = 0
     ints[FREE_BLOCKS] = ints[BLOCKS]
+    for instance in range(ints[INSTANCES]):
+        row.floats[FLOATS + instance] = math.inf
     row.floats[NEXT_CHANGE] = math.inf

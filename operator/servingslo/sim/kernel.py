@@ -22,15 +22,15 @@ import math
 
 from servingslo.sim.layout import (
     ABORTED, ABORTING, ABORT_HEAD, BASE_SECONDS, BUSY_SECONDS, CACHED_TOKENS, CACHE_HITS,
-    CACHE_QUERIES, CLOCK, COMPUTED_LENGTH, COMPUTED_TOKENS, CONTEXT, DECODE_TIME, DECODING,
-    DECODING_COUNT, DONE_HEAD, E2E, FINISHED, FREE_BLOCKS, GENERATED_TOKENS, HEAP_SIZE,
-    INFERENCE, IN_STEP, ITERATION, ITL, LAW_FIXED, LAW_PREFILL, LAW_SEQUENCE, MAX_SEQS,
-    MAX_TOKENS, NEXT_CHANGE, NONE, OUTPUT_LENGTH, PHASES, PREEMPTIONS, PREFILLING, PREFILL_HEAD,
-    PREFILL_TIME, PRIORITY, POLICY, PROMPT_LENGTH, PROMPT_TOKENS, QUEUE, REQUEST_PREEMPTIONS,
-    RUNNING, RUN_START, RUN_TAIL, SLOWNESS, STEPS, STEPS_DONE, STEPS_MAX, STEP_COUNTER,
-    STEP_EMITTING, STEP_PREFILL, SUCCESSES, TPOT, TTFT, WAITING, WAITING_COUNT, WAIT_HEAD,
-    EngineRow, Requests,
+    CACHE_QUERIES, CLOCK, COMPUTED_TOKENS, CONTEXT, DECODING, DECODING_COUNT, DYNAMIC,
+    FREE_BLOCKS, GENERATED_TOKENS, HEAP_SIZE, IN_STEP, ITERATION, ITL, KIND, LAW_FIXED,
+    LAW_PREFILL, LAW_SEQUENCE, MAX_SEQS, MAX_TOKENS, NEXT_CHANGE, NONE, PHASES, POLICY,
+    PREEMPTIONS, PREFILLING, PREFILL_HEAD, PRIORITY, PROMPT_TOKENS, RUNNING, RUN_START,
+    RUN_TAIL, SLOWNESS, STEPS, STEPS_DONE, STEPS_MAX, STEP_COUNTER, STEP_EMITTING, STEP_PREFILL,
+    TTFT, WAITING, WAITING_COUNT, WAIT_HEAD, EngineRow, Requests,
 )  # fmt: skip
+from servingslo.sim.batches import advance_batches
+from servingslo.sim.endings import end_request, succeed
 from servingslo.sim.queues import (
     heap_push, heap_remove, least_urgent, run_append, run_remove, wait_insert,
     wait_push_front, wait_remove,
@@ -101,36 +101,6 @@ def leave(q: Requests, row: EngineRow, r: int) -> None:
     ints[FREE_BLOCKS] += blocks_of(held)
     ints[RUNNING] -= 1
     run_remove(q, row, r)
-
-
-def end_request(q: Requests, row: EngineRow, r: int, status: int, now: float) -> None:
-    """Close a request that has left all queues and put it on the list of those that are over."""
-    q.status[r] = status
-    q.finish[r] = now
-    q.next[r] = row.ints[DONE_HEAD]
-    row.ints[DONE_HEAD] = r
-
-
-def succeed(q: Requests, row: EngineRow, r: int) -> None:
-    """Close a request whose last token has just been emitted, with all that vLLM observes then."""
-    if q.status[r] == ABORTING:  # its client went during this step
-        end_request(q, row, r, ABORTED, row.floats[CLOCK])
-        return
-    now, arrival = row.floats[CLOCK], q.arrival[r]
-    scheduled, first_token, output = q.scheduled[r], q.first_token[r], q.output[r]
-    end_request(q, row, r, FINISHED, now)
-    q.last_token[r] = now
-    row.ints[SUCCESSES] += 1
-    observe(row, E2E, now - arrival, 1)
-    observe(row, QUEUE, scheduled - arrival, 1)
-    observe(row, INFERENCE, now - scheduled, 1)
-    observe(row, PREFILL_TIME, first_token - scheduled, 1)
-    observe(row, DECODE_TIME, now - first_token, 1)
-    observe(row, TPOT, (now - first_token) / (output - 1) if output > 1 else 0.0, 1)
-    observe(row, PROMPT_LENGTH, float(q.prompt[r]), 1)
-    observe(row, OUTPUT_LENGTH, float(output), 1)
-    observe(row, COMPUTED_LENGTH, float(q.prompt[r] - q.cached[r]), 1)
-    observe(row, REQUEST_PREEMPTIONS, float(q.preemptions[r]), 1)
 
 
 def emit_after_prefill(q: Requests, row: EngineRow, r: int) -> int:
@@ -327,6 +297,9 @@ def start_run(q: Requests, row: EngineRow, prefill: int, emitting: int, lasting:
 def advance(q: Requests, row: EngineRow, until: float) -> None:
     """Complete all steps that end by `until`; a step that begins then is not begun yet."""
     ints, floats = row.ints, row.floats
+    if ints[KIND] == DYNAMIC:
+        advance_batches(q, row, until)
+        return
     while True:
         if ints[IN_STEP] == 0:
             if ints[RUNNING] + ints[WAITING_COUNT] == 0 or floats[CLOCK] >= until:

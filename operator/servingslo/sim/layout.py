@@ -68,8 +68,11 @@ IN_STEP, STEPS_DONE, STEPS_MAX, STEP_PREFILL, STEP_EMITTING = 17, 18, 19, 20, 21
 PROMPT_TOKENS, CACHED_TOKENS, GENERATED_TOKENS = 22, 23, 24
 CACHE_QUERIES, CACHE_HITS = 25, 26
 SUCCESSES, REJECTIONS, PREEMPTIONS, ABORTS, COMPUTED_TOKENS, STEPS = 27, 28, 29, 30, 31, 32
-RUN_HEAD, POLICY, TOUCHED_TOKENS = 33, 34, 35
-INTS = 36
+RUN_HEAD, POLICY, TOUCHED_TOKENS, KIND, INSTANCES = 33, 34, 35, 36, 37
+INTS = 38
+
+# What an engine is.
+CONTINUOUS, DYNAMIC = 0, 1
 
 # How an engine orders its queue.
 FCFS, PRIORITY = 0, 1
@@ -77,7 +80,9 @@ FCFS, PRIORITY = 0, 1
 # Floats of an engine.
 LAW_FIXED, LAW_SEQUENCE, LAW_PREFILL, LAW_CONTEXT = 0, 1, 2, 3
 CLOCK, RUN_START, BASE_SECONDS, NEXT_CHANGE, BUSY_SECONDS, SLOWNESS = 4, 5, 6, 7, 8, 9
-FLOATS = 10
+QUEUE_DELAY = 10
+FLOATS = 11
+"""After these follow, for dynamic batches, the end of the batch on each instance."""
 
 # Histograms of an engine, in the order of EDGES.
 TTFT, ITL, TPOT, E2E, QUEUE, INFERENCE, PREFILL_TIME, DECODE_TIME = 0, 1, 2, 3, 4, 5, 6, 7
@@ -237,3 +242,11 @@ def new_engine(
         counts=[0] * (offsets[-1] + HISTOGRAMS), sums=[0.0] * HISTOGRAMS,
         seen=[0] * session_count,
     )  # fmt: skip
+
+
+def make_dynamic(row: EngineRow, instances: int, queue_delay_seconds: float) -> None:
+    """Turn a new engine into a server of dynamic batches of up to max_num_seqs requests each."""
+    row.ints[KIND], row.ints[INSTANCES] = DYNAMIC, instances
+    row.ints[BLOCKS] = row.ints[FREE_BLOCKS] = UNBOUNDED
+    row.floats[QUEUE_DELAY] = queue_delay_seconds
+    row.floats.extend([float("inf")] * instances)

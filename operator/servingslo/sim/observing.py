@@ -15,6 +15,8 @@ def engine_sample(row: EngineRow, limits: EngineLimits, age_seconds: float) -> E
     """A scrape of this engine as it is, seen age_seconds later."""
     ints, edges, counts = _plain(row.ints), _plain(row.edges), _plain(row.counts)
     waiting = float(ints[layout.WAITING_COUNT])
+    if ints[layout.KIND] == layout.DYNAMIC:
+        return _batch_sample(ints, limits, age_seconds)
     blocks = int(ints[layout.BLOCKS])
     return EngineSample(
         engine="0",
@@ -43,6 +45,24 @@ def engine_sample(row: EngineRow, limits: EngineLimits, age_seconds: float) -> E
         prompt_tokens=_histogram(edges, counts, row, layout.PROMPT_LENGTH),
         output_tokens=_histogram(edges, counts, row, layout.OUTPUT_LENGTH),
         iteration_tokens=_histogram(edges, counts, row, layout.ITERATION),
+    )
+
+
+def _batch_sample(ints: list[int], limits: EngineLimits, age_seconds: float) -> EngineSample:
+    """What a server of dynamic batches shows: no tokens, no memory, and no histograms.
+
+    Source: Triton Inference Server, user guide, "Metrics" (nv_inference_pending_request_count,
+    nv_inference_request_success); requests in execution are what was begun and has not ended.
+    """
+    return EngineSample(
+        engine="0",
+        gauges_age_seconds=age_seconds,
+        counters_age_seconds=age_seconds,
+        running=float(ints[layout.RUNNING]),
+        waiting=float(ints[layout.WAITING_COUNT]),
+        max_num_seqs=limits.max_num_seqs,
+        finished_total={"success": float(ints[layout.SUCCESSES])},
+        rejected_total=float(ints[layout.REJECTIONS]),
     )
 
 
