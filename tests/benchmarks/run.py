@@ -3,7 +3,7 @@
 Times are processor time of one thread, each the best of a few repetitions of the same call, so that
 other work on the machine counts as little as it can; median and 99th percentile are over different
 loads, or over the ticks of a replay. Plans are made from the observations of a simulated fleet
-whose demand swings, replayed tick by tick with the memory that belongs to them. Run with `make bench`.
+whose demand swings, replayed tick by tick with the memory that belongs to them. Run `make bench`.
 """
 
 import math

@@ -3,16 +3,18 @@
 The sample: three cards, work ratio 0.1 to 0.9, Poisson and bursty arrivals, least-loaded and random
 routing, 1 to 16 replicas, prefix-cache shares, token budgets, KV-bound and not, and saturation.
 Errors are of the model against the simulation, in percent; ± is the spread over seeds of the
-simulated TTFT and TPOT p99. Run with `make validate`.
+simulated TTFT and TPOT p99. A line for each target follows. Run with `make validate`.
 """
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from tests.validation.grid import A100, H100, L4, PERCENTILES, Case, Comparison, compare
 
+KV_BOUND = "KV-bound"
 _SEEDS = (1, 2, 3)
 _HEADER = (
     "case                                     work  util | n      ITL   | TTFT p50    p95    p99"
@@ -35,7 +37,7 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
         ],
     )
     yield (
-        "KV-bound",
+        KV_BOUND,
         [
             Case(card=card, rate_per_second=rate)
             for card, rates in ((A100, (8.0,)), (L4, (2.6, 2.8, 3.0, 3.1)))
@@ -56,7 +58,8 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
         [
             Case(card=H100, rate_per_second=rate, replica_count=8, least_loaded=False)
             for rate in (8, 14)
-        ],
+        ]
+        + [Case(card=L4, rate_per_second=2, replica_count=4, least_loaded=False)],
     )
     yield (
         "prefix cache",
@@ -93,7 +96,14 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
         "bursty arrivals",
         [
             Case(card=H100, rate_per_second=10, burst=(swing, dwell))
-            for swing, dwell in ((0.3, 2.0), (0.5, 2.0), (0.9, 0.5))
+            for swing, dwell in ((0.3, 2.0), (0.5, 2.0), (0.5, 8.0), (0.9, 0.5))
+        ]
+        + [
+            Case(card=A100, rate_per_second=5, burst=(0.5, 4.0)),
+            Case(card=H100, rate_per_second=10, replica_count=8, burst=(0.5, 4.0)),
+            Case(
+                card=H100, rate_per_second=10, replica_count=8, least_loaded=False, burst=(0.5, 4.0)
+            ),
         ],
     )
 
@@ -156,25 +166,88 @@ def row(results: list[Comparison]) -> str:
     return " | ".join(parts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A bound on the error of one figure, in percent, for some of the cases."""
+
+    name: str
+    percent: float
+    error: Callable[[list[Comparison]], float]
+    kv_bound: bool = False
+
+
+def _percentile_error(metric: str, percentile: float) -> Callable[[list[Comparison]], float]:
+    return lambda results: 100.0 * (_mean_ratio(results, metric, percentile) - 1.0)
+
+
+def _running_error(results: list[Comparison]) -> float:
+    return 100.0 * (float(np.mean([r.running_ratio for r in results])) - 1.0)
+
+
+def _itl_error(results: list[Comparison]) -> float:
+    return 100.0 * (float(np.mean([r.itl_ratio for r in results])) - 1.0)
+
+
+TARGETS = (
+    Target(name="E[n]", percent=3.0, error=_running_error),
+    Target(name="mean ITL", percent=3.0, error=_itl_error),
+    Target(name="TTFT p50", percent=7.0, error=_percentile_error("ttft", 50.0)),
+    Target(name="TTFT p95", percent=7.0, error=_percentile_error("ttft", 95.0)),
+    Target(name="TTFT p99", percent=12.0, error=_percentile_error("ttft", 99.0)),
+    Target(name="TPOT p95", percent=10.0, error=_percentile_error("tpot", 95.0)),
+    Target(name="TPOT p99", percent=12.0, error=_percentile_error("tpot", 99.0)),
+    Target(
+        name="TTFT p95, KV-bound",
+        percent=20.0,
+        error=_percentile_error("ttft", 95.0),
+        kv_bound=True,
+    ),
+)
+
+
+def verdict(name: str, percent: float, errors: dict[str, float]) -> str:
+    """One line: met or missed, how many cases meet the target, the worst, and the other misses."""
+    missed = {case: e for case, e in errors.items() if abs(e) > percent}
+    worst = max(errors, key=lambda case: abs(errors[case]))
+    share = len(errors) - len(missed)
+    line = (
+        f"{name:20s} within {percent:4.0f} %: {'missed' if missed else 'met':6s} "
+        f"{share:3d} of {len(errors):3d}; worst {errors[worst]:+6.1f} {worst}"
+    )
+    others = [f"{case} {e:+.1f}" for case, e in missed.items() if case != worst]
+    return line + ("; also " + ", ".join(others) if others else "")
+
+
 def main() -> None:
-    """Print every group, then the saturation rates."""
+    """Print every group, the saturation rates, and a line for each target."""
     started = time.perf_counter()
     out = sys.stdout.write
+    errors: dict[str, dict[str, float]] = {target.name: {} for target in TARGETS}
     out("Model against simulation, error in percent\n" + _HEADER + "\n")
     for name, group in cases():
         out(f"-- {name}\n")
         for case in group:
-            out(row([compare(_with_seed(case, seed)) for seed in _SEEDS]) + "\n")
+            results = [compare(_with_seed(case, seed)) for seed in _SEEDS]
+            out(row(results) + "\n")
             sys.stdout.flush()
+            for target in TARGETS:
+                if target.kv_bound == (name == KV_BOUND):
+                    errors[target.name][label(case)] = target.error(results)
     out("-- saturation, requests per second of a replica\n")
+    saturation: dict[str, float] = {}
     for case in saturated():
         result = compare(case)
         departures = result.outcome.departed_per_second
         predicted = result.prediction.saturation_rate_per_second
+        saturation[label(case)] = 100.0 * (result.saturation_ratio - 1.0)
         out(
             f"{label(case):40s} model {predicted:7.3f} simulated {departures:7.3f} "
             f"{_error(result.saturation_ratio)}\n"
         )
+    out("-- targets, mean of the seeds\n")
+    for target in TARGETS:
+        out(verdict(target.name, target.percent, errors[target.name]) + "\n")
+    out(verdict("saturation", 3.0, saturation) + "\n")
     out(f"{time.perf_counter() - started:.0f} s\n")
 
 

@@ -13,8 +13,6 @@ from servingslo.errors import InvalidInputError, UnstableQueueError
 from servingslo.models.service_time import EngineLimits, RequestDemand, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
-_LARGEST_EXPONENT = 700.0
-
 
 def mu_effective_per_second(demand: RequestDemand, sequence_count: float) -> float:
     """Requests per second that leave an engine with this many running: n/(T_fixed + n·t_req)."""
@@ -105,8 +103,10 @@ def _preempted_ratio(prompt: LengthDistribution, output: float, sequence_count: 
 
     After an admission the free tokens F have the density P(prompt > x)/E[P]. Sequences grow by O
     tokens between departures, so F runs out first with probability e^(−F/O), on average
-    O·E[1 − e^(−P/O)]/E[P]. Growth comes in steps of n tokens, and departures between them save
-    some: the factor g/(e^g − 1) with g = n/O. Against simulation 0.14 for 0.13 with 48 sequences.
+    O·E[1 − e^(−P/O)]/E[P]. Growth comes in steps of n tokens with g = n/O departures each: F lasts
+    a whole number of steps, which a departure ends with probability (1 − e^−g)/g more often; and
+    departures of the same step make room together, so that there are (1 − e^−g)/g such intervals
+    to a request. Against simulation 0.13 for 0.13 with 48 sequences, 0.080 for 0.077 with 161.
     """
     if output <= 0 or prompt.mean_tokens <= 0:
         return 0.0
@@ -114,9 +114,9 @@ def _preempted_ratio(prompt: LengthDistribution, output: float, sequence_count: 
         weight * -math.expm1(-tokens / output)
         for tokens, weight in zip(prompt.tokens, prompt.weights, strict=True)
     )
-    lumps = sequence_count / output
-    factor = lumps / math.expm1(lumps) if 0 < lumps < _LARGEST_EXPONENT else 0.0
-    return factor * output * short / prompt.mean_tokens
+    departures = sequence_count / output
+    factor = -math.expm1(-departures) / departures if departures > 0 else 1.0
+    return factor**2 * output * short / prompt.mean_tokens
 
 
 def saturation_rate_per_second(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> float:
