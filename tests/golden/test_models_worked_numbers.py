@@ -75,6 +75,33 @@ def test_deciding_form_matches_simulation(batch, simulated_ms, tolerance):
     assert times.response_seconds * 1e3 == pytest.approx(simulated_ms, rel=tolerance)
 
 
+def test_parts_of_the_simulated_batch_of_8():
+    """Simulated formation 34.9 ms and wait 2.8 ms at B = 8; E[B] = 1 + λ·T in a window."""
+    times = batching.batch_response(FOUNDATIONS, 100.0, 8)
+    assert times.formation_seconds * 1e3 == pytest.approx(34.9, abs=0.2)
+    # Allen–Cunneen is on the safe side by 4 of 92 ms; Pollaczek–Khinchine says 56.1.
+    assert 2.8 <= times.wait_seconds * 1e3 <= 7.1
+    window = batching.batch_response(FOUNDATIONS, 100.0, 32, window_seconds=0.090)
+    assert window.service_seconds == pytest.approx(FOUNDATIONS.service_seconds(10.0))
+
+
+def test_textbook_formation_ends_with_the_window():
+    """B/(2λ) while the batch fills in time, else T/2. Source: MLSys, Foundations, formation."""
+    assert batching.textbook_formation_seconds(100.0, 8, 0.1) == pytest.approx(0.040)
+    assert batching.textbook_formation_seconds(100.0, 16, 0.1) == pytest.approx(0.050)
+
+
+def test_largest_batch_that_is_stable_and_meets_the_objective():
+    """Step 5: of up to 32, 280 ms at p99 allow 22; below B_min(1) = 5.3 none is stable. MLSys."""
+    best = batching.largest_dynamic_batch(FOUNDATIONS, 100.0, 0.280, 32)
+    assert best == 22
+    assert batching.largest_dynamic_batch(FOUNDATIONS, 100.0, 10.0, 32) == 32
+    assert batching.largest_dynamic_batch(FOUNDATIONS, 100.0, 10.0, 5) is None
+    times = batching.batch_response(FOUNDATIONS, 100.0, best + 1)
+    tail = -math.log(0.01) * times.wait_seconds
+    assert best / 100.0 + tail + times.service_seconds > 0.280
+
+
 @pytest.mark.parametrize("batch", [8, 16, 32])
 def test_greedy_batcher_takes_eighty_milliseconds(batch):
     """A batcher without delay takes 80 to 82 ms at this load (79.4 with the exact chain)."""
@@ -214,6 +241,54 @@ def test_queue_bound_of_four_workers():
     """4 workers at 10 ms: 400/s, 200 to 300 ms of drain is 80 to 120. Source: MLSys, Serving."""
     assert admission.queue_bound(400.0, 0.200) == 80
     assert admission.queue_bound(400.0, 0.300) == 120
+
+
+def test_shed_ratio_is_one_for_all_replicas():
+    """max(0, 1 − λ_admitted/λ): 400 of 500 admitted sheds 20 %. Source: MLSys, Serving."""
+    assert admission.shed_ratio(500.0, 400.0) == pytest.approx(0.2)
+    assert admission.shed_ratio(300.0, 400.0) == 0.0
+    assert admission.shed_ratio(0.0, 400.0) == 0.0
+
+
+def test_background_is_shed_before_long_context_before_interactive():
+    """Shedding by class: 100/s each of three, 150/s admitted. Source: Queueing, priorities."""
+    loads = [
+        admission.ClassLoad(traffic_class=kind, rate_per_second=100.0, wait_budget_seconds=0.2)
+        for kind in admission.TrafficClass
+    ]
+    shed = {
+        s.traffic_class.name: s.shed_ratio for s in admission.shed_by_class(loads, 150.0, 150.0)
+    }
+    assert shed == {"BACKGROUND": 1.0, "LONG_CONTEXT": 0.5, "INTERACTIVE": 0.0}
+
+
+def test_retries_are_an_echo_of_unique_demand():
+    """Offered is unique·(1 + retries per rejection): 30 % rejected, tried again. Queueing."""
+    offered = admission.offered_rate_per_second(100.0, 0.3, 1.0)
+    # Each try is rejected with the same probability: 100·(1 + 0.3 + 0.09 + …).
+    assert offered == pytest.approx(100.0 / 0.7)
+    assert admission.unique_rate_per_second(offered, 0.3, 1.0) == pytest.approx(100.0)
+    assert admission.offered_rate_per_second(100.0, 0.5, 2.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("offered", "servers", "blocked", "delayed"),
+    [
+        pytest.param(1.0, 1, 0.5, 1.0, id="1"),
+        pytest.param(1.0, 2, 0.2, 1 / 3, id="2"),
+        pytest.param(2.0, 3, 0.2105, 0.4444, id="3"),
+    ],
+)
+def test_erlang_b_and_c(offered, servers, blocked, delayed):
+    """Small cases by hand: B = (aᶜ/c!)/Σ aᵏ/k!, C from B. Source: Harchol-Balter, chapter 15."""
+    assert queueing.erlang_b(offered, servers) == pytest.approx(blocked, abs=1e-4)
+    if offered < servers:
+        assert queueing.erlang_c(offered, servers) == pytest.approx(delayed, abs=1e-4)
+
+
+def test_one_slow_call_in_a_hundred_slows_most_of_a_fan_out():
+    """1 % slow, 100 calls: 63 % see one. Source: Dean and Barroso, The Tail at Scale."""
+    assert queueing.any_of_many_slow_probability(0.01, 100) == pytest.approx(0.63, abs=0.005)
 
 
 @pytest.mark.parametrize(

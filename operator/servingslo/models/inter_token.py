@@ -17,7 +17,7 @@ _LEAST_SKEW = 1e-3
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
-_SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS)[:, None] * 0.618034) % 1.0 - 0.5
+_SHIFTS: FloatArray = np.arange(_OUTPUT_POINTS, dtype=np.float64)[:, None] * 0.618034 % 1.0 - 0.5
 _DEVIATES: FloatArray = np.linspace(-3.0, 4.0, 18) + _SHIFTS * (7.0 / 17.0)
 _DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
 _DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
