@@ -2,14 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.unit.cli_calls import CLI, MANIFEST
 
 from servingslo.controller.recording import observation_line
+from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.fleet import FleetSpec, read_fleet
 from servingslo.sim.policies import OTHERS, RULES
 from servingslo.sim.workloads import constant, generated, uniform_lengths
 
@@ -282,6 +284,19 @@ def test_a_source_that_says_too_little_is_named(cli, arguments, words):
     """Before a cluster is asked."""
     called = cli("backtest", *arguments, *OBJECTIVES)
     assert called.refuses(*words), called.err
+
+
+def test_the_fleet_in_the_how_to_is_one(tmp_path):
+    """What the page tells users to write is read, and says what its comments say."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "backtest.md"
+    block = re.search(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL).group(1)
+    path = tmp_path / "fleet.yaml"
+    path.write_text(block)
+    fleet = read_fleet(path)
+
+    assert fleet.engine_law == engine_kind("h100-8b").law
+    assert fleet.engine_limits == engine_kind("h100-8b").limits
+    assert fleet.dollars_per_hour == 4.0
 
 
 def test_a_trace_is_needed(cli):

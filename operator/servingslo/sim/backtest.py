@@ -4,9 +4,13 @@ A run is a `Cell`; what it gave is stored under a key of everything that it depe
 run takes up where one stopped.
 """
 
+import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from functools import partial
+from multiprocessing.context import ForkServerContext
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -46,17 +50,29 @@ def run(
             found[_name(cell)] = run_cell(cell, cache_folder)
             done(cell)
     else:
-        with ProcessPoolExecutor(processes) as pool:
-            try:
-                for batch in (list(oracles.values()), later):
-                    futures = {pool.submit(run_cell, cell, cache_folder): cell for cell in batch}
-                    for future in as_completed(futures):
-                        found[_name(futures[future])] = future.result()
-                        done(futures[future])
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        with _workers(processes) as pool:
+            for batch in (list(oracles.values()), later):
+                each = partial(_numbered, cells=batch, cache_folder=cache_folder)
+                for place, outcome in pool.imap_unordered(each, range(len(batch))):
+                    found[_name(batch[place])] = outcome
+                    done(batch[place])
     return [found[_name(cell)] for cell in cells]
+
+
+def _workers(processes: int) -> Pool:
+    """Processes that end with the block, whatever ends it.
+
+    They are not forked from the caller, which may have threads. Ctrl-C reaches the caller alone.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if isinstance(context, ForkServerContext):
+        context.set_forkserver_preload([__name__])
+    return context.Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+
+
+def _numbered(place: int, cells: Sequence[Cell], cache_folder: Path) -> tuple[int, Outcome]:
+    return place, run_cell(cells[place], cache_folder)
 
 
 def runs_of(cells: Sequence[Cell]) -> int:
