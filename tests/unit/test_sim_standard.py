@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
+from servingslo.models.service_time import ServiceLaw
 from servingslo.sim.backend import compiled_backend
 from servingslo.sim.cluster import simulate
+from servingslo.sim.fleet import DynamicBatching, SlowPods
 from servingslo.sim.oracle import find_oracle, schedule
 from servingslo.sim.production import Production, benchmark_targets
 from servingslo.sim.standard import CASE_NAMES, Case, standard_case
@@ -78,3 +80,20 @@ def test_production_planner_follows_a_ramp_on_the_virtual_clock():
     assert len(planner.decisions) == len(result.ticks)
     assert result.ticks[-1].desired > 2 * result.ticks[0].desired
     assert result.share_in_slo(1.0, 0.05) > 0.9
+
+
+def test_oracle_serves_by_the_engines_of_its_fleet():
+    """Only friction is taken away: engines, queues and clients stay what they are."""
+    case = ramp()
+    slow = replace(
+        case.fleet(), dynamic_batching=DynamicBatching(), slow_pods=SlowPods(share_ratio=1.0),
+        law=ServiceLaw(
+            step_fixed_seconds=0.05, step_per_sequence_seconds=0.05, prefill_per_token_seconds=0.0
+        ),
+    )  # fmt: skip
+    oracle = find_oracle(slow, case.trace, ttft_seconds=1.0, backend=compiled_backend())
+
+    assert oracle is not None
+    # A batch answers at once and as a whole; one request alone takes 0.1 s.
+    assert oracle.result.tpot_seconds.max() == 0.0
+    assert oracle.result.ttft_seconds.min() == pytest.approx(0.1)

@@ -5,10 +5,13 @@ import pytest
 import step_simulation
 
 from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.sim import layout
 from servingslo.sim.backend import compiled_backend
 from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.cluster import Wanted, simulate
+from servingslo.sim.cluster import FINISHING_SECONDS, Wanted, simulate
+from servingslo.sim.engine import Engine, Outcome
 from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.service import Routing, Service
 from servingslo.sim.trace import Trace
 
 COUNT = 6000
@@ -97,3 +100,42 @@ def test_percentiles_agree_on_the_fleets_of_the_benchmark(kind, rate):
         for percent, tolerance in ((50, 0.02), (95, 0.05), (99, 0.08)):
             mine, theirs = (np.percentile(x[name], percent) for x in (ours, other))
             assert mine == pytest.approx(theirs, rel=tolerance), (name, percent)
+
+
+@pytest.mark.parametrize("routing", [Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM])
+def test_engines_of_the_rig_and_of_the_simulator_serve_every_request_alike(routing):
+    """The rig looks every 50 ms on its own clock, the simulator at scrapes: nothing differs."""
+    kind = engine_kind("l4-small")
+    rng = np.random.default_rng(6)
+    prompts, outputs = (lengths[:1500] for lengths in azure_like_lengths(rng))
+    trace = Trace(
+        arrival_seconds=step_simulation.poisson_arrivals(14.0, 1500, rng),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        duration_seconds=200.0,
+    )
+    fleet = FleetSpec(
+        engine="l4-small", initial_replicas=3, max_queued=70, routing=routing, cached_ratio=0.3
+    )
+    result = simulate(fleet, trace, Still(), seed=4, backend=compiled_backend())
+    service = Service(routing=routing, random_state=4)
+    for name in "abc":
+        one = Engine(law=kind.law, limits=kind.limits, requests=service.requests, max_queued=70)
+        service.add(name, one, 0.0)
+    records, looked = [], 0.0
+    for arrival, prompt, output in zip(
+        trace.arrival_seconds.tolist(), prompts.tolist(), outputs.tolist(), strict=True
+    ):
+        while looked < arrival:
+            records += service.advance(looked)
+            looked += 0.05
+        service.offer(arrival=arrival, prompt_tokens=prompt, output_tokens=output, cached_ratio=0.3)
+    records += service.advance(trace.duration_seconds + FINISHING_SECONDS)
+    records.sort(key=lambda record: record.arrival_seconds)
+    ttft = [np.inf if r.ttft_seconds is None else r.ttft_seconds for r in records]
+    finished = [r.outcome is Outcome.FINISHED for r in records]
+
+    assert len(records) == len(trace)
+    assert ttft == pytest.approx(result.ttft_seconds, abs=1e-9)
+    assert finished == (result.status == layout.FINISHED).tolist()
+    assert 0 < sum(finished) < len(finished)

@@ -8,7 +8,7 @@ over intervals saves, a few per cent.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from servingslo.models.service_time import FloatArray
 from servingslo.policy.inputs import Observation
 from servingslo.sim.backend import Backend
 from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import ColdStart, FleetSpec
+from servingslo.sim.fleet import ColdStart, FleetSpec, SlowPods
 from servingslo.sim.result import RunResult
 from servingslo.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS
 from servingslo.sim.trace import Trace
@@ -99,13 +99,20 @@ def find_oracle(
 
     def attempt(allowed: float) -> Oracle:
         replicas = schedule(work, allowed)
-        friction_free = FleetSpec(
-            engine=fleet.engine, law=fleet.law, limits=fleet.limits,
-            cached_ratio=fleet.cached_ratio, routing=fleet.routing,
+        friction_free = replace(
+            fleet,
             initial_replicas=replicas[0],
+            max_replicas=None,
+            max_queued=None,
+            gpu_quota=None,
+            drain=True,
+            drain_seconds=None,
+            mean_seconds_to_failure=None,
+            slow_pods=SlowPods(),
             cold_start=ColdStart(mean_seconds=1e-3, variation_ratio=0.0),
-            scrape_interval_seconds=INTERVAL_SECONDS, scrape_lag_seconds=0.0,
-        )  # fmt: skip
+            scrape_interval_seconds=INTERVAL_SECONDS,
+            scrape_lag_seconds=0.0,
+        )
         result = simulate(friction_free, trace, Schedule(replicas), seed=0, backend=backend)
         return Oracle(replicas=replicas, work_per_replica=allowed, result=result)
 
