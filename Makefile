@@ -57,7 +57,7 @@ validate: setup ## the models beside an independent simulation, on a sample of t
 bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
 	$(BIN)/python -m tests.benchmarks.run
 
-benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small for six of them
+benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small for eight of them
 	$(BIN)/python -m tests.benchmarks.matrix_report --plan $(PLAN) --processes $(PROCESSES)
 
 benchmark-search: setup ## the best settings of other autoscalers' rules, into sim/baselines/tuned.yaml

@@ -78,13 +78,14 @@ ALL_POLICIES = (ORACLE, STATIC, FORESIGHT, OURS, f"{OURS}+knobs", *peers())
 
 
 def small() -> Plan:
-    """Six cases that take the measure in half an hour of one core."""
+    """Eight cases that take the measure in half an hour of one core."""
     cases = [(SMALL, "flash"), (SMALL, "azure-conv"), (LARGE, "ramp"), (LARGE, "poisson"),
-             (LARGE, "flash"), (LARGE, "azure-conv")]  # fmt: skip
+             (LARGE, "flash"), (LARGE, "azure-conv"), (LARGE, "diurnal"),
+             (LARGE, "long-context")]  # fmt: skip
     return Plan(
         scenarios=tuple(scenario(case, engine) for engine, case in cases),
-        seeds=(1,),
-        policies=tuple(p for p in ALL_POLICIES if p != FORESIGHT),
+        seeds=(1, 2, 3),
+        policies=ALL_POLICIES,
     )
 
 
