@@ -48,6 +48,11 @@ class PhaseComparison:
         predicted: float = getattr(self.predicted, f"{metric}_seconds")(percentile)
         return predicted / self.observed.percentiles[metric][PERCENTILES.index(percentile)]
 
+    def simulated_ratio(self, metric: str, percentile: float) -> float:
+        """Simulated over observed percentile of `ttft` or `tpot`."""
+        place = PERCENTILES.index(percentile)
+        return self.simulated.percentiles[metric][place] / self.observed.percentiles[metric][place]
+
 
 def estimated(samples: Sequence[FleetSample]) -> Estimate:
     """What the operator's estimator knows after these samples."""
@@ -70,10 +75,9 @@ def compared(
     """Every phase of a load. load_began_seconds: on the clock of the samples."""
     records = simulated(served, law, limits)
     found = []
-    for phase in sorted({one.phase for one in served}):
+    for phase, places in _places(served, phase_seconds).items():
         begin = phase * phase_seconds + SETTLING_SECONDS
         end = (phase + 1) * phase_seconds
-        places = [i for i, one in enumerate(served) if begin <= one.arrival_seconds < end]
         chosen = [served[i] for i in places]
         inside = [
             sample
@@ -91,11 +95,7 @@ def compared(
                     running_mean=_running_mean(inside),
                 ),
                 predicted=_predicted(chosen, rate, law, limits),
-                simulated=_seen(
-                    rate,
-                    [records[i].ttft_seconds for i in places],
-                    [records[i].tpot_seconds for i in places if served[i].output_tokens > 1],
-                ),
+                simulated=_simulated_phase(served, records, places, rate),
             )
         )
     return found
@@ -130,6 +130,54 @@ def simulated(
     return [records[number] for number in range(len(served))]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """What a phase's p95 might have been: 10th and 90th percentile over other arrivals, seconds."""
+
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
+
+
+def by_chance(
+    served: Sequence[Served],
+    phase_seconds: float,
+    law: ServiceLaw,
+    limits: EngineLimits,
+    *,
+    path_count: int = 20,
+    seed: int = 1,
+) -> list[Chance]:
+    """How far chance alone moves each phase's p95 in the simulator.
+
+    Each path has the same number of requests in each phase and the same lengths in another order,
+    at other times.
+    """
+    rng = np.random.default_rng(seed)
+    found: dict[int, list[Mapping[str, tuple[float, ...]]]] = {}
+    for _ in range(path_count):
+        order = rng.permutation(len(served))
+        arrivals = [(one.phase + rng.random()) * phase_seconds for one in served]
+        path = sorted(
+            (
+                replace(served[i], arrival_seconds=arrival, phase=one.phase)
+                for i, arrival, one in zip(order, arrivals, served, strict=True)
+            ),
+            key=lambda one: one.arrival_seconds,
+        )
+        records = simulated(path, law, limits)
+        for phase, places in _places(path, phase_seconds).items():
+            seen = _simulated_phase(path, records, places, 0.0)
+            found.setdefault(phase, []).append(seen.percentiles)
+    place = PERCENTILES.index(95.0)
+    return [
+        Chance(
+            ttft=_range([seen["ttft"][place] for seen in found[phase]]),
+            tpot=_range([seen["tpot"][place] for seen in found[phase]]),
+        )
+        for phase in sorted(found)
+    ]
+
+
 def table(comparisons: Sequence[PhaseComparison]) -> Iterator[str]:
     """The comparison as lines of text; times in milliseconds."""
     yield (
@@ -155,6 +203,25 @@ def table(comparisons: Sequence[PhaseComparison]) -> Iterator[str]:
                 )
             yield f"{head} | {metric:6} {' | '.join(cells)}"
             head = " " * len(head)
+
+
+def _places(served: Sequence[Served], phase_seconds: float) -> dict[int, list[int]]:
+    """By phase, the requests that arrived in it once it had settled."""
+    found: dict[int, list[int]] = {}
+    for place, one in enumerate(served):
+        if one.arrival_seconds >= one.phase * phase_seconds + SETTLING_SECONDS:
+            found.setdefault(one.phase, []).append(place)
+    return found
+
+
+def _simulated_phase(
+    served: Sequence[Served], records: Sequence[RequestRecord], places: Sequence[int], rate: float
+) -> Seen:
+    return _seen(
+        rate,
+        [records[i].ttft_seconds for i in places],
+        [records[i].tpot_seconds for i in places if served[i].output_tokens > 1],
+    )
 
 
 def _predicted(
@@ -189,6 +256,11 @@ def _seen(
 def _percentiles(values: Sequence[float | None]) -> tuple[float, ...]:
     known = [value for value in values if value is not None]
     return tuple(float(np.percentile(known, p)) for p in PERCENTILES)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = np.percentile(values, (10.0, 90.0))
+    return float(low), float(high)
 
 
 def _itl_mean_seconds(samples: Sequence[FleetSample]) -> float | None:

@@ -116,6 +116,14 @@ def report(folder: Path) -> None:
         estimate.limits,
     )
     print("\n".join(engine_comparison.table(comparisons)))
+    chances = engine_comparison.by_chance(
+        served, load["phase_seconds"], estimate.law.law, estimate.limits
+    )
+    print("\nsimulated p95 over other arrivals at these rates, 10th to 90th percentile, ms:")
+    for comparison, chance in zip(comparisons, chances, strict=True):
+        ttft, tpot = ([round(1000 * seconds) for seconds in r] for r in (chance.ttft, chance.tpot))
+        rate = comparison.observed.rate_per_second
+        print(f"  {rate:.1f}/s: ttft {ttft[0]} to {ttft[1]}, tpot {tpot[0]} to {tpot[1]}")
 
 
 def _plan() -> Plan:
