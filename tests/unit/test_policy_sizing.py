@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.latency import (
+    LatencyMetric,
+    Objective,
+    Routing,
+    latency_model,
+    metric_seconds,
+)
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits, largest_batch
@@ -75,6 +81,29 @@ def test_an_objective_on_a_percentile_binds_before_utilization():
     answer = sized(tight, 100.0)
     assert answer.binding is Constraint.TPOT
     assert answer.replicas > sized(case(), 100.0).replicas
+
+
+def test_an_objective_that_an_idle_fleet_misses_does_not_size():
+    """A breath above what a single request needs: no count meets it, so it asks for none."""
+    alone = case().model.predict(1e-6, 1, Routing.POOLED)
+    alone = metric_seconds(alone, LatencyMetric.TTFT, 99.0)
+    near = case(objective(LatencyMetric.TTFT, alone * 1.001, 99.0))
+    answer = sized(near, 60.0)
+    need = next(n for n in answer.needs if n.constraint is Constraint.TTFT)
+    assert need.replicas is None
+    assert alone * 1.001 < need.least_feasible < alone * 1.2
+    assert answer.infeasible == near.objectives
+    assert answer.replicas == sized(case(), 60.0).replicas
+
+
+def test_a_hard_objective_still_sizes_where_more_replicas_would_help():
+    """The largest count is too few, not too idle: its end is asked for."""
+    alone = case().model.predict(1e-6, 1, Routing.POOLED)
+    alone = metric_seconds(alone, LatencyMetric.TTFT, 99.0)
+    hard = case(objective(LatencyMetric.TTFT, alone * 1.5, 99.0), largest_count=6)
+    answer = sized(hard, 60.0)
+    assert answer.infeasible == ()
+    assert answer.replicas == 6
 
 
 def test_a_small_cache_binds_by_memory():

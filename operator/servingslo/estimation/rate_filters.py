@@ -59,7 +59,7 @@ SURGE = len(MODELS) - 1
 # How often demand is of each kind when nothing is known.
 PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
 # Uncertainty of the first level and slope, relative to the first rate.
-FIRST_LEVEL_RATIO = 0.3
+FIRST_LEVEL_RATIO = 0.15
 FIRST_TREND_RATIO_PER_MINUTE = 0.05
 # Spread is corrected by realized errors at these leads, slowly and within bounds.
 

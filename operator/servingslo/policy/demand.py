@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.latency import LatencyMetric
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.mix import Mix
@@ -10,15 +11,16 @@ from servingslo.policy.sizing import Load, objective_key
 
 # Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
 SCRAPE_SECONDS = 15.0
-# Quantile of the demand at the lead time that is planned for. The percentile laws already cover
-# the fluctuations around a known rate, and an objective allows misses, so in calm the quantile
-# only covers the uncertainty of the rate itself; in a surge every request behind the backlog
-# misses, so the quantile rises with the probability that this is one. Chosen on simulated fleets
-# (Azure conversation trace, ramp, diurnal, crowd): see docs/designs/0004-planner.md.
-CALM_PROBABILITY = 0.8
+# Quantile of the demand at the lead time that is planned for, before the margin that the error
+# budget sets (`estimation/margin.py`). The percentile laws already cover the fluctuations around a
+# known rate, and an objective allows misses, so in calm the quantile only covers the uncertainty of
+# the rate itself; in a surge every request behind the backlog misses, so the quantile rises with
+# the probability that this is one. Chosen on simulated fleets (Azure conversation trace, ramp,
+# diurnal, crowd): see docs/designs/0004-planner.md.
+CALM_PROBABILITY = 0.75
 SURGE_PROBABILITY = 0.9
 # A replica given away must not be missed before it could be had again.
-DOWN_CALM_PROBABILITY = 0.85
+DOWN_CALM_PROBABILITY = 0.8
 DOWN_SURGE_PROBABILITY = 0.95
 # A backlog is served off within this time after the capacity for it is ready. Requests behind a
 # backlog miss their objective for as long as it lasts, so shorter is better and costs more.
@@ -32,7 +34,9 @@ class Demand:
     """Demand now and at the lead time.
 
     lead_seconds: cold start and reaction. up: load to have capacity for at the lead time.
-    idle: nothing arrives and nothing is in the system.
+    probability: of the forecast's quantile that `up` is. plain_probability: the same without the
+    margin. margin_score: what the error budget adds to the normal score in calm. idle: nothing
+    arrives and nothing is in the system.
     """
 
     lead_seconds: float
@@ -40,6 +44,9 @@ class Demand:
     mean_at_lead_per_second: float
     backlog_at_lead_requests: float
     up: Load
+    probability: float
+    plain_probability: float
+    margin_score: float
     idle: bool
 
 
@@ -79,14 +86,17 @@ class Fleet:
 
 
 def expected_demand(
-    estimate: Estimate, fleet: Fleet, *, lead: float, wait_budget: float
+    estimate: Estimate, fleet: Fleet, *, lead: float, wait_budget: float, margin_score: float = 0.0
 ) -> Demand | None:
-    """Demand at the lead time; None while no arrival rate is known."""
+    """Demand at the lead time; None while no arrival rate is known.
+
+    margin_score: what the error budget adds to the normal score of the quantile planned for.
+    """
     rate = estimate.arrival_rate_per_second
     if rate is None or not estimate.forecast.known:
         return None
     mean = estimate.forecast.mean_per_second(lead)
-    probability = _between(CALM_PROBABILITY, SURGE_PROBABILITY, estimate)
+    probability = _planned(CALM_PROBABILITY, SURGE_PROBABILITY, estimate, margin_score)
     high = estimate.forecast.quantile_per_second(lead, probability)
     backlog = _backlog_at_lead(
         estimate.backlog_requests,
@@ -101,6 +111,9 @@ def expected_demand(
         mean_at_lead_per_second=mean,
         backlog_at_lead_requests=backlog,
         up=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
+        probability=probability,
+        plain_probability=_planned(CALM_PROBABILITY, SURGE_PROBABILITY, estimate, 0.0),
+        margin_score=margin_score,
         idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
     )
 
@@ -110,16 +123,23 @@ def step_down_load(estimate: Estimate, demand: Demand) -> Load:
 
     What is given away now is back one lead time after it is missed.
     """
-    probability = _between(DOWN_CALM_PROBABILITY, DOWN_SURGE_PROBABILITY, estimate)
+    probability = _planned(
+        DOWN_CALM_PROBABILITY, DOWN_SURGE_PROBABILITY, estimate, demand.margin_score
+    )
     highest = max(
         estimate.forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)
     )
     return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
 
 
-def _between(calm: float, surge: float, estimate: Estimate) -> float:
-    """From the calm value to the other by the probability that demand moves as in a crowd."""
-    return calm + (surge - calm) * min(max(estimate.forecast.surge_probability, 0.0), 1.0)
+def _planned(calm: float, surge: float, estimate: Estimate, margin_score: float) -> float:
+    """From the calm quantile to the other by the probability that demand moves as in a crowd.
+
+    The margin counts in calm alone: in a crowd budget that is left would be gone within minutes,
+    and budget that is gone does not come back by more replicas than the crowd needs.
+    """
+    share = min(max(estimate.forecast.surge_probability, 0.0), 1.0)
+    return quantile_with_margin(calm + (surge - calm) * share, margin_score * (1.0 - share))
 
 
 def _backlog_at_lead(

@@ -111,7 +111,13 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
         mix=mix,
         lead_seconds=lead,
         wait_budget_seconds=budget,
-        demand=expected_demand(estimate, fleet, lead=lead, wait_budget=budget),
+        demand=expected_demand(
+            estimate,
+            fleet,
+            lead=lead,
+            wait_budget=budget,
+            margin_score=state.margin.score,
+        ),
     )
 
 

@@ -19,6 +19,7 @@ from servingslo.policy.decision import Decision, DecisionStep, ReplicaView
 from servingslo.policy.frame import Frame, frame_of
 from servingslo.policy.guards import Proposal
 from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
+from servingslo.policy.margin import margin_step, tracked
 from servingslo.policy.outlook import (
     count_outlooks,
     demand_outlook,
@@ -56,6 +57,7 @@ def plan(
     state = _calibrated(frame, replace(state, mix=frame.mix or state.mix))
     notes = _notes(frame, edit)
     owner = guards.ownership_problem(observation)
+    state = tracked(frame, state, acting=_acting_limit(frame, owner) is None)
     if owner is not None and owner.reason not in guards.CONFLICTS:
         return _hands_off(frame, state, owner, notes)
     if signals.blind is not None:
@@ -161,7 +163,8 @@ def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
             inputs={"relative_error": law.relative_error, "samples": law.sample_count},
         )
     )
-    return tuple(notes)
+    step = margin_step(frame)
+    return (*notes, step) if step is not None else tuple(notes)
 
 
 def _hands_off(

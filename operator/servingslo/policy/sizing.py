@@ -25,6 +25,9 @@ DRAIN_UTILIZATION = 0.95
 RATE_PARTS = 1024
 # A single request at a time, in effect: the least that any objective can be.
 IDLE_RATE_PER_SECOND = 1e-6
+# Below this utilization a replica is all but idle: by M/M/1 a wait is a tenth of a service time,
+# and even without it a percentile falls by no more than that.
+IDLE_UTILIZATION = 0.1
 
 CONSTRAINT_OF_METRIC = {
     LatencyMetric.TTFT: Constraint.TTFT,
@@ -291,7 +294,19 @@ def _objective_need(
         if floor > objective.threshold_seconds:
             return ConstraintNeed(constraint=constraint, replicas=None, least_feasible=floor)
     count = _least(lambda n: candidates.meets(objective, n), case, load, start)
-    return ConstraintNeed(constraint=constraint, replicas=count)
+    least = None if count is not None else _least_of_idle_fleet(candidates, objective)
+    return ConstraintNeed(constraint=constraint, replicas=count, least_feasible=least)
+
+
+def _least_of_idle_fleet(candidates: Candidates, objective: Objective) -> float | None:
+    """What the largest count gives where it is all but idle: no larger one would give much less.
+
+    None where it is not: there more replicas do help.
+    """
+    largest = candidates.case.largest_count
+    if candidates.at(largest).utilization > IDLE_UTILIZATION:
+        return None
+    return candidates.seconds(objective, largest)
 
 
 def _single_request_seconds(case: SizingCase, objective: Objective) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.estimator import EstimatorState
+from servingslo.estimation.margin import HIGHEST_SCORE, LOWEST_SCORE, MarginState
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
@@ -124,6 +125,7 @@ class PlannerState:
     hints: Mapping[str, int] = field(default_factory=dict)
     batching: BatchingMemory = BatchingMemory()
     admission: AdmissionMemory | None = None
+    margin: MarginState = field(default_factory=MarginState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +228,7 @@ def learned(state: PlannerState, now_seconds: float) -> dict[str, object]:
         "atSeconds": round(now_seconds, 1),
         "behavior": _dump_behavior(state.behavior),
         "batching": _dump_batching(state.batching),
+        "margin": round(state.margin.score, 4),
         "estimator": estimator_memory.learned(state.estimator),
     }
     if len(json.dumps(stored, separators=(",", ":"))) > LEARNED_LIMIT_BYTES:
@@ -245,7 +248,17 @@ def restore(stored: object, now_seconds: float) -> PlannerState:
         estimator=estimator_memory.restore(stored.get("estimator")),
         behavior=_load_behavior(stored.get("behavior"), now_seconds),
         batching=_load_batching(stored.get("batching"), now_seconds),
+        margin=_load_margin(stored.get("margin")),
     )
+
+
+def _load_margin(stored: object) -> MarginState:
+    """The margin within its bounds; its place for anything that is no finite number."""
+    if isinstance(stored, bool) or not isinstance(stored, int | float):
+        return MarginState()
+    if not LOWEST_SCORE <= stored <= HIGHEST_SCORE:
+        return MarginState()
+    return MarginState(score=float(stored))
 
 
 def _dump_behavior(state: BehaviorState) -> dict[str, list[list[float]]]:

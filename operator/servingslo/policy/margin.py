@@ -1,0 +1,73 @@
+"""The margin of demand in a plan: what the error budget adds to the quantile, and why."""
+
+from dataclasses import replace
+
+from servingslo.estimation import margin
+from servingslo.estimation.margin import HIGHEST_SCORE, LOWEST_SCORE, NEGLIGIBLE_SCORE
+from servingslo.policy.decision import DecisionStep
+from servingslo.policy.frame import Frame
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Reason
+
+MARGIN_KNOB = "demand-quantile"
+# More likely than not, demand moves as in a crowd.
+CROWD_PROBABILITY = 0.5
+# Capacity for a crowd is there one lead time after it; what waited for it has left one later.
+CROWD_LEADS = 2.0
+
+
+def tracked(frame: Frame, state: PlannerState, *, acting: bool) -> PlannerState:
+    """The memory after this tick's requests were held against the error budget.
+
+    Only where the margin is what decides: misses while nothing can be seen, while the model is not
+    trusted, at the maximum, during a rollout, while cards are short, while somebody else sets the
+    count, or behind a crowd, say nothing about it.
+    acting: decisions are carried out.
+    """
+    state = _with_crowd(frame, state)
+    crowd = state.margin.crowd_seconds
+    if crowd is not None and frame.now_seconds - crowd < CROWD_LEADS * frame.lead_seconds:
+        return state
+    if (
+        not acting
+        or not frame.trusted
+        or frame.signals.blind is not None
+        or frame.unschedulable
+        or frame.observation.rollout_in_progress
+        or frame.current >= frame.bounds.maximum
+    ):
+        return state
+    seconds, observed = state.estimator.observed.latest(frame.now_seconds)
+    offered = frame.estimate.offered_rate_per_second or 0.0
+    rejected = frame.estimate.rejected_per_second / offered if offered > 0 else 0.0
+    burn = margin.burn_ratio(frame.targets.objectives, observed, min(rejected, 1.0))
+    return replace(state, margin=margin.learn(state.margin, burn, seconds))
+
+
+def _with_crowd(frame: Frame, state: PlannerState) -> PlannerState:
+    demand = frame.demand
+    if demand is None:
+        return state
+    surge = frame.estimate.forecast.surge_probability >= CROWD_PROBABILITY
+    if not surge and demand.backlog_at_lead_requests <= 0:
+        return state
+    return replace(state, margin=replace(state.margin, crowd_seconds=frame.now_seconds))
+
+
+def margin_step(frame: Frame) -> DecisionStep | None:
+    """What the error budget did to the quantile planned for; None while it does nothing."""
+    demand, held = frame.demand, frame.state.margin
+    if demand is None or abs(held.score) < NEGLIGIBLE_SCORE:
+        return None
+    return DecisionStep(
+        stage="margin",
+        knob=MARGIN_KNOB,
+        before=demand.plain_probability,
+        after=demand.probability,
+        reason=Reason.ERROR_BUDGET_LEFT if held.score < 0 else Reason.ERROR_BUDGET_BURNING,
+        inputs={
+            "burn_ratio": held.burn_ratio,
+            "margin_score": held.score,
+            "at_bound": held.score in {LOWEST_SCORE, HIGHEST_SCORE},
+        },
+    )
