@@ -56,7 +56,7 @@ def begin_batch(q: Requests, row: EngineRow) -> None:
         r = ints[WAIT_HEAD]
         wait_remove(q, row, r)
         run_append(q, row, r)
-        tokens += q.prompt[r] - q.cached[r]
+        tokens += q.prompt[r]
         q.status[r] = DECODING
         q.scheduled[r] = floats[CLOCK]
         q.finish_step[r] = instance

@@ -21,6 +21,8 @@ PHASES = 16
 
 UNBOUNDED = 1 << 60
 """A count that is never reached."""
+_NO_MEMORY_LIMIT = 1 << 40
+"""In blocks; their tokens still fit an integer of the compiler."""
 
 
 class Requests(NamedTuple):
@@ -247,6 +249,6 @@ def new_engine(
 def make_dynamic(row: EngineRow, instances: int, queue_delay_seconds: float) -> None:
     """Turn a new engine into a server of dynamic batches of up to max_num_seqs requests each."""
     row.ints[KIND], row.ints[INSTANCES] = DYNAMIC, instances
-    row.ints[BLOCKS] = row.ints[FREE_BLOCKS] = UNBOUNDED
+    row.ints[BLOCKS] = row.ints[FREE_BLOCKS] = _NO_MEMORY_LIMIT
     row.floats[QUEUE_DELAY] = queue_delay_seconds
     row.floats.extend([float("inf")] * instances)
