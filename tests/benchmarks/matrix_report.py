@@ -141,8 +141,8 @@ def _tuning() -> str:
     cases, seeds = document["cases"], document["seeds"]
     return (
         f"`:tuned`: the best setting of a rule on each card, of all in its grid, searched on "
-        f"{', '.join(map(str, cases))} with seed {', '.join(map(str, seeds))} at commit "
-        f"`{document['commit']}` (`make benchmark-search`)."
+        f"{', '.join(map(str, cases))} with seed {', '.join(map(str, seeds))} "
+        f"(`make benchmark-search`, commits in `sim/baselines/tuned.yaml`)."
     )
 
 

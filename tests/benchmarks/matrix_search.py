@@ -9,7 +9,7 @@ import argparse
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,32 +32,31 @@ _HEADER = """\
 """
 
 
-def rank(found: Sequence[Outcome]) -> tuple[float, ...]:
+def rank(found: Sequence["Setting"]) -> tuple[float, ...]:
     """What is least for the best setting, from its runs on all cases."""
-    scores = [outcome.score for outcome in found if outcome.score is not None]
-    met = sum(score.share_ratio >= SHARE_TARGET for score in scores)
-    cost = sum(score.relative_cost or 0.0 for score in scores) / len(scores)
-    share = sum(score.share_ratio for score in scores) / len(scores)
+    met = sum(one.share_ratio >= SHARE_TARGET for one in found)
+    cost = sum(one.relative_cost for one in found) / len(found)
+    share = sum(one.share_ratio for one in found) / len(found)
     return (-met, cost if met else 0.0, -share)
 
 
-def search_cells(engine: str) -> list[Cell]:
-    """Every setting of every rule on every case of the search."""
+def search_cells(engine: str, rules: Sequence[str]) -> list[Cell]:
+    """Every setting of these rules on every case of the search."""
     return [
         Cell(
             scenario=scenario(case, engine), policy=policy_of(text), seed=SEED, with_timeline=False
         )
         for case in CASES
-        for rule in RULES
+        for rule in rules
         for text in settings_of(rule)
     ]
 
 
-def best_settings(found: Sequence[Outcome]) -> Mapping[str, Mapping[str, float]]:
+def best_settings(found: Sequence["Setting"]) -> Mapping[str, Mapping[str, float]]:
     """The best setting of each rule, of the runs on one card."""
-    by_setting: dict[str, list[Outcome]] = {}
-    for outcome in found:
-        by_setting.setdefault(outcome.policy, []).append(outcome)
+    by_setting: dict[str, list[Setting]] = {}
+    for one in found:
+        by_setting.setdefault(one.policy, []).append(one)
     best = {}
     for name, rule in RULES.items():
         text = min(settings_of(name), key=lambda text: rank(by_setting[text]))
@@ -70,21 +69,30 @@ def main() -> None:
     """Search on both cards; write the best settings, and what every setting gave."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
-    processes = parser.parse_args().processes
-    runs = {engine: outcomes(search_cells(engine), processes) for engine in (SMALL, LARGE)}
-    made = {"commit": commit(), "date": today(), "seeds": [SEED], "cases": list(CASES)}
-    best = {"cards": {engine: best_settings(found) for engine, found in runs.items()}}
-    text = yaml.safe_dump({**made, **best}, sort_keys=False)
-    TUNED.write_text(_HEADER + text, encoding="utf-8")
-    rows = [
-        [o.scenario, o.policy, o.score.share_ratio, o.score.replica_hours, o.score.relative_cost]
-        for found in runs.values()
-        for o in found
-        if o.score is not None
-    ]
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    head = json.dumps(made)[1:-1]
-    SEARCHED.write_text(f'{{{head}, "settings": [\n{lines}\n]}}\n', encoding="utf-8")
+    parser.add_argument("--rule", action="append", choices=RULES, help="only this; repeat it")
+    given = parser.parse_args()
+    rules = given.rule or list(RULES)
+    cells = [cell for engine in (SMALL, LARGE) for cell in search_cells(engine, rules)]
+    kept = [one for one in searched() if one.rule not in rules]
+    settings = [*kept, *map(_setting, outcomes(cells, given.processes))]
+    known = yaml.safe_load(TUNED.read_text(encoding="utf-8"))
+    document = {
+        "commits": {**known.get("commits", {}), **dict.fromkeys(rules, commit())},
+        "date": today(),
+        "seeds": [SEED],
+        "cases": list(CASES),
+        "cards": {
+            engine: best_settings([s for s in settings if s.scenario in _names(engine)])
+            for engine in (SMALL, LARGE)
+        },
+    }
+    TUNED.write_text(_HEADER + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    lines = ",\n".join(json.dumps(list(astuple(one))) for one in settings)
+    SEARCHED.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def _names(engine: str) -> list[str]:
+    return [scenario(case, engine).name for case in CASES]
 
 
 @dataclass(frozen=True)
@@ -97,13 +105,29 @@ class Setting:
     replica_hours: float
     relative_cost: float
 
+    @property
+    def rule(self) -> str:
+        """The name of the rule alone."""
+        return self.policy.partition(":")[0]
+
+
+def _setting(outcome: Outcome) -> Setting:
+    score = outcome.score
+    assert score is not None
+    return Setting(
+        scenario=outcome.scenario,
+        policy=outcome.policy,
+        share_ratio=score.share_ratio,
+        replica_hours=score.replica_hours,
+        relative_cost=score.relative_cost or 0.0,
+    )
+
 
 def searched() -> list[Setting]:
     """What every setting gave; empty before the first search."""
     if not SEARCHED.exists():
         return []
-    document = json.loads(SEARCHED.read_text(encoding="utf-8"))
-    return [Setting(*row) for row in document["settings"]]
+    return [Setting(*row) for row in json.loads(SEARCHED.read_text(encoding="utf-8"))]
 
 
 def today() -> str:

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from tests.unit.rule_world import SETTING, lengths, world
+from tests.unit.rule_world import SETTING, histogram, lengths, world
 
 from servingslo.estimation.sample import EngineSample
 from servingslo.models.service_time import EngineLimits, ServiceLaw
@@ -141,6 +141,19 @@ def test_dynamo_load_loop_rises_if_all_miss_and_falls_if_all_would_hold(running,
     engines = [{"running": n, "waiting": 0.0, "kv_usage_ratio": 0.1} for n in running]
     loop.look(3, engines=[{**e, **lengths(0.0, 100.0, 100.0)} for e in engines])
     assert loop.look(3, engines=[{**e, **lengths(9.0, 100.0, 100.0)} for e in engines]) == expected
+
+
+def test_dynamo_load_loop_counts_prefills_that_ride_along():
+    """200 prompt tokens in a step are 20 ms: 10 + 15 + 20 ms on two is above 0.8 × 50 ms."""
+    loop = world("dynamo-load")
+    shown = {"running": 10.0, "waiting": 0.0, "kv_usage_ratio": 0.1}
+    for steps, wanted in ((0.0, 3), (100.0, 3)):
+        served = {
+            **lengths(steps / 10, 100.0, 100.0),
+            "prompt_tokens_total": 200.0 * steps,
+            "iteration_tokens": histogram((1e5,), (steps, 0.0)),
+        }
+        assert loop.look(3, each={**shown, **served}) == wanted
 
 
 def test_dynamo_load_loop_holds_while_pods_come():

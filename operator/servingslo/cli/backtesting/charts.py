@@ -273,7 +273,8 @@ def _staircase(frontier: Sequence[Point], place: _Frame) -> str:
 
 def _dots(points: Sequence[Point], costs: Sequence[float], place: _Frame) -> Iterator[str]:
     taken: list[tuple[float, float, float]] = []
-    ordered = sorted(zip(points, costs, strict=True), key=lambda pair: not pair[0].named)
+    # Names lie over dots that have none.
+    ordered = sorted(zip(points, costs, strict=True), key=lambda pair: pair[0].named)
     for p, cost in ordered:
         x, y = place.x(cost), place.y(_share_height(p.share_ratio))
         fill = "white" if p.hollow else p.color

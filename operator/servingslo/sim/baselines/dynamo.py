@@ -27,13 +27,31 @@ _LEVEL_NOISE, _TREND_NOISE, _READING_NOISE = 1.0, 0.1, 10.0
 _POINTS = 5
 
 
-def inter_token(law: ServiceLaw, running: float, context_tokens: float) -> float:
-    """Time of a decode step at this load, in seconds."""
+def inter_token(
+    law: ServiceLaw, running: float, context_tokens: float, prefill_tokens: float = 0.0
+) -> float:
+    """Time of a step at this load, in seconds; prefill_tokens: that ride along in it, a mean.
+
+    Source: the aggregated regression predicts from the mean of prefill tokens in a step and the KV
+    tokens of its decodes.
+    """
     return (
         law.step_fixed_seconds
         + law.step_per_sequence_seconds * running
         + law.context_per_token_seconds * context_tokens
+        + law.prefill_per_token_seconds * prefill_tokens
     )
+
+
+def prefill_per_step(view: View, window_seconds: float) -> float:
+    """Mean prefill tokens in a step of any engine; 0 where nothing was prefilled."""
+    tokens = view.rate(lambda engine: engine.prompt_tokens_total, window_seconds)
+    steps = view.rate(_steps, window_seconds)
+    return tokens / steps if tokens is not None and steps else 0.0
+
+
+def _steps(engine: EngineSample) -> float | None:
+    return None if engine.iteration_tokens is None else engine.iteration_tokens.count
 
 
 def first_token(
@@ -67,20 +85,21 @@ class LoadLoop:
         if lengths is None or not seen.engines or seen.ready != seen.replicas:
             return Wanted()
         prompt, engines = lengths[0], list(seen.engines.values())
-        if all(self._misses(engine, prompt) for engine in engines):
+        prefill = prefill_per_step(self._view, _LENGTH_SECONDS)
+        if all(self._misses(engine, prompt, prefill) for engine in engines):
             return Wanted(replicas=self._setting.clamped(seen.replicas + 1))
         count = seen.replicas
-        if count > 1 and all(self._spare(e, prompt, count / (count - 1)) for e in engines):
+        if count > 1 and all(self._spare(e, prompt, prefill, count / (count - 1)) for e in engines):
             return Wanted(replicas=self._setting.clamped(count - 1))
         return Wanted()
 
-    def _misses(self, engine: EngineSample, prompt: float) -> bool:
+    def _misses(self, engine: EngineSample, prompt: float, prefill: float) -> bool:
         setting = self._setting
         ttft = first_token(setting.law, setting.limits, engine, prompt)
-        itl = inter_token(setting.law, engine.running or 0.0, tokens_in_use(engine))
+        itl = inter_token(setting.law, engine.running or 0.0, tokens_in_use(engine), prefill)
         return ttft > setting.ttft_seconds or itl > setting.tpot_seconds
 
-    def _spare(self, engine: EngineSample, prompt: float, factor: float) -> bool:
+    def _spare(self, engine: EngineSample, prompt: float, prefill: float, factor: float) -> bool:
         setting, share = self._setting, self._parameters["sensitivity"]
         law, running = setting.law, (engine.running or 0.0) * factor
         tokens = tokens_in_use(engine) * factor
@@ -88,7 +107,7 @@ class LoadLoop:
         queued = (engine.waiting or 0.0) * factor * prompt * law.prefill_per_token_seconds
         return (
             queued < share * (setting.ttft_seconds - own)
-            and inter_token(law, running, tokens) < share * setting.tpot_seconds
+            and inter_token(law, running, tokens, prefill) < share * setting.tpot_seconds
             and tokens < self._parameters["kv_limit"] * setting.limits.kv_capacity_tokens
         )
 

@@ -20,7 +20,8 @@ from servingslo.sim.cluster import Wanted
 WAITING_DEFAULTS = {"waiting": 5.0, "down_window_seconds": 300.0}
 WAITING_GRID = {"waiting": (0.25, 0.5, 1.0, 2.0, 5.0, 10.0), "down_window_seconds": (300.0, 600.0)}
 KV_DEFAULTS = {"kv_usage": 0.8, "down_window_seconds": 300.0}
-KV_GRID = {"kv_usage": (0.15, 0.2, 0.3, 0.4, 0.5, 0.6), "down_window_seconds": (120.0, 300.0)}
+KV_GRID = {"kv_usage": (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6),
+           "down_window_seconds": (120.0, 300.0, 600.0)}  # fmt: skip
 BOTH_DEFAULTS = {"waiting": 5.0, "kv_usage": 0.8, "down_window_seconds": 300.0}
 BOTH_GRID = {"waiting": (1.0, 5.0), "kv_usage": (0.2, 0.3, 0.4, 0.6),
              "down_window_seconds": (300.0,)}  # fmt: skip

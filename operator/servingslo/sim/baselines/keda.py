@@ -36,7 +36,7 @@ LAW_DEFAULTS = {
     "down_window_seconds": 180.0,
     "down_period_seconds": 120.0,
 }
-LAW_GRID = {"up": (0.35, 0.45, 0.55, 0.65), "down": (0.2, 0.3, 0.4, 0.5),
+LAW_GRID = {"up": (0.45, 0.55, 0.65, 0.8), "down": (0.2, 0.3, 0.4, 0.55),
             "down_period_seconds": (60.0, 120.0)}  # fmt: skip
 
 _LAW_QUANTILE, _LAW_CAP = 0.9, 2.0
