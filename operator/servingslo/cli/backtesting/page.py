@@ -3,13 +3,7 @@
 import html
 from collections.abc import Iterator, Sequence
 
-from servingslo.cli.backtesting.charts import (
-    Axis,
-    Point,
-    Series,
-    frontier_chart,
-    line_chart,
-)
+from servingslo.cli.backtesting.charts import Point, frontier_chart
 from servingslo.cli.backtesting.report import Report, WorstMinute
 from servingslo.cli.backtesting.text import (
     HEADERS,
@@ -18,11 +12,12 @@ from servingslo.cli.backtesting.text import (
     spread,
     title,
 )
-from servingslo.sim.outcome import Outcome, Timeline
-from servingslo.sim.policies import OTHERS, OURS, RULES
+from servingslo.cli.backtesting.timelines import dot, is_ours, timelines
+from servingslo.sim.outcome import Outcome
+from servingslo.sim.policies import OTHERS, RULES
 from servingslo.sim.scoring import Interval
 from servingslo.sim.summary import PolicySummary
-from servingslo.units import SECONDS_PER_MINUTE, format_duration
+from servingslo.units import format_duration
 
 _OUR_COLORS = ("#1d4ed8", "#0891b2")
 _HINDSIGHT_COLOR = "#4b5563"
@@ -30,10 +25,7 @@ _COLORS = (
     "#d97706", "#16a34a", "#c026d3", "#dc2626", "#65a30d", "#7c3aed", "#0d9488", "#9f1239",
     "#a16207", "#475569",
 )  # fmt: skip
-# Lines that are drawn at first; the others are a click away.
-_SHOWN_AT_FIRST = 3
 _MOST_DECISIONS = 300
-_SHORTEST_TTFT_SECONDS = 0.01
 _STYLE = """
 :root { color-scheme: light }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; background: #fff;
@@ -78,7 +70,7 @@ def page(report: Report) -> str:
         *_frontier(report, colors),
         *_table(result.policies, colors),
         *_costs(result.policies, colors),
-        *_timelines(report, colors),
+        *timelines(report, colors),
         *_worst(result.worst_minutes, colors),
         *_decisions(report.outcomes),
     ]
@@ -97,27 +89,23 @@ def _colors(policies: Sequence[str]) -> dict[str, str]:
     found = {}
     for name in policies:
         known = OTHERS.get(name)
-        if _is_ours(name):
+        if is_ours(name):
             found[name] = next(ours)
         else:
             found[name] = next(others) if known is None else _HINDSIGHT_COLOR
     return found
 
 
-def _is_ours(policy: str) -> bool:
-    return policy.partition("+")[0] == OURS
-
-
 def _headline(policies: Sequence[PolicySummary], target: float) -> Iterator[str]:
     """What a reader takes away: ours, and the cheapest of the others that meets the target."""
-    for one in (p for p in policies if _is_ours(p.policy)):
+    for one in (p for p in policies if is_ours(p.policy)):
         relative = "" if one.relative_cost is None else f", {one.relative_cost.mean:.2f} × oracle"
         yield (
             f'<p class="head"><b>{html.escape(one.policy)}</b>: '
             f"{100 * one.share_ratio.mean:.2f} % in SLO for {one.replica_hours.mean:.2f} "
             f"replica-hours (${one.dollars.mean:.2f}{relative}).</p>"
         )
-    others = [p for p in policies if not _is_ours(p.policy) and not p.in_hindsight]
+    others = [p for p in policies if not is_ours(p.policy) and not p.in_hindsight]
     good = [p for p in others if p.share_ratio.mean >= target]
     if good:
         best = min(good, key=lambda p: p.replica_hours.mean)
@@ -165,11 +153,11 @@ def _table(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterato
     yield "".join(f"<th{_left(place)}>{html.escape(head)}</th>" for place, head in enumerate(heads))
     yield "</tr>"
     for one in policies:
-        kinds = ["ours"] * _is_ours(one.policy)
+        kinds = ["ours"] * is_ours(one.policy)
         kinds += ["best"] * (one.on_frontier and not one.in_hindsight)
         cells = [
             (
-                f'<span title="{html.escape(_what(one.policy))}">{_dot(colors[one.policy])}'
+                f'<span title="{html.escape(_what(one.policy))}">{dot(colors[one.policy])}'
                 f"{html.escape(one.policy)}</span>"
             ),
             _spread(one.share_ratio, 100.0, 2),
@@ -217,102 +205,6 @@ def _costs(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterato
     yield "</table>"
 
 
-def _timelines(report: Report, colors: dict[str, str]) -> Iterator[str]:
-    seed = report.inputs.seeds[0]
-    lines = [
-        (o.policy, o.timeline)
-        for o in report.outcomes
-        if o.seed == seed and o.timeline is not None and o.policy in colors
-    ]
-    if not lines:
-        return
-    shown = _shown(report.result.policies, report.result.target_share_ratio)
-    yield f"<h2>Over time</h2><p class='note'>Seed {seed}. Choose policies:</p><fieldset>"
-    for place, (policy, _) in enumerate(lines):
-        checked = " checked" if policy in shown else ""
-        yield (
-            f'<label><input type="checkbox" data-line="p{place}"{checked}> '
-            f"{_dot(colors[policy])}{html.escape(policy)}</label>"
-        )
-    yield "</fieldset>"
-    yield from _charts(report, lines, colors, shown)
-
-
-def _charts(
-    report: Report,
-    lines: Sequence[tuple[str, Timeline]],
-    colors: dict[str, str],
-    shown: Sequence[str],
-) -> Iterator[str]:
-    first = lines[0][1]
-    span = max(len(first.offered_per_second), 1)
-
-    def minutes(line: Timeline) -> list[float]:
-        return [place + 0.5 for place in range(len(line.offered_per_second))]
-
-    def ticks(line: Timeline) -> list[float]:
-        return [at / SECONDS_PER_MINUTE for at in line.tick_seconds]
-
-    def chart(axis: Axis, series: list[Series]) -> str:
-        return line_chart(series, axis, x_label="minutes", x_max=span)
-
-    def each(xs: object, ys: object, *, stepped: bool = False) -> list[Series]:
-        return [
-            Series(
-                name=policy, x=xs(line), y=ys(line), color=colors[policy],  # type: ignore[operator]
-                group=f"p{place}", stepped=stepped, hidden=policy not in shown,
-            )
-            for place, (policy, line) in enumerate(lines)
-        ]  # fmt: skip
-
-    demand = Series(
-        name="requests per second", x=minutes(first), y=first.offered_per_second, color="#374151"
-    )
-    yield chart(Axis(label="requests per second"), [demand])
-    yield chart(Axis(label="ready replicas"), each(ticks, lambda t: t.ready, stepped=True))
-    threshold = report.result.ttft_seconds
-    yield chart(
-        Axis(
-            label="TTFT p99, s",
-            logarithmic=True,
-            floor=_SHORTEST_TTFT_SECONDS,
-            threshold=threshold,
-        ),
-        each(minutes, _slow),
-    )
-    yield chart(
-        Axis(label="waiting requests", logarithmic=True, floor=1.0),
-        each(ticks, lambda t: t.waiting),
-    )
-    yield chart(
-        Axis(label="in SLO, %", ceiling=100.0, threshold=100.0 * report.result.target_share_ratio),
-        each(minutes, lambda t: [None if s is None else 100.0 * s for s in t.share_ratio]),
-    )
-    yield (
-        '<p class="note">Per minute of arrival: TTFT and share; at each look of the autoscaler: '
-        "replicas and queue. TTFT along the upper edge: more than 1 % of the minute's requests "
-        "never had a first token. Dashed red: the objective.</p>"
-    )
-
-
-def _slow(line: Timeline) -> list[float | None]:
-    return [
-        (float("inf") if value is None else value) if offered > 0 else None
-        for value, offered in zip(line.ttft_p99_seconds, line.offered_per_second, strict=True)
-    ]
-
-
-def _shown(policies: Sequence[PolicySummary], target: float) -> list[str]:
-    """Ours, then the cheapest of the others that meet the target, then those with most in SLO."""
-
-    def place(one: PolicySummary) -> tuple[bool, bool, bool, float]:
-        met = one.share_ratio.mean >= target
-        order = one.replica_hours.mean if met else -one.share_ratio.mean
-        return not _is_ours(one.policy), one.in_hindsight, not met, order
-
-    return [one.policy for one in sorted(policies, key=place)[:_SHOWN_AT_FIRST]]
-
-
 def _worst(minutes: Sequence[WorstMinute], colors: dict[str, str]) -> Iterator[str]:
     if not minutes:
         return
@@ -325,7 +217,7 @@ def _worst(minutes: Sequence[WorstMinute], colors: dict[str, str]) -> Iterator[s
         name = "" if worst.policy == last else worst.policy
         yield _tr(
             [
-                f"{_dot(colors[worst.policy])}{html.escape(name)}" if name else "",
+                f"{dot(colors[worst.policy])}{html.escape(name)}" if name else "",
                 str(worst.seed),
                 str(worst.minute),
                 f"{100 * worst.share_ratio:.1f}",
@@ -380,10 +272,6 @@ def _tr(cells: Sequence[str], kind: str = "") -> str:
 
 def _left(place: int) -> str:
     return ' class="l"' if place == 0 else ""
-
-
-def _dot(color: str) -> str:
-    return f'<span class="dot" style="background:{color}"></span>'
 
 
 def _spread(value: Interval | None, factor: float, digits: int) -> str:
