@@ -179,12 +179,12 @@ def test_mean_prompt_misses_the_tail(conversation, rate):
     [pytest.param(1024, 953, 45.8, id="1024"), pytest.param(8192, 329, 49.6, id="8192")],
 )
 def test_conversation_by_budget(conversation, budget_tokens, ttft_p99_ms, tpot_p99_ms):
-    """Measured at 14.5/s per replica, 8 replicas, least loaded: TPOT within 10 %, TTFT 20 %."""
+    """Measured at 14.5/s per replica, 8 replicas, least loaded: TPOT within 10 %, TTFT 25 %."""
     prediction = predict(
         conversation.at_rate(8 * 14.5),
         ReplicaGroup(law=H100, limits=h100_with_budget(budget_tokens), replica_count=8),
     )
-    assert prediction.ttft_seconds(99.0) * 1e3 == pytest.approx(ttft_p99_ms, rel=0.2)
+    assert prediction.ttft_seconds(99.0) * 1e3 == pytest.approx(ttft_p99_ms, rel=0.25)
     assert prediction.tpot_seconds(99.0) * 1e3 == pytest.approx(tpot_p99_ms, rel=0.1)
 
 
@@ -243,19 +243,18 @@ def test_budget_range_contains_the_budgets_that_worked():
     ],
 )
 def test_long_prompts_by_budget(budget_tokens, tpot_p99_ms, ttft_p99_ms, share):
-    """Measured at 9/s per replica, 8 replicas, least loaded: TPOT within 25 %, TTFT safe.
+    """Measured at 9/s per replica, 8 replicas, least loaded: TTFT within 20 %, TPOT 25 %.
 
     The shape of the measured lengths is not stated. With exponential ones, as here, a simulation
-    gives TPOT p99 22.9, 38.1, 68.4 and 99.6 ms; with gamma lengths of shape 2 the last are 53 ms.
-    With few sequences a replica, least-loaded routing keeps prompts apart better than the pooled
-    law knows, so that TTFT p99 is up to 70 % high there.
+    gives TTFT p99 788, 553, 475 and 453 ms, and TPOT p99 22.9, 38.1, 68.4 and 99.6 ms; with gamma
+    lengths of shape 2 the last two are 53 ms.
     """
     prediction = predict(
         long_prompts(72.0),
         ReplicaGroup(law=H100, limits=h100_with_budget(budget_tokens), replica_count=8),
     )
     assert prediction.tpot_seconds(99.0) * 1e3 == pytest.approx(tpot_p99_ms, rel=0.25)
-    assert 1.0 <= prediction.ttft_seconds(99.0) * 1e3 / ttft_p99_ms <= 1.7
+    assert prediction.ttft_seconds(99.0) * 1e3 == pytest.approx(ttft_p99_ms, rel=0.2)
     assert prediction.share_within(1.0, 0.050) == pytest.approx(share, abs=0.04)
 
 

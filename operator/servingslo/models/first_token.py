@@ -1,123 +1,27 @@
 """Time to first token below the cap: the rest of a step, then the steps that prefill the prompt."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from servingslo.models.bursts import burst_swing, burst_variance_ratio
 from servingslo.models.occupancy import Occupancy
+from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork
+from servingslo.models.queueing import erlang_c
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
-from servingslo.models.transform import TERM_COUNT, TabulatedLaw, frequencies, invert
-from servingslo.models.workload import LengthDistribution
+from servingslo.models.transform import TabulatedLaw, invert
 
-_PROMPT_POINTS = 24
-# Ranges of the inversion are powers of this ratio, so that tables are shared by many loads.
-_RANGE_RATIO = 2.0**0.25
 _RANGE_SPREADS = 9.0
 _GENERATIONS = 3
 _BLOCK = 4
 _LEAST_LOGARITHM = -60.0
 _BUDGET_ITERATIONS = 6
 _BUDGET_TOLERANCE = 1e-3
-# Rooms closer than this many tokens share a table entry.
-_ROOM_TOKENS = 8
 _LEAST_SLACK = 0.02
+_LEAST_BUDGET_RATIO = 0.1
 _TINY_SECONDS = 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptTable:
-    """Transforms of the prefill work of one prompt at the frequencies of one range.
-
-    by_point: exp(iω·c·I) for every prompt point, shape (points, terms). mgf, slope: its mean,
-    and the mean with c·I as a factor. below: its mean over the first points only, by their number.
-    """
-
-    z: ComplexArray
-    by_point: ComplexArray
-    mgf: ComplexArray
-    slope: ComplexArray
-    below: ComplexArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptWork:
-    """Prefill work of prompts: seconds at each point of a compact distribution, with tables.
-
-    weights_from: mass from this point on; mean_tokens_below: Σ w·I over the first points; both by
-    the number of points before, one longer than the points.
-    The tables depend on the lengths and on c only, never on the load, and are filled on demand.
-    """
-
-    seconds: FloatArray
-    weights: FloatArray
-    tokens: FloatArray
-    mean_seconds: float
-    second_moment_seconds2: float
-    longest_seconds: float
-    weights_from: FloatArray
-    mean_tokens_below: FloatArray
-    tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
-    pairs: dict[int, float] = field(default_factory=dict, compare=False)
-
-    @property
-    def lag_seconds(self) -> float:
-        """E[S²]/(2·E[S]) of the prefill work S of a prompt; 0 without work."""
-        if self.mean_seconds <= 0.0:
-            return 0.0
-        return 0.5 * self.second_moment_seconds2 / self.mean_seconds
-
-    def paired_steps(self, room_tokens: float) -> float:
-        """Mean of ⌈(I + J)/room⌉ − ⌈I/room⌉ over two prompts; room to the nearest few tokens."""
-        key = int(room_tokens / _ROOM_TOKENS)
-        found = self.pairs.get(key)
-        if found is None:
-            own = self.tokens / (_ROOM_TOKENS * (key + 0.5))
-            steps = np.ceil(own[:, None] + own) - np.ceil(own)[:, None]
-            found = float(self.weights @ steps @ self.weights)
-            self.pairs[key] = found
-        return found
-
-    def table(self, level: int) -> PromptTable:
-        """Transforms for the range _RANGE_RATIO**level seconds."""
-        found = self.tables.get(level)
-        if found is None:
-            z: ComplexArray = np.zeros(TERM_COUNT, dtype=np.complex128)
-            z.imag = frequencies(_RANGE_RATIO**level)
-            by_point: ComplexArray = np.exp(np.outer(self.seconds, z))
-            weighted = self.weights * self.seconds
-            below: ComplexArray = np.zeros((len(self.seconds) + 1, TERM_COUNT), dtype=np.complex128)
-            np.cumsum(self.weights[:, None] * by_point, axis=0, out=below[1:])
-            found = PromptTable(
-                z=z,
-                by_point=by_point,
-                mgf=self.weights @ by_point,
-                slope=weighted @ by_point,
-                below=below,
-            )
-            self.tables[level] = found
-        return found
-
-
-def prompt_work(
-    prompt: LengthDistribution, cached_ratio: float, prefill_per_token_seconds: float
-) -> PromptWork:
-    """Prefill work of these prompts, compacted to a few points."""
-    compact = prompt.compacted(_PROMPT_POINTS)
-    tokens = np.array(compact.tokens) * (1.0 - cached_ratio)
-    seconds = tokens * prefill_per_token_seconds
-    weights = np.array(compact.weights)
-    return PromptWork(
-        seconds=seconds,
-        weights=weights,
-        tokens=tokens,
-        mean_seconds=float(weights @ seconds),
-        second_moment_seconds2=float(weights @ seconds**2),
-        longest_seconds=float(seconds[-1]),
-        weights_from=np.concatenate((np.cumsum(weights[::-1])[::-1], (0.0,))),
-        mean_tokens_below=np.concatenate(((0.0,), np.cumsum(weights * tokens))),
-    )
+_ONE: ComplexArray = np.ones(1, dtype=np.complex128)
 
 
 def first_token_law(
@@ -138,10 +42,12 @@ def first_token_law(
     averaged over n. A prompt longer than the token budget takes further steps; for those of others
     see `_further_seconds`. Bursty arrivals come at one of two rates, see `_paces`.
 
-    A pool sends arrivals where sequences have left, and none leave during a long step, so that an
-    arrival finds steps in progress that vary less than in proportion to their length: the lumps of
-    D count 1/√c, the rest as its mean. Both ends follow from the argument, 1 for one replica and 0
-    for very many; the root is an interpolation that simulation with 2 to 16 replicas confirms.
+    A pool of c sends arrivals where sequences have left. Of the arrivals of a replica 1/c come as
+    above, evenly over its steps and as many as the step is long. The others fill the holes that
+    were there when the step began, whatever its length: a Poisson number of them, with the mean of
+    a step; and as the least loaded share φ of the replicas is filled at rate λ/φ, with φ between
+    1/c and 1, they come with the density e^(−κt) of the age t of the step, κ = 2λ/(1 + 1/c). Long
+    steps are therefore met less often than in proportion to their length, and sooner.
     """
     paces = _paces(demand, prompts, law_of_running, rate_per_second, budget_tokens)
     level = _range_level(demand, prompts, law_of_running, paces[-1])
@@ -151,7 +57,7 @@ def first_token_law(
         characteristic *= paces[0].share
         busy = _characteristic(demand, prompts, table, law_of_running, paces[1])
         characteristic += paces[1].share * busy
-    return invert(characteristic, _RANGE_RATIO**level)
+    return invert(characteristic, RANGE_RATIO**level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +66,8 @@ class _Pace:
 
     share: of the requests that arrive at this rate. shift: running sequences above the mean.
     mean_step: seconds of a step without prefill. room_tokens: of the budget, for prefill.
-    further: seconds of further steps that a prompt causes. prefill_ratio: λ·(c·I + further).
+    further: seconds of further steps that a prompt causes. budget_ratio: share of the budget that
+    prompts take on average. prefill_ratio: λ·(c·I + further).
     """
 
     share: float
@@ -169,6 +76,7 @@ class _Pace:
     mean_step: float
     room_tokens: float
     further: float
+    budget_ratio: float
     prefill_ratio: float
 
 
@@ -197,7 +105,7 @@ def _paces(
         running = law_of_running.mean + shift
         mean_step = demand.step_fixed_seconds + growth * running
         room = max(budget_tokens - running, 1.0)
-        further = _further_seconds(demand, prompts, rate, mean_step, room)
+        further, full = _further_seconds(demand, prompts, rate, mean_step, room)
         paces.append(
             _Pace(
                 share=0.5 * (1.0 + change) if swing > 0.0 else 1.0,
@@ -206,6 +114,7 @@ def _paces(
                 mean_step=mean_step,
                 room_tokens=room,
                 further=further,
+                budget_ratio=full,
                 prefill_ratio=rate * (demand.prefill_mean_seconds + further),
             )
         )
@@ -228,33 +137,77 @@ def _characteristic(
         others = others * delay
         slope = (slope + further * table.mgf) * delay
     lag = prompts.lag_seconds * (1.0 + further / max(demand.prefill_mean_seconds, _TINY_SECONDS))
-    lumps = np.empty((2, len(z)), dtype=np.complex128)
-    first = rate * (others - 1.0)
-    lumps[1] = first
-    behind = first * -lag
-    behind += 1.0
-    np.divide(slope, behind, out=behind)
-    behind *= rate
-    behind += 1.0
-    np.multiply(first, behind, out=lumps[0])
-    later = _generations(lumps, prefill_ratio, lag)
-    # Seen from a pool, the step in progress varies less: see the docstring.
-    seen = law_of_running.pool_count**-0.5
-    even = 1.0 + (1.0 - seen) * prefill_ratio / (1.0 - prefill_ratio)
-    exponents = seen * later
-    exponents += z + even * first
-    exponents[0] += even * z + seen * lumps[0]
+    mean = demand.prefill_mean_seconds + further
+    pool = _pool_count(demand, law_of_running, pace)
+    meeting = rate / pool
+    filling = (rate - meeting) / (1.0 - prefill_ratio)
+    kappa = 2.0 * rate / (1.0 + 1.0 / pool)
+    excess = others - 1.0
+    # Rows: the step in progress together with what arrives during it; what arrives, which is left
+    # at its end; and that for arrivals that fill holes.
+    exponents = np.empty((3 if pool > 1 else 2, len(z)), dtype=np.complex128)
+    arriving = np.multiply(meeting, excess, out=exponents[1])
+    np.add(z, arriving, out=exponents[0])
+    if pool > 1:
+        np.subtract(arriving, kappa, out=exponents[2])
+    # The prefill of the prompts of a step, M(w) − 1 for each row w: to first order in w for the
+    # first, and with the first two moments of the prefill for the others.
+    prefill = np.empty_like(exponents)
+    prefill[0] = excess + arriving * _lagged(slope, arriving, lag)
+    prefill[1:] = _lagged(mean * exponents[1:], exponents[1:], lag)
+    lumps = meeting * prefill
+    later = _generations(lumps, prefill_ratio / pool, lag)
+    if pool > 1:
+        later *= 1.0 + filling / meeting
+        lumps += filling * prefill
+        arriving = z + filling * excess
+    exponents += lumps
+    exponents += later
+    # The next step, which holds the own prompt.
+    exponents += arriving if pool > 1 else z
     nodes = law_of_running.nodes + pace.shift
     steps = demand.step_fixed_seconds + demand.step_growth_seconds * nodes
     mixtures = _mixture(exponents, steps, law_of_running.weights / steps)
-    served = 1.0 - law_of_running.wait_probability
     own = table.mgf
     if prompts.tokens[-1] > pace.room_tokens:
         own = _own_with_further_steps(demand, prompts, table, pace, law_of_running)
-    characteristic: ComplexArray = own * (mixtures[0] - mixtures[1])
-    characteristic[1:] *= (1.0 - prefill_ratio) / (z[1:] * served)
-    characteristic[0] = 1.0
-    return characteristic
+    met = (mixtures[0, 1:] - mixtures[1, 1:]) / z[1:]
+    cycles = (1.0 - law_of_running.wait_probability) / (1.0 - prefill_ratio)
+    if pool > 1:
+        # Both kinds of arrivals in their proportion, 1/c and the rest.
+        hit = (mixtures[0, 0].real - mixtures[2, 0].real) / kappa
+        met /= pool
+        filled = (mixtures[0, 1:] - mixtures[2, 1:]) / (z[1:] + kappa)
+        filled *= (1.0 - 1.0 / pool) * cycles / hit
+        met += filled
+    met *= own[1:]
+    met /= cycles
+    return np.concatenate((_ONE, met))
+
+
+def _pool_count(demand: RequestDemand, law_of_running: Occupancy, pace: _Pace) -> float:
+    """Replicas that share arrivals by filling holes, 1 to all of the pool.
+
+    Prompts that wait for room in the budget are a queue that routing by number does not see. As far
+    as the budget is full, there is one with the probability of Erlang C at the load of the
+    stability frontier, λ·Ī·(c + s/room), and an arrival meets what it would meet at a replica on
+    its own.
+    """
+    count = law_of_running.pool_count
+    if count == 1 or pace.budget_ratio < _LEAST_BUDGET_RATIO:
+        return float(count)
+    seconds = demand.prefill_per_token_seconds + pace.mean_step / pace.room_tokens
+    load = pace.rate_per_second * demand.uncached_mean_tokens * seconds
+    waiting = pace.budget_ratio * (erlang_c(count * load, count) if load < 1.0 else 1.0)
+    return 1.0 / (waiting + (1.0 - waiting) / count)
+
+
+def _lagged(value: ComplexArray, work: ComplexArray, lag: float) -> ComplexArray:
+    """value/(1 − lag·work)."""
+    scaled: ComplexArray = work * -lag
+    scaled += 1.0
+    np.divide(value, scaled, out=scaled)
+    return scaled
 
 
 def _own_with_further_steps(
@@ -310,8 +263,8 @@ def _further_seconds(
     rate_per_second: float,
     mean_step: float,
     room_tokens: float,
-) -> float:
-    """Seconds of further steps that each prompt of others causes, on average.
+) -> tuple[float, float]:
+    """Seconds of further steps that each prompt of others causes, and the share of budget in use.
 
     A prompt of J tokens in front of one of I tokens adds ⌈(I + J)/room⌉ − ⌈I/room⌉ steps of s, on
     average over both lengths. Half of the prompts of a cycle stand behind the request, and cost it
@@ -321,11 +274,11 @@ def _further_seconds(
     """
     work = demand.prefill_mean_seconds
     if work <= 0.0 or rate_per_second <= 0.0:
-        return 0.0
+        return 0.0, 0.0
     even = demand.uncached_mean_tokens / room_tokens
     paired = prompts.paired_steps(room_tokens) if 2.0 * prompts.tokens[-1] > room_tokens else 0.0
     most = max((1.0 - _LEAST_SLACK) / rate_per_second - work, 0.0)
-    further = 0.0
+    further = full = 0.0
     for _ in range(_BUDGET_ITERATIONS):
         cycle = mean_step / max(1.0 - rate_per_second * (work + further), _LEAST_SLACK)
         count = rate_per_second * cycle
@@ -335,7 +288,7 @@ def _further_seconds(
         previous, further = further, min((0.5 + 0.5 * full) * steps * mean_step, most)
         if abs(further - previous) <= _BUDGET_TOLERANCE * further:
             break
-    return further
+    return further, full
 
 
 def _generations(lumps: ComplexArray, prefill_ratio: float, lag: float) -> ComplexArray:
@@ -344,23 +297,14 @@ def _generations(lumps: ComplexArray, prefill_ratio: float, lag: float) -> Compl
     The transform of one generation is replaced by ρ·v/(1 − v·E[S²]/(2·E[S])), which has the same
     first two moments and stays bounded; what follows the last generation is taken as its mean.
     """
-    current = _offspring(lumps, prefill_ratio, lag)
+    current = _lagged(prefill_ratio * lumps, lumps, lag)
     total = current.copy()
     for _ in range(_GENERATIONS - 1):
-        current = _offspring(current, prefill_ratio, lag)
+        current = _lagged(prefill_ratio * current, current, lag)
         total += current
     current *= prefill_ratio / (1.0 - prefill_ratio)
     total += current
     return total
-
-
-def _offspring(lumps: ComplexArray, prefill_ratio: float, lag: float) -> ComplexArray:
-    """ρ·v/(1 − v·lag), the prefill that comes during prefill v."""
-    next_one: ComplexArray = lumps * -lag
-    next_one += 1.0
-    np.divide(lumps, next_one, out=next_one)
-    next_one *= prefill_ratio
-    return next_one
 
 
 def _mixture(exponent: ComplexArray, steps: FloatArray, weights: FloatArray) -> ComplexArray:
@@ -410,4 +354,4 @@ def _range_level(
         square - prompts.mean_seconds**2 + 3.0 * arrivals * square + 4.0 * spread_n + cycle**2
     )
     reach = mean + max(_RANGE_SPREADS * math.sqrt(variance), prompts.longest_seconds)
-    return math.ceil(math.log(reach) / math.log(_RANGE_RATIO))
+    return math.ceil(math.log(reach) / math.log(RANGE_RATIO))

@@ -18,6 +18,7 @@ from servingslo.models.occupancy import (
     queue_factor,
     variability_factor,
 )
+from servingslo.models.prompt_work import prompt_work
 from servingslo.models.service_time import (
     EngineLimits,
     RequestDemand,
@@ -278,7 +279,7 @@ class LatencyModel:
         self.kv_capacity = limits.kv_capacity_tokens
         self.held: HeldTokens = held_tokens(workload, limits.kv_block_tokens)
         self.gaps = inter_token.output_gaps(workload.output)
-        self.prompts = first_token.prompt_work(
+        self.prompts = prompt_work(
             workload.prompt, workload.cached_ratio, law.prefill_per_token_seconds
         )
 

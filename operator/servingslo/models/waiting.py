@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from servingslo.models.first_token import PromptWork
 from servingslo.models.occupancy import Occupancy
+from servingslo.models.prompt_work import PromptWork
 from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw
 
