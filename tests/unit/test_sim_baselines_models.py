@@ -144,7 +144,7 @@ def test_dynamo_load_loop_rises_if_all_miss_and_falls_if_all_would_hold(running,
 
 
 def test_dynamo_load_loop_counts_prefills_that_ride_along():
-    """200 prompt tokens in a step are 20 ms: 10 + 15 + 20 ms on two is above 0.8 × 50 ms."""
+    """200 prompt tokens in a step are 20 ms: 10 + 15 + 30 ms on two is above 0.8 × 50 ms."""
     loop = world("dynamo-load")
     shown = {"running": 10.0, "waiting": 0.0, "kv_usage_ratio": 0.1}
     for steps, wanted in ((0.0, 3), (100.0, 3)):

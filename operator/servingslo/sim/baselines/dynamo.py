@@ -103,6 +103,7 @@ class LoadLoop:
         setting, share = self._setting, self._parameters["sensitivity"]
         law, running = setting.law, (engine.running or 0.0) * factor
         tokens = tokens_in_use(engine) * factor
+        prefill *= factor
         own = law.step_fixed_seconds + law.prefill_per_token_seconds * prompt
         queued = (engine.waiting or 0.0) * factor * prompt * law.prefill_per_token_seconds
         return (
