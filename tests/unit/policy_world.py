@@ -11,12 +11,13 @@ from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.sim import layout
 from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.engine import Engine
+from servingslo.sim.engine import Engine, Outcome
 from servingslo.sim.service import Service
 
 TICK_SECONDS = 15.0
 SCRAPE_AGE_SECONDS = 2.0
 OLD_SECONDS = 3600.0
+RETRY_SECONDS = 10.0
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Pod:
     created: float
     ready_at: float
     template: str
+    image: str = "vllm:1"
+    slowness: float = 1.0
     unschedulable: bool = False
     deleted: bool = False
 
@@ -36,7 +39,8 @@ class World:
     """The truth, and what Prometheus and Kubernetes would show of it.
 
     rate: arrivals per second at a time. cold_start: seconds from creation to readiness.
-    room: pods that the cluster can place, None for any number.
+    room: pods that the cluster can place, None for any number. max_queued: bound on running +
+    waiting of each engine. retries: how often a refused request comes again, after 10 s each.
     """
 
     rate: object
@@ -53,6 +57,8 @@ class World:
     hidden_pods: set = field(default_factory=set)
     silent_gauges: bool = False
     frozen_at: float | None = None
+    max_queued: int | None = None
+    retries: int = 0
     rollout: bool = False
     problems: tuple = ()
 
@@ -63,7 +69,9 @@ class World:
         self.desired = self.replicas
         self.pods = []
         self.count = 0
-        self.template = "t1"
+        self.template, self.image, self.slowness = "t1", "vllm:1", 1.0
+        self.coming_again = []
+        self.tried = {}
         self.last_samples = {}
         self.next_arrival = 0.0
         for _ in range(self.replicas):
@@ -77,10 +85,38 @@ class World:
         created = self.now if ready_at is None else ready_at - self.cold_start
         placed = self.room is None or len([p for p in self.pods if not p.unschedulable]) < self.room
         self.pods.append(
-            Pod(name, created, at if placed else math.inf, self.template, unschedulable=not placed)
+            Pod(
+                name,
+                created,
+                at if placed else math.inf,
+                self.template,
+                image=self.image,
+                slowness=self.slowness,
+                unschedulable=not placed,
+            )
         )
 
-    def _engine(self):
+    def slow_down(self, name, slowness):
+        """From now on the steps of this pod take so many times as long."""
+        self.service.engines[name].row.floats[layout.SLOWNESS] = slowness
+
+    def roll_out(self, template, image, slowness=1.0):
+        """A new pod template: each old pod goes when a new one is ready in its place."""
+        self.template, self.image, self.slowness = template, image, slowness
+        self.rollout = True
+        for _ in range(len(self.pods)):
+            self._create()
+
+    def _retire(self):
+        """Old pods beyond the count wanted go, as many as new ones have become ready."""
+        old = [p for p in self.pods if p.template != self.template]
+        ready = [p for p in self.pods if p.template == self.template and p.ready_at <= self.now]
+        for pod in old[: max(len(ready) + len(old) - self.desired, 0)] if ready else ():
+            self.pods.remove(pod)
+            self.service.remove(pod.name, self.now, drain=True)
+        self.rollout = any(p.template != self.template for p in self.pods)
+
+    def _engine(self, slowness=1.0):
         limits = self.spec.limits
         if self.max_num_seqs is not None:
             limits = type(limits)(
@@ -89,13 +125,20 @@ class World:
                 kv_capacity_tokens=limits.kv_capacity_tokens,
             )
         return Engine(
-            law=self.spec.law, limits=limits, requests=self.service.requests, max_model_len=16384
+            law=self.spec.law,
+            limits=limits,
+            requests=self.service.requests,
+            max_model_len=16384,
+            max_queued=self.max_queued,
+            slowness=slowness,
         )
 
     def _start_ready(self):
         for pod in self.pods:
             if pod.ready_at <= self.now and pod.name not in self.service.engines:
-                self.service.add(pod.name, self._engine(), self.now)
+                self.service.add(pod.name, self._engine(pod.slowness), self.now)
+        if any(p.template != self.template for p in self.pods):
+            self._retire()
 
     def scale(self, count):
         """The target's controller follows a new count; pods that are not ready go first."""
@@ -113,8 +156,10 @@ class World:
         events = sorted({p.ready_at for p in self.pods if self.now < p.ready_at <= until} | {until})
         for event in events:
             self._arrivals(event)
-            self.records += self.service.advance(event)
+            over = self.service.advance(event)
+            self.records += over
             self.now = event
+            self._come_again(over)
             self._start_ready()
 
     def _arrivals(self, until):
@@ -132,6 +177,22 @@ class World:
                     output_tokens=int(min(self._length(self.output_median, 0.8), 2000)),
                 )
         self.next_arrival = until
+
+    def _come_again(self, over):
+        """Refused requests are offered again after a while, as clients that retry do."""
+        due = [r for r in self.coming_again if r[0] <= self.now]
+        self.coming_again = [r for r in self.coming_again if r[0] > self.now]
+        for _, tries, record in sorted(due, key=lambda entry: entry[0]):
+            self.service.offer(
+                arrival=self.now,
+                prompt_tokens=record.prompt_tokens,
+                output_tokens=record.output_tokens,
+            )
+            self.tried[self.now, record.prompt_tokens] = tries
+        for record in over:
+            tries = self.tried.pop((record.arrival_seconds, record.prompt_tokens), 0)
+            if record.outcome is Outcome.REJECTED and tries < self.retries:
+                self.coming_again.append((self.now + RETRY_SECONDS, tries + 1, record))
 
     def _length(self, median, sigma):
         return max(1.0, self.random.lognormal(math.log(median), sigma))
@@ -163,7 +224,7 @@ class World:
         return PodSample(
             name=pod.name,
             template_hash=pod.template,
-            image="vllm:1",
+            image=pod.image,
             gpu_product=self.spec.gpu_product,
             ready=ready,
             age_seconds=self.now - pod.created,

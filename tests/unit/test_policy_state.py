@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from servingslo.estimation.margin import MarginState
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
 from servingslo.policy.state import (
@@ -134,3 +135,20 @@ def test_what_lies_in_the_future_is_not_believed():
 def test_a_status_that_cannot_be_read_is_forgotten(stored):
     """Restoring never raises."""
     assert restore(stored, 0.0) == PlannerState()
+
+
+@pytest.mark.parametrize(
+    ("stored", "score"),
+    [
+        pytest.param(-0.2, -0.2, id="as-it-was"),
+        pytest.param(9.0, 0.0, id="beyond-its-bounds"),
+        pytest.param(float("nan"), 0.0, id="not-a-number"),
+        pytest.param("0.3", 0.0, id="text"),
+        pytest.param(None, 0.0, id="absent"),
+    ],
+)
+def test_the_margin_comes_back_or_starts_at_its_place(stored, score):
+    """What the error budget has taught survives a restart; damage is not believed."""
+    kept = learned(PlannerState(margin=MarginState(score=0.4)), 0.0)
+    assert restore(kept, 0.0).margin.score == pytest.approx(0.4)
+    assert restore({**kept, "margin": stored}, 0.0).margin.score == score

@@ -31,6 +31,9 @@ LEAST_SEARCH = 64
 WARM_UP_RESIDENCES = 3.0
 LEAST_WARM_UP_SECONDS = 120.0
 LONGEST_WARM_UP_SECONDS = 600.0
+# Two scrapes: the first window of a workload may be a part of one, and a law that has seen none
+# but it puts all time on the step or on the tokens.
+FIRST_SIGHT_SECONDS = 30.0
 # Without a model only idleness is evidence enough for fewer replicas, and only when it lasts.
 IDLE_SECONDS = 300.0
 
@@ -127,6 +130,8 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
     proposal = Proposal(replicas=frame.current).wished(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
+    proposal = _at_first_sight(frame, proposal)
+    wanted = proposal.replicas
     for objective, need in zip(
         sizing.infeasible,
         (need for need in needs if need.least_feasible is not None),
@@ -229,6 +234,17 @@ def _idle_without_model(frame: Frame) -> Wish:
         binding=Constraint.MIN_REPLICAS,
         idle=True,
     )
+
+
+def _at_first_sight(frame: Frame, proposal: Proposal) -> Proposal:
+    """No more than now while all rests on a window or two, unless the fleet is saturated."""
+    since = frame.state.sighted_seconds
+    seen = 0.0 if since is None else frame.now_seconds - since
+    if frame.trusted or proposal.replicas <= frame.current or seen >= FIRST_SIGHT_SECONDS:
+        return proposal
+    if saturation_need(frame.estimate, frame.targets, frame.serving).ratio > 1.0:
+        return proposal
+    return proposal.moved("sizing", frame.current, Reason.WARMING_UP, seen_seconds=seen)
 
 
 def _warming_up(frame: Frame) -> StepDownBlock | None:

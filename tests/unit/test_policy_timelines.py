@@ -1,0 +1,131 @@
+"""Timelines of trouble: slow pods, a pod that lies, a retry storm, another engine, a step down."""
+
+from dataclasses import replace
+
+from policy_world import Run, World
+
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.inputs import Limits, ReplicaTargets, ScaleTarget, Targets
+from servingslo.reasons import Action, Reason
+
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+    objectives=(
+        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
+        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
+    ),
+    replicas=ReplicaTargets(minimum=1, maximum=12),
+)
+
+
+def stepped(*levels):
+    """A rate that changes at given times: (from seconds, rate), in order."""
+
+    def rate(seconds):
+        return [value for since, value in levels if since <= seconds][-1]
+
+    return rate
+
+
+def run(world, targets=TARGETS):
+    """A story that has not begun."""
+    return Run(world, targets, Limits())
+
+
+def reasons(decision):
+    """The reasons of all steps."""
+    return {step.reason for step in decision.steps}
+
+
+def test_a_step_down_of_demand_is_followed_once_and_keeps_the_objectives():
+    """Ten minutes at 18/s, then 6/s: fewer within three minutes, in few steps, and nobody waits."""
+    story = run(World(rate=stepped((0, 18.0), (600, 6.0)), replicas=6)).until(1080)
+    assert story.at(600.0).replicas_after >= 5
+    assert story.at(780.0).replicas_after <= 4
+    downs = [d for d in story.between(600.0, 1080.0) if d.action is Action.SCALE_DOWN]
+    ups = [d for d in story.between(720.0, 1080.0) if d.action is Action.SCALE_UP]
+    assert len(downs) <= 4
+    assert len(ups) <= 1
+    assert story.share_within(1.0, 0.05, start=600.0) > 0.97
+
+
+def test_slow_pods_are_replaced_by_more_of_them():
+    """Two of four cards throttle to a third: what the fleet really carries is learnt."""
+    world = World(rate=stepped((0, 11.0)), replicas=4, seed=2)
+    story = run(world).until(600)
+    before = story.at(600.0).replicas_after
+    for pod in world.pods[:2]:
+        world.slow_down(pod.name, 3.0)
+    story.until(1200)
+    assert max(d.replicas_after for d in story.between(615.0, 1200.0)) > before
+    assert all(d.replicas_after >= before for d in story.between(615.0, 900.0))
+    late = [r for r in world.records if r.arrival_seconds >= 1000.0]
+    assert sum(r.ttft_seconds is not None and r.ttft_seconds <= 1.0 for r in late) > 0.9 * len(late)
+
+
+def test_a_retry_storm_is_not_taken_for_demand_for_good():
+    """Refused requests come again; when capacity is there the echo ends and the count returns."""
+    world = World(
+        rate=stepped((0, 6.0), (300, 18.0), (780, 6.0)), replicas=3, max_queued=24, retries=4
+    )
+    story = run(world).until(1200)
+    storm = story.between(330.0, 450.0)
+    assert max(d.demand.arrival_rate_per_second for d in storm) > 20.0
+    assert max(d.replicas_after for d in storm) >= 6
+    settled = story.between(630.0, 780.0)
+    assert max(d.demand.arrival_rate_per_second for d in settled) < 23.0
+    assert story.at(780.0).replicas_after <= 9
+    assert story.at(1200.0).replicas_after <= 4
+
+
+def test_another_image_is_not_judged_by_the_old_law():
+    """A new image that is half as fast: its law is learnt anew, nothing is given away meanwhile."""
+    world = World(rate=stepped((0, 8.0)), replicas=4, seed=4)
+    story = run(world).until(600)
+    before = story.at(600.0)
+    assert before.model.trusted
+    world.roll_out("t2", "vllm:2", slowness=1.8)
+    story.until(1500)
+    rolled = story.between(615.0, 1500.0)
+    untrusted = [d for d in rolled if not d.model.trusted]
+    assert untrusted
+    assert all(d.model.source != "last-trusted" for d in untrusted)
+    assert all(d.replicas_after >= before.replicas_after for d in untrusted)
+    end = story.at(1500.0)
+    assert end.model.trusted
+    old, new = before.model.law, end.model.law
+    assert new.step_fixed_seconds > 1.4 * old.step_fixed_seconds
+    assert end.replicas_after > before.replicas_after
+    assert story.share_within(1.0, 0.05, start=1200.0) > 0.9
+
+
+def test_the_same_image_under_new_limits_goes_on_with_its_law():
+    """Only the limits change: the law is inherited and says so, and stays in use."""
+    world = World(rate=stepped((0, 8.0)), replicas=4)
+    story = run(world).until(600)
+    world.max_num_seqs = 48
+    world.roll_out("t2", "vllm:1")
+    story.until(705)
+    rolled = story.between(675.0, 705.0)
+    assert all(d.model.trusted for d in rolled)
+    assert any(Reason.CONFIGURATION_CHANGED in reasons(d) for d in rolled)
+
+
+def test_the_error_budget_moves_the_margin_and_says_so():
+    """Minutes without a miss plan closer; a run of misses plans further from the median."""
+    story = run(World(rate=stepped((0, 9.0)), replicas=5)).until(450)
+    step = next(s for s in story.at(450.0).steps if s.stage == "margin")
+    assert step.reason is Reason.ERROR_BUDGET_LEFT
+    assert step.after < step.before
+    assert step.inputs["burn_ratio"] < 1.0
+
+    hard = replace(
+        TARGETS,
+        objectives=(
+            Objective(metric=LatencyMetric.TPOT, percentile=99.9, threshold_seconds=0.025),
+        ),
+        replicas=ReplicaTargets(minimum=1, maximum=40),
+    )
+    story = run(World(rate=stepped((0, 9.0)), replicas=4), hard).until(450)
+    burning = [s for d in story.decisions for s in d.steps if s.stage == "margin"]
+    assert any(s.reason is Reason.ERROR_BUDGET_BURNING and s.after > s.before for s in burning)
