@@ -8,9 +8,12 @@
 6. More replicas at the same fleet rate are never slower, so that sizing never shrinks.
 7. The admitted rate meets the objectives, and a little more does not.
 8. Pooled routing is never slower at the tail than random.
+9. Corners give numbers: everything cached, one token, no marginal work, one slot, a tiny budget.
+10. Burstier arrivals are never faster at the tail.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -224,3 +227,59 @@ def test_pooled_tail_is_not_above_random(workload, law, limit, ratio, count):
     for metric in METRICS:
         limit_seconds = metric_seconds(random, metric, 99.0) * (1 + NOISE)
         assert metric_seconds(pooled, metric, 99.0) <= limit_seconds
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    prompt=st.sampled_from([1.0, 30.0, 2000.0, 20_000.0]),
+    output=st.sampled_from([1.0, 2.0, 100.0, 5000.0]),
+    spread=st.sampled_from([0.01, 0.5, 1.5]),
+    cached=st.sampled_from([0.0, 0.5, 1.0]),
+    dispersion=st.sampled_from([0.5, 1.0, 5.0, 50.0]),
+    law=st.builds(
+        ServiceLaw,
+        step_fixed_seconds=st.sampled_from([1e-4, 5e-3, 0.03]),
+        step_per_sequence_seconds=st.sampled_from([0.0, 1e-5, 3e-4]),
+        prefill_per_token_seconds=st.sampled_from([0.0, 1e-6, 1e-4]),
+        context_per_token_seconds=st.sampled_from([0.0, 1e-7]),
+    ),
+    limit=st.builds(
+        EngineLimits,
+        max_num_seqs=st.sampled_from([1, 4, 64, 1024]),
+        max_num_batched_tokens=st.sampled_from([64, 512, 8192]),
+        kv_capacity_tokens=st.sampled_from([30_000.0, 1_000_000.0]),
+    ),
+    ratio=st.sampled_from([1e-7, 0.01, 0.5, 0.95, 0.999]),
+    count=st.sampled_from([1, 2, 64, 1000]),
+    routing=st.sampled_from(Routing),
+)
+def test_corners_give_ordered_numbers(
+    prompt, output, spread, cached, dispersion, law, limit, ratio, count, routing
+):  # fmt: skip
+    """9. Below saturation every percentile is finite, at least 0, and ordered."""
+    workload = Workload(
+        arrival_rate_per_second=1.0,
+        prompt=lengths(prompt, spread),
+        output=lengths(output, spread),
+        cached_ratio=cached,
+        arrival_dispersion=dispersion,
+    )
+    rate = ratio * count * saturation(workload, law, limit).rate_per_second
+    prediction = predict(workload.at_rate(rate), group(law, limit, count, routing))
+    for metric in METRICS:
+        values = [metric_seconds(prediction, metric, q) for q in (50.0, 95.0, 99.9)]
+        assert all(math.isfinite(value) and value >= 0.0 for value in values), metric
+        assert values == sorted(values)
+    assert 0.0 <= prediction.share_within(1.0, 0.05, 10.0) <= 1.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(workload=workloads, law=laws, limit=limits, ratio=st.floats(0.2, 0.85), more=st.floats(1, 9))
+def test_bursts_lengthen_the_tail(workload, law, limit, ratio, more):
+    """10. TTFT and TPOT p99 rise with the index of dispersion."""
+    rate = ratio * saturation(workload, law, limit).rate_per_second
+    steady = predict(workload.at_rate(rate), group(law, limit))
+    bursty = predict(replace(workload.at_rate(rate), arrival_dispersion=more), group(law, limit))
+    for metric in (LatencyMetric.TTFT, LatencyMetric.TPOT):
+        slow = metric_seconds(bursty, metric, 99.0)
+        assert metric_seconds(steady, metric, 99.0) <= slow * (1 + NOISE), metric

@@ -21,6 +21,7 @@ _BUDGET_TOLERANCE = 1e-3
 _LEAST_SLACK = 0.02
 _LEAST_BUDGET_RATIO = 0.1
 _TINY_SECONDS = 1e-12
+_TINY_TOKENS = 1e-9
 _ONE: ComplexArray = np.ones(1, dtype=np.complex128)
 
 
@@ -243,7 +244,7 @@ def _own_with_further_steps(
     leaving = law_of_running.mean / demand.output_mean_tokens
     pool = law_of_running.pool_count
     others = (arriving / pool + (1.0 - 1.0 / pool) * min(leaving, arriving)) * before
-    others = np.minimum(others, left / shared)
+    others = np.minimum(others, left / np.maximum(shared, _TINY_TOKENS))
     sharing = np.exp((per_token * left)[:, None] * table.z)
     sharing *= cut[:, None]
     sharing += table.below[whole]

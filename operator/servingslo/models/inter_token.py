@@ -270,12 +270,16 @@ def time_per_output_token_law(
 
 
 def end_to_end_law(
-    output: OutputGaps, moments: GapMoments, first: tuple[float, float, float]
+    output: OutputGaps,
+    moments: GapMoments,
+    first: tuple[float, float, float],
+    least_seconds: float,
 ) -> AtomLaw:
     """Law of the end-to-end latency over requests, in seconds: first token plus O − 1 gaps.
 
     first: mean, variance and third central moment of the time to first token. Given the output
-    length, the sum is a gamma law with the added cumulants.
+    length, the sum is a gamma law with the added cumulants. least_seconds: an idle step; no request
+    takes fewer steps than it has tokens.
     """
     mean, variance, third = first
     decode = output.gaps * moments.deviation
@@ -289,6 +293,7 @@ def end_to_end_law(
             skewness=cubed / (np.maximum(deviation, 1e-12) * (square + variance) + 1e-36),
         )
     )
+    np.maximum(points, (least_seconds * (output.gaps + 1.0))[:, None], out=points)
     weights = output.spread_weights
     if output.single_share == 0.0:
         return atom_law(points, weights)
@@ -299,6 +304,7 @@ def end_to_end_law(
             skewness=np.array([third / max(variance, 1e-24) ** 1.5]),
         )
     )
+    np.maximum(alone, least_seconds, out=alone)
     several = 1.0 - output.single_share
     return atom_law(
         np.concatenate((points, alone)),

@@ -199,7 +199,7 @@ class Prediction:
             share *= 1.0 - several * (1.0 - tpot.share_within(tpot_seconds))
         if latency_seconds is not None and (latency := self._latency_law()):
             share *= latency.share_within(latency_seconds)
-        return share
+        return max(share, 0.0)  # rounding of the inversion
 
     def _gap_moments(self) -> GapMoments:
         assert self._occupancy is not None  # noqa: S101 - callers have checked stability
@@ -243,8 +243,12 @@ class Prediction:
     def _latency_law(self) -> AtomLaw | None:
         first = self._ttft_law()
         if self._latency is None and first is not None:
+            demand = self._model.demand
             self._latency = inter_token.end_to_end_law(
-                self._model.gaps, self._gap_moments(), first.cumulants()
+                self._model.gaps,
+                self._gap_moments(),
+                first.cumulants(),
+                demand.step_fixed_seconds + demand.step_growth_seconds,
             )
         return self._latency
 

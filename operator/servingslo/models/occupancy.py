@@ -89,7 +89,7 @@ def queue_factor(
     Source: Allen–Cunneen approximation (1990).
     """
     prompt = demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
-    if budget_binds:
+    if budget_binds and demand.uncached_mean_tokens > 0.0:
         return 0.5 * (arrival_dispersion + prompt / demand.uncached_mean_tokens**2)
     decode = demand.fixed_seconds / max(cap, 1.0) + demand.decode_seconds
     variance = demand.output_dispersion * decode**2
