@@ -206,6 +206,8 @@ _FRONTIER_HEIGHT = 400
 _SHARE_TICKS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 _LEAST_MISSED = 5e-4
 _LINE_HEIGHT = 14.0
+# Rows below (or above) a dot in which its name may stand, the nearest first.
+_NAME_ROWS = (0, 1, -1, 2, -2, 3, -3, 4, 5, 6)
 
 
 def _share_height(share: float) -> float:
@@ -307,15 +309,24 @@ def _bars(p: Point, place: _Frame, x: float, y: float) -> Iterator[str]:
 def _name(
     p: Point, x: float, y: float, place: _Frame, taken: list[tuple[float, float, float]]
 ) -> str:
-    """The name beside its dot, moved down until it covers no other."""
+    """The name beside its dot, where it covers no other."""
     width = 7.0 * len(p.name)
-    left = x + 9 if x + 9 + width < place.width - _RIGHT else x - 9 - width
-    at = y + 4
-    while any(
-        abs(at - other) < _LINE_HEIGHT and left < end and start < left + width
-        for start, end, other in taken
-    ):
-        at += _LINE_HEIGHT
+    sides = (x + 9, x - 9 - width)
+    tried = [(left, y + 4 + rows * _LINE_HEIGHT) for rows in _NAME_ROWS for left in sides]
+    inside = [
+        (left, at)
+        for left, at in tried
+        if left > _LEFT and left + width < place.width - _RIGHT and at > _TOP
+    ] or tried
+    free = [
+        (left, at)
+        for left, at in inside
+        if not any(
+            abs(at - other) < _LINE_HEIGHT and left < end and start < left + width
+            for start, end, other in taken
+        )
+    ]
+    left, at = (free or inside)[0]
     taken.append((left, left + width, at))
     return (
         f'<text x="{left:.1f}" y="{at:.1f}" fill="{_INK}" stroke="white" stroke-width="3" '

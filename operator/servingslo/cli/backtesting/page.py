@@ -34,7 +34,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .2rem } h2 { font-size: 1.2rem; margin: 2.2r
 p.sub, p.note { color: #6b7280; margin: .1rem 0 } p.head { font-size: 1.1rem; margin: 1rem 0 }
 table { border-collapse: collapse; width: 100%; font-size: 13px;
   font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid #e5e7eb;
+th, td { padding: .3rem .4rem; text-align: right; border-bottom: 1px solid #e5e7eb;
   white-space: nowrap }
 th { color: #6b7280; font-weight: 600; font-size: 12px } td.l, th.l { text-align: left }
 td.w { white-space: normal } tr.ours td { background: #eff6ff } tr.best td.l { font-weight: 600 }
