@@ -1,6 +1,7 @@
 """Clients that give up and come back: timeouts, retries, backoff, and the storm they make."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,3 +178,16 @@ def test_clients_of_a_fleet_file_are_read(tmp_path):
     path.write_text("clients: {timeout_seconds: 30, retries: 1}\n")
 
     assert read_fleet(path).clients == ClientSpec(timeout_seconds=30.0, retries=1)
+
+
+def test_fleet_file_of_the_documentation_is_read(tmp_path):
+    """The example with every field that is not there by default."""
+    page = Path(__file__).parents[2] / "docs" / "designs" / "0005-simulator.md"
+    example = page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    path = tmp_path / "fleet.yaml"
+    path.write_text(example.replace("# dynamic_batching", "dynamic_batching"))
+    fleet = read_fleet(path)
+
+    assert fleet.clients == ClientSpec(first_token_timeout_seconds=5.0, timeout_seconds=60.0)
+    assert fleet.dynamic_batching is not None
+    assert fleet.drain_seconds == 30.0

@@ -5,6 +5,7 @@
 3. Times are in order: no first token before the arrival, no end before the first token.
 4. A fleet that has nothing left holds no memory, no slots and no context.
 5. Nothing happens to engines twice: counters of engines add up to what became of requests.
+6. No column is read or written outside of it, which compiled code would not notice.
 """
 
 import dataclasses
@@ -24,6 +25,35 @@ from servingslo.sim.trace import Trace
 from servingslo.sim.workloads import constant, generated, uniform_lengths, with_sessions
 
 SECONDS = 60.0
+
+
+class Guarded(list):
+    """A column that refuses places before its beginning; lists refuse those behind the end."""
+
+    def __getitem__(self, place):
+        """What is there."""
+        assert isinstance(place, slice) or place >= 0
+        return super().__getitem__(place)
+
+    def __setitem__(self, place, value):
+        """Write there."""
+        assert isinstance(place, slice) or place >= 0
+        super().__setitem__(place, value)
+
+
+def guarded(table):
+    """The same table with guarded columns."""
+    return type(table)(*map(Guarded, table))
+
+
+GUARDED = dataclasses.replace(
+    INTERPRETED,
+    requests=lambda columns: guarded(INTERPRETED.requests(columns)),
+    clients=lambda columns: guarded(INTERPRETED.clients(columns)),
+    row=guarded,
+    rows=Guarded,
+    integers=Guarded,
+)
 
 
 def random_limits(rng: np.random.Generator) -> EngineLimits:
@@ -123,10 +153,10 @@ def test_both_backends_agree_and_requests_are_conserved(seed):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_fleet_that_is_done_holds_nothing(seed):
-    """Invariants 4 and 5, long after the last request."""
+    """Invariants 4 to 6, long after the last request."""
     rng = np.random.default_rng([78, seed])
     fleet, load = random_fleet(rng), random_trace(rng)
-    cluster = Cluster(fleet, load, seed, INTERPRETED)
+    cluster = Cluster(fleet, load, seed, GUARDED)
     cluster.warm_start(fleet.initial_replicas)
     for place, (_, wanted) in enumerate(random_script(rng).steps):
         cluster.run_until(10.0 * (place + 1))
