@@ -72,7 +72,8 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
     if share == 0.0:
         gaps, kept = np.array([1.0]), np.array([1.0])
     else:
-        gaps, kept = tokens[several] - 1.0, weights[several] / share
+        # A point between one and two tokens, of a histogram, stands for requests with one gap.
+        gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
     return OutputGaps(
         gaps=gaps,
         weights=kept,
@@ -115,8 +116,8 @@ def gap_moments(
     cluster = rate_per_second * (
         demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
     )
-    # A burst reaches all replicas at once.
-    excess = law_of_running.excess_dispersion
+    # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
+    excess = max(law_of_running.excess_dispersion, 0.0)
     cluster += pool * excess * rate_per_second * demand.prefill_mean_seconds / slack**2
     own_variance = (growth / slack) ** 2 * law_of_running.variance
     full_variance = own_variance + growth * step * cluster / (slack * pool)

@@ -199,7 +199,7 @@ class Prediction:
             share *= 1.0 - several * (1.0 - tpot.share_within(tpot_seconds))
         if latency_seconds is not None and (latency := self._latency_law()):
             share *= latency.share_within(latency_seconds)
-        return max(share, 0.0)  # rounding of the inversion
+        return min(max(share, 0.0), 1.0)  # rounding of the inversion
 
     def _gap_moments(self) -> GapMoments:
         assert self._occupancy is not None  # noqa: S101 - callers have checked stability
