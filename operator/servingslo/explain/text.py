@@ -15,24 +15,14 @@ from servingslo.explain.format import (
     seconds,
     timestamp,
 )
+from servingslo.explain.summary import CONSTRAINTS, summary
 from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, ObjectiveOutlook
-from servingslo.reasons import Action, Constraint
+from servingslo.reasons import Action
 
 _VERB = {
     Action.SCALE_UP: "scale up",
     Action.SCALE_DOWN: "scale down",
     Action.HOLD: "hold",
-}
-_CONSTRAINT = {
-    Constraint.UTILIZATION: "the utilization target",
-    Constraint.KV_CACHE: "KV cache memory",
-    Constraint.TTFT: "the time to first token",
-    Constraint.TPOT: "the time per output token",
-    Constraint.LATENCY: "the end-to-end latency",
-    Constraint.QUEUE_TIME: "the queue time",
-    Constraint.BACKLOG: "the backlog to be drained",
-    Constraint.SATURATION: "measured saturation",
-    Constraint.MIN_REPLICAS: "replicas.min",
 }
 # A model this wrong may still be in use; the person on call should know.
 _LARGE_ERROR = 0.2
@@ -54,6 +44,8 @@ def _lines(decision: Decision) -> Iterator[str]:
         yield "Not applied"
     if decision.detail:
         yield f"Note: {decision.detail}"
+    yield from summary(decision)
+    yield "Details:"
     replicas = decision.replicas
     excluded = f", {replicas.excluded} left out as unreliable" if replicas.excluded else ""
     yield (
@@ -71,7 +63,7 @@ def _lines(decision: Decision) -> Iterator[str]:
 
 def _why(decision: Decision) -> Iterator[str]:
     if decision.binding is not None:
-        yield f"Binds: {_CONSTRAINT[decision.binding]}"
+        yield f"Binds: {CONSTRAINTS[decision.binding]}"
     for need in decision.needs:
         if need.replicas is not None:
             yield f"  {need.constraint.value} needs {need.replicas}"
