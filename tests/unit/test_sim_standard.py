@@ -84,7 +84,7 @@ def test_production_planner_follows_a_ramp_on_the_virtual_clock():
 
 def test_oracle_serves_by_the_engines_of_its_fleet():
     """Only friction is taken away: engines, queues and clients stay what they are."""
-    case = ramp()
+    case = standard_case("ramp", "l4-small", CONVERSATION, seed=1, part=0.15)
     slow = replace(
         case.fleet(), dynamic_batching=DynamicBatching(), slow_pods=SlowPods(share_ratio=1.0),
         law=ServiceLaw(
