@@ -7,7 +7,7 @@
 5. Limits: light load gives the bare steps; one replica is the same pooled and random.
 6. More replicas at the same fleet rate are never slower, so that sizing never shrinks.
 7. The admitted rate meets the objectives, and a little more does not.
-8. Pooled routing is never slower at the tail than random.
+8. Pooled routing is never slower at the tail than random, but for part of a step.
 9. Corners give numbers: everything cached, one token, no marginal work, one slot, a tiny budget.
 10. Burstier arrivals are never faster at the tail.
 """
@@ -220,12 +220,18 @@ def test_admitted_rate_is_the_frontier_of_the_objectives(workload, law, limit, c
     workload=workloads, law=laws, limit=limits, ratio=st.floats(0.2, 0.9), count=st.integers(2, 12)
 )
 def test_pooled_tail_is_not_above_random(workload, law, limit, ratio, count):
-    """8. Sharing arrivals never lengthens the tail."""
+    """8. Sharing arrivals lengthens no tail, but for half a step of the first token.
+
+    Arrivals go where sequences have just left, so that they come early in a step and wait for most
+    of it; evenly they would wait for half. A simulation shows the same.
+    """
     rate = ratio * count * saturation(workload, law, limit).rate_per_second
     pooled = predict(workload.at_rate(rate), group(law, limit, count))
     random = predict(workload.at_rate(rate), group(law, limit, count, Routing.RANDOM))
     for metric in METRICS:
         limit_seconds = metric_seconds(random, metric, 99.0) * (1 + NOISE)
+        if metric in {LatencyMetric.TTFT, LatencyMetric.LATENCY}:
+            limit_seconds += 0.5 * random.itl_mean_seconds
         assert metric_seconds(pooled, metric, 99.0) <= limit_seconds
 
 
