@@ -50,8 +50,8 @@ def test_the_mean_burn_tracks_one_while_no_bound_is_active(delay: int) -> None:
     scores, burns = [0.0] * (delay + 1), []
     state = MarginState()
     for window in range(6000):
-        drift = 0.2 * np.sin(window / 300.0)
-        allowed_ratio = float(np.exp(-4.0 * (scores[-1 - delay] - drift - 0.3)))
+        drift = 0.1 * np.sin(window / 300.0)
+        allowed_ratio = float(np.exp(-4.0 * (scores[-1 - delay] - drift - 0.1)))
         burn = float(min(allowed_ratio * rng.exponential(), LARGEST_BURN))
         state = learn(state, burn, WINDOW_SECONDS)
         scores.append(state.score)
@@ -106,4 +106,4 @@ def test_the_quantile_moves_with_the_score() -> None:
     """Zero changes nothing; the answer stays a probability."""
     assert quantile_with_margin(0.75, 0.0) == pytest.approx(0.75)
     assert 0.6 < quantile_with_margin(0.75, LOWEST_SCORE) < 0.75
-    assert 0.95 < quantile_with_margin(0.75, HIGHEST_SCORE) < 1.0
+    assert 0.85 < quantile_with_margin(0.75, HIGHEST_SCORE) < 1.0

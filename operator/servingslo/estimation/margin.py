@@ -24,7 +24,7 @@ from servingslo.models.latency import Objective
 # Normal scores: 0 plans for the stated quantile. Below, the percentile laws alone must carry what
 # the forecast does not know, and on the simulated fleets one deviation of demand is then enough to
 # tip them; above, more replicas are paid than any of the traces needed.
-LOWEST_SCORE, HIGHEST_SCORE = -0.25, 1.2
+LOWEST_SCORE, HIGHEST_SCORE = -0.25, 0.5
 # Of the way that a window of a quarter of a minute with a burn of 2 moves the margin: from its
 # place to its lower bound in six minutes without a miss.
 STEP_PER_SECOND = 0.01 / 15.0

@@ -21,8 +21,8 @@ class RateModel:
     level_ratio: standard deviation of the level after a minute. trend_ratio: of the slope (per
     minute) after a minute. damping_seconds: time in which a slope dies out. lasting_seconds: how
     long demand stays of this kind. first_level_ratio, first_trend_ratio: standard deviation of
-    level and slope (per minute) at the moment at which demand becomes of this kind: a jump or a
-    crowd begins with something unknown and then goes on as it began.
+    level and slope (per minute) at the moment at which demand becomes of this kind: a ramp, a jump
+    or a crowd begins with something unknown and then goes on as it began.
     """
 
     level_ratio: float
@@ -39,7 +39,13 @@ class RateModel:
 MODELS = (
     RateModel(level_ratio=0.01, trend_ratio=0.0, damping_seconds=60.0, lasting_seconds=300.0),
     RateModel(level_ratio=0.05, trend_ratio=0.01, damping_seconds=600.0, lasting_seconds=300.0),
-    RateModel(level_ratio=0.03, trend_ratio=0.05, damping_seconds=400.0, lasting_seconds=300.0),
+    RateModel(
+        level_ratio=0.03,
+        trend_ratio=0.05,
+        damping_seconds=400.0,
+        lasting_seconds=300.0,
+        first_trend_ratio=0.3,
+    ),
     RateModel(
         level_ratio=0.20,
         trend_ratio=0.0,
