@@ -7,6 +7,7 @@ TRACE ?=
 PYTEST_ARGS ?=
 PLAN ?= standard
 PROCESSES ?= 2
+SEEDS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup rig demo test check lint types layers unit integration validate bench benchmark benchmark-search benchmark-full crd lock image-check clean
@@ -57,8 +58,8 @@ validate: setup ## the models beside an independent simulation, on a sample of t
 bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
 	$(BIN)/python -m tests.benchmarks.run
 
-benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small for eight of them
-	$(BIN)/python -m tests.benchmarks.matrix_report --plan $(PLAN) --processes $(PROCESSES)
+benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small SEEDS=1 for less
+	$(BIN)/python -m tests.benchmarks.matrix_report --plan $(PLAN) --processes $(PROCESSES) $(if $(SEEDS),--seeds $(SEEDS))
 
 benchmark-search: setup ## the best settings of other autoscalers' rules, into sim/baselines/tuned.yaml
 	$(BIN)/python -m tests.benchmarks.matrix_search --processes $(PROCESSES)

@@ -346,6 +346,8 @@ def main() -> None:
     command = {"standard": "make benchmark", "full": "make benchmark-full"}.get(
         given.plan, f"make benchmark PLAN={given.plan}"
     )
+    if given.seeds is not None:
+        command += f" SEEDS={given.seeds}"
     PAGE.write_text(page(findings, command), encoding="utf-8")
     document = to_jsonable_python(findings.by_scenario)
     (PICTURES / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
