@@ -82,6 +82,8 @@ def step_down_blocks(frame: Frame) -> tuple[StepDownBlock, ...]:
         blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
     if (block := _warming_up(frame)) is not None:
         blocks.append(block)
+    if (block := _backlog(frame)) is not None:
+        blocks.append(block)
     if (block := _model_block(frame)) is not None:
         blocks.append(block)
     return tuple(blocks)
@@ -245,6 +247,26 @@ def _at_first_sight(frame: Frame, proposal: Proposal) -> Proposal:
     if saturation_need(frame.estimate, frame.targets, frame.serving).ratio > 1.0:
         return proposal
     return proposal.moved("sizing", frame.current, Reason.WARMING_UP, seen_seconds=seen)
+
+
+def _backlog(frame: Frame) -> StepDownBlock | None:
+    """While more wait than the serving replicas start within the wait budget.
+
+    What is on its way will serve them; to give part of it back, because little will be left to do
+    once all of it is there, would order it anew a moment later.
+    """
+    if frame.mix is None:
+        return None
+    engines = len(frame.serving) * frame.estimate.engines_per_pod
+    capacity = engines * frame.mix.model().saturation_rate_per_second
+    waiting = frame.estimate.backlog_requests
+    started = capacity * frame.wait_budget_seconds
+    if waiting <= started:
+        return None
+    return StepDownBlock(
+        reason=Reason.BACKLOG_BOUND,
+        inputs={"backlog_requests": waiting, "started_in_time_requests": started},
+    )
 
 
 def _warming_up(frame: Frame) -> StepDownBlock | None:
