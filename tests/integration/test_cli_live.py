@@ -183,6 +183,37 @@ def test_fit_finds_the_law_in_prometheus_memory(rig: Rig, busy: Tenant) -> None:
     assert step == pytest.approx(0.015 + 8 * (0.00015 + 600 * 4e-7), rel=0.15)
 
 
+def test_backtest_replays_what_prometheus_remembers(rig: Rig, busy: Tenant, tmp_path: Path) -> None:
+    """Six requests a second of 512 prompt and 128 output tokens, rebuilt from counters."""
+    saved = tmp_path / "rebuilt.csv"
+
+    def rebuilt() -> list[list[str]]:
+        done = call(
+            rig, "backtest", "--prometheus", rig.prometheus_url, "--namespace", busy.namespace,
+            "--target", "Deployment/chat", "--window", "60s", "--step", "2s", "--objective",
+            "ttft:p99:2s", "--fleet", "l4-small", "--policy", "static", "--processes", "1",
+            "--save-trace", str(saved), "--cache", str(tmp_path / "kept"), "-o", "json",
+        )  # fmt: skip
+        if done.returncode != 0:
+            # Nothing has been served yet.
+            assert "--prometheus: samples" in done.stderr, done.stderr
+            return []
+        assert json.loads(done.stdout)["policies"][0]["policy"] == "static"
+        return [line.split(",") for line in saved.read_text().splitlines()[1:]]
+
+    busy.wait(
+        lambda: len(rebuilt()) >= 120,
+        what="twenty seconds of requests",
+        timeout_seconds=3 * TRAFFIC_SECONDS,
+    )
+    rows = rebuilt()
+    last = [row for row in rows if 40.0 <= float(row[0]) < 56.0]
+    assert len(last) / 16.0 == pytest.approx(6.0, rel=0.25)
+    prompts, outputs = ([float(row[place]) for row in rows] for place in (1, 2))
+    assert sum(prompts) / len(prompts) == pytest.approx(512, rel=0.1)
+    assert sum(outputs) / len(outputs) == pytest.approx(128, rel=0.1)
+
+
 def test_fit_names_a_target_that_is_not_there(rig: Rig, busy: Tenant) -> None:
     """Exit code 1 and the reason that the operator would give."""
     found = call(

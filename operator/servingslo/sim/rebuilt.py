@@ -22,6 +22,8 @@ from servingslo.sim.trace import IntArray, Trace
 
 # Fewer ended requests than this say little about lengths; intervals are taken together until then.
 _LEAST_LENGTHS = 100.0
+# A pod is scraped for the first time within this long of becoming ready.
+_LONGEST_FIRST_SCRAPE_SECONDS = 60.0
 _PAIRS = list[tuple[HistogramSample | None, HistogramSample]]
 
 
@@ -106,8 +108,7 @@ def _read(
     counted = 0.0
     for engine in pod.engines:
         key = (pod.name, engine.engine)
-        fresh = before is not None and key not in memories and _is_new(pod, now - before)
-        counting = now - before if fresh and before is not None else None
+        counting = None if key in memories or before is None else _counting(pod, now - before)
         step = advance(memories.get(key), pod, engine, now, counting)
         memories[key] = step.memory
         if step.flow is None or step.after is None:
@@ -120,10 +121,12 @@ def _read(
     return counted
 
 
-def _is_new(pod: PodSample, elapsed_seconds: float) -> bool:
-    """Whether the pod became ready since the sample before, so that its counters began at 0."""
+def _counting(pod: PodSample, elapsed_seconds: float) -> float | None:
+    """For how long a pod that was not seen before has counted from 0; None where it is old."""
     ready = pod.ready_for_seconds
-    return ready is not None and ready <= elapsed_seconds + 1.0
+    if ready is None or ready > _LONGEST_FIRST_SCRAPE_SECONDS:
+        return None
+    return max(ready, elapsed_seconds)
 
 
 def _lengths(chunk: _Chunk) -> tuple[LengthDistribution, LengthDistribution] | None:

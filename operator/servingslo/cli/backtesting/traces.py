@@ -15,7 +15,7 @@ from servingslo.units import parse_duration_seconds
 
 # Fewer ticks than this decide nothing.
 SHORTEST_TRACE_SECONDS = 60.0
-SHORTEST_STEP_SECONDS = 5.0
+SHORTEST_STEP_SECONDS = 1.0
 MOST_READINGS = 3000
 _SEED = 1
 
