@@ -1,6 +1,6 @@
 """The demand that a plan is made for: arrivals and backlog when capacity ordered now serves."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.margin import quantile_with_margin
@@ -34,7 +34,6 @@ class Demand:
     """Demand now and at the lead time.
 
     lead_seconds: cold start and reaction. up: load to have capacity for at the lead time.
-    down_drain_per_second: of the backlog that stays where what is on its way is given away.
     probability: of the forecast's quantile that `up` is. plain_probability: the same without the
     margin. margin_score: what the error budget adds to the normal score in calm. idle: nothing
     arrives and nothing is in the system.
@@ -45,7 +44,6 @@ class Demand:
     mean_at_lead_per_second: float
     backlog_at_lead_requests: float
     up: Load
-    down_drain_per_second: float
     probability: float
     plain_probability: float
     margin_score: float
@@ -100,15 +98,12 @@ def expected_demand(
     mean = estimate.forecast.mean_per_second(lead)
     probability = _planned(CALM_PROBABILITY, SURGE_PROBABILITY, estimate, margin_score)
     high = estimate.forecast.quantile_per_second(lead, probability)
-    backlog, without_coming = (
-        _backlog_at_lead(
-            estimate.backlog_requests,
-            some,
-            mean_rate=0.5 * (rate + mean),
-            lead=lead,
-            wait_budget=wait_budget,
-        )
-        for some in (fleet, replace(fleet, coming=0))
+    backlog = _backlog_at_lead(
+        estimate.backlog_requests,
+        fleet,
+        mean_rate=0.5 * (rate + mean),
+        lead=lead,
+        wait_budget=wait_budget,
     )
     return Demand(
         lead_seconds=lead,
@@ -116,7 +111,6 @@ def expected_demand(
         mean_at_lead_per_second=mean,
         backlog_at_lead_requests=backlog,
         up=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
-        down_drain_per_second=without_coming / DRAIN_SECONDS,
         probability=probability,
         plain_probability=_planned(CALM_PROBABILITY, SURGE_PROBABILITY, estimate, 0.0),
         margin_score=margin_score,
@@ -127,8 +121,7 @@ def expected_demand(
 def step_down_load(estimate: Estimate, demand: Demand) -> Load:
     """The load that must still be carried after a step down: the most until the lead time is over.
 
-    What is given away now is back one lead time after it is missed. Replicas on their way are the
-    first to go, so that they do not count as those that drain the backlog.
+    What is given away now is back one lead time after it is missed.
     """
     probability = _planned(
         DOWN_CALM_PROBABILITY, DOWN_SURGE_PROBABILITY, estimate, demand.margin_score
@@ -136,7 +129,7 @@ def step_down_load(estimate: Estimate, demand: Demand) -> Load:
     highest = max(
         estimate.forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)
     )
-    return Load(rate_per_second=highest, drain_per_second=demand.down_drain_per_second)
+    return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
 
 
 def _planned(calm: float, surge: float, estimate: Estimate, margin_score: float) -> float:

@@ -250,12 +250,12 @@ def _at_first_sight(frame: Frame, proposal: Proposal) -> Proposal:
 
 
 def _backlog(frame: Frame) -> StepDownBlock | None:
-    """While more wait than the serving replicas start within the wait budget.
+    """While pods come and more wait than the serving replicas start within the wait budget.
 
     What is on its way will serve them; to give part of it back, because little will be left to do
     once all of it is there, would order it anew a moment later.
     """
-    if frame.mix is None:
+    if frame.mix is None or not frame.coming:
         return None
     engines = len(frame.serving) * frame.estimate.engines_per_pod
     capacity = engines * frame.mix.model().saturation_rate_per_second
