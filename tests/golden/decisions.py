@@ -100,6 +100,7 @@ SCALE_UP = Decision(
         reason=Reason.ADMISSION_RECOMMENDED,
         admitted_rate_per_second=33.4,
         queue_limit=9,
+        in_flight_limit=57,
         shed_ratio=0.19,
     ),
     metrics_age_seconds=4.2,

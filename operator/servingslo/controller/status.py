@@ -74,6 +74,7 @@ def status_fields(
         admission=AdmissionStatus(
             admitted_per_second=_rounded(decision.admission.admitted_rate_per_second),
             queue_limit=decision.admission.queue_limit,
+            in_flight_limit=decision.admission.in_flight_limit,
             shed_fraction=_rounded(decision.admission.shed_ratio),
         ),
     )

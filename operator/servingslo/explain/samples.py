@@ -82,6 +82,10 @@ GAUGES = (
     GaugeFamily(
         name="servingslo_queue_limit_requests", help="Requests that may wait at each replica."
     ),
+    GaugeFamily(
+        name="servingslo_in_flight_limit_requests",
+        help="Requests that may run and wait at each replica.",
+    ),
 )
 
 
@@ -118,6 +122,7 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield "servingslo_metrics_age_seconds", none, decision.metrics_age_seconds
     yield "servingslo_admitted_requests_per_second", none, admission.admitted_rate_per_second
     yield "servingslo_queue_limit_requests", none, admission.queue_limit
+    yield "servingslo_in_flight_limit_requests", none, admission.in_flight_limit
 
 
 def _outlook_values(decision: Decision) -> Iterator[_Value]:

@@ -199,5 +199,6 @@ def _knobs(decision: Decision) -> Iterator[str]:
     rate = UNKNOWN if admitted is None else f"{number(admitted)}/s"
     yield (
         f"Admission: {admission.reason.value}, admitted {rate}, "
-        f"queue limit {count(admission.queue_limit)}"
+        f"queue limit {count(admission.queue_limit)}, "
+        f"in flight {count(admission.in_flight_limit)} a replica"
     )

@@ -5,8 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, unique
 
+import numpy as np
+from scipy.special import betainc
+
 from servingslo.errors import InvalidInputError
 from servingslo.models.latency import admitted_rate_per_second
+from servingslo.models.service_time import RequestDemand
 
 __all__ = [
     "ClassLoad",
@@ -16,10 +20,16 @@ __all__ = [
     "drain_seconds",
     "offered_rate_per_second",
     "queue_bound",
+    "running_bound",
     "shed_by_class",
     "shed_ratio",
     "unique_rate_per_second",
 ]
+
+# A full engine stays at its bound all the time, so the bound lies below what percentiles allow for
+# moments. Of 50 to 99 tried in simulation on crowds, ramps and mixes of lengths, 80 to 90 served
+# most requests in time.
+RUNNING_PERCENTILE = 85.0
 
 
 @unique
@@ -64,6 +74,25 @@ def queue_bound(drain_rate_per_second: float, wait_budget_seconds: float) -> int
             "wait_budget_seconds", (drain_rate_per_second, wait_budget_seconds), "0 or more"
         )
     return math.floor(drain_rate_per_second * wait_budget_seconds * (1.0 + 1e-12))
+
+
+def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: int) -> int:
+    """What the batch of an engine seldom exceeds at the rate that may be admitted, at least 1.
+
+    A batch limit alone bounds too late: where the inter-token objective breaks at fewer sequences
+    than may run, an overload hides in the batch, and every request in it misses. Requests in a
+    processor-sharing batch with a fixed step time are negative binomial, with shape λ·t_fixed/ρ and
+    ρ = λ·t_req. Where that law does not exist, as at saturation, all slots may be taken.
+    rate_per_second: of one engine.
+    """
+    load = rate_per_second * demand.marginal_seconds
+    fixed = rate_per_second * demand.fixed_seconds
+    if not 0.0 < load < 1.0 or fixed <= 0.0:
+        return max_num_seqs
+    counts = np.arange(1, max_num_seqs + 1)
+    shares = betainc(fixed / load, counts + 1.0, 1.0 - load)
+    found = int(np.searchsorted(shares, RUNNING_PERCENTILE / 100.0)) + 1
+    return min(found, max_num_seqs)
 
 
 def drain_seconds(queue_count: float, drain_rate_per_second: float) -> float:

@@ -4,6 +4,8 @@ Always from replicas that serve now, never from those on their way: a bound must
 capacity is there, and relaxes by itself as soon as it is.
 """
 
+from servingslo.models.admission import queue_bound, running_bound, shed_ratio
+from servingslo.models.service_time import request_demand
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
@@ -20,7 +22,8 @@ def admission_decision(
 ) -> tuple[AdmissionDecision, AdmissionMemory | None]:
     """Admitted rate, queue bound and share to shed at this tick, and what was computed for it.
 
-    The queue bound of one replica is what drains within the wait budget, Q = μ·w (Little's law).
+    The queue bound of one replica is what drains within the wait budget, Q = μ·w (Little's law);
+    its bound in flight adds what runs at the admitted rate.
     One share is shed for all replicas, max(0, 1 − admitted/arriving), or retries at the next
     replica amplify it.
     Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", load shedding.
@@ -47,15 +50,20 @@ def admission_decision(
         )
     admitted = memory.admitted_rate_per_second
     replica_rate = replica_saturation_per_second(sizing_case(frame, frame.mix))
-    drained = replica_rate * frame.wait_budget_seconds
+    # A replica that may not queue at all would refuse while a slot is being freed.
+    queue = max(1, queue_bound(replica_rate, frame.wait_budget_seconds))
+    engines = frame.estimate.engines_per_pod
+    running = running_bound(
+        request_demand(frame.mix.workload, frame.mix.law),
+        admitted / (serving * engines),
+        frame.mix.limits.max_num_seqs,
+    )
     arriving = frame.estimate.arrival_rate_per_second
-    shed = None
-    if arriving is not None:
-        shed = max(0.0, 1.0 - admitted / arriving) if arriving > 0 else 0.0
+    shed = None if arriving is None else shed_ratio(arriving, admitted)
     return AdmissionDecision(
         reason=Reason.ADMISSION_RECOMMENDED,
         admitted_rate_per_second=admitted,
-        # A replica that may not queue at all would refuse while a slot is being freed.
-        queue_limit=max(1, int(drained)),
+        queue_limit=queue,
+        in_flight_limit=engines * running + queue,
         shed_ratio=shed,
     ), memory

@@ -108,11 +108,16 @@ class BatchingDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionDecision:
-    """Admission bounds from ready replicas; queue_limit counts waiting requests per replica."""
+    """Admission bounds from ready replicas.
+
+    queue_limit: requests that may wait at one replica.
+    in_flight_limit: requests that may run or wait there.
+    """
 
     reason: Reason
     admitted_rate_per_second: float | None = None
     queue_limit: int | None = None
+    in_flight_limit: int | None = None
     shed_ratio: float | None = None
 
 

@@ -178,6 +178,9 @@ class AdmissionStatus(StatusModel):
         None, description="Requests per second that ready replicas can serve within the objectives."
     )
     queue_limit: int | None = Field(None, description="Requests that may wait at each replica.")
+    in_flight_limit: int | None = Field(
+        None, description="Requests that may run and wait at each replica together."
+    )
     shed_fraction: float | None = Field(
         None, description="Share of the present arrivals beyond the admitted rate, 0 to 1."
     )
