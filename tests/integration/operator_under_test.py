@@ -372,7 +372,8 @@ def ticks_pass(operator: Operator, count: int = QUIET_TICKS) -> None:
     wait_until(
         lambda: ticks() >= begin + count,
         what=f"{count} ticks",
-        timeout_seconds=10 * count * TICK_SECONDS,
+        # A tick in which every request to the API server times out takes many times as long.
+        timeout_seconds=PATIENCE_SECONDS + 10 * count * TICK_SECONDS,
     )
 
 

@@ -18,6 +18,8 @@ from servingslo.rig.cluster import Rig
 RECORDING_NAME = "recording.jsonl"
 # Long enough for several decisions with changing counts at a tick of one second.
 TRAFFIC_SECONDS = 40.0
+# One replica saturates at about 11 requests/s of this length; two carry them.
+RATE_PER_SECOND = 14.0
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def operator_settings(recording_path: Path) -> tuple[str, ...]:
 def busy(tenant: Tenant, tmp_path: Path) -> Tenant:
     """A tenant whose workload was scaled up because of its traffic."""
     tenant.create_deployment()
-    trace = steady_trace(tmp_path / "trace.csv", rate=6.0, seconds=10 * TRAFFIC_SECONDS)
+    trace = steady_trace(tmp_path / "trace.csv", rate=RATE_PER_SECOND, seconds=10 * TRAFFIC_SECONDS)
     tenant.begin_traffic(trace)
     tenant.create_slo()
     tenant.wait(

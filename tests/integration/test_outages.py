@@ -97,12 +97,16 @@ def test_goes_on_after_an_outage_of_the_api_server(
     pid = operator.process.pid
     if outage == "restart":
         rig.stop_api_server()
-        ticks_pass(operator, 2)
-        rig.start_api_server()
+        try:
+            ticks_pass(operator, 2)
+        finally:
+            rig.start_api_server()
     else:
         rig.pause_api_server()
-        ticks_pass(operator, 1)
-        rig.resume_api_server()
+        try:
+            ticks_pass(operator, 1)
+        finally:
+            rig.resume_api_server()
     assert operator.process.pid == pid
     assert seen.replicas() == 2
     seen.patch_slo({"replicas": {"min": 3, "max": 4}})
