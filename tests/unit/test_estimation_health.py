@@ -174,8 +174,8 @@ def test_calibration_moves_slowly_towards_the_observed_ratio(
     state = EMPTY_CALIBRATION
     latency = _latency(0.0, 1000.0, 0.0, 0.0)
     state = calibration.learn(state, {"ttft": {99.0: predicted}}, {"ttft": latency})
-    assert abs(calibration.ratios(state).get("ttft", 1.0) - 1.0) < 0.05
-    for _ in range(400):
+    assert abs(calibration.ratios(state).get("ttft", 1.0) - 1.0) < 0.15
+    for _ in range(50):
         state = calibration.learn(state, {"ttft": {99.0: predicted}}, {"ttft": latency})
     assert low <= calibration.ratios(state)["ttft"] <= high
 

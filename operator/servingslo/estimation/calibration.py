@@ -8,8 +8,8 @@ from servingslo.estimation.histograms import ObservedLatency
 
 # A law that is off by more than this is wrong, not uncalibrated: the trust gate judges it.
 RATIO_BOUNDS = (0.7, 2.0)
-# Share of the log ratio that one full window moves: about 40 windows (10 minutes) of memory.
-LEARNING_RATE = 0.025
+# Share of the log ratio that one full window of two minutes moves: ten minutes of memory.
+LEARNING_RATE = 0.2
 # Observations that make a window full at the percentile: this many are expected beyond it.
 EXPECTED_BEYOND = 5.0
 

@@ -138,8 +138,8 @@ def calibrate(
     """The state after comparing predictions for the present load with the observed percentiles.
 
     predicted_seconds: by metric ('ttft', 'tpot', 'latency', 'queueTime') and percentile,
-    uncalibrated, at the current rate and the current reliable pods. Call it once a tick, only while
-    the law is trusted and the replica count has not just changed.
+    uncalibrated, at the current rate and the current reliable pods. Call it once for each
+    RECENT_SECONDS, only while the law is trusted and the replica count has not changed in them.
     """
     return replace(
         state,

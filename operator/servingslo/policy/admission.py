@@ -5,16 +5,19 @@ capacity is there, and relaxes by itself as soon as it is.
 """
 
 from servingslo.models.admission import queue_bound, running_bound, shed_ratio
-from servingslo.models.service_time import request_demand
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
+from servingslo.policy.mix import Mix
 from servingslo.policy.sizing import greatest_rate_per_second, replica_saturation_per_second
 from servingslo.policy.state import AdmissionMemory
 from servingslo.policy.wish import Wish, sizing_case
 from servingslo.reasons import Reason
 
 __all__ = ["admission_decision", "greatest_rate_per_second"]
+
+# A mix renewed at every tick is that of a workload just seen: its rate is followed this often.
+LONGEST_DELAY_SECONDS = 60.0
 
 
 def admission_decision(
@@ -34,10 +37,7 @@ def admission_decision(
     serving = len(frame.serving)
     if frame.mix is None or not frame.trusted or not serving or frame.signals.blind is not None:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN), memory
-    stale = (
-        memory is None or memory.serving != serving or memory.mix_at_seconds != frame.mix.at_seconds
-    )
-    if memory is None or stale:
+    if memory is None or _outdated(frame, frame.mix, memory):
         hint = None
         if memory is not None and memory.serving:
             hint = memory.admitted_rate_per_second * serving / memory.serving
@@ -54,7 +54,7 @@ def admission_decision(
     queue = max(1, queue_bound(replica_rate, frame.wait_budget_seconds))
     engines = frame.estimate.engines_per_pod
     running = running_bound(
-        request_demand(frame.mix.workload, frame.mix.law),
+        frame.mix.model.demand,
         admitted / (serving * engines),
         frame.mix.limits.max_num_seqs,
     )
@@ -67,3 +67,17 @@ def admission_decision(
         in_flight_limit=engines * running + queue,
         shed_ratio=shed,
     ), memory
+
+
+def _outdated(frame: Frame, mix: Mix, memory: AdmissionMemory) -> bool:
+    """Whether the admitted rate must be computed anew.
+
+    Not at the very tick that renewed the mix, which has the new mix's tables to make as well, but
+    at the next; while the mix is renewed at every tick, once a minute.
+    """
+    if memory.serving != len(frame.serving):
+        return True
+    if memory.mix_at_seconds == mix.at_seconds:
+        return False
+    just_renewed = mix.at_seconds == frame.now_seconds
+    return not just_renewed or mix.at_seconds - memory.mix_at_seconds >= LONGEST_DELAY_SECONDS

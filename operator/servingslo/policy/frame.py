@@ -85,9 +85,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
         serving=len(serving),
         coming=coming,
         saturation_rate_per_second=(
-            None
-            if mix is None
-            else mix.model().saturation_rate_per_second * estimate.engines_per_pod
+            None if mix is None else mix.model.saturation_rate_per_second * estimate.engines_per_pod
         ),
     )
     lead = lead_seconds(estimate, targets, limits)

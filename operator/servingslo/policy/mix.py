@@ -5,7 +5,7 @@ between neighbouring counts and would have to prepare their tables anew at every
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from servingslo.models.latency import (
     LatencyModel,
@@ -31,7 +31,8 @@ class Mix:
     """What requests are like and what serves them.
 
     workload: at a rate of 1 per second. alone_seconds: each objective's percentile for requests
-    that come one at a time, by objective key: the least that any count can give.
+    that come one at a time, by objective key: the least that any count can give. model: the laws of
+    one replica, which follow from the rest, prepared.
     """
 
     workload: Workload
@@ -39,10 +40,7 @@ class Mix:
     limits: EngineLimits
     at_seconds: float
     alone_seconds: Mapping[str, float]
-
-    def model(self) -> LatencyModel:
-        """The prepared laws of one replica."""
-        return latency_model(self.workload, self.law, self.limits)
+    model: LatencyModel = field(compare=False, repr=False)
 
 
 def renewed_mix(
@@ -75,12 +73,13 @@ def renewed_mix(
         alone_seconds={
             objective_key(o): metric_seconds(alone, o.metric, o.percentile) for o in objectives
         },
+        model=model,
     )
 
 
 def _changed(previous: Mix, workload: Workload, law: ServiceLaw) -> bool:
     """Whether requests or engine differ by more than the models' own error."""
-    before = request_demand(previous.workload, previous.law)
+    before = previous.model.demand
     after = request_demand(workload, law)
     pairs = (
         (before.fixed_seconds, after.fixed_seconds),

@@ -114,7 +114,8 @@ def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
     """The memory after comparing the model's percentiles for the present load with those seen.
 
     Only while the same replicas have served for as long as latencies are observed over, and
-    without a queue from before: otherwise two different loads would be compared.
+    without a queue from before: otherwise two different loads would be compared. Once for each
+    such time: windows that overlap would count the same requests again.
     """
     serving = len(frame.serving)
     fleet = state.fleet
@@ -128,7 +129,7 @@ def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
     if frame.signals.blind is not None:
         return state
     engines = serving * frame.estimate.engines_per_pod
-    present = frame.mix.model().predict(rate, engines, frame.estimate.routing)
+    present = frame.mix.model.predict(rate, engines, frame.estimate.routing)
     if not present.stable:
         return state
     predicted: dict[str, dict[float, float]] = {}
@@ -136,7 +137,8 @@ def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
         seconds = metric_seconds(present, objective.metric, objective.percentile)
         predicted.setdefault(objective.metric.value, {})[objective.percentile] = seconds
     learnt = estimator.calibrate(state.estimator, predicted, frame.estimate)
-    return replace(state, estimator=learnt)
+    compared = replace(fleet, since_seconds=frame.now_seconds)
+    return replace(state, estimator=learnt, fleet=compared)
 
 
 def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:

@@ -89,7 +89,7 @@ class BatchingMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steadiness:
-    """How many replicas serve, and since when that is so."""
+    """How many replicas serve, and since when that is so and was not compared with the model."""
 
     serving: int
     since_seconds: float

@@ -96,7 +96,7 @@ def sizing_case(frame: Frame, mix: Mix) -> SizingCase:
     widest = SEARCH_FACTOR * max(frame.bounds.maximum, frame.current)
     bounded = targets.replicas.maximum is not None
     return SizingCase(
-        model=mix.model(),
+        model=mix.model,
         routing=frame.estimate.routing,
         objectives=targets.objectives if frame.trusted else (),
         utilization_target_ratio=ceiling if frame.trusted else min(ceiling, KNEE_UTILIZATION),
@@ -258,7 +258,7 @@ def _backlog(frame: Frame) -> StepDownBlock | None:
     if frame.mix is None or not frame.coming:
         return None
     engines = len(frame.serving) * frame.estimate.engines_per_pod
-    capacity = engines * frame.mix.model().saturation_rate_per_second
+    capacity = engines * frame.mix.model.saturation_rate_per_second
     waiting = frame.estimate.backlog_requests
     started = capacity * frame.wait_budget_seconds
     if waiting <= started:
