@@ -143,6 +143,37 @@ def test_a_step_is_not_carried_on_when_it_is_over(rise_seconds: float, factor: f
         assert min(p90[-14:]) > 0.9 * high
 
 
+@pytest.mark.parametrize("tick_seconds", [5.0, 15.0])
+@pytest.mark.parametrize("idle_rate", [0.0, 0.02, 0.2])
+@pytest.mark.parametrize("new_rate", [2.0, 13.0, 60.0])
+def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_scrapes(
+    tick_seconds: float, idle_rate: float, new_rate: float
+) -> None:
+    """Idle for ten minutes, then a step: no share of nearly nothing bounds what comes."""
+    random = np.random.default_rng(4)
+    idle = int(600.0 / tick_seconds)
+    rates = [idle_rate] * idle + [new_rate] * 8
+    state, planned = ForecastState(), []
+    for number, rate in enumerate(rates):
+        counted = float(random.poisson(rate * tick_seconds)) / tick_seconds
+        window = RateWindow(rate_per_second=counted, seconds=tick_seconds)
+        state = observe(state, window, number * tick_seconds)
+        known = forecast(state, number * tick_seconds)
+        planned.append(known.quantile_per_second(120.0, 0.75))
+    assert planned[idle - 1] < 0.5
+    assert min(planned[idle + 1 :]) > 0.85 * new_rate
+    assert max(planned) < 2.5 * new_rate
+
+
+def test_one_lonely_batch_of_requests_is_forgotten_when_nothing_follows() -> None:
+    """Twenty requests at once after ten idle minutes: two scrapes later little is expected."""
+    rates = np.zeros(50)
+    rates[40] = 20.0 / WINDOW_SECONDS
+    found = _forecasts(rates)
+    assert found[40].mean_per_second(LEAD_SECONDS) > 1.0
+    assert found[42].quantile_per_second(LEAD_SECONDS, 0.75) < 0.3
+
+
 def test_steady_demand_is_not_taken_for_a_surge() -> None:
     """Over an hour of Poisson noise the p90 stays within a fifth of the rate."""
     found = _forecasts(_poisson(np.full(240, 40.0)))

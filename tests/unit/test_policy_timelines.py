@@ -49,6 +49,16 @@ def test_a_step_down_of_demand_is_followed_once_and_keeps_the_objectives():
     assert story.share_within(1.0, 0.05, start=600.0) > 0.97
 
 
+def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_ticks():
+    """Ten minutes without a request, then 13/s: nearly nothing is no measure of what comes."""
+    story = run(World(rate=stepped((0, 0.0), (600, 13.0)), replicas=1)).until(660)
+    assert story.at(600.0).demand.forecast_rate_per_second < 0.5
+    assert all(
+        0.8 * 13.0 < d.demand.forecast_rate_per_second < 2.0 * 13.0
+        for d in story.between(630.0, 660.0)
+    )
+
+
 def test_slow_pods_are_replaced_by_more_of_them():
     """Two of four cards throttle to a third: what the fleet really carries is learnt."""
     world = World(rate=stepped((0, 11.0)), replicas=4, seed=2)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.rate_filters import (
+    PRIOR_OF_NEW,
     SURGE,
     FilterState,
     RateWindow,
@@ -193,6 +194,10 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     if gap <= 0:
         return state
     filters = next_filters(state.filters, window, gap)
+    if filters is None:
+        # What was predicted before says nothing of how well this will be.
+        filters = first_filters(window, PRIOR_OF_NEW)
+        state = replace(state, pending=((),) * len(SCORED_LEADS_SECONDS))
     noise = window.variance(sum(f.probability * f.level for f in filters))
     state = replace(state, time_seconds=now_seconds, filters=filters)
     state = _with_usual(state, window.rate_per_second, noise, gap)

@@ -3,9 +3,11 @@
 Five linear Gaussian models (steady, drift, ramp, jump, surge) exchange their states by an
 interacting multiple model filter; each explains the last window or does not, and its probability
 follows within one or two scrapes. Observation noise is known: a window of T seconds counts a
-dispersed Poisson number of requests.
+dispersed Poisson number of requests. How demand moves is relative to its level, so nothing in the
+bank explains a fleet that wakes from next to nothing: then it begins anew at what was counted.
 Source: H. A. P. Blom and Y. Bar-Shalom, "The interacting multiple model algorithm", IEEE TAC 1988;
-E. S. Gardner, "Exponential smoothing: the state of the art", 1985 (damped trend).
+E. S. Gardner, "Exponential smoothing: the state of the art", 1985 (damped trend); R. P. Adams and
+D. J. C. MacKay, "Bayesian online changepoint detection", 2007 (beginning anew).
 """
 
 import math
@@ -67,7 +69,16 @@ PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
 # Uncertainty of the first level and slope, relative to the first rate.
 FIRST_LEVEL_RATIO = 0.15
 FIRST_TREND_RATIO_PER_MINUTE = 0.05
-# Spread is corrected by realized errors at these leads, slowly and within bounds.
+# How often demand becomes something that its past says nothing of, and what it is then: any rate
+# from one request in a quarter of an hour to ten thousand a second (a factor of e^16), every order
+# of magnitude as likely as any other. It is of the kinds that begin with something unknown.
+NEW_DEMAND_SECONDS = 86400.0
+LOG_RATE_RANGE = 16.0
+# Less than this from one scrape to the next is left to jump and surge: twentyfold within a minute
+# is 5.8 at the first scrape of 15 s, and its slope must not be lost.
+NEW_DEMAND_RATIO = 6.0
+PRIOR_OF_NEW = (0.0, 0.0, 0.0, 0.8, 0.2)
+LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +112,7 @@ class FilterState:
     trend_variance: float
 
 
-def first_filters(window: RateWindow) -> tuple[FilterState, ...]:
+def first_filters(window: RateWindow, prior: tuple[float, ...] = PRIOR) -> tuple[FilterState, ...]:
     """The bank after its first window: that rate, no slope, and little certainty of either."""
     rate = window.rate_per_second
     level = window.variance(rate) + (FIRST_LEVEL_RATIO * rate) ** 2
@@ -115,20 +126,36 @@ def first_filters(window: RateWindow) -> tuple[FilterState, ...]:
             covariance=0.0,
             trend_variance=trend,
         )
-        for probability in PRIOR
+        for probability in prior
     )
 
 
 def next_filters(
     filters: tuple[FilterState, ...], window: RateWindow, gap: float
-) -> tuple[FilterState, ...]:
-    """The bank after a window that ended `gap` seconds after the one before."""
+) -> tuple[FilterState, ...] | None:
+    """The bank after a window that ended `gap` seconds after the one before.
+
+    None where it is likelier that demand has become something new, of which the bank knows nothing.
+    """
     scale = _scale(filters)
     predicted = [
         _predicted(mixed, model, gap, scale)
         for mixed, model in zip(_mixed(filters, gap), MODELS, strict=True)
     ]
-    return _corrected(predicted, window)
+    corrected, log_likelihood = _corrected(predicted, window)
+    if log_likelihood < _log_likelihood_of_new(window.rate_per_second, gap, scale):
+        return None
+    return corrected
+
+
+def _log_likelihood_of_new(rate: float, gap: float, scale: float) -> float:
+    """Log density of this rate together with demand having become new since the window before.
+
+    Nothing for what a jump or a crowd may begin with: they go on with what they have begun.
+    """
+    if rate <= NEW_DEMAND_RATIO * scale:
+        return -math.inf
+    return math.log(gap / NEW_DEMAND_SECONDS) - math.log(rate * LOG_RATE_RANGE)
 
 
 def ahead(filters: tuple[FilterState, ...], lead: float) -> list[tuple[float, float, float]]:
@@ -229,8 +256,13 @@ def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, fl
     return reach, keep, level_noise, trend_noise
 
 
-def _corrected(predicted: list[FilterState], window: RateWindow) -> tuple[FilterState, ...]:
-    """States and probabilities after the measurement, the mean over a window that ended now."""
+def _corrected(
+    predicted: list[FilterState], window: RateWindow
+) -> tuple[tuple[FilterState, ...], float]:
+    """States and probabilities after the measurement, the mean over a window that ended now.
+
+    With the log density that the bank gave to this measurement.
+    """
     lag = 0.5 * window.seconds
     updated: list[tuple[float, FilterState, float, float, float, float]] = []
     for state in predicted:
@@ -246,7 +278,7 @@ def _corrected(predicted: list[FilterState], window: RateWindow) -> tuple[Filter
         updated.append((log_weight, state, p_level, p_trend, error, variance))
     largest = max(u[0] for u in updated)
     total = sum(math.exp(u[0] - largest) for u in updated)
-    return tuple(
+    corrected = tuple(
         FilterState(
             probability=math.exp(log_weight - largest) / total,
             level=max(state.level + p_level / variance * error, 0.0),
@@ -257,3 +289,4 @@ def _corrected(predicted: list[FilterState], window: RateWindow) -> tuple[Filter
         )
         for log_weight, state, p_level, p_trend, error, variance in updated
     )
+    return corrected, largest + math.log(total) - LOG_ROOT_TWO_PI
