@@ -16,7 +16,7 @@ class Information:
     """Normal equations of rows 1 = x·θ: Σ w x xᵀ (upper triangle), Σ w x, Σ w, and Σ weight.
 
     normal: (xx00, xx01, xx02, xx11, xx12, xx22). moment: Σ w x. squares: Σ w (the right side is 1).
-    weight: effective number of rows, each counted 1 at its nominal error.
+    weight: number of rows, less what was forgotten.
     """
 
     normal: tuple[float, float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -39,9 +39,7 @@ class Information:
 EMPTY_INFORMATION = Information()
 
 
-def add_row(
-    information: Information, x: Vector, weight: float, nominal_variance: float, keep_ratio: float
-) -> Information:
+def add_row(information: Information, x: Vector, weight: float, keep_ratio: float) -> Information:
     """The equations at `keep_ratio` of their weight, with one more row 1 = x·θ.
 
     weight: 1 / variance of the row.
@@ -60,7 +58,7 @@ def add_row(
         ),
         moment=(m[0] + w0, m[1] + w1, m[2] + w2),
         squares=information.squares + weight,
-        weight=information.weight + min(1.0, weight * nominal_variance),
+        weight=information.weight + 1.0,
     )
 
 
@@ -97,7 +95,7 @@ def solve_nonnegative(information: Information) -> Vector | None:
 
 
 def residual_variance(information: Information, theta: Vector) -> float:
-    """Weighted residual variance per row relative to the nominal one, at least 1."""
+    """Mean of w·residual² over the rows less the unknowns, at least 1: what w promises."""
     freedom = max(information.weight - UNKNOWNS, 1.0)
     return max(_cost(information, theta) / freedom, 1.0)
 

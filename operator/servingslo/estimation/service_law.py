@@ -11,7 +11,7 @@ Source: accounting identity of continuous batching; step law of Machine Learning
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.law_rows import WINDOW_ERROR_RATIO, Row
+from servingslo.estimation.law_rows import Row
 from servingslo.estimation.least_squares import (
     EMPTY_INFORMATION,
     Information,
@@ -207,7 +207,7 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
     smoothing = 1.0 / min(fit.window_count + 1.0, ERROR_MEMORY_WINDOWS)
     return LawFit(
         configuration=fit.configuration,
-        information=add_row(fit.information, row.x, weight, WINDOW_ERROR_RATIO**2, keep),
+        information=add_row(fit.information, row.x, weight, keep),
         window_count=fit.window_count + row.scored,
         scored_count=scored,
         error_ratio=error_ratio,
