@@ -147,11 +147,18 @@ def test_scrapes_of_fifteen_seconds_find_the_same_law(offset: int) -> None:
     )
 
 
-def test_what_light_load_cannot_tell_is_not_trusted() -> None:
-    """Two minutes at 15 % of saturation leave b unknown, and the estimator says so."""
-    law = estimated(samples()[:25]).law
-    assert not law.trusted
-    assert law.reason is Reason.MODEL_NOT_IDENTIFIABLE
+def test_light_load_tells_as_much_as_it_says() -> None:
+    """Two minutes at 15 % of saturation: step times within two standard errors of the final law."""
+    assert not estimated(samples()[:10]).law.trusted
+    early, final = estimated(samples()[:25]).law, fitted(samples()).law.law
+    assert early.trusted
+    assert early.law is not None
+    assert final is not None
+    assert early.standard_error_ratio is not None
+    for sequences in (1.0, 4.0, 8.0):
+        assert early.law.step_seconds(sequences) == pytest.approx(
+            final.step_seconds(sequences), rel=2.0 * early.standard_error_ratio
+        )
 
 
 @pytest.mark.parametrize(
