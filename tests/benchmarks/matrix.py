@@ -74,7 +74,8 @@ def settings_of(rule: str) -> Iterator[str]:
         yield f"{rule}:{chosen}"
 
 
-ALL_POLICIES = (ORACLE, STATIC, FORESIGHT, OURS, f"{OURS}+knobs", *peers())
+MINE = (OURS, f"{OURS}+knobs")
+ALL_POLICIES = (ORACLE, STATIC, FORESIGHT, *MINE, *peers())
 
 
 def small() -> Plan:
@@ -158,12 +159,20 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--plan", choices=PLANS, default="standard")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seeds", type=int, help="how many, instead of the plan's")
+    parser.add_argument(
+        "--policies",
+        choices=("all", "others"),
+        default="all",
+        help="others: make and keep the runs that do not depend on the planner, write no page",
+    )
     return parser
 
 
 def plan_of(chosen: argparse.Namespace) -> Plan:
     """The plan that the command line asks for."""
     plan = PLANS[chosen.plan]()
-    if chosen.seeds is None:
-        return plan
-    return replace(plan, seeds=tuple(range(1, chosen.seeds + 1)))
+    if chosen.seeds is not None:
+        plan = replace(plan, seeds=tuple(range(1, chosen.seeds + 1)))
+    if chosen.policies == "others":
+        plan = replace(plan, policies=tuple(p for p in plan.policies if p not in MINE))
+    return plan

@@ -1,31 +1,23 @@
 """`docs/benchmarks.md` with its pictures, from runs that are kept or missing."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic_core import to_jsonable_python
-from tests.benchmarks.matrix import (
-    LARGE,
-    ROOT,
-    SMALL,
-    Plan,
-    arguments,
-    cells_of,
-    outcomes,
-    plan_of,
-    scenario,
-)
+from tests.benchmarks.matrix import ROOT, arguments, cells_of, outcomes, plan_of
+from tests.benchmarks.matrix_findings import Findings, strongest
 from tests.benchmarks.matrix_pictures import frontier, slug, timeline, write
-from tests.benchmarks.matrix_search import CASES, SEED, TUNED, Setting, commit, searched, today
+from tests.benchmarks.matrix_search import TUNED, commit, today
+from tests.benchmarks.matrix_sections import bounds, days, losses, parts
+from tests.benchmarks.matrix_tables import Table, brief, spread, table
 
-from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, policy_of
-from servingslo.sim.scenario import Cell, Scenario
-from servingslo.sim.scoring import Interval
+from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo.sim.scenario import Scenario
 from servingslo.sim.standard import SHARE_TARGET
-from servingslo.sim.summary import PolicySummary, beats, summaries
+from servingslo.sim.summary import PolicySummary
 from servingslo.units import format_duration
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -35,7 +27,6 @@ KNOBS = f"{OURS}+knobs"
 # Differences from the other simulator that are worth a look.
 _FAR_SHARE, _FAR_COST = 3.0, 0.15
 
-Table = list[list[str]]
 _HEAD = """\
 # Benchmarks
 
@@ -62,51 +53,10 @@ share.
 """
 
 
-class Findings:
-    """All runs of a plan, by scenario, with the settings that were searched."""
-
-    def __init__(self, plan: Plan, processes: int) -> None:
-        self.plan = plan
-        cells = cells_of(plan)
-        # What the searched settings are held against, on their own seed.
-        ours = [
-            Cell(scenario=scenario(case, engine), policy=policy_of(name), seed=SEED,
-                 with_timeline=False)
-            for engine in (LARGE, SMALL) for case in CASES for name in (OURS, KNOBS)
-        ]  # fmt: skip
-        self.searched = searched()
-        self.ours_searched = outcomes(ours, processes) if self.searched else []
-        self.outcomes = outcomes(cells, processes)
-        self.by_scenario = {
-            where.name: summaries(
-                [o for o in self.outcomes if o.scenario == where.name],
-                dollars_per_hour=where.fleet.dollars_per_hour,
-            )
-            for where in plan.scenarios
-        }
-
-    def settings(self, where: str) -> list[Setting]:
-        """Every searched setting of other rules on a scenario."""
-        return [setting for setting in self.searched if setting.scenario == where]
-
-    def get(self, where: str, policy: str) -> PolicySummary | None:
-        """One policy on a scenario; None where it has no result."""
-        return next((s for s in self.by_scenario[where] if s.policy == policy), None)
-
-
 def tuned() -> dict[str, Any]:
     """The settings that the search found; empty before it ran."""
     document = yaml.safe_load(TUNED.read_text(encoding="utf-8"))
     return document if document.get("cards") else {}
-
-
-def strongest(found: Sequence[PolicySummary]) -> PolicySummary | None:
-    """The cheapest peer that meets the target; else the one with the largest share."""
-    peers = [s for s in found if not s.in_hindsight and not s.policy.startswith(OURS)]
-    good = [s for s in peers if s.share_ratio.mean >= SHARE_TARGET]
-    if good:
-        return min(good, key=lambda s: s.replica_hours.mean)
-    return max(peers, key=lambda s: s.share_ratio.mean, default=None)
 
 
 def page(findings: Findings, command: str) -> str:
@@ -126,8 +76,11 @@ def page(findings: Findings, command: str) -> str:
         head,
         *table(_summary_rows(findings)),
         "",
-        *_losses(findings),
+        *losses(findings),
         *_reference(findings),
+        *bounds(findings),
+        *parts(findings),
+        *days(findings),
     ]
     for where in findings.plan.scenarios:
         lines += ["", *_scenario(findings, where)]
@@ -159,77 +112,6 @@ def _summary_rows(findings: Findings) -> Table:
             *(brief(findings.get(where.name, name)) for name in (STATIC, FORESIGHT)),
         ])  # fmt: skip
     return rows
-
-
-def brief(one: PolicySummary | None) -> str:
-    """'99.8 @ 1.21'."""
-    if one is None or one.relative_cost is None:
-        return "-"
-    return _pair_text(one.share_ratio.mean, one.relative_cost.mean)
-
-
-def _losses(findings: Findings) -> Iterator[str]:
-    """Where ours is beaten: by a rule of the tables, or by any setting that was searched."""
-    yield "## Where ours is beaten"
-    yield ""
-    yield "Beaten: another has as high a share at as low a cost, and one of them is better."
-    yield ""
-    found = list(_beaten(findings))
-    yield from found or ["- Nowhere: no rule at its defaults or tuned beats ours on any trace."]
-    yield ""
-    if findings.searched:
-        yield f"Against every setting of every rule's grid, on seed {SEED}:"
-        yield ""
-        by_setting = list(_beaten_by_settings(findings))
-        yield from by_setting or ["- Nowhere."]
-        yield ""
-    over = list(_dearer_than_static(findings))
-    yield "Dearer at the target than the constant count chosen in hindsight:"
-    yield ""
-    yield from over or ["- Nowhere."]
-    yield ""
-
-
-def _beaten(findings: Findings) -> Iterator[str]:
-    for where in findings.plan.scenarios:
-        for name in (OURS, KNOBS):
-            one = findings.get(where.name, name)
-            peers = [p for p in one.beaten_by if not p.startswith(OURS)] if one else []
-            if one is not None and peers:
-                by = ", ".join(f"{p} ({brief(findings.get(where.name, p))})" for p in peers)
-                yield f"- {where.name}, {name} ({brief(one)}): by {by}"
-
-
-def _beaten_by_settings(findings: Findings) -> Iterator[str]:
-    for one in findings.ours_searched:
-        if (mine := one.score) is None:
-            continue
-        better = [
-            s
-            for s in findings.settings(one.scenario)
-            if beats(s.share_ratio, s.replica_hours, mine.share_ratio, mine.replica_hours)
-        ]
-        if better:
-            first = min(better, key=lambda s: s.replica_hours)
-            text = _pair_text(mine.share_ratio, mine.relative_cost)
-            yield (
-                f"- {one.scenario}, {one.policy} ({text}): by {len(better)}, the cheapest of them "
-                f"{first.policy} ({_pair_text(first.share_ratio, first.relative_cost)})"
-            )
-
-
-def _dearer_than_static(findings: Findings) -> Iterator[str]:
-    for where in findings.plan.scenarios:
-        static, mine = findings.get(where.name, STATIC), findings.get(where.name, OURS)
-        if static is None or mine is None:
-            continue
-        if mine.replica_hours.mean > static.replica_hours.mean:
-            yield f"- {where.name}: {brief(mine)} against {brief(static)}"
-
-
-def _pair_text(share_ratio: float, relative_cost: float | None) -> str:
-    cost = "-" if relative_cost is None else f"{relative_cost:.2f}"
-    return f"{100 * share_ratio:.1f} @ {cost}"
 
 
 def _reference(findings: Findings) -> Iterator[str]:
@@ -315,25 +197,13 @@ def _order(one: PolicySummary) -> tuple[bool, bool, bool, float]:
     return not ours, not one.in_hindsight, missed, cost
 
 
-def spread(value: Interval | None, factor: float) -> str:
-    """A mean with half the width of its interval."""
-    if value is None:
-        return "-"
-    mean = f"{factor * value.mean:.2f}"
-    return mean if value.half_width is None else f"{mean} ± {factor * value.half_width:.2f}"
-
-
-def table(rows: Table) -> list[str]:
-    """A table in Markdown."""
-    head, *body = rows
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in body)]
-
-
 def main() -> None:
     """Make what is missing, and write the page and its pictures."""
     given = arguments().parse_args()
     plan = plan_of(given)
+    if given.policies != "all":
+        outcomes(cells_of(plan), given.processes)
+        return
     findings = Findings(plan, given.processes)
     for where in plan.scenarios:
         found = findings.by_scenario[where.name]

@@ -93,13 +93,13 @@ def _name(cell: Cell) -> tuple[str, int, str]:
 def run_cell(cell: Cell, cache_folder: Path) -> Outcome:
     """The outcome of one cell, from those that are kept where it is there."""
     if cell.policy.name == ORACLE:
-        outcome = _oracle(cell, cache_folder).outcome
+        outcome = oracle_of(cell, cache_folder).outcome
     else:
         path = cache_folder / f"{key_of(cell)}.json"
         if path.exists():
             outcome = _OUTCOME.validate_json(path.read_bytes())
         else:
-            outcome = _run(cell, _oracle(cell, cache_folder) if _needs_oracle(cell) else None)
+            outcome = _run(cell, oracle_of(cell, cache_folder) if _needs_oracle(cell) else None)
             store(path, _OUTCOME.dump_json(outcome))
     # Kept perhaps by another scenario or policy of other names.
     return replace(outcome, scenario=cell.scenario.name, policy=cell.policy.label)
@@ -115,7 +115,8 @@ def _oracle_cell(cell: Cell) -> Cell:
     )
 
 
-def _oracle(cell: Cell, cache_folder: Path) -> OracleOutcome:
+def oracle_of(cell: Cell, cache_folder: Path) -> OracleOutcome:
+    """The oracle of this cell's scenario and seed, from those that are kept where it is there."""
     cell = _oracle_cell(cell)
     path = cache_folder / f"oracle-{key_of(cell)}.json"
     if path.exists():

@@ -26,8 +26,11 @@ _SHARED = (
 )  # fmt: skip
 # What reads and compares runs, and does not decide them.
 _BESIDE_RUNS = frozenset(
-    {"backtest.py", "kept.py", "outcome.py", "policies.py", "rebuilt.py", "summary.py"}
-)
+    {
+        "backtest.py", "bound.py", "kept.py", "outcome.py", "policies.py", "rebuilt.py",
+        "summary.py",
+    }
+)  # fmt: skip
 _PLANNER_ALONE = "production.py"
 _CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
 

@@ -116,7 +116,8 @@ class LoadLoop:
 class ThresholdLoop:
     """The load loop's default target, "throughput": KV scheduled and queued, prompts queued.
 
-    Any engine's threshold counts up, all must be below to go down (that rule is not verified).
+    Any engine's threshold counts up, all must be below to go down.
+    Source: core/load_scaling.py, `_agg_easy_decision`; queued prompts as `_prefill_easy_decision`.
     """
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:

@@ -1,0 +1,34 @@
+"""Tables in Markdown, and how shares and costs are written in them."""
+
+from servingslo.sim.scoring import Interval
+from servingslo.sim.summary import PolicySummary
+
+Table = list[list[str]]
+
+
+def brief(one: PolicySummary | None) -> str:
+    """'99.8 @ 1.21'."""
+    if one is None or one.relative_cost is None:
+        return "-"
+    return pair_text(one.share_ratio.mean, one.relative_cost.mean)
+
+
+def pair_text(share_ratio: float, relative_cost: float | None) -> str:
+    """'99.8 @ 1.21'."""
+    cost = "-" if relative_cost is None else f"{relative_cost:.2f}"
+    return f"{100 * share_ratio:.1f} @ {cost}"
+
+
+def spread(value: Interval | None, factor: float) -> str:
+    """A mean with half the width of its interval."""
+    if value is None:
+        return "-"
+    mean = f"{factor * value.mean:.2f}"
+    return mean if value.half_width is None else f"{mean} ± {factor * value.half_width:.2f}"
+
+
+def table(rows: Table) -> list[str]:
+    """A table in Markdown."""
+    head, *body = rows
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in body)]
