@@ -12,13 +12,20 @@ from servingslo.models.workload import LengthDistribution
 
 _OUTPUT_POINTS = 20
 _LEAST_RATIO = 1e-9
-_SHORT_STAY = 1e-3
-_LEAST_SKEW = 1e-3
+_LEAST_CUBE = 1e-30
+# Keeps the gamma law of no skewness from a division by zero; seven digits are left.
+_SMALL_SIXTH = 1e-9
+# A sixth of the skewness from which the lowest deviates fall below the least value of a gamma law.
+_BOUNDED_SIXTH = 0.25
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
-_SHIFTS: FloatArray = np.arange(_OUTPUT_POINTS, dtype=np.float64)[:, None] * 0.618034 % 1.0 - 0.5
-_DEVIATES: FloatArray = np.linspace(-3.0, 4.0, 18) + _SHIFTS * (7.0 / 17.0)
+_BASE: FloatArray = np.linspace(-3.0, 4.0, 18)
+_SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
+    7.0 / 17.0
+)
+_LINE: FloatArray = np.stack((np.ones_like(_BASE), _BASE))
+_DEVIATES: FloatArray = _BASE + _SHIFTS[:, None]
 _DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
 _DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
@@ -43,11 +50,14 @@ class AtomLaw:
 class OutputGaps:
     """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
 
+    inverse, inverse_square: 1/gaps and its square.
     weights sum to 1 over these; spread_weights are those of the quadrature over lengths and
     deviates. single_share is the share of requests with one token, which have no such time.
     """
 
     gaps: FloatArray
+    inverse: FloatArray
+    inverse_square: FloatArray
     weights: FloatArray
     spread_weights: FloatArray
     single_share: float
@@ -76,6 +86,8 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
         gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
     return OutputGaps(
         gaps=gaps,
+        inverse=1.0 / gaps,
+        inverse_square=1.0 / gaps**2,
         weights=kept,
         spread_weights=kept[:, None] * _DEVIATE_WEIGHTS[: len(kept)],
         single_share=1.0 - share,
@@ -106,12 +118,14 @@ def gap_moments(
     pool = law_of_running.pool_count
     step = demand.step_fixed_seconds + growth * (law_of_running.mean + 1.0 / pool)
     lump_mean, lump_variance, lump_third = _prefill_in_gaps(
-        demand, output.gaps, rate_per_second, step, budget_tokens, law_of_running
+        demand, output, rate_per_second, step, budget_tokens, law_of_running
     )
     # In a pool a replica gets its share of each cluster, and n is the average of all.
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
-    stay = np.maximum(forget * output.gaps, _SHORT_STAY)
-    averaging = 2.0 * (stay - 1.0 + np.exp(-stay)) / (stay * stay)
+    averaging = np.expm1(output.gaps * -forget)
+    averaging *= output.inverse_square
+    averaging *= 2.0 / forget**2
+    averaging += output.inverse * (2.0 / forget)
     second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
     cluster = rate_per_second * (
         demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
@@ -121,27 +135,32 @@ def gap_moments(
     cluster += pool * excess * rate_per_second * demand.prefill_mean_seconds / slack**2
     own_variance = (growth / slack) ** 2 * law_of_running.variance
     full_variance = own_variance + growth * step * cluster / (slack * pool)
-    mean = step / slack + lump_mean
+    mean = lump_mean
+    mean += step / slack
     if law_of_running.excess_dispersion > 0.0:
         mean += _burst_seconds(demand, output, law_of_running, rate_per_second, step)
-    variance = lump_variance + averaging * full_variance
-    deviation = np.sqrt(variance)
     jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
     # With all slots taken clusters wait instead of running.
     jumps *= 1.0 - law_of_running.wait_probability
     n_third = law_of_running.third_moment + jumps * step / (3.0 * forget * pool**2)
     n_skew = n_third / max(law_of_running.variance, 1e-12) ** 1.5
-    third = (n_skew * full_variance**1.5) * np.sqrt(averaging)
-    third += (3.0 * own_variance * slack / step) * lump_variance
+    third = np.sqrt(averaging)
+    third *= n_skew * full_variance**1.5
+    third += lump_variance * (3.0 * own_variance * slack / step)
     third *= averaging
     third += lump_third
-    skewness = third / np.maximum(variance * deviation, 1e-30)
-    return GapMoments(mean=mean, deviation=deviation, skewness=skewness)
+    averaging *= full_variance
+    variance = lump_variance
+    variance += averaging
+    deviation = np.sqrt(variance)
+    variance *= deviation
+    third /= np.maximum(variance, _LEAST_CUBE, out=variance)
+    return GapMoments(mean=mean, deviation=deviation, skewness=third)
 
 
 def _prefill_in_gaps(
     demand: RequestDemand,
-    gaps: FloatArray,
+    output: OutputGaps,
     rate_per_second: float,
     step: float,
     budget_tokens: float,
@@ -173,7 +192,7 @@ def _prefill_in_gaps(
     bursts = law_of_running.excess_dispersion
     if bursts > 0.0:
         mean_tokens = demand.uncached_mean_tokens
-        excess = scaled_excess(bursts, gaps / demand.output_mean_tokens)
+        excess = scaled_excess(bursts, output.gaps / demand.output_mean_tokens)
         cube += (
             3.0 * excess * square * mean_tokens + 1.5 * (excess * mean_tokens) ** 2 * mean_tokens
         )
@@ -184,22 +203,28 @@ def _prefill_in_gaps(
     own_step = step + ratio * seen_step
     own_step += per_token * min(demand.uncached_mean_tokens, budget_tokens)
     own_variance = ratio**2 * (per_token**2 * prompt_variance + second * seen_step)
-    power = np.exp(math.log(ratio) * gaps)
-    reach = (1.0 - power) / slack
-    # Sum of G² over the later gaps, in closed form.
-    later = power * (2.0 / slack - power / rest)
-    later += gaps
-    later -= 1.0 + 2.0 * ratio / slack - ratio**2 / rest
-    later *= mean_step / slack**2
+    power = np.exp(output.gaps * math.log(ratio))
     # From here on per gap.
-    reach /= gaps
-    mean = ((own_step - mean_step) * ratio) * reach
+    reach = 1.0 - power
+    reach *= output.inverse
+    reach *= 1.0 / slack
+    # Sum of G² over the later gaps, in closed form.
+    lumps = power * (-1.0 / rest)
+    lumps += 2.0 / slack
+    lumps *= power
+    lumps += output.gaps
+    lumps -= 1.0 + 2.0 * ratio / slack - ratio**2 / rest
+    lumps *= output.inverse_square
+    lumps *= mean_step / slack**2
     reach_square = reach * reach
-    lumps = own_step * reach_square + later / (gaps * gaps)
-    variance = second * lumps + own_variance * reach_square
+    lumps += reach_square * own_step
+    reach_square *= own_variance
+    reach_square += second * lumps
     # G ≤ reach in every gap, and equal to it in most, so that Σ G³ is nearly reach·Σ G².
-    third_cumulant = (third + 3.0 * second**2 / slack) * reach * lumps
-    return mean, variance, third_cumulant
+    lumps *= reach
+    lumps *= third + 3.0 * second**2 / slack
+    reach *= (own_step - mean_step) * ratio
+    return reach, reach_square, lumps
 
 
 def _burst_seconds(
@@ -235,15 +260,26 @@ def spread_points(moments: GapMoments) -> FloatArray:
     Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
     Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
     """
-    skew = np.where(np.abs(moments.skewness) > _LEAST_SKEW, moments.skewness, _LEAST_SKEW)[:, None]
-    sixth = skew / 6.0
-    root: FloatArray = sixth * _DEVIATES[: len(skew)] + (1.0 - sixth * sixth)
-    np.maximum(root, 0.0, out=root)
-    points = root * root
-    points *= root
-    points -= 1.0
-    points *= moments.deviation[:, None] * (2.0 / skew)
-    points += moments.mean[:, None]
+    # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u = v + e the deviate less k, v
+    # the same for all lengths: the cube of (1 + k·e)·r + k·r·v, r³ = σ/(3·k), plus a constant.
+    sixth = moments.skewness * (1.0 / 6.0)
+    sixth += _SMALL_SIXTH
+    lines = np.empty((2, len(sixth)))
+    constant, slope = lines
+    np.subtract(_SHIFTS[: len(sixth)], sixth, out=constant)
+    constant *= sixth
+    constant += 1.0
+    third = moments.deviation / sixth
+    third *= 1.0 / 3.0
+    root = np.cbrt(third)
+    np.multiply(root, sixth, out=slope)
+    constant *= root
+    base = lines.T @ _LINE
+    if np.maximum.reduce(sixth) > _BOUNDED_SIXTH:
+        np.maximum(base, np.where(sixth > 0.0, 0.0, -np.inf)[:, None], out=base)
+    points: FloatArray = base * base
+    points *= base
+    points += np.subtract(moments.mean, third, out=third)[:, None]
     return points
 
 
@@ -251,9 +287,11 @@ def atom_law(points: FloatArray, weights: FloatArray) -> AtomLaw:
     """The law of these weighted points (any shapes that match)."""
     flat = points.ravel()
     order = flat.argsort()
-    mass = weights.ravel()[order]
-    cumulated = mass.cumsum()
-    return AtomLaw(seconds=flat[order], probability=cumulated - 0.5 * mass)
+    mass = weights.ravel().take(order)
+    middle = np.add.accumulate(mass)
+    mass *= 0.5
+    middle -= mass
+    return AtomLaw(seconds=flat.take(order), probability=middle)
 
 
 def time_per_output_token_law(
@@ -264,10 +302,11 @@ def time_per_output_token_law(
     least_seconds, most_seconds: an idle step and a step that is full of prefill; no average of
     steps lies outside.
     """
-    points = spread_points(moments)
-    np.maximum(points, least_seconds, out=points)
-    np.minimum(points, most_seconds, out=points)
-    return atom_law(points, output.spread_weights)
+    law = atom_law(spread_points(moments), output.spread_weights)
+    if law.seconds[0] < least_seconds or law.seconds[-1] > most_seconds:
+        np.maximum(law.seconds, least_seconds, out=law.seconds)
+        np.minimum(law.seconds, most_seconds, out=law.seconds)
+    return law
 
 
 def end_to_end_law(

@@ -11,6 +11,11 @@ from servingslo.models.service_time import FloatArray, RequestDemand
 # Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.8 standard
 # deviations for four digits (trapezoid rule), and the range below is ten of them wide.
 _NODE_COUNT = 14
+_NODES: FloatArray = np.arange(_NODE_COUNT + 1.0)
+_INDEX_CENTRE = 0.5 * _NODE_COUNT
+# One more than the nodes: a lattice of whole numbers may end on both sides.
+_OFFSETS: FloatArray = np.arange(_NODE_COUNT + 3.0) - _INDEX_CENTRE
+_INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2, _OFFSETS**3))
 _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
@@ -143,10 +148,12 @@ def occupancy(
     shape = pool_count * demand.fixed_seconds / decode
     top = cap * pool_count
     step, totals = _lattice(shape, ratio, factor, top)
-    logs = (gammaln(totals + (shape + 1.0)) - gammaln(totals + 1.0) + totals * math.log(ratio)) / (
-        factor
-    )
-    density = np.exp(logs - logs.max())
+    logs = gammaln(totals + (shape + 1.0))
+    logs -= gammaln(totals + 1.0)
+    logs += totals * math.log(ratio)
+    logs *= 1.0 / factor
+    logs -= np.maximum.reduce(logs)
+    density = np.exp(logs, out=logs)
     weights = step * density
     weights[0] = 0.5 * (step + 1.0) * density[0]
     saturation = bound.saturation_rate_per_second
@@ -156,26 +163,40 @@ def occupancy(
         weights[-1] = 0.5 * (step - 1.0) * density[-1]
         # Diffusion: variability times density is continuous where the variability jumps.
         waiting = float(density[-1]) * factor / (bound.queue_factor * (1.0 - queue_ratio))
-    mass = float(weights.sum()) + waiting
-    weights /= mass
+    first, inner_mean, inner_variance, inner_third = even_moments(weights)
+    mass = first + waiting
+    weights *= 1.0 / mass
     waiting /= mass
-    nodes = totals / pool_count
-    mean = float(weights @ nodes) + waiting * cap
-    off = nodes - mean
-    square = weights * off * off
-    above = cap - mean
+    inner = first / mass
+    spacing = step / pool_count
+    low = float(totals[0]) / pool_count
+    inside = low + spacing * inner_mean
+    mean = inner * inside + waiting * cap
+    off, above = inside - mean, cap - mean
+    square = spacing**2 * inner_variance
     return Occupancy(
-        nodes=nodes,
+        nodes=totals * (1.0 / pool_count),
         weights=weights,
         cap=cap,
         wait_probability=waiting,
         wait_rate_per_second=pool_count * saturation * (1.0 - queue_ratio),
         mean=mean,
-        variance=float(square.sum()) + waiting * above**2,
+        variance=inner * (square + off**2) + waiting * above**2,
         pool_count=pool_count,
         excess_dispersion=bound.excess_dispersion,
-        third_moment=float(square @ off) + waiting * above**3,
+        third_moment=inner * (spacing**3 * inner_third + 3.0 * off * square + off**3)
+        + waiting * above**3,
     )
+
+
+def even_moments(weights: FloatArray) -> tuple[float, float, float, float]:
+    """Mass, mean, variance and third central moment of weights at 0, 1, 2 and so on."""
+    count = len(weights)
+    mass, first, second, third = (_INDEX_POWERS[:, :count] @ weights).tolist()
+    first, second, third = first / mass, second / mass, third / mass
+    variance = second - first**2
+    mean = first + _INDEX_CENTRE
+    return mass, mean, variance, third - 3.0 * first * variance - first**3
 
 
 def _lattice(shape: float, ratio: float, factor: float, top: float) -> tuple[float, FloatArray]:
@@ -187,6 +208,8 @@ def _lattice(shape: float, ratio: float, factor: float, top: float) -> tuple[flo
     if high - low <= _NODE_COUNT:
         low = math.floor(low) + (high - math.floor(high) if high == top else 0.0)
         count = max(round(high - low), 1)
-        return 1.0, low + np.arange(count + 1.0)
+        return 1.0, np.arange(low, low + count + 0.5)
     step = (high - low) / _NODE_COUNT
-    return step, low + step * np.arange(_NODE_COUNT + 1.0)
+    nodes = _NODES * step
+    nodes += low
+    return step, nodes

@@ -13,20 +13,40 @@ RANGE_RATIO = 2.0**0.25
 _PROMPT_POINTS = 24
 # Rooms closer than this many tokens share a table entry.
 _ROOM_TOKENS = 8
+# Tables of long prompts that are kept, 10 to 30 KiB each: loads close to each other share them.
+_MOST_LONG_TABLES = 24
+_TINY_TOKENS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTable:
     """Transforms of the prefill work of one prompt at the frequencies of one range.
 
-    z: iω. mgf, slope: the mean of exp(z·c·I) over prompts, and with c·I as a factor. below: the
-    mean over the first points only, by their number.
+    z: iω. inverse: 1/z, 0 where z is. mgf, excess, slope: the mean of exp(z·c·I) over prompts,
+    less 1, and with c·I as a factor. below: the mean over the first points only, by their number.
     """
 
     z: ComplexArray
+    inverse: ComplexArray
     mgf: ComplexArray
+    excess: ComplexArray
     slope: ComplexArray
     below: ComplexArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongPrompts:
+    """Prompts longer than the room in a step, by the number of steps that they fill.
+
+    full_steps: steps before the last. most_sharing: prompts of mean length that the room left in
+    the last step holds. sharing: transform, less 1, of a prompt that is cut to that room. own: mass
+    of these prompts times the transform of their work.
+    """
+
+    full_steps: FloatArray
+    most_sharing: FloatArray
+    sharing: ComplexArray
+    own: ComplexArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +68,7 @@ class PromptWork:
     mean_tokens_below: FloatArray
     tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
     pairs: dict[int, float] = field(default_factory=dict, compare=False)
+    long_tables: dict[tuple[int, float], LongPrompts] = field(default_factory=dict, compare=False)
 
     @property
     def lag_seconds(self) -> float:
@@ -77,14 +98,57 @@ class PromptWork:
             weighted = self.weights * self.seconds
             below: ComplexArray = np.zeros((len(self.seconds) + 1, TERM_COUNT), dtype=np.complex128)
             np.cumsum(self.weights[:, None] * by_point, axis=0, out=below[1:])
+            inverse = np.zeros_like(z)
+            inverse[1:] = 1.0 / z[1:]
+            mgf = self.weights @ by_point
             found = PromptTable(
                 z=z,
-                mgf=self.weights @ by_point,
+                inverse=inverse,
+                mgf=mgf,
+                excess=mgf - 1.0,
                 slope=weighted @ by_point,
                 below=below,
             )
             self.tables[level] = found
         return found
+
+    def long_prompts(self, level: int, room_tokens: float) -> LongPrompts:
+        """The prompts longer than this room; at least the longest must be."""
+        key = level, room_tokens
+        found = self.long_tables.get(key)
+        if found is None:
+            if len(self.long_tables) >= _MOST_LONG_TABLES:
+                self.long_tables.pop(next(iter(self.long_tables)))
+            found = self.long_tables[key] = _long_prompts(self, self.table(level), room_tokens)
+        return found
+
+
+def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongPrompts:
+    start = int(prompts.tokens.searchsorted(room, side="right"))
+    before = np.ceil(prompts.tokens[start:] / room) - 1.0
+    # Prompts with as many full steps are taken together, with the room that they leave on average.
+    change = (before[1:] != before[:-1]).nonzero()[0] + 1
+    first = np.concatenate(((0,), change))
+    before = before[first]
+    first += start
+    end = np.concatenate((first[1:], (len(prompts.tokens),)))
+    weight = prompts.weights_from[first] - prompts.weights_from[end]
+    tokens = (prompts.mean_tokens_below[end] - prompts.mean_tokens_below[first]) / weight
+    left = (before + 1.0) * room - tokens
+    whole = prompts.tokens.searchsorted(left, side="right")
+    cut = prompts.weights_from[whole]
+    shared = prompts.mean_tokens_below[whole] + cut * left
+    per_token = prompts.longest_seconds / prompts.tokens[-1]
+    sharing: ComplexArray = np.exp((per_token * left)[:, None] * table.z)
+    sharing *= cut[:, None]
+    sharing += table.below[whole]
+    sharing -= 1.0
+    return LongPrompts(
+        full_steps=before,
+        most_sharing=left / np.maximum(shared, _TINY_TOKENS),
+        sharing=sharing,
+        own=table.below[end] - table.below[first],
+    )
 
 
 def prompt_work(

@@ -1,6 +1,6 @@
 """The service law of one engine: how long a step takes, and what one request asks of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,8 @@ class RequestDemand:
     step_growth_seconds: growth of a step per running sequence, b + d·k.
     held_tokens: context k of a running sequence. uncached_*: moments of the prompt tokens that
     must be prefilled. output_dispersion: squared coefficient of variation of output lengths.
+    decode_seconds: work in decode steps, (O − 1)·(b + d·k): prefill makes the first token.
+    prefill_mean_seconds: mean prefill work, I·c.
     Source: Machine Learning Systems, appendix "Inference Foundations", equation 1, with
     T_fixed = O·a for continuous batching.
     """
@@ -77,15 +79,15 @@ class RequestDemand:
     uncached_second_moment_tokens2: float
     uncached_third_moment_tokens3: float
 
-    @property
-    def decode_seconds(self) -> float:
-        """Work in decode steps, (O − 1)·(b + d·k), in seconds: prefill makes the first token."""
-        return max(self.output_mean_tokens - 1.0, 0.0) * self.step_growth_seconds
+    # Follow from the others; kept because every evaluation asks for them.
+    decode_seconds: float = field(init=False)
+    prefill_mean_seconds: float = field(init=False)
 
-    @property
-    def prefill_mean_seconds(self) -> float:
-        """Mean prefill work of a request, I·c, in seconds."""
-        return self.prefill_per_token_seconds * self.uncached_mean_tokens
+    def __post_init__(self) -> None:
+        decode = max(self.output_mean_tokens - 1.0, 0.0) * self.step_growth_seconds
+        object.__setattr__(self, "decode_seconds", decode)
+        prefill = self.prefill_per_token_seconds * self.uncached_mean_tokens
+        object.__setattr__(self, "prefill_mean_seconds", prefill)
 
 
 def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
