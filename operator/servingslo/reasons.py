@@ -77,6 +77,12 @@ class Reason(StrEnum):
     LIMITS_UNKNOWN = "LimitsUnknown"
     CONFIGURATION_CHANGED = "ConfigurationChanged"
 
+    # Season
+    SEASON_FOUND = "SeasonFound"
+    SEASON_NOT_FOUND = "SeasonNotFound"
+    HISTORY_TOO_SHORT = "HistoryTooShort"
+    SEASON_EXPECTED = "SeasonExpected"
+
     # Ownership and mode
     SCALER_CONFLICT = "ScalerConflict"
     TARGET_CONFLICT = "TargetConflict"

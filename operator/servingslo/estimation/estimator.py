@@ -30,6 +30,7 @@ from servingslo.estimation.observed import ObservedState, observe_latencies, poo
 from servingslo.estimation.rate_filters import RateWindow
 from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
+from servingslo.estimation.season import RateHistory
 from servingslo.estimation.service_law import Configuration, LawEstimate, LawState
 from servingslo.models.latency import Routing
 from servingslo.models.service_time import EngineLimits
@@ -46,12 +47,14 @@ class FleetSample:
     """One snapshot of a workload's pods and of its gateway.
 
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
+    history: past arrival rates, at the tick at which they were read.
     """
 
     time_seconds: float
     pods: tuple[PodSample, ...]
     gateway: GatewaySample | None = None
     stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
+    history: RateHistory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,8 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     """
     fresh = assess(sample.pods, sample.stale_after_seconds)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
+    if is_new and sample.history is not None:
+        state = replace(state, forecast=forecast.with_history(state.forecast, sample.history))
     steps = _advance_engines(state, sample, fresh) if is_new else ()
     windows = [w for step in steps if (w := step.flow or step.counters) is not None]
     measured = ArrivalMeasurement()

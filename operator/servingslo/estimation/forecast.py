@@ -2,13 +2,14 @@
 
 The bank of `rate_filters` gives level, slope and their uncertainty. Demand that keeps returning to
 its mean is predicted by that mean and its spread instead, as far as this has predicted better at
-the lead in question.
+the lead in question. Where history has a season, it is a third opinion (`seasonal`).
 """
 
 import math
 from dataclasses import dataclass, replace
 
 from servingslo.errors import MetricsUnavailableError
+from servingslo.estimation import seasonal
 from servingslo.estimation.rate_filters import (
     PRIOR_OF_NEW,
     SURGE,
@@ -18,6 +19,8 @@ from servingslo.estimation.rate_filters import (
     first_filters,
     next_filters,
 )
+from servingslo.estimation.season import RateHistory
+from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
 
 SCORED_LEADS_SECONDS = (30.0, 90.0, 240.0)
 SCORE_MEMORY = 40.0
@@ -53,6 +56,8 @@ class PendingScore:
     variance: float
     usual_mean_per_second: float
     usual_variance: float
+    season_mean_per_second: float | None = None
+    season_variance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,7 @@ class ForecastState:
     return_log_odds: tuple[float, ...] = (RETURN_PRIOR_LOG_ODDS,) * len(SCORED_LEADS_SECONDS)
     pending: tuple[tuple[PendingScore, ...], ...] = ((), (), ())
     squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
+    season: SeasonState = NO_SEASON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,7 @@ class Forecast:
     usual_variance: float = 0.0
     return_probabilities: tuple[float, ...] = (0.0, 0.0, 0.0)
     age_seconds: float = 0.0
+    season: SeasonOutlook | None = None
 
     @property
     def known(self) -> bool:
@@ -103,6 +110,12 @@ class Forecast:
     def trend_per_second(self) -> float:
         """Slope of the arrival rate now, requests per second per second."""
         return sum(f.probability * f.trend for f in self.filters)
+
+    def season_weight(self, lead_seconds: float) -> float:
+        """Share that the season has in the forecast this far ahead, 0 without one."""
+        if self.season is None:
+            return 0.0
+        return _interpolated(max(lead_seconds, 0.0) + self.age_seconds, self.season.weights)
 
     def mean_per_second(self, lead_seconds: float) -> float:
         """Expected arrival rate this far ahead, 0 or more.
@@ -144,9 +157,15 @@ class Forecast:
         usual = _interpolated(lead, self.return_probabilities) * self._explained(mean, deviation)
         # Beyond the leads that were scored there is no evidence for it.
         usual *= min(SCORED_LEADS_SECONDS[-1] / max(lead, 1.0), 1.0)
-        found = [(usual, mean, deviation)]
+        seasonal_weight, found = 0.0, []
+        if self.season is not None:
+            seasonal_weight = self.season_weight(lead_seconds)
+            expected, variance = self.season.ahead(lead)
+            found.append((seasonal_weight, expected, math.sqrt(variance) + 1e-6))
+        found.append((usual * (1.0 - seasonal_weight), mean, deviation))
+        rest = (1.0 - usual) * (1.0 - seasonal_weight)
         for probability, mean, variance in ahead(self.filters, lead):
-            found.append((probability * (1.0 - usual), mean, ratio * math.sqrt(variance)))
+            found.append((probability * rest, mean, ratio * math.sqrt(variance)))
         return found
 
     def _explained(self, usual_mean: float, usual_deviation: float) -> float:
@@ -175,12 +194,22 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
             for odds in state.return_log_odds
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
+        season=seasonal.outlook(state.season, state.time_seconds),
     )
+
+
+def with_history(state: ForecastState, history: RateHistory) -> ForecastState:
+    """The state with the season that this history of the arrival rate holds, if any."""
+    return replace(state, season=seasonal.with_history(state.season, history))
 
 
 def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> ForecastState:
     """The state after a window of arrivals that ended now."""
     gap = None if state.time_seconds is None else now_seconds - state.time_seconds
+    if gap is None or gap > 0:
+        waited = window.seconds if gap is None else gap
+        season = seasonal.observe(state.season, window, now_seconds, waited)
+        state = replace(state, season=season)
     if gap is None or abs(gap) > LONGEST_GAP_SECONDS:
         return replace(
             state,
@@ -220,30 +249,57 @@ def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> 
 
 def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float) -> ForecastState:
     """The state with due predictions scored and new ones noted."""
-    pending, errors, odds = [], [], []
+    pending, errors, odds, seasons = [], [], [], []
+    season = seasonal.outlook(state.season, now_seconds)
     for index, lead in enumerate(SCORED_LEADS_SECONDS):
         queue = state.pending[index]
         due = [p for p in queue if p.due_seconds <= now_seconds]
         error, log_odds = state.squared_errors[index], state.return_log_odds[index]
+        season_odds = state.season.log_odds[index]
         if due:
+            season_odds = _season_judged(due[-1], rate, noise, season_odds)
             error, log_odds = _judged(due[-1], rate, noise, error, log_odds)
-        parts = ahead(state.filters, lead)
-        mean = sum(w * m for w, m, _ in parts)
-        note = PendingScore(
-            due_seconds=now_seconds + lead,
-            mean_per_second=max(mean, 0.0),
-            variance=sum(w * (v + (m - mean) ** 2) for w, m, v in parts),
-            usual_mean_per_second=state.usual_mean_per_second,
-            usual_variance=state.usual_variance,
-        )
+        note = _note(state, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)
         odds.append(log_odds)
+        seasons.append(season_odds)
     return replace(
         state,
         pending=tuple(pending),
         squared_errors=tuple(errors),
         return_log_odds=tuple(odds),
+        season=replace(state.season, log_odds=tuple(seasons)),
+    )
+
+
+def _note(
+    state: ForecastState, season: SeasonOutlook | None, now_seconds: float, lead: float
+) -> PendingScore:
+    """What each opinion predicts now for this lead."""
+    parts = ahead(state.filters, lead)
+    mean = sum(w * m for w, m, _ in parts)
+    expected, spread = (None, 0.0) if season is None else season.ahead(lead)
+    return PendingScore(
+        due_seconds=now_seconds + lead,
+        mean_per_second=max(mean, 0.0),
+        variance=sum(w * (v + (m - mean) ** 2) for w, m, v in parts),
+        usual_mean_per_second=state.usual_mean_per_second,
+        usual_variance=state.usual_variance,
+        season_mean_per_second=expected,
+        season_variance=spread,
+    )
+
+
+def _season_judged(note: PendingScore, rate: float, noise: float, log_odds: float) -> float:
+    """Log odds of the season, after the outcome of a prediction."""
+    if note.season_mean_per_second is None:
+        return log_odds
+    return seasonal.judged(
+        log_odds,
+        season_error=(rate - note.season_mean_per_second) ** 2,
+        plain_error=(rate - note.mean_per_second) ** 2,
+        variance=note.variance + note.season_variance + noise,
     )
 
 

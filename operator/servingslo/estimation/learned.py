@@ -24,6 +24,12 @@ from servingslo.estimation.least_squares import Information
 from servingslo.estimation.lengths import LengthState
 from servingslo.estimation.observed import LATENCIES
 from servingslo.estimation.rate_filters import MODELS, FilterState
+from servingslo.estimation.seasonal import (
+    LARGEST_OFFSET,
+    LARGEST_VARIANCE,
+    LOG_ODDS_BOUND,
+    SeasonState,
+)
 from servingslo.estimation.service_law import (
     ERROR_MEMORY_WINDOWS,
     Configuration,
@@ -259,6 +265,8 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
             (state.usual_mean_per_second, state.usual_variance, state.observed_seconds), 4
         ),
         "odds": _numbers(state.return_log_odds, 3),
+        # Where today lies beside the season; the season itself is found in history again.
+        "season": _numbers((state.season.offset, state.season.variance, *state.season.log_odds), 3),
         "errors": _numbers(state.squared_errors, 3),
     }
 
@@ -289,6 +297,20 @@ def _load_forecast(stored: object) -> ForecastState:
         observed_seconds=usual[2],
         return_log_odds=tuple(min(max(o, -bound), bound) for o in odds),
         squared_errors=tuple(min(e, LARGEST_SQUARED_ERROR) for e in errors),
+        season=_load_season(stored.get("season")),
+    )
+
+
+def _load_season(stored: object) -> SeasonState:
+    """Where today lies beside the season, without the season."""
+    numbers = _load_numbers(stored, 2 + len(SCORED_LEADS_SECONDS))
+    if numbers is None or numbers[1] <= 0 or abs(numbers[0]) > LARGEST_OFFSET:
+        return SeasonState()
+    bound = LOG_ODDS_BOUND
+    return SeasonState(
+        offset=numbers[0],
+        variance=min(numbers[1], LARGEST_VARIANCE),
+        log_odds=tuple(min(max(odds, -bound), bound) for odds in numbers[2:]),
     )
 
 

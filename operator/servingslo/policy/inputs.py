@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from servingslo.estimation.sample import GatewaySample, PodSample
+from servingslo.estimation.season import RateHistory
 from servingslo.models.latency import Objective
 from servingslo.policy.behavior import Behavior
 from servingslo.reasons import Reason
@@ -150,6 +151,7 @@ class Observation:
     desired_replicas: of the target's /scale spec. current_replicas: of its /scale status.
     problems: what could not be read, or who else owns the field.
     batching_change_refused: why batching arguments cannot be patched, where the reader knows.
+    history: past arrival rates of this workload, at the tick at which they were read.
     """
 
     schema_version: int = OBSERVATION_SCHEMA_VERSION
@@ -166,4 +168,5 @@ class Observation:
     gateway: GatewaySample | None = None
     problems: tuple[SignalProblem, ...] = ()
     batching_change_refused: SignalProblem | None = None
+    history: RateHistory | None = None
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -29,6 +29,7 @@ from servingslo.policy.outlook import (
     model_use,
     objective_outlooks,
 )
+from servingslo.policy.seasonality import season_step
 from servingslo.policy.signals import Signals, read_signals
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
 from servingslo.policy.wish import Wish, step_down_blocks, wished_count
@@ -91,6 +92,7 @@ def _estimated(
         pods=observation.pods,
         gateway=observation.gateway,
         stale_after_seconds=targets.fallback.stale_after_seconds,
+        history=observation.history,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     state = replace(state, estimator=estimator_state)
@@ -165,8 +167,8 @@ def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
             inputs={"relative_error": law.relative_error, "samples": law.sample_count},
         )
     )
-    step = margin_step(frame)
-    return (*notes, step) if step is not None else tuple(notes)
+    told = (season_step(frame), margin_step(frame))
+    return (*notes, *(step for step in told if step is not None))
 
 
 def _hands_off(
