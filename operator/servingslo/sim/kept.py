@@ -19,9 +19,10 @@ FORMAT_VERSION = 2
 _BASELINES = "servingslo.sim.baselines"
 # The planner's own runs depend on all of it.
 _PLANNER = ("policy", "estimation", "models", "runtimes")
-# Arithmetic outside the simulator that rules of others run on.
+# Arithmetic outside the simulator that rules of others run on. Of laws and limits they have the
+# numbers alone, and those are in the key.
 _SHARED = (
-    "policy/behavior.py", "estimation/histograms.py", "models/service_time.py",
+    "policy/behavior.py", "estimation/histograms.py",
     "sim/baselines/setting.py", "sim/baselines/view.py", "sim/baselines/clairvoyant.py",
 )  # fmt: skip
 # What reads and compares runs, and does not decide them.
