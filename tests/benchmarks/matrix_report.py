@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 from pydantic_core import to_jsonable_python
-from tests.benchmarks.matrix import ROOT, arguments, cells_of, outcomes, plan_of
+from tests.benchmarks.matrix import PLANS, ROOT, arguments, cells_of, outcomes, plan_of
 from tests.benchmarks.matrix_findings import Findings, strongest
 from tests.benchmarks.matrix_pictures import frontier, slug, timeline, write
 from tests.benchmarks.matrix_search import TUNED, commit, today
@@ -38,7 +38,8 @@ found that meets the target on the same trace; it was run, but a cheaper one may
 oracle's peak of replicas.
 
 - Made by `{command}` at commit `{commit}`, {today}.
-- Seeds: {seeds}. Traces of every seed differ; intervals are 95 % by Student's t.
+- Holds {count} scenarios, every policy on all of them, on seeds {seeds} of the
+  {planned} planned. Traces of every seed differ; intervals are 95 % by Student's t.
 - Ours: `{ours}` is the production planner at its defaults, replicas only; `{knobs}` also sets
   batch limits and queue bounds. Nothing is set per trace.
 - {tuning}
@@ -59,13 +60,15 @@ def tuned() -> dict[str, Any]:
     return document if document.get("cards") else {}
 
 
-def page(findings: Findings, command: str) -> str:
-    """The page in Markdown."""
+def page(findings: Findings, command: str, planned: int) -> str:
+    """The page in Markdown; planned: seeds of the whole plan."""
     head = _HEAD.format(
         command=command,
         commit=commit(),
         today=today(),
+        count=len(findings.plan.scenarios),
         seeds=", ".join(map(str, findings.plan.seeds)),
+        planned=planned,
         ours=OURS,
         knobs=KNOBS,
         static=STATIC,
@@ -218,7 +221,8 @@ def main() -> None:
     )
     if given.seeds is not None:
         command += f" SEEDS={given.seeds}"
-    PAGE.write_text(page(findings, command), encoding="utf-8")
+    planned = len(PLANS[given.plan]().seeds)
+    PAGE.write_text(page(findings, command, planned), encoding="utf-8")
     document = to_jsonable_python(findings.by_scenario)
     (PICTURES / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

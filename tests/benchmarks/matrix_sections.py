@@ -153,8 +153,8 @@ def days(findings: Findings) -> Iterator[str]:
     yield "## Error budgets over a day"
     yield ""
     yield "One resource, three percentiles for both of its objectives, on a day of the Azure"
-    yield "conversation trace with a day's wave (small card, 5 to 22 requests a second, 1.2 million"
-    yield f"in all; seed {', '.join(map(str, DAY_SEEDS))}). Spent: misses over what the budget"
+    yield "conversation trace with a day's wave: small card, 5 to 22 requests a second, 1.2 million"
+    yield f"in all, seed {', '.join(map(str, DAY_SEEDS))}. Spent: misses over what the budget"
     yield f"allows, at most {BUDGET_FACTOR:g} promised. Every target has its own oracle."
     yield ""
     head = ["target, %", "in SLO, %", "budget spent", "replica-hours", "the oracle's",
