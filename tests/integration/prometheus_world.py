@@ -89,14 +89,18 @@ def serving_pages() -> Iterator[Pages]:
 
 
 @contextmanager
-def running_prometheus(pages: Pages | None) -> Iterator[Prometheus]:
+def running_prometheus(
+    pages: Pages | None, *, interval_seconds: float = 0.5, oldest_sample_days: int | None = None
+) -> Iterator[Prometheus]:
     """The rig's Prometheus on its own, scraping these pages twice a second; None: nothing."""
     binaries = ensure_tools((versions.PROMETHEUS,))
     with TemporaryDirectory(prefix="servingslo-test-") as directory:
         work_dir = Path(directory)
         family = ProcessFamily(work_dir=work_dir, remove_work_dir=True)
         plan = ScrapePlan(
-            http_sd_url=f"{pages.url}/targets" if pages else None, scrape_interval_seconds=0.5
+            http_sd_url=f"{pages.url}/targets" if pages else None,
+            scrape_interval_seconds=interval_seconds,
+            oldest_sample_days=oldest_sample_days,
         )
         prometheus = Prometheus(binaries=binaries, work_dir=work_dir, family=family, plan=plan)
         try:

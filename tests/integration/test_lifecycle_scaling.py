@@ -83,7 +83,10 @@ def test_what_was_learnt_survives_a_restart(
 def test_a_recording_gives_the_same_decisions_again(
     tenant: Tenant, operator: Operator, recording: Path, tmp_path: Path
 ) -> None:
-    """What the operator recorded makes, offline, exactly the lines that it logged live."""
+    """What the operator recorded makes, offline, exactly the lines that it logged live.
+
+    The history that it read of the workload is part of the recording.
+    """
     tenant.create_deployment(replicas=1)
     tenant.create_slo()
     calm = steady_trace(tmp_path / "calm.csv", rate=CALM_PER_SECOND, seconds=30)
@@ -95,8 +98,12 @@ def test_a_recording_gives_the_same_decisions_again(
     tenant.delete_slo()
     ticks_pass(operator, 2)
     again: list[str] = []
+    histories = 0
     last = None
     for entry in replay(recording.read_text(encoding="utf-8").splitlines()):
+        histories += (
+            entry.decision.namespace == tenant.namespace and entry.observation.history is not None
+        )
         if entry.decision.namespace == tenant.namespace and material_change(last, entry.decision):
             last = entry.decision
             again.append(log_line(entry.decision))
@@ -104,4 +111,5 @@ def test_a_recording_gives_the_same_decisions_again(
         line[line.index("decided ") :] for line in operator.log_lines("decided", tenant.namespace)
     ]
     assert again == live
+    assert histories == 1
     assert any("action=scale-up" in line for line in live)

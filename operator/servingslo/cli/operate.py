@@ -20,6 +20,7 @@ from servingslo.adapters.kubernetes.resources import KubernetesResources
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import HealthServer, OperatorMetrics
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
 from servingslo.cli.options import path_text
@@ -131,6 +132,8 @@ async def _controller(
     stack.callback(recorder.close)
     reader = PrometheusReader(config)
     stack.callback(reader.close)
+    history = PastRates(config)
+    stack.callback(history.close)
     discovery = Discovery(client)
     outside = Outside(
         clock=SystemClock(),
@@ -141,6 +144,7 @@ async def _controller(
         resources=KubernetesResources(client, namespaces=options.namespaces),
         events=KubernetesEvents(client),
         exporter=metrics,
+        history=history,
     )
     return Controller(
         outside=outside,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
 
@@ -27,6 +28,7 @@ def join(
     *,
     now_seconds: float,
     problems: Sequence[SignalProblem] = (),
+    history: RateHistory | None = None,
 ) -> Observation:
     """One control tick of one workload: each signal with the pod it belongs to.
 
@@ -50,6 +52,7 @@ def join(
         pods=tuple(_pod(subject.namespace, pod, view, metrics) for pod in view.pods),
         problems=tuple(trouble),
         batching_change_refused=view.batching_change_refused,
+        history=history,
     )
 
 

@@ -61,6 +61,8 @@ class Controller:
         self._forget_gone()
         resources = [entry for key in keys if (entry := self.registry.resources.get(key))]
         if resources:
+            if self.outside.history is not None:
+                self.outside.history.tick()
             metrics = await self.outside.metrics.read()
             if metrics.problem is not None:
                 self.outside.exporter.count_failure("prometheus")

@@ -11,6 +11,7 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import (
     BatchingWriter,
     Clock,
+    HistorySource,
     MetricsSource,
     ReplicaWriter,
     WorkloadSource,
@@ -51,7 +52,7 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """The outside world of one operator."""
+    """The outside world of one operator. history: None where the past is not asked for."""
 
     clock: Clock
     metrics: MetricsSource
@@ -61,3 +62,4 @@ class Outside:
     resources: ResourceStore
     events: EventSink
     exporter: OperatorMetrics
+    history: HistorySource | None = None

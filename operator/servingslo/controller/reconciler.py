@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass, field, replace
 
+from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.join import Subject, join
 from servingslo.controller.outside import Outside
 from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
 from servingslo.controller.registry import Resource
 from servingslo.controller.teller import Teller
 from servingslo.errors import ServingSLOError, WriteConflictError
+from servingslo.estimation.season import RateHistory
 from servingslo.explain.events import write_failed_event
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.ports import ClusterMetrics, EngineArguments
+from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
@@ -114,12 +116,21 @@ class Reconciler:
             metrics,
             now_seconds=self.outside.clock.now_seconds(),
             problems=() if conflict is None else (conflict,),
+            history=self._history(ref, targets, view),
         )
         self.recorder.observation(observation)
         decision, memory.state = plan(
             observation, targets, self.limits, memory.state, observation.time_seconds
         )
         return decision
+
+    def _history(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
+    ) -> RateHistory | None:
+        if self.outside.history is None:
+            return None
+        pods = [pod.name for pod in view.pods]
+        return self.outside.history.take(ref.uid, ref.namespace, targets.target, pods)
 
     async def _act(
         self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory

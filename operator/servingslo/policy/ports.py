@@ -1,10 +1,11 @@
 """What the controller needs from the outside world, as protocols that adapters implement."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from servingslo.estimation.sample import EngineSample, GPUSample, PodSample
+from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
 
 
@@ -68,6 +69,23 @@ class MetricsSource(Protocol):
 
     async def read(self) -> ClusterMetrics:
         """Never raises for trouble with Prometheus: the trouble is the answer's problem."""
+        ...
+
+
+class HistorySource(Protocol):
+    """Past arrival rates, read beside the control loop now and then."""
+
+    def tick(self) -> None:
+        """Begin a tick: start a reading when one is due. Never blocks, never raises."""
+        ...
+
+    def take(
+        self, uid: str, namespace: str, target: ScaleTarget, pods: Sequence[str]
+    ) -> RateHistory | None:
+        """What was read of a target and not yet handed to this resource; a few in each tick.
+
+        pods: names of its pods now, by which it is checked that names tell the target.
+        """
         ...
 
 

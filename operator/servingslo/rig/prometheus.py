@@ -22,11 +22,13 @@ class ScrapePlan:
     http_sd_url: answers with Prometheus's HTTP discovery format; None scrapes no engines. The
         labels namespace, pod and container come from there, as a PodMonitor would set them.
     static_targets: job name to "host:port" addresses, for example the operator's own metrics.
+    oldest_sample_days: samples may carry timestamps of their own that are so old.
     """
 
     http_sd_url: str | None = None
     scrape_interval_seconds: float = 1.0
     static_targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    oldest_sample_days: int | None = None
 
     def as_config(self) -> dict[str, Any]:
         """The content of prometheus.yml."""
@@ -39,7 +41,7 @@ class ScrapePlan:
             # Discovery as often as scraping: a pod that became Ready shows up one interval later.
             discovery = {"url": self.http_sd_url, "refresh_interval": interval}
             jobs.append({"job_name": ENGINES_JOB, "http_sd_configs": [discovery]})
-        return {
+        config: dict[str, Any] = {
             "global": {
                 "scrape_interval": interval,
                 "scrape_timeout": interval,
@@ -47,6 +49,10 @@ class ScrapePlan:
             },
             "scrape_configs": jobs,
         }
+        if self.oldest_sample_days is not None:
+            window = {"out_of_order_time_window": f"{self.oldest_sample_days}d"}
+            config["storage"] = {"tsdb": window}
+        return config
 
 
 class Prometheus:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -136,6 +137,41 @@ class PrometheusClient:
         Raises: MetricsUnavailableError when there is no answer.
         """
         params = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
+
+        def ask(timeout: float) -> list[Any]:
+            answer: list[Any] = self._prometheus.custom_query(
+                promql, params=params, timeout=timeout
+            )
+            return answer
+
+        return self._answer(ask, deadline)
+
+    def query_range(
+        self,
+        promql: str,
+        *,
+        start_seconds: int,
+        end_seconds: int,
+        step_seconds: int,
+        deadline: float,
+    ) -> Answer:
+        """The answer to a query evaluated at each step from start to end, both included.
+
+        deadline: on the monotonic clock, over all attempts.
+        Raises: MetricsUnavailableError when there is no answer.
+        """
+        start, end = (datetime.fromtimestamp(t, UTC) for t in (start_seconds, end_seconds))
+
+        def ask(timeout: float) -> list[Any]:
+            answer: list[Any] = self._prometheus.custom_query_range(
+                promql, start, end, str(step_seconds), timeout=timeout
+            )
+            return answer
+
+        return self._answer(ask, deadline)
+
+    def _answer(self, ask: Callable[[float], list[Any]], deadline: float) -> Answer:
+        """The answer to what is asked with a timeout, after further attempts if need be."""
         for attempt in range(self._config.retries + 1):
             left = deadline - self._monotonic()
             if self._closed:
@@ -144,7 +180,7 @@ class PrometheusClient:
                 raise MetricsUnavailableError("no time left for this reading")
             timeout = min(self._config.timeout_seconds, left)
             try:
-                return self._attempt(promql, params, timeout)
+                return self._attempt(ask, timeout)
             except _FailedAtOnce as failure:
                 if attempt == self._config.retries:
                     raise failure.error from failure
@@ -156,11 +192,11 @@ class PrometheusClient:
         self._closed = True
         self._prometheus.close()
 
-    def _attempt(self, promql: str, params: dict[str, str], timeout: float) -> Answer:
+    def _attempt(self, ask: Callable[[float], list[Any]], timeout: float) -> Answer:
         """One attempt. Raises: _FailedAtOnce when another may help, MetricsUnavailableError."""
         self._session.expect(self._monotonic() + timeout)
         try:
-            result = self._prometheus.custom_query(promql, params=params, timeout=timeout)
+            result = ask(timeout)
         except (requests.Timeout, ReadTimeoutError, _TooSlowError) as error:
             message = f"no answer within {timeout:.3g} s"
             raise MetricsUnavailableError(message) from error

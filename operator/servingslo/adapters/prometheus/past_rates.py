@@ -1,0 +1,231 @@
+"""Past arrival rates of every workload: range queries for the whole cluster, once a day.
+
+Completions of bins of five minutes stand for arrivals: what arrives ends a few seconds later, or
+minutes later where a fleet is saturated, which blurs a season by as much. The pods of the past are
+gone and their owners with them, so names must tell: a pod of a Deployment or Rollout is named
+<name>-<template hash>-<five characters>, one of a StatefulSet <name>-<number>. The alphabet of the
+generated parts has no vowels, so that one is not taken for the other. Where the pods of today do
+not bear their owner's name (it was too long, another controller made them), none is told.
+Source: Kubernetes, apimachinery `util/rand` (alphabet), `names.SimpleNameGenerator` (five
+characters), `controller.ComputeHash` (template hash).
+"""
+
+import logging
+import math
+import re
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from servingslo.adapters.prometheus.client import (
+    PrometheusClient,
+    PrometheusConfig,
+    no_collection,
+)
+from servingslo.adapters.prometheus.queries import NOW
+from servingslo.errors import MetricsUnavailableError
+from servingslo.estimation.season import RateHistory
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.profile import MetricKind, RuntimeProfile
+
+_LOG = logging.getLogger(__name__)
+_DAY_SECONDS = 86400
+# Three scrapes at a minute's interval; offices open within so many minutes of nine.
+BIN_SECONDS = 300
+# Two weeks hold two of each weekday. One day a query: its answer is 8 kB a workload.
+HISTORY_DAYS = 14
+_DAY_TIMEOUT_SECONDS = 30.0
+_RETRY_SECONDS = 600.0
+# Finding a season takes about 25 ms, so a tick does it for a few resources only.
+_TAKEN_IN_A_TICK = 10
+_DIGITS = 4
+
+OWNER_LABEL = "servingslo_owner"
+_SAFE = "bcdfghjklmnpqrstvwxz2456789"
+_BY_HASH = rf"(.+)-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}"
+_BY_NUMBER = "(.+)-[0-9]+"
+_HASHED, _NUMBERED = "hash", "number"
+_NAMED = {"Deployment": _HASHED, "Rollout": _HASHED, "StatefulSet": _NUMBERED}
+
+Owner = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """Rates by (namespace, owner), bin by bin, NaN where unknown, since start_seconds."""
+
+    start_seconds: int = 0
+    rates: Mapping[Owner, "array[float]"] = field(default_factory=dict)
+
+
+class PastRates:
+    """Reads them in a thread of its own. Implements ports.HistorySource."""
+
+    def __init__(
+        self,
+        config: PrometheusConfig,
+        profiles: tuple[RuntimeProfile, ...] = CATALOGUE,
+        monotonic: Callable[[], float] = time.monotonic,
+        days: int = HISTORY_DAYS,
+    ) -> None:
+        self._promql = past_rates_query(profiles, config)
+        self._config = config
+        self._monotonic = monotonic
+        self._days = days
+        # A day of a large cluster takes longer than a reading may.
+        patient = replace(config, timeout_seconds=_DAY_TIMEOUT_SECONDS)
+        self._client = PrometheusClient(patient, monotonic)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
+        self._under_way: Future[_Reading] | None = None
+        self._reading: _Reading | None = None
+        self._due_at = -math.inf
+        self._given: set[str] = set()
+        self._left_in_tick = 0
+
+    def tick(self) -> None:
+        """Publish a reading that has ended, and start another when it is due."""
+        self._left_in_tick = _TAKEN_IN_A_TICK
+        if self._under_way is not None:
+            if not self._under_way.done():
+                return
+            self._publish(self._under_way)
+            self._under_way = None
+        if self._monotonic() >= self._due_at:
+            self._due_at = math.inf
+            self._under_way = self._executor.submit(self._read)
+
+    def take(
+        self, uid: str, namespace: str, target: ScaleTarget, pods: Sequence[str]
+    ) -> RateHistory | None:
+        """The history of a target that this resource was not given yet, if it has been read."""
+        reading = self._reading
+        if reading is None or uid in self._given or not pods or self._left_in_tick <= 0:
+            return None
+        self._given.add(uid)
+        self._left_in_tick -= 1
+        refused = _refusal(target, pods)
+        if refused:
+            return _nothing(refused)
+        rates = reading.rates.get((namespace, f"{_NAMED[target.kind]}/{target.name}"))
+        if rates is None:
+            return _nothing(f"Prometheus remembers no requests in {self._days} days")
+        return _history(reading.start_seconds, rates)
+
+    def close(self) -> None:
+        """Stop the thread once its query ends, and drop the connection."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _publish(self, ended: "Future[_Reading]") -> None:
+        try:
+            self._reading = ended.result()
+        except (MetricsUnavailableError, KeyError, TypeError, ValueError, IndexError) as error:
+            self._due_at = self._monotonic() + _RETRY_SECONDS
+            _LOG.warning("history not read retry_in=%ds detail=%r", _RETRY_SECONDS, str(error))
+            return
+        self._due_at = self._monotonic() + _DAY_SECONDS
+        self._given = set()
+        _LOG.info("history read workloads=%d days=%d", len(self._reading.rates), self._days)
+
+    def _read(self) -> _Reading:
+        """All workloads, day after day. Raises: MetricsUnavailableError, also when partial."""
+        now = self._client.query(NOW, deadline=self._monotonic() + _DAY_TIMEOUT_SECONDS)
+        end = int(float(now.result[1])) // BIN_SECONDS * BIN_SECONDS
+        start = end - self._days * _DAY_SECONDS
+        bins = self._days * _DAY_SECONDS // BIN_SECONDS
+        rates: dict[Owner, array[float]] = {}
+        for day in range(self._days):
+            # A bin is evaluated at its end.
+            first = start + day * _DAY_SECONDS + BIN_SECONDS
+            answer = self._client.query_range(
+                self._promql,
+                start_seconds=first,
+                end_seconds=first + _DAY_SECONDS - BIN_SECONDS,
+                step_seconds=BIN_SECONDS,
+                deadline=self._monotonic() + _DAY_TIMEOUT_SECONDS,
+            )
+            if answer.warnings:
+                raise MetricsUnavailableError("; ".join(answer.warnings))
+            with no_collection():
+                for series in answer.result:
+                    owner = self._owner(series["metric"])
+                    if owner is not None:
+                        row = rates.setdefault(owner, array("f", [math.nan]) * bins)
+                        _fill(row, series["values"], start)
+        return _Reading(start_seconds=start, rates=rates)
+
+    def _owner(self, labels: Mapping[str, str]) -> Owner | None:
+        owner = labels.get(OWNER_LABEL)
+        return (labels.get(self._config.namespace_label, ""), owner) if owner else None
+
+
+def past_rates_query(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> str:
+    """PromQL for requests that ended per second, by namespace and what a pod's name tells.
+
+    Of a counter that several scrapes see, one is used. The owner is `hash/<name>` or
+    `number/<name>`; names with generated characters are replaced last, for those may be numbers.
+    """
+    namespace, pod = config.namespace_label, config.pod_label
+    rates = []
+    for profile in profiles:
+        finished = profile.metric("finished_total")
+        labels = (
+            namespace,
+            pod,
+            profile.engine_label,
+            *profile.part_labels,
+            *profile.split_labels(MetricKind.COUNTER),
+        )
+        parts = ", ".join(dict.fromkeys(labels))
+        rates += [
+            f"sum by ({namespace}, {pod}) (max by ({parts}) "
+            f'(rate({{__name__="{name}", {pod}!=""}}[{BIN_SECONDS}s])))'
+            for name in finished.names
+        ]
+    promql = f"({' or '.join(rates)})"
+    for kind, pattern in ((_NUMBERED, _BY_NUMBER), (_HASHED, _BY_HASH)):
+        promql = f'label_replace({promql}, "{OWNER_LABEL}", "{kind}/$1", "{pod}", "{pattern}")'
+    return f"sum by ({namespace}, {OWNER_LABEL}) ({promql})"
+
+
+def _refusal(target: ScaleTarget, pods: Sequence[str]) -> str:
+    """Why names of pods do not tell the target, '' where they do."""
+    kind = _NAMED.get(target.kind)
+    if kind is None:
+        return f"the names of a {target.kind}'s pods do not tell whose they are"
+    pattern = re.compile(_BY_HASH if kind == _HASHED else _BY_NUMBER)
+    for pod in pods:
+        match = pattern.fullmatch(pod)
+        if match is None or match[1] != target.name:
+            return f"the name of pod {pod} does not tell that it is of {target.name}"
+    return ""
+
+
+def _nothing(detail: str) -> RateHistory:
+    return RateHistory(
+        start_seconds=0.0, bin_seconds=float(BIN_SECONDS), rates_per_second=(), detail=detail
+    )
+
+
+def _history(start_seconds: int, rates: "array[float]") -> RateHistory:
+    """The history since the first bin that is known."""
+    known = next((i for i, rate in enumerate(rates) if not math.isnan(rate)), len(rates))
+    return RateHistory(
+        start_seconds=float(start_seconds + known * BIN_SECONDS),
+        bin_seconds=float(BIN_SECONDS),
+        rates_per_second=tuple(
+            None if math.isnan(rate) else float(f"{rate:.{_DIGITS}g}") for rate in rates[known:]
+        ),
+    )
+
+
+def _fill(row: "array[float]", values: Sequence[Sequence[object]], start: int) -> None:
+    """Put the values of one series into their bins; each is evaluated at its bin's end."""
+    for at, text in values:
+        place = round(float(str(at)) - start) // BIN_SECONDS - 1
+        value = float(str(text))
+        if 0 <= place < len(row) and math.isfinite(value):
+            row[place] = value
