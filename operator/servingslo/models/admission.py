@@ -15,9 +15,11 @@ from servingslo.models.service_time import RequestDemand
 __all__ = [
     "ClassLoad",
     "ClassShed",
+    "EngineBound",
     "TrafficClass",
     "admitted_rate_per_second",
     "drain_seconds",
+    "in_flight_bound",
     "offered_rate_per_second",
     "queue_bound",
     "running_bound",
@@ -93,6 +95,35 @@ def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: i
     shares = betainc(fixed / load, counts + 1.0, 1.0 - load)
     found = int(np.searchsorted(shares, RUNNING_PERCENTILE / 100.0)) + 1
     return min(found, max_num_seqs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineBound:
+    """What bounds the requests in flight at one replica.
+
+    max_num_seqs, saturation_rate_per_second: of one engine. engine_count: engines of the replica.
+    wait_budget_seconds: how long a request may wait for a slot.
+    """
+
+    max_num_seqs: int
+    saturation_rate_per_second: float
+    wait_budget_seconds: float
+    engine_count: int = 1
+
+    @property
+    def queue_limit(self) -> int:
+        """What may wait at the replica, at least 1: else it refuses while a slot is freed."""
+        drained = self.saturation_rate_per_second * self.engine_count
+        return max(1, queue_bound(drained, self.wait_budget_seconds))
+
+
+def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: EngineBound) -> int:
+    """What may run and wait at one replica: the batches of its engines and one queue beside them.
+
+    rate_per_second: of one engine, at most what may be admitted.
+    """
+    running = running_bound(demand, rate_per_second, bound.max_num_seqs)
+    return bound.engine_count * running + bound.queue_limit
 
 
 def drain_seconds(queue_count: float, drain_rate_per_second: float) -> float:

@@ -1,4 +1,4 @@
-"""Time per output token of one request: the average of its steps."""
+"""Moments of the time per output token of one request: the average of its steps."""
 
 import math
 from dataclasses import dataclass
@@ -7,91 +7,25 @@ import numpy as np
 
 from servingslo.models.bursts import burst_variance_ratio, remembered_share, scaled_excess
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
+from servingslo.models.output_laws import GapMoments, OutputGaps
 from servingslo.models.service_time import FloatArray, RequestDemand
-from servingslo.models.workload import LengthDistribution
 
-_OUTPUT_POINTS = 20
 _LEAST_RATIO = 1e-9
 _LEAST_CUBE = 1e-30
-# Keeps the gamma law of no skewness from a division by zero; seven digits are left.
-_SMALL_SIXTH = 1e-9
-# A sixth of the skewness from which the lowest deviates fall below the least value of a gamma law.
-_BOUNDED_SIXTH = 0.25
-# Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
-# Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
-# the same law do not fall together.
-_BASE: FloatArray = np.linspace(-3.0, 4.0, 18)
-_SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
-    7.0 / 17.0
-)
-_LINE: FloatArray = np.stack((np.ones_like(_BASE), _BASE))
-_DEVIATES: FloatArray = _BASE + _SHIFTS[:, None]
-_DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
-_DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtomLaw:
-    """A law given by weighted points, sorted; percentiles interpolate between midpoints."""
+class _Lumps:
+    """Prefill that is met in the gaps, by output length and per gap.
 
-    seconds: FloatArray
-    probability: FloatArray
-
-    def quantile(self, probability: float) -> float:
-        """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
-        return float(np.interp(probability, self.probability, self.seconds))
-
-    def share_within(self, seconds: float) -> float:
-        """P(T ≤ t) for t in seconds."""
-        return float(np.interp(seconds, self.seconds, self.probability, left=0.0, right=1.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputGaps:
-    """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
-
-    inverse, inverse_square: 1/gaps and its square.
-    weights sum to 1 over these; spread_weights are those of the quadrature over lengths and
-    deviates. single_share is the share of requests with one token, which have no such time.
+    reach: gaps that a prompt in the first of them delays. variance, third: cumulants, in powers of
+    seconds. others_seconds: mean prefill of others in a request's own prefill steps.
     """
 
-    gaps: FloatArray
-    inverse: FloatArray
-    inverse_square: FloatArray
-    weights: FloatArray
-    spread_weights: FloatArray
-    single_share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapMoments:
-    """Mean, standard deviation and skewness of the time per output token, by output length."""
-
-    mean: FloatArray
-    deviation: FloatArray
-    skewness: FloatArray
-
-
-def output_gaps(output: LengthDistribution) -> OutputGaps:
-    """Gap counts of these outputs, compacted to a few points."""
-    compact = output.compacted(_OUTPUT_POINTS, keep_short=True)
-    tokens = np.array(compact.tokens)
-    weights = np.array(compact.weights)
-    several = tokens > 1.0
-    share = float(weights[several].sum())
-    if share == 0.0:
-        gaps, kept = np.array([1.0]), np.array([1.0])
-    else:
-        # A point between one and two tokens, of a histogram, stands for requests with one gap.
-        gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
-    return OutputGaps(
-        gaps=gaps,
-        inverse=1.0 / gaps,
-        inverse_square=1.0 / gaps**2,
-        weights=kept,
-        spread_weights=kept[:, None] * _DEVIATE_WEIGHTS[: len(kept)],
-        single_share=1.0 - share,
-    )
+    reach: FloatArray
+    variance: FloatArray
+    third: FloatArray
+    others_seconds: float
 
 
 def gap_moments(
@@ -100,6 +34,7 @@ def gap_moments(
     law_of_running: Occupancy,
     rate_per_second: float,
     budget_tokens: float,
+    prefill_steps: float,
 ) -> GapMoments:
     """Moments of the time per output token given the output length, in seconds.
 
@@ -110,6 +45,7 @@ def gap_moments(
     so that their variance shrinks by h(x) = 2(x − 1 + e^−x)/x², x = κ·(O − 1)·s; and arrivals raise
     prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is that
     of the counts N and the work W of the clusters that arrive together during prefill.
+    prefill_steps: mean number of steps that prefill a prompt.
     """
     prefill_ratio = rate_per_second * demand.prefill_mean_seconds
     slack = 1.0 - prefill_ratio
@@ -117,9 +53,9 @@ def gap_moments(
     # The request is one more in the pool, which spreads evenly.
     pool = law_of_running.pool_count
     step = demand.step_fixed_seconds + growth * (law_of_running.mean + 1.0 / pool)
-    lump_mean, lump_variance, lump_third = _prefill_in_gaps(
-        demand, output, rate_per_second, step, budget_tokens, law_of_running
-    )
+    lumps = _prefill_in_gaps(demand, output, rate_per_second, step, budget_tokens, law_of_running)
+    lump_variance, lump_third = lumps.variance, lumps.third
+    prefill_seconds = lumps.others_seconds + demand.prefill_mean_seconds + prefill_steps * step
     # In a pool a replica gets its share of each cluster, and n is the average of all.
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
     averaging = np.expm1(output.gaps * -forget)
@@ -135,8 +71,7 @@ def gap_moments(
     cluster += pool * excess * rate_per_second * demand.prefill_mean_seconds / slack**2
     own_variance = (growth / slack) ** 2 * law_of_running.variance
     full_variance = own_variance + growth * step * cluster / (slack * pool)
-    mean = lump_mean
-    mean += step / slack
+    mean = _mean_gap(demand, lumps.reach, law_of_running, rate_per_second, step, prefill_seconds)
     if law_of_running.excess_dispersion > 0.0:
         mean += _burst_seconds(demand, output, law_of_running, rate_per_second, step)
     jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
@@ -155,7 +90,9 @@ def gap_moments(
     deviation = np.sqrt(variance)
     variance *= deviation
     third /= np.maximum(variance, _LEAST_CUBE, out=variance)
-    return GapMoments(mean=mean, deviation=deviation, skewness=third)
+    return GapMoments(
+        mean=mean, deviation=deviation, skewness=third, prefill_seconds=prefill_seconds
+    )
 
 
 def _prefill_in_gaps(
@@ -165,8 +102,8 @@ def _prefill_in_gaps(
     step: float,
     budget_tokens: float,
     law_of_running: Occupancy,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Excess mean, variance and third cumulant, per gap, of the prefill met in these gaps.
+) -> _Lumps:
+    """Variance and third cumulant, per gap, of the prefill met in these gaps.
 
     Steps form an autoregression D′ = s + c·Σ I over the arrivals during D. A prompt that arrives
     in gap j delays the rest by c·I·G, G = (1 − p^k)/(1 − p) with k the gaps left, because its step
@@ -189,6 +126,10 @@ def _prefill_in_gaps(
     dispersion = 0.5 * (1.0 + 1.0 / pool_count)
     square -= (1.0 - dispersion) * demand.uncached_mean_tokens**2
     cube: float | FloatArray = demand.uncached_third_moment_tokens3
+    others = mean_step + (
+        rate_per_second * per_token**2 * demand.uncached_second_moment_tokens2 / rest
+    )
+    others = ratio * others + (1.0 - 1.0 / pool_count) * (mean_step - step)
     bursts = law_of_running.excess_dispersion
     if bursts > 0.0:
         mean_tokens = demand.uncached_mean_tokens
@@ -223,8 +164,42 @@ def _prefill_in_gaps(
     # G ≤ reach in every gap, and equal to it in most, so that Σ G³ is nearly reach·Σ G².
     lumps *= reach
     lumps *= third + 3.0 * second**2 / slack
-    reach *= (own_step - mean_step) * ratio
-    return reach, reach_square, lumps
+    return _Lumps(reach=reach, variance=reach_square, third=lumps, others_seconds=others)
+
+
+def _mean_gap(
+    demand: RequestDemand,
+    reach: FloatArray,
+    law_of_running: Occupancy,
+    rate_per_second: float,
+    step: float,
+    prefill_seconds: float,
+) -> FloatArray:
+    """Mean time per output token by output length, in seconds.
+
+    By conservation of time: of all decoding, (O − 1)·s per request are steps and c·I per prompt
+    times the sequences that decode while it is prefilled. A Poisson arrival finds as many as there
+    are on average, and those that were in prefill decode by then, so that a gap takes
+    s/(1 − p) + p·(T − D)/((1 − p)·(O − 1)) with T the prefill of one request and D a step: the
+    first gaps hold what arrived during its own prefill.
+
+    The least loaded replica of a pool of c has fewer than the average. By level crossing an arrival
+    finds what a departure leaves behind, and where n hardly varies that is one less than n: a pool
+    lacks (1 − 1/c)·min(n, 1) sequences, in all gaps alike, because arrivals come as others leave.
+    """
+    pool = law_of_running.pool_count
+    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    ratio = 1.0 - slack
+    mean_step = step / slack
+    excess = prefill_seconds - mean_step
+    alone = max(ratio, _LEAST_RATIO) / pool
+    mean: FloatArray = reach * (alone * excess * (1.0 - alone) / slack)
+    mean += mean_step
+    if pool > 1:
+        lacking = min(law_of_running.mean, 1.0) / rate_per_second
+        gaps = max(demand.output_mean_tokens - 1.0, 1.0)
+        mean += (1.0 - 1.0 / pool) * ratio / slack * (excess - lacking) / gaps
+    return mean
 
 
 def _burst_seconds(
@@ -252,101 +227,3 @@ def _burst_seconds(
     slower: FloatArray = variance * (prefill + decode) * remembered_share(stays)
     slower += step / slack * ratio**2 * over_stay
     return slower
-
-
-def spread_points(moments: GapMoments) -> FloatArray:
-    """Points of gamma laws with these moments at the quadrature's deviates, a row for each length.
-
-    Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
-    Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
-    """
-    # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u = v + e the deviate less k, v
-    # the same for all lengths: the cube of (1 + k·e)·r + k·r·v, r³ = σ/(3·k), plus a constant.
-    sixth = moments.skewness * (1.0 / 6.0)
-    sixth += _SMALL_SIXTH
-    lines = np.empty((2, len(sixth)))
-    constant, slope = lines
-    np.subtract(_SHIFTS[: len(sixth)], sixth, out=constant)
-    constant *= sixth
-    constant += 1.0
-    third = moments.deviation / sixth
-    third *= 1.0 / 3.0
-    root = np.cbrt(third)
-    np.multiply(root, sixth, out=slope)
-    constant *= root
-    base = lines.T @ _LINE
-    if np.maximum.reduce(sixth) > _BOUNDED_SIXTH:
-        np.maximum(base, np.where(sixth > 0.0, 0.0, -np.inf)[:, None], out=base)
-    points: FloatArray = base * base
-    points *= base
-    points += np.subtract(moments.mean, third, out=third)[:, None]
-    return points
-
-
-def atom_law(points: FloatArray, weights: FloatArray) -> AtomLaw:
-    """The law of these weighted points (any shapes that match)."""
-    flat = points.ravel()
-    order = flat.argsort()
-    mass = weights.ravel().take(order)
-    middle = np.add.accumulate(mass)
-    mass *= 0.5
-    middle -= mass
-    return AtomLaw(seconds=flat.take(order), probability=middle)
-
-
-def time_per_output_token_law(
-    output: OutputGaps, moments: GapMoments, least_seconds: float, most_seconds: float
-) -> AtomLaw:
-    """Law of the time per output token over requests, in seconds.
-
-    least_seconds, most_seconds: an idle step and a step that is full of prefill; no average of
-    steps lies outside.
-    """
-    law = atom_law(spread_points(moments), output.spread_weights)
-    if law.seconds[0] < least_seconds or law.seconds[-1] > most_seconds:
-        np.maximum(law.seconds, least_seconds, out=law.seconds)
-        np.minimum(law.seconds, most_seconds, out=law.seconds)
-    return law
-
-
-def end_to_end_law(
-    output: OutputGaps,
-    moments: GapMoments,
-    first: tuple[float, float, float],
-    least_seconds: float,
-) -> AtomLaw:
-    """Law of the end-to-end latency over requests, in seconds: first token plus O − 1 gaps.
-
-    first: mean, variance and third central moment of the time to first token. Given the output
-    length, the sum is a gamma law with the added cumulants. least_seconds: an idle step; no request
-    takes fewer steps than it has tokens.
-    """
-    mean, variance, third = first
-    decode = output.gaps * moments.deviation
-    square = decode * decode
-    deviation = np.sqrt(square + variance)
-    cubed = moments.skewness * square * decode + third
-    points = spread_points(
-        GapMoments(
-            mean=output.gaps * moments.mean + mean,
-            deviation=deviation,
-            skewness=cubed / (np.maximum(deviation, 1e-12) * (square + variance) + 1e-36),
-        )
-    )
-    np.maximum(points, (least_seconds * (output.gaps + 1.0))[:, None], out=points)
-    weights = output.spread_weights
-    if output.single_share == 0.0:
-        return atom_law(points, weights)
-    alone = spread_points(
-        GapMoments(
-            mean=np.array([mean]),
-            deviation=np.array([math.sqrt(variance)]),
-            skewness=np.array([third / max(variance, 1e-24) ** 1.5]),
-        )
-    )
-    np.maximum(alone, least_seconds, out=alone)
-    several = 1.0 - output.single_share
-    return atom_law(
-        np.concatenate((points, alone)),
-        np.concatenate((several * weights, output.single_share * _DEVIATE_WEIGHTS[:1])),
-    )

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from servingslo.errors import InvalidInputError
-from servingslo.models import capacity, first_token, inter_token
+from servingslo.models import capacity, first_token, inter_token, output_laws
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
-from servingslo.models.inter_token import AtomLaw, GapMoments
 from servingslo.models.kv_cache import HeldTokens, held_tokens, kv_usage_quantile
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import (
@@ -18,6 +17,7 @@ from servingslo.models.occupancy import (
     queue_factor,
     variability_factor,
 )
+from servingslo.models.output_laws import AtomLaw, GapMoments
 from servingslo.models.prompt_work import prompt_work
 from servingslo.models.service_time import (
     EngineLimits,
@@ -102,8 +102,15 @@ class Prediction:
 
     @property
     def running_mean(self) -> float:
-        """Mean running sequences of one replica; inf when unstable."""
-        return self._occupancy.mean if self._occupancy else math.inf
+        """Mean running sequences of one replica; inf when unstable.
+
+        By Little's law from the time that a request runs, prefill and gaps, and at most the cap.
+        """
+        if self._occupancy is None:
+            return math.inf
+        moments, gaps = self._gap_moments(), self._model.gaps
+        decoding = float((gaps.weights * gaps.gaps) @ moments.mean) * (1.0 - gaps.single_share)
+        return min(self._rate * (moments.prefill_seconds + decoding), self._model.cap)
 
     @property
     def running_variance(self) -> float:
@@ -206,7 +213,12 @@ class Prediction:
         if self._gaps is None:
             model = self._model
             self._gaps = inter_token.gap_moments(
-                model.demand, model.gaps, self._occupancy, self._rate, model.budget_tokens
+                model.demand,
+                model.gaps,
+                self._occupancy,
+                self._rate,
+                model.budget_tokens,
+                model.prompts.mean_steps(model.budget_tokens - self._occupancy.mean),
             )
         return self._gaps
 
@@ -235,7 +247,7 @@ class Prediction:
                 + demand.step_growth_seconds * self._model.cap
                 + demand.prefill_per_token_seconds * self._model.budget_tokens
             )
-            self._tpot = inter_token.time_per_output_token_law(
+            self._tpot = output_laws.time_per_output_token_law(
                 self._model.gaps, self._gap_moments(), least, most
             )
         return self._tpot
@@ -244,7 +256,7 @@ class Prediction:
         first = self._ttft_law()
         if self._latency is None and first is not None:
             demand = self._model.demand
-            self._latency = inter_token.end_to_end_law(
+            self._latency = output_laws.end_to_end_law(
                 self._model.gaps,
                 self._gap_moments(),
                 first.cumulants(),
@@ -282,7 +294,7 @@ class LatencyModel:
         self.budget_binds = full.budget_binds
         self.kv_capacity = limits.kv_capacity_tokens
         self.held: HeldTokens = held_tokens(workload, limits.kv_block_tokens)
-        self.gaps = inter_token.output_gaps(workload.output)
+        self.gaps = output_laws.output_gaps(workload.output)
         self.prompts = prompt_work(
             workload.prompt, workload.cached_ratio, law.prefill_per_token_seconds
         )

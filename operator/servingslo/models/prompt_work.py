@@ -68,6 +68,7 @@ class PromptWork:
     mean_tokens_below: FloatArray
     tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
     pairs: dict[int, float] = field(default_factory=dict, compare=False)
+    steps: dict[int, float] = field(default_factory=dict, compare=False)
     long_tables: dict[tuple[int, float], LongPrompts] = field(default_factory=dict, compare=False)
 
     @property
@@ -86,6 +87,18 @@ class PromptWork:
             steps = np.ceil(own[:, None] + own) - np.ceil(own)[:, None]
             found = float(self.weights @ steps @ self.weights)
             self.pairs[key] = found
+        return found
+
+    def mean_steps(self, room_tokens: float) -> float:
+        """Mean of ⌈I/room⌉, at least 1: steps that a prompt takes; room to the nearest few."""
+        if self.tokens[-1] <= room_tokens:
+            return 1.0
+        key = int(room_tokens / _ROOM_TOKENS)
+        found = self.steps.get(key)
+        if found is None:
+            room = _ROOM_TOKENS * (key + 0.5)
+            found = float(self.weights @ np.maximum(np.ceil(self.tokens / room), 1.0))
+            self.steps[key] = found
         return found
 
     def table(self, level: int) -> PromptTable:
