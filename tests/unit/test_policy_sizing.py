@@ -222,5 +222,5 @@ def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():
     )
     batch = replace(batch, load=Load(rate_per_second=40.0))
     found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192))
-    assert found.limits.max_num_batched_tokens < 8192
-    assert found.replicas < found.current_replicas
+    assert found.better.max_num_batched_tokens < 8192
+    assert found.better.replicas < found.today.replicas

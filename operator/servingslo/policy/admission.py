@@ -4,12 +4,12 @@ Always from replicas that serve now, never from those on their way: a bound must
 capacity is there, and relaxes by itself as soon as it is.
 """
 
-from servingslo.models.admission import queue_bound, running_bound, shed_ratio
+from servingslo.models.admission import EngineBound, in_flight_bound, shed_ratio
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
 from servingslo.policy.mix import Mix
-from servingslo.policy.sizing import greatest_rate_per_second, replica_saturation_per_second
+from servingslo.policy.sizing import greatest_rate_per_second
 from servingslo.policy.state import AdmissionMemory
 from servingslo.policy.wish import Wish, sizing_case
 from servingslo.reasons import Reason
@@ -49,22 +49,21 @@ def admission_decision(
             ),
         )
     admitted = memory.admitted_rate_per_second
-    replica_rate = replica_saturation_per_second(sizing_case(frame, frame.mix))
-    # A replica that may not queue at all would refuse while a slot is being freed.
-    queue = max(1, queue_bound(replica_rate, frame.wait_budget_seconds))
     engines = frame.estimate.engines_per_pod
-    running = running_bound(
-        frame.mix.model.demand,
-        admitted / (serving * engines),
-        frame.mix.limits.max_num_seqs,
+    bound = EngineBound(
+        max_num_seqs=frame.mix.limits.max_num_seqs,
+        saturation_rate_per_second=frame.mix.model.saturation_rate_per_second,
+        wait_budget_seconds=frame.wait_budget_seconds,
+        engine_count=engines,
     )
+    in_flight = in_flight_bound(frame.mix.model.demand, admitted / (serving * engines), bound)
     arriving = frame.estimate.arrival_rate_per_second
     shed = None if arriving is None else shed_ratio(arriving, admitted)
     return AdmissionDecision(
         reason=Reason.ADMISSION_RECOMMENDED,
         admitted_rate_per_second=admitted,
-        queue_limit=queue,
-        in_flight_limit=engines * running + queue,
+        queue_limit=bound.queue_limit,
+        in_flight_limit=in_flight,
         shed_ratio=shed,
     ), memory
 

@@ -1,12 +1,16 @@
 """Which batch limits let a replica carry most: the largest batch, then the token budget."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from servingslo.models.admission import EngineBound, in_flight_bound
 from servingslo.models.capacity import kv_concurrency
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
+from servingslo.policy.decision import LimitsPlan
+from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.sizing import (
     Candidates,
@@ -30,6 +34,14 @@ FULL_BATCH_UTILIZATION = 0.95
 BATCH_RESOLUTION = 0.05
 # Limits that carry this much of the most are as good: below the models' own error of 3 %.
 EQUAL_RATE_RATIO = 0.97
+# A step full of prefill takes at most this share of the inter-token objective. Laws fitted at light
+# load err by 5 % on average, a budget beyond the objective costs a fifth of the capacity where
+# prompts are long, and one a tenth below it 2 %.
+FULL_STEP_RATIO = 0.9
+# Budgets are whole blocks of this many tokens, as KV caches and chunks are cut.
+BUDGET_BLOCK_TOKENS = 64
+# The batch that a full step is judged with: seldom more at the rate that is carried.
+BATCH_DEVIATIONS = 2.0
 # Fleet that limits are compared on: large enough for the gain of pooling, and always the same.
 COMPARED_REPLICAS = 4
 
@@ -40,6 +52,7 @@ class BatchCase:
 
     limits: of the engine; its memory bounds the batch. case: what replica counts are judged by,
     with the limits in force. load: to be carried. hints: where the search for a count begins.
+    wait_budget_seconds: how long a request may wait for a slot.
     """
 
     workload: Workload
@@ -50,36 +63,101 @@ class BatchCase:
     objectives: tuple[Objective, ...]
     targets: BatchingTargets = field(default_factory=BatchingTargets)
     hints: Mapping[str, int] = field(default_factory=dict)
+    wait_budget_seconds: float = DEFAULT_WAIT_BUDGET_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLimits:
-    """The best limits, the replicas that they need, and those that the limits in force need."""
+    """The plan with the limits in force and the cheapest one; the same where none is better.
 
-    limits: BatchLimits
-    replicas: int
-    current_replicas: int
+    Replicas are those that the load needs, neither spare ones nor bounds among them.
+    """
+
+    today: LimitsPlan
+    better: LimitsPlan
 
 
 def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     """The limits with which a replica carries most of this mix within every constraint.
 
-    That depends on the mix alone, so the answer does not follow every move of demand. Among limits
-    that carry as much the budget in force stays, and the batch is the largest with which even a
-    full one keeps the inter-token objectives: a larger one lets overload hide in running requests.
+    That depends on the mix alone, so the answer does not follow every move of demand. Budgets are
+    powers of two, the one in force, and the largest whose full step keeps the inter-token
+    objectives; the batch is the largest with which even a full one keeps them: a larger one lets
+    overload hide in running requests. Limits in force that carry as much stay, unless their batch
+    is too large.
     """
     carried = {current: _carried(batch, current)}
+    safe: dict[int, int | None] = {}
     for budget in sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens}):
-        sequences = largest_batch(batch, budget)
-        if sequences is not None and sequences < budget:
-            trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-            carried[trial] = _carried(batch, trial)
+        safe[budget] = _tried(batch, budget, carried)
+    full = full_step_budget(batch, max(carried, key=lambda limits: carried[limits]), carried)
+    if full is not None and full not in safe:
+        safe[full] = _tried(batch, full, carried)
     most = max(carried.values())
     good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
-    best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
-    now = replicas_needed(batch, current)
-    needed = now if best == current else replicas_needed(batch, best)
-    return FoundLimits(limits=best, replicas=needed, current_replicas=now)
+    largest = safe[current.max_num_batched_tokens]
+    if current in good and (largest is None or current.max_num_seqs <= largest):
+        best = current
+    else:
+        best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
+    today = _plan(batch, current, carried[current])
+    return FoundLimits(
+        today=today, better=today if best == current else _plan(batch, best, carried[best])
+    )
+
+
+def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> LimitsPlan:
+    """Replicas and bound in flight that go with these limits."""
+    case = _limited(batch, limits)
+    return LimitsPlan(
+        replicas=replicas_needed(batch, limits),
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        in_flight_limit=in_flight_bound(
+            case.model.demand,
+            carried_per_second / (COMPARED_REPLICAS * case.engines_per_replica),
+            EngineBound(
+                max_num_seqs=limits.max_num_seqs,
+                saturation_rate_per_second=case.model.saturation_rate_per_second,
+                wait_budget_seconds=batch.wait_budget_seconds,
+                engine_count=case.engines_per_replica,
+            ),
+        ),
+    )
+
+
+def _tried(batch: BatchCase, budget: int, carried: dict[BatchLimits, float]) -> int | None:
+    """The largest batch with this budget, whose rate is then among those carried."""
+    sequences = largest_batch(batch, budget)
+    if sequences is not None and sequences < budget:
+        trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+        carried[trial] = _carried(batch, trial)
+    return sequences
+
+
+def full_step_budget(
+    batch: BatchCase, limits: BatchLimits, carried: Mapping[BatchLimits, float]
+) -> int | None:
+    """The largest budget with which a step full of prefill keeps every inter-token objective.
+
+    n + (T − a − (b + d·k)·n)/c tokens, n the batch that these limits seldom exceed at the rate they
+    carry. None without such an objective, or where a block of tokens takes too long already.
+    """
+    ratio = batch.case.calibration.get(LatencyMetric.TPOT.value, 1.0)
+    thresholds = [o.threshold_seconds for o in batch.objectives if o.metric is LatencyMetric.TPOT]
+    model = _limited(batch, limits).model
+    demand = model.demand
+    if not thresholds or demand.prefill_per_token_seconds <= 0.0:
+        return None
+    running = model.predict(carried[limits], COMPARED_REPLICAS, batch.case.routing)
+    if not running.stable:
+        return None
+    sequences = running.running_mean + BATCH_DEVIATIONS * math.sqrt(running.running_variance)
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * sequences
+    left = FULL_STEP_RATIO * min(thresholds) / ratio - step
+    tokens = sequences + left / demand.prefill_per_token_seconds
+    blocks = int(tokens / BUDGET_BLOCK_TOKENS)
+    return min(blocks * BUDGET_BLOCK_TOKENS, TOKEN_BUDGETS[-1]) if blocks > 0 else None
 
 
 def largest_batch(batch: BatchCase, budget: int) -> int | None:

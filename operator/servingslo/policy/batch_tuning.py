@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_search import BatchCase, best_limits
-from servingslo.policy.decision import BatchingDecision, DecisionStep
+from servingslo.policy.behavior import SelectPolicy
+from servingslo.policy.decision import BatchingDecision, DecisionStep, LimitsPlan, RolloutCost
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode
 from servingslo.policy.mix import Mix
-from servingslo.policy.sizing import objective_key
+from servingslo.policy.sizing import Load, objective_key
 from servingslo.policy.state import (
     BatchChange,
     BatchingMemory,
@@ -30,6 +31,9 @@ SAME_LIMIT_RATIO = 0.1
 VERIFY_AFTER_SECONDS = 180.0
 # A change that has not taken force by then was undone by somebody else.
 VERIFY_WITHIN_SECONDS = 3600.0
+# A rollout is worth it when what it saves has paid for it within this time: the mix of requests
+# that limits are made for is that of the hour; by then another may be better.
+PAYBACK_SECONDS = 3600.0
 # Measured latency must be this much worse, and beyond its objective, to take a change back.
 WORSE_RATIO = 1.1
 # Limits that were taken back are not tried again while the same load may recur daily.
@@ -79,9 +83,12 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
             and frame.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
         )
     ):
-        search = _search(frame, frame.mix, wish, current)
+        search = _search(frame, frame.mix, wish.candidates.load, current)
         memory = replace(memory, search=search)
-    return _judged(frame, memory, current, search, scaling=scaling, acting=acting)
+    moving = scaling or frame.coming > 0
+    return _judged(
+        frame, memory, search, leaving=_leaving(frame, wish), moving=moving, acting=acting
+    )
 
 
 def _limits_of(limits: EngineLimits) -> BatchLimits:
@@ -97,8 +104,10 @@ def _decision(
     reason: Reason,
     *,
     apply: bool = False,
-    replicas_saved: int | None = None,
+    search: BatchSearch | None = None,
 ) -> BatchingDecision:
+    """The decision; search: what its plans are from, where limits were judged by one."""
+    differs = search is not None and best == search.best != current
     return BatchingDecision(
         reason=reason,
         apply=apply,
@@ -107,69 +116,98 @@ def _decision(
         recommended_max_num_seqs=None if best is None else best.max_num_seqs,
         current_max_num_batched_tokens=current.max_num_batched_tokens,
         recommended_max_num_batched_tokens=None if best is None else best.max_num_batched_tokens,
-        replicas_saved=replicas_saved,
+        replicas_saved=search.replicas_saved if search is not None and differs else None,
+        today=None if search is None else search.today,
+        better=search.better if search is not None and differs else None,
+        rollout=_rollout_cost(frame, search) if search is not None and differs else None,
     )
 
 
-def _search(frame: Frame, mix: Mix, wish: Wish, current: BatchLimits) -> BatchSearch:
-    """The best limits for the demand planned for, and what they save."""
-    if wish.candidates is None:
-        return BatchSearch(
-            at_seconds=frame.now_seconds,
-            mix_at_seconds=mix.at_seconds,
-            current=current,
-            best=current,
-            replicas_saved=0,
-            objectives_gained=False,
-        )
+def _rollout_cost(frame: Frame, search: BatchSearch) -> RolloutCost:
+    """What changing the limits of all pods costs, each with a surge pod for its cold start."""
+    surge = frame.current * frame.cold_start_seconds
+    saved = search.replicas_saved
+    return RolloutCost(
+        restarted_replicas=frame.current,
+        surge_replica_seconds=surge,
+        payback_seconds=surge / saved if saved > 0 else None,
+    )
+
+
+def _search(frame: Frame, mix: Mix, load: Load, current: BatchLimits) -> BatchSearch:
+    """The cheapest plan for the demand planned for, beside the one with the limits in force."""
     found = best_limits(
         BatchCase(
             workload=mix.workload,
             law=mix.law,
             limits=mix.limits,
             case=sizing_case(frame, mix),
-            load=wish.candidates.load,
+            load=load,
             objectives=frame.targets.objectives,
             targets=frame.targets.batching,
             hints=frame.state.hints,
+            wait_budget_seconds=frame.wait_budget_seconds,
         ),
         current,
     )
+    today, better = _within_bounds(frame, found.today), _within_bounds(frame, found.better)
     # A count beyond what may be ordered leaves an objective missed, whatever is saved.
     largest = frame.bounds.maximum
     return BatchSearch(
         at_seconds=frame.now_seconds,
         mix_at_seconds=mix.at_seconds,
         current=current,
-        best=found.limits,
-        replicas_saved=min(found.current_replicas, largest) - min(found.replicas, largest),
-        objectives_gained=found.current_replicas > largest >= found.replicas,
+        best=BatchLimits(
+            max_num_seqs=better.max_num_seqs, max_num_batched_tokens=better.max_num_batched_tokens
+        ),
+        today=today,
+        better=better,
+        objectives_gained=found.today.replicas > largest >= found.better.replicas,
     )
+
+
+def _within_bounds(frame: Frame, plan: LimitsPlan) -> LimitsPlan:
+    """The plan with spare replicas and what may be ordered at all."""
+    wanted = plan.replicas + frame.targets.replicas.tolerated_failures + frame.excluded
+    bounds = frame.bounds
+    return replace(plan, replicas=max(min(wanted, bounds.maximum), bounds.minimum))
 
 
 def _judged(
     frame: Frame,
     memory: BatchingMemory,
-    current: BatchLimits,
     search: BatchSearch,
     *,
-    scaling: bool,
+    leaving: bool,
+    moving: bool,
     acting: bool,
 ) -> Tuned:
-    """Whether the limits found are applied now, and if not, why not."""
-    best = search.best
+    """Whether the limits found are applied now, and if not, why not.
+
+    moving: the count changes or pods are on their way. leaving: it is about to fall.
+    """
+    current, best = search.current, search.best
     if _alike(best, current):
-        return Tuned(
-            decision=_decision(frame, current, current, Reason.BATCHING_IN_SYNC), memory=memory
-        )
-    reason = _obstacle(frame, memory, search, scaling=scaling, acting=acting)
+        decision = _decision(frame, current, current, Reason.BATCHING_IN_SYNC, search=search)
+        return Tuned(decision=decision, memory=memory)
+    checks = (
+        *_forbidden(frame, acting=acting),
+        *_not_worth_it(frame, search),
+        (_was_refused(frame, memory, best), Reason.BATCHING_ROLLED_BACK),
+        (frame.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
+        (moving, Reason.PENDING_PODS),
+        # Pods that are about to go need no restart, and no step down is made during a rollout.
+        (leaving, Reason.STABILIZED),
+        (_too_soon(frame, memory), Reason.BATCHING_TOO_SOON),
+    )
+    reason = next((reason for holds, reason in checks if holds), None)
     decision = _decision(
         frame,
         current,
         best,
         reason or Reason.BATCHING_CHANGED,
         apply=reason is None,
-        replicas_saved=search.replicas_saved,
+        search=search,
     )
     if reason is not None:
         return Tuned(decision=decision, memory=memory)
@@ -180,34 +218,39 @@ def _judged(
         observed_before=_observed(frame),
     )
     memory = replace(memory, last_change_seconds=frame.now_seconds, verifying=change)
-    return Tuned(decision=decision, memory=memory, steps=(_step(change, decision.reason),))
+    step = _step(change, decision.reason, decision)
+    return Tuned(decision=decision, memory=memory, steps=(step,))
 
 
-def _obstacle(
-    frame: Frame, memory: BatchingMemory, search: BatchSearch, *, scaling: bool, acting: bool
-) -> Reason | None:
-    """Why a better limit is only recommended at this tick; None when it may be applied."""
-    targets = frame.targets.batching
+def _forbidden(frame: Frame, *, acting: bool) -> tuple[tuple[bool, Reason], ...]:
+    """Who or what stands against any change."""
     refused = frame.observation.batching_change_refused
-    last = memory.last_change_seconds
-    checks = (
-        (targets.mode is not BatchingMode.AUTO or not acting, Reason.BATCHING_RECOMMENDED),
+    return (
+        (frame.targets.batching.mode is not BatchingMode.AUTO or not acting,
+         Reason.BATCHING_RECOMMENDED),
         (not frame.limits.batching_apply_enabled, Reason.NOT_PERMITTED),
         (refused is not None, refused.reason if refused else Reason.NOT_PERMITTED),
-        (
-            search.replicas_saved < 1 and not search.objectives_gained,
-            Reason.BATCHING_GAIN_TOO_SMALL,
-        ),
-        (_was_refused(frame, memory, search.best), Reason.BATCHING_ROLLED_BACK),
-        (frame.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
-        (scaling or frame.coming > 0, Reason.PENDING_PODS),
-        (
-            memory.verifying is not None
-            or (last is not None and frame.now_seconds - last < targets.min_interval_seconds),
-            Reason.BATCHING_TOO_SOON,
-        ),
-    )
-    return next((reason for holds, reason in checks if holds), None)
+    )  # fmt: skip
+
+
+def _not_worth_it(frame: Frame, search: BatchSearch) -> tuple[tuple[bool, Reason], ...]:
+    """Whether what is gained does not outweigh the rollout."""
+    payback = _rollout_cost(frame, search).payback_seconds
+    too_dear = payback is None or payback > PAYBACK_SECONDS
+    return ((too_dear and not search.objectives_gained, Reason.BATCHING_GAIN_TOO_SMALL),)
+
+
+def _too_soon(frame: Frame, memory: BatchingMemory) -> bool:
+    """Whether the last change is too recent, or not judged yet."""
+    last = memory.last_change_seconds
+    least = frame.targets.batching.min_interval_seconds
+    return memory.verifying is not None or (last is not None and frame.now_seconds - last < least)
+
+
+def _leaving(frame: Frame, wish: Wish) -> bool:
+    """Whether the count is only waiting for its window to fall to what is safe."""
+    allowed = frame.targets.behavior.scale_down.select_policy is not SelectPolicy.DISABLED
+    return allowed and max(wish.safe_replicas, frame.bounds.minimum) < frame.current
 
 
 def _was_refused(frame: Frame, memory: BatchingMemory, best: BatchLimits) -> bool:
@@ -276,13 +319,14 @@ def _rolled_back(
         refused=change.after,
         refused_until_seconds=frame.now_seconds + REFUSED_SECONDS,
     )
-    decision = _decision(
-        frame, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True, replicas_saved=0
-    )
-    return Tuned(decision=decision, memory=memory, steps=(_step(back, decision.reason),))
+    decision = _decision(frame, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
+    step = _step(back, decision.reason, decision)
+    return Tuned(decision=decision, memory=memory, steps=(step,))
 
 
-def _step(change: BatchChange, reason: Reason) -> DecisionStep:
+def _step(change: BatchChange, reason: Reason, decision: BatchingDecision) -> DecisionStep:
+    """The change with what it saves and costs, where that is known."""
+    rollout = decision.rollout
     return DecisionStep(
         stage="batching",
         knob="max_num_seqs",
@@ -292,6 +336,9 @@ def _step(change: BatchChange, reason: Reason) -> DecisionStep:
         inputs={
             "max_num_batched_tokens_before": change.before.max_num_batched_tokens,
             "max_num_batched_tokens_after": change.after.max_num_batched_tokens,
+            "replicas_saved": decision.replicas_saved,
+            "rollout_replica_seconds": None if rollout is None else rollout.surge_replica_seconds,
+            "payback_seconds": None if rollout is None else rollout.payback_seconds,
         },
     )
 

@@ -93,8 +93,39 @@ class ModelUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsPlan:
+    """Replicas, batch limits and bound on running + waiting that belong together.
+
+    replicas: for the demand planned for, failures tolerated included, before other guards.
+    in_flight_limit: of one replica.
+    """
+
+    replicas: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    in_flight_limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutCost:
+    """What a change of batch limits costs: every pod is started anew beside the one it replaces.
+
+    surge_replica_seconds: a cold start for each of the restarted replicas. payback_seconds: time
+    after which the replicas saved have paid for it; None where none are saved.
+    """
+
+    restarted_replicas: int
+    surge_replica_seconds: float
+    payback_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingDecision:
-    """Batch limits in force and recommended; apply says whether the pod template is patched."""
+    """Batch limits in force and recommended; apply says whether the pod template is patched.
+
+    today: the plan with the limits in force. better: the cheapest plan there is, beside it; None
+    where the limits in force are as good. rollout: the price of going there.
+    """
 
     reason: Reason
     apply: bool = False
@@ -104,6 +135,9 @@ class BatchingDecision:
     current_max_num_batched_tokens: int | None = None
     recommended_max_num_batched_tokens: int | None = None
     replicas_saved: int | None = None
+    today: LimitsPlan | None = None
+    better: LimitsPlan | None = None
+    rollout: RolloutCost | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,10 +52,13 @@ class Demand:
 
 def lead_seconds(estimate: Estimate, targets: Targets, limits: Limits) -> float:
     """Time from a change of demand to serving it: scrape, tick and cold start."""
-    cold_start = targets.cold_start_seconds
-    if cold_start is None:
-        cold_start = estimate.cold_start.mean_seconds
-    return cold_start + limits.tick_seconds + SCRAPE_SECONDS
+    return cold_start_seconds(estimate, targets) + limits.tick_seconds + SCRAPE_SECONDS
+
+
+def cold_start_seconds(estimate: Estimate, targets: Targets) -> float:
+    """Time from the order of a replica until it is ready: stated, else measured."""
+    stated = targets.cold_start_seconds
+    return estimate.cold_start.mean_seconds if stated is None else stated
 
 
 def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:

@@ -11,6 +11,7 @@ from servingslo.models.workload import Workload
 from servingslo.policy.demand import (
     Demand,
     Fleet,
+    cold_start_seconds,
     expected_demand,
     lead_seconds,
     wait_budget_seconds,
@@ -55,6 +56,11 @@ class Frame:
     lead_seconds: float
     wait_budget_seconds: float
     demand: Demand | None
+
+    @property
+    def cold_start_seconds(self) -> float:
+        """Time from the order of a replica until it is ready."""
+        return cold_start_seconds(self.estimate, self.targets)
 
     @property
     def trusted(self) -> bool:

@@ -9,6 +9,7 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import HIGHEST_SCORE, LOWEST_SCORE, MarginState
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.behavior import Behavior, BehaviorState
+from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Observation
 from servingslo.policy.mix import Mix
 
@@ -62,14 +63,23 @@ class BatchChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
-    """The last search over batch limits: when, for which mix and limits, and what it found."""
+    """The last search over batch limits: when, for which mix and limits, and what it found.
+
+    objectives_gained: the better plan keeps objectives that today's cannot within the maximum.
+    """
 
     at_seconds: float
     mix_at_seconds: float
     current: BatchLimits
     best: BatchLimits
-    replicas_saved: int
+    today: LimitsPlan
+    better: LimitsPlan
     objectives_gained: bool
+
+    @property
+    def replicas_saved(self) -> int:
+        """Replicas that the better plan does without."""
+        return self.today.replicas - self.better.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

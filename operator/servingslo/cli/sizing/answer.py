@@ -335,12 +335,12 @@ def _batching(question: Question, case: SizingCase, load: Load) -> BatchAnswer:
         ),
         current,
     )
-    best, now = (_allowed(question, n) for n in (found.replicas, found.current_replicas))
+    best, now = (_allowed(question, plan.replicas) for plan in (found.better, found.today))
     return BatchAnswer(
         max_num_seqs=current.max_num_seqs,
         max_num_batched_tokens=current.max_num_batched_tokens,
-        best_max_num_seqs=found.limits.max_num_seqs,
-        best_max_num_batched_tokens=found.limits.max_num_batched_tokens,
+        best_max_num_seqs=found.better.max_num_seqs,
+        best_max_num_batched_tokens=found.better.max_num_batched_tokens,
         best_replicas=best,
         replicas_saved=now - best,
     )

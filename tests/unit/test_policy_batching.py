@@ -1,0 +1,138 @@
+"""Batch limits as part of one plan: what goes with them, what a change costs, when it is made."""
+
+from dataclasses import replace
+
+import pytest
+from policy_world import Run, World
+
+from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.policy.batch_search import BatchCase, best_limits
+from servingslo.policy.batch_tuning import PAYBACK_SECONDS
+from servingslo.policy.inputs import (
+    BatchingMode,
+    BatchingTargets,
+    Limits,
+    ReplicaTargets,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.policy.sizing import Load, SizingCase
+from servingslo.policy.state import BatchLimits
+from servingslo.reasons import Reason
+
+LAW = ServiceLaw(
+    step_fixed_seconds=6.5e-3, step_per_sequence_seconds=0.4e-3, prefill_per_token_seconds=0.03e-3
+)
+LIMITS = EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000.0)
+DOCUMENTS = Workload(
+    arrival_rate_per_second=1.0,
+    prompt=LengthDistribution(tokens=(2500.0, 6000.0, 14000.0), weights=(0.4, 0.4, 0.2)),
+    output=LengthDistribution(tokens=(10.0, 30.0, 55.0), weights=(0.3, 0.4, 0.3)),
+)
+TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0)
+
+
+TODAY = BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192)
+
+
+def found(tpot_seconds, current=TODAY):
+    """The plans for 30 documents a second with this inter-token objective."""
+    goals = (
+        TTFT,
+        Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=tpot_seconds),
+    )
+    judged = SizingCase(
+        model=LatencyModel(DOCUMENTS, LAW, LIMITS),
+        routing=Routing.POOLED,
+        objectives=goals,
+        utilization_target_ratio=0.85,
+        kv_cache_target_ratio=0.9,
+        largest_count=1000,
+    )
+    batch = BatchCase(
+        workload=DOCUMENTS, law=LAW, limits=LIMITS, case=judged,
+        load=Load(rate_per_second=30.0), objectives=goals,
+    )  # fmt: skip
+    return best_limits(batch, current)
+
+
+@pytest.mark.parametrize("tpot_seconds", [0.035, 0.05, 0.065])
+def test_the_token_budget_follows_from_the_inter_token_objective(tpot_seconds):
+    """A step full of prefill keeps it, whatever power of two is near, and uses most of it."""
+    budget = found(tpot_seconds).better.max_num_batched_tokens
+    full_step = LAW.step_fixed_seconds + LAW.prefill_per_token_seconds * budget
+    assert 0.7 * tpot_seconds < full_step < tpot_seconds
+
+
+def test_plans_hold_replicas_limits_and_bound():
+    """With the smaller budget fewer replicas do, and no less may be in flight at each."""
+    both = found(0.05)
+    assert both.today.max_num_batched_tokens == TODAY.max_num_batched_tokens
+    assert both.better.replicas < both.today.replicas
+    assert both.better.in_flight_limit >= both.today.in_flight_limit > 1
+
+
+@pytest.mark.parametrize("tpot_seconds", [0.05, 0.5])
+def test_limits_that_were_found_are_found_again(tpot_seconds):
+    """Once in force they stay, and so they do where a batch a little larger would do as well."""
+    better = found(tpot_seconds).better
+    for sequences in (better.max_num_seqs, int(0.9 * better.max_num_seqs)):
+        current = BatchLimits(
+            max_num_seqs=sequences, max_num_batched_tokens=better.max_num_batched_tokens
+        )
+        again = found(tpot_seconds, current)
+        assert again.better is again.today
+
+
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+    objectives=(
+        replace(TTFT, percentile=95.0),
+        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
+    ),
+    replicas=ReplicaTargets(minimum=1, maximum=12),
+    batching=BatchingTargets(mode=BatchingMode.AUTO),
+)
+ALLOWED = Limits(batching_apply_enabled=True)
+
+
+def story(replicas=4, targets=TARGETS, limits=ALLOWED):
+    """Fifteen minutes of engines that may run four sequences only."""
+    world = World(rate=lambda _: 9.0, replicas=replicas, max_num_seqs=4)
+    return Run(world, targets, limits).until(900)
+
+
+def test_both_plans_stand_side_by_side_with_the_price_of_the_change():
+    """Replicas of either, what is saved, what the rollout costs and when that is paid."""
+    judged = [d for d in story(limits=Limits()).decisions if d.batching.better is not None]
+    assert judged
+    for decision in judged:
+        batching = decision.batching
+        assert batching.today.max_num_seqs == 4
+        assert batching.better.max_num_seqs == batching.recommended_max_num_seqs > 4
+        assert batching.replicas_saved == batching.today.replicas - batching.better.replicas > 0
+        rollout = batching.rollout
+        assert rollout.restarted_replicas == decision.replicas_before
+        assert rollout.payback_seconds == pytest.approx(
+            rollout.surge_replica_seconds / batching.replicas_saved
+        )
+
+
+def test_a_change_waits_until_the_count_has_fallen():
+    """Pods that are about to go are not started anew first."""
+    decisions = story(replicas=10).decisions
+    at = next(i for i, d in enumerate(decisions) if d.batching.apply)
+    assert any(d.batching.reason is Reason.STABILIZED for d in decisions[:at])
+    assert decisions[at].replicas_before < 10
+    assert Reason.STABILIZED not in {step.reason for step in decisions[at].steps}
+
+
+def test_a_rollout_that_does_not_pay_for_itself_is_only_shown():
+    """With a cold start of hours the surge pods cost more than is saved."""
+    slow = replace(TARGETS, cold_start_seconds=2.0 * PAYBACK_SECONDS)
+    judged = [d.batching for d in story(targets=slow).decisions if d.batching.better is not None]
+    assert judged
+    assert not any(b.apply for b in judged)
+    assert {b.reason for b in judged} == {Reason.BATCHING_GAIN_TOO_SMALL}
