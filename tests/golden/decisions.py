@@ -9,9 +9,11 @@ from servingslo.policy.decision import (
     Decision,
     DecisionStep,
     DemandOutlook,
+    LimitsPlan,
     ModelUse,
     ObjectiveOutlook,
     ReplicaView,
+    RolloutCost,
 )
 from servingslo.reasons import Action, Constraint, Reason
 
@@ -95,6 +97,16 @@ SCALE_UP = Decision(
         recommended_max_num_seqs=96,
         current_max_num_batched_tokens=2048,
         recommended_max_num_batched_tokens=2048,
+        replicas_saved=1,
+        today=LimitsPlan(
+            replicas=5, max_num_seqs=64, max_num_batched_tokens=2048, in_flight_limit=57
+        ),
+        better=LimitsPlan(
+            replicas=4, max_num_seqs=96, max_num_batched_tokens=2048, in_flight_limit=71
+        ),
+        rollout=RolloutCost(
+            restarted_replicas=3, surge_replica_seconds=270.0, payback_seconds=270.0
+        ),
     ),
     admission=AdmissionDecision(
         reason=Reason.ADMISSION_RECOMMENDED,

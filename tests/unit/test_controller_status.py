@@ -130,6 +130,21 @@ def test_a_message_alone_is_not_written() -> None:
     assert changed_fields(before, {"conditions": turned}, seconds_since_write=0.0)
 
 
+def test_counts_of_plans_alone_are_not_written_and_other_limits_are() -> None:
+    """What a plan needs follows demand; the limits that it is for do not."""
+    before = _fields(SCALE_UP)
+    plan = before["batching"]["recommended"]
+    assert (plan["replicas"], plan["inFlightLimit"]) == (4, 71)
+
+    def written(**changes: int) -> bool:
+        batching = {**before["batching"], "recommended": {**plan, **changes}}
+        after = {**before, "batching": batching}
+        return bool(changed_fields(before, after, seconds_since_write=0.0))
+
+    assert not written(replicas=3, inFlightLimit=80)
+    assert written(maxNumSeqs=97)
+
+
 def test_a_field_that_became_unknown_is_removed() -> None:
     """An old prediction does not outlive the model that made it."""
     before = {"predicted": {"ttftSeconds": 1.0}, "replicas": {"current": 1}}

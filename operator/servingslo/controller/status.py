@@ -27,7 +27,7 @@ from servingslo.api.v1alpha1.status import (
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
-from servingslo.policy.decision import BatchingDecision, Decision
+from servingslo.policy.decision import BatchingDecision, Decision, LimitsPlan
 from servingslo.reasons import Reason
 
 _SIGNIFICANT_DIGITS = 3
@@ -224,17 +224,28 @@ def _model(decision: Decision) -> ModelStatus | None:
     )
 
 
-def _limits(max_num_seqs: int | None, max_num_batched_tokens: int | None) -> BatchLimits | None:
+def _limits(
+    max_num_seqs: int | None, max_num_batched_tokens: int | None, plan: LimitsPlan | None
+) -> BatchLimits | None:
     if max_num_seqs is None and max_num_batched_tokens is None:
         return None
-    return BatchLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+    return BatchLimits(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        replicas=None if plan is None else plan.replicas,
+        in_flight_limit=None if plan is None else plan.in_flight_limit,
+    )
 
 
 def _batching(batching: BatchingDecision, last_change_seconds: float | None) -> BatchingStatus:
     return BatchingStatus(
-        current=_limits(batching.current_max_num_seqs, batching.current_max_num_batched_tokens),
+        current=_limits(
+            batching.current_max_num_seqs, batching.current_max_num_batched_tokens, batching.today
+        ),
         recommended=_limits(
-            batching.recommended_max_num_seqs, batching.recommended_max_num_batched_tokens
+            batching.recommended_max_num_seqs,
+            batching.recommended_max_num_batched_tokens,
+            batching.better or batching.today,
         ),
         last_change=None
         if last_change_seconds is None
@@ -258,10 +269,18 @@ def _read_condition(entry: Json, now_seconds: float) -> Condition | None:
 
 
 def _stable(key: str, value: Any) -> Any:
-    """What of a field counts as a change: a condition's message carries numbers that jitter."""
+    """What of a field counts as a change: messages of conditions and counts of plans jitter."""
+    if key == "batching" and value:
+        return {name: _without_plan(entry) for name, entry in value.items()}
     if key != "conditions" or not value:
         return value
     return [{name: entry.get(name) for name in entry if name != "message"} for entry in value]
+
+
+def _without_plan(entry: Any) -> Any:
+    if not isinstance(entry, Mapping):
+        return entry
+    return {k: v for k, v in entry.items() if k not in {"replicas", "inFlightLimit"}}
 
 
 def _drifted(before: Any, after: Any) -> bool:

@@ -16,8 +16,17 @@ from servingslo.explain.format import (
     timestamp,
 )
 from servingslo.explain.summary import CONSTRAINTS, summary
-from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, ObjectiveOutlook
+from servingslo.policy.decision import (
+    BatchingDecision,
+    CountOutlook,
+    Decision,
+    DecisionStep,
+    LimitsPlan,
+    ObjectiveOutlook,
+    RolloutCost,
+)
 from servingslo.reasons import Action
+from servingslo.units import SECONDS_PER_HOUR
 
 _VERB = {
     Action.SCALE_UP: "scale up",
@@ -188,13 +197,8 @@ def _count_outlook(outlook: CountOutlook) -> str:
 
 
 def _knobs(decision: Decision) -> Iterator[str]:
-    batching, admission = decision.batching, decision.admission
-    yield (
-        f"Batching: {batching.reason.value}, max_num_seqs {count(batching.current_max_num_seqs)}"
-        f" → {count(batching.recommended_max_num_seqs)}, max_num_batched_tokens "
-        f"{count(batching.current_max_num_batched_tokens)}"
-        f" → {count(batching.recommended_max_num_batched_tokens)}"
-    )
+    yield from _batching(decision.batching)
+    admission = decision.admission
     admitted = admission.admitted_rate_per_second
     rate = UNKNOWN if admitted is None else f"{number(admitted)}/s"
     yield (
@@ -202,3 +206,38 @@ def _knobs(decision: Decision) -> Iterator[str]:
         f"queue limit {count(admission.queue_limit)}, "
         f"in flight {count(admission.in_flight_limit)} a replica"
     )
+
+
+def _batching(batching: BatchingDecision) -> Iterator[str]:
+    """The limits; where others would be better, both plans and what it costs to go there."""
+    yield (
+        f"Batching: {batching.reason.value}, max_num_seqs {count(batching.current_max_num_seqs)}"
+        f" → {count(batching.recommended_max_num_seqs)}, max_num_batched_tokens "
+        f"{count(batching.current_max_num_batched_tokens)}"
+        f" → {count(batching.recommended_max_num_batched_tokens)}"
+    )
+    if batching.today is None or batching.better is None:
+        return
+    yield f"  with today's limits {_plan(batching.today)}"
+    yield f"  with the better ones {_plan(batching.better)}: {_saving(batching)}"
+    if batching.rollout is not None:
+        yield f"  the change {_rollout(batching.rollout)}"
+
+
+def _plan(plan: LimitsPlan) -> str:
+    return f"{plan.replicas} replicas, {plan.in_flight_limit} requests in flight at each"
+
+
+def _rollout(rollout: RolloutCost) -> str:
+    hours = number(rollout.surge_replica_seconds / SECONDS_PER_HOUR)
+    paid = ""
+    if rollout.payback_seconds is not None:
+        paid = f", paid back after {seconds(rollout.payback_seconds)}"
+    return f"restarts {rollout.restarted_replicas} pods, {hours} replica-hours{paid}"
+
+
+def _saving(batching: BatchingDecision) -> str:
+    saved = batching.replicas_saved or 0
+    if saved <= 0 or batching.today is None:
+        return "saves no replica now"
+    return f"saves {saved} ({percent(saved / batching.today.replicas)})"

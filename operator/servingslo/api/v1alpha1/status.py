@@ -157,10 +157,16 @@ class PredictedStatus(StatusModel):
 
 
 class BatchLimits(StatusModel):
-    """Batch limits of one engine."""
+    """Batch limits of one engine, and the plan that goes with them."""
 
     max_num_seqs: int | None = Field(None, description="Most running sequences.")
     max_num_batched_tokens: int | None = Field(None, description="Most tokens in one step.")
+    replicas: int | None = Field(
+        None, description="Replicas that the demand planned for needs with these limits."
+    )
+    in_flight_limit: int | None = Field(
+        None, description="Requests that may then run and wait at each replica together."
+    )
 
 
 class BatchingStatus(StatusModel):
