@@ -25,7 +25,7 @@ def told(decision):
 
 def test_a_step_up_tells_why_how_sure_and_what_else_there_was():
     """Everything that a person on call asks stands before the details."""
-    world = World(rate=lambda seconds: 6.0 if seconds < 300 else 20.0, replicas=3)
+    world = World(rate=lambda seconds: 7.5 if seconds < 300 else 20.0, replicas=3)
     story = Run(world, TARGETS, Limits()).until(345)
     up = next(d for d in story.between(300.0, 345.0) if d.action is Action.SCALE_UP)
     lines = told(up)
