@@ -1,5 +1,7 @@
 """The first lines of an explanation: why, what holds it, how sure, what would change it."""
 
+from dataclasses import replace
+
 from policy_world import Run, World
 
 from servingslo import explain
@@ -25,8 +27,9 @@ def told(decision):
 
 def test_a_step_up_tells_why_how_sure_and_what_else_there_was():
     """Everything that a person on call asks stands before the details."""
-    world = World(rate=lambda seconds: 7.5 if seconds < 300 else 20.0, replicas=3)
-    story = Run(world, TARGETS, Limits()).until(345)
+    world = World(rate=lambda seconds: 6.0 if seconds < 300 else 20.0, replicas=3)
+    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=3, maximum=12))
+    story = Run(world, targets, Limits()).until(345)
     up = next(d for d in story.between(300.0, 345.0) if d.action is Action.SCALE_UP)
     lines = told(up)
     needed = next(n.replicas for n in up.needs if n.constraint is up.binding)
