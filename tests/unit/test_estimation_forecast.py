@@ -174,6 +174,17 @@ def test_one_lonely_batch_of_requests_is_forgotten_when_nothing_follows() -> Non
     assert found[42].quantile_per_second(LEAD_SECONDS, 0.75) < 0.3
 
 
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_crowd_that_is_gone_is_not_expected_back(seed: int) -> None:
+    """18/s, ten times that for 14 minutes, 18/s again within a minute: believed at the sixth scrape."""
+    rise = np.linspace(18.0, 180.0, 5)
+    truth = np.concatenate(
+        (np.full(60, 18.0), rise, np.full(56, 180.0), rise[::-1], np.full(5, 18.0))
+    )
+    last = _forecasts(_poisson(truth, seed))[-1]
+    assert last.quantile_per_second(LEAD_SECONDS, 0.75) < 2.0 * 18.0
+
+
 def test_steady_demand_is_not_taken_for_a_surge() -> None:
     """Over an hour of Poisson noise the p90 stays within a fifth of the rate."""
     found = _forecasts(_poisson(np.full(240, 40.0)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation import seasonal
 from servingslo.estimation.rate_filters import (
+    JUMP,
     PRIOR_OF_NEW,
     SURGE,
     FilterState,
@@ -36,6 +37,8 @@ RETURN_LOG_ODDS_BOUND = 3.0
 # A level this far from the usual one (squared, in variances) is not usual any more.
 USUAL_DISTANCE = 4.0
 RETURN_EVIDENCE_BOUND = 2.0
+# A prediction tells nothing of returning where demand has moved at once since: neither foresaw it.
+MOVED_PROBABILITY = 0.5
 # Evidence that a window must bring to count for returning: steady demand fits both alike.
 RETURN_LEAST_EVIDENCE = 0.1
 # The usual mean is itself known to no better than this share of it.
@@ -66,7 +69,8 @@ class ForecastState:
 
     squared_errors: moving average of squared error over predicted variance, by lead.
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
-    return_log_odds: evidence, by lead, that demand returns to them.
+    return_log_odds: evidence, by lead, that demand returns to them. moved_seconds: when demand last
+    jumped, or moved as in a crowd; None when it never did.
     """
 
     time_seconds: float | None = None
@@ -77,6 +81,7 @@ class ForecastState:
     return_log_odds: tuple[float, ...] = (RETURN_PRIOR_LOG_ODDS,) * len(SCORED_LEADS_SECONDS)
     pending: tuple[tuple[PendingScore, ...], ...] = ((), (), ())
     squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
+    moved_seconds: float | None = None
     season: SeasonState = NO_SEASON
 
 
@@ -251,6 +256,8 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
     """The state with due predictions scored and new ones noted."""
     pending, errors, odds, seasons = [], [], [], []
     season = seasonal.outlook(state.season, now_seconds)
+    if state.filters[JUMP].probability + state.filters[SURGE].probability >= MOVED_PROBABILITY:
+        state = replace(state, moved_seconds=now_seconds)
     for index, lead in enumerate(SCORED_LEADS_SECONDS):
         queue = state.pending[index]
         due = [p for p in queue if p.due_seconds <= now_seconds]
@@ -258,7 +265,10 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
         season_odds = state.season.log_odds[index]
         if due:
             season_odds = _season_judged(due[-1], rate, noise, season_odds)
-            error, log_odds = _judged(due[-1], rate, noise, error, log_odds)
+            error, odds_then = _judged(due[-1], rate, noise, error, log_odds)
+            made_seconds = due[-1].due_seconds - lead
+            if state.moved_seconds is None or made_seconds >= state.moved_seconds:
+                log_odds = odds_then
         note = _note(state, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)

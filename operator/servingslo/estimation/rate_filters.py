@@ -63,7 +63,7 @@ MODELS = (
         first_trend_ratio=1.5,
     ),
 )
-SURGE = len(MODELS) - 1
+JUMP, SURGE = len(MODELS) - 2, len(MODELS) - 1
 # How often demand is of each kind when nothing is known.
 PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
 # Uncertainty of the first level and slope, relative to the first rate.
@@ -227,12 +227,17 @@ def _scale(filters: tuple[FilterState, ...]) -> float:
 
 
 def _predicted(state: FilterState, model: RateModel, gap: float, scale: float) -> FilterState:
-    """One model's state after `gap` seconds without a measurement."""
+    """One model's state after `gap` seconds without a measurement.
+
+    A rate that falls ends at zero, and its slope with it: else the next count, which is never below
+    zero, would be taken for a rise.
+    """
     reach, keep, level_noise, trend_noise = _dynamics(model, gap, scale)
+    level = state.level + reach * state.trend
     return FilterState(
         probability=state.probability,
-        level=state.level + reach * state.trend,
-        trend=keep * state.trend,
+        level=max(level, 0.0),
+        trend=keep * state.trend if level > 0.0 else 0.0,
         level_variance=state.level_variance
         + 2.0 * reach * state.covariance
         + reach * reach * state.trend_variance

@@ -24,7 +24,7 @@ DOWN_CALM_PROBABILITY = 0.8
 DOWN_SURGE_PROBABILITY = 0.95
 # A backlog is served off within this time after the capacity for it is ready. Requests behind a
 # backlog miss their objective for as long as it lasts, so shorter is better and costs more.
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 15.0
 # Waits that a queue may cause where no objective speaks of waiting, in seconds.
 DEFAULT_WAIT_BUDGET_SECONDS = 1.0
 
