@@ -176,7 +176,7 @@ def test_one_lonely_batch_of_requests_is_forgotten_when_nothing_follows() -> Non
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_crowd_that_is_gone_is_not_expected_back(seed: int) -> None:
-    """18/s, ten times that for 14 minutes, 18/s again within a minute: believed at the sixth scrape."""
+    """18/s, ten times that for 14 minutes, 18/s again: believed at the sixth scrape."""
     rise = np.linspace(18.0, 180.0, 5)
     truth = np.concatenate(
         (np.full(60, 18.0), rise, np.full(56, 180.0), rise[::-1], np.full(5, 18.0))
