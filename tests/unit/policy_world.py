@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import Observation
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
@@ -41,6 +42,7 @@ class World:
     rate: arrivals per second at a time. cold_start: seconds from creation to readiness.
     room: pods that the cluster can place, None for any number. max_queued: bound on running +
     waiting of each engine. retries: how often a refused request comes again, after 10 s each.
+    history: of the arrival rate, which the first observation brings.
     """
 
     rate: object
@@ -61,6 +63,7 @@ class World:
     retries: int = 0
     rollout: bool = False
     problems: tuple = ()
+    history: RateHistory | None = None
 
     def __post_init__(self):
         self.random = np.random.default_rng(self.seed)
@@ -204,6 +207,7 @@ class World:
             self.last_samples = {n: self._sample(e) for n, e in self.service.engines.items()}
         self.advance(at)
         age = SCRAPE_AGE_SECONDS if self.frozen_at is None else at - self.frozen_at
+        history, self.history = self.history, None
         return Observation(
             time_seconds=at,
             namespace="inference",
@@ -213,6 +217,7 @@ class World:
             rollout_in_progress=self.rollout,
             pods=tuple(self._pod(pod, age) for pod in self.pods),
             problems=self.problems,
+            history=history,
         )
 
     def _pod(self, pod, age):

@@ -34,8 +34,11 @@ EVIDENCE_BOUND = 2.0
 EVIDENCE_MEMORY_SECONDS = 86400.0
 # The present is as expected within this distance (squared, in variances).
 USUAL_DISTANCE = 4.0
-# Windows over which the distance is averaged: one odd count is chance, two are not.
+# Windows over which a growing distance is averaged: one odd count is chance, two are not. A season
+# that was off may meet the rate by accident, in crossing it; it is believed again after a while.
 DISTANCE_MEMORY_WINDOWS = 2.0
+DISTANCE_MEMORY_SECONDS = 600.0
+LARGEST_DISTANCE = 40.0
 NEWTON_STEPS = 4
 
 
@@ -103,13 +106,16 @@ def observe(
     counted = window.rate_per_second * window.seconds
     dispersion = window.dispersion + window.error_ratio**2 * expected
     far = (counted - expected) ** 2 / (expected * (dispersion + variance * expected) + 1.0)
+    share = 1.0 / DISTANCE_MEMORY_WINDOWS
+    if far < state.distance:
+        share = 1.0 - math.exp(-gap_seconds / DISTANCE_MEMORY_SECONDS)
     moved = _moved(expected, counted, variance, dispersion)
     keep = math.exp(-gap_seconds / EVIDENCE_MEMORY_SECONDS)
     return replace(
         state,
         offset=min(max(offset + moved, -LARGEST_OFFSET), LARGEST_OFFSET),
         variance=1.0 / (1.0 / variance + expected * math.exp(moved) / dispersion),
-        distance=state.distance + (far - state.distance) / DISTANCE_MEMORY_WINDOWS,
+        distance=state.distance + share * (min(far, LARGEST_DISTANCE) - state.distance),
         log_odds=tuple(keep * odds for odds in state.log_odds),
     )
 

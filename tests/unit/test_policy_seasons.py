@@ -1,0 +1,98 @@
+"""Timelines with a history: the morning is met ahead of time, and a wrong season costs little."""
+
+import numpy as np
+import pytest
+from policy_world import Run, World
+from season_world import DAY, HOUR, MONDAY, history_of, office_rate
+
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.inputs import Limits, ReplicaTargets, ScaleTarget, Targets
+from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Reason
+
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+    objectives=(
+        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
+        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
+    ),
+    replicas=ReplicaTargets(minimum=1, maximum=12),
+)
+TODAY = MONDAY + 14 * DAY
+# The rise takes six minutes around nine.
+BEGIN, RISE, END = (TODAY + hour * HOUR for hour in (8.7, 8.95, 9.2))
+
+
+def offices(seconds, later_hours=0.0):
+    """Two requests per second at night, eighteen in office hours."""
+    return office_rate(seconds, low=2.0, high=18.0, later_hours=later_hours)
+
+
+def told(rate, history):
+    """The story from before nine until after it."""
+    world = World(
+        rate=lambda t: float(rate(t)), replicas=3, now=BEGIN, cold_start=120.0, history=history
+    )
+    return Run(world, TARGETS, Limits()).until(END)
+
+
+def within(story, start=RISE):
+    """Share of the requests since then that met both objectives."""
+    return story.share_within(1.0, 0.05, start=start)
+
+
+def replica_hours(story):
+    """What was ordered, in replica hours."""
+    return sum(d.replicas_after for d in story.decisions) * 15.0 / HOUR
+
+
+@pytest.fixture(scope="module")
+def seasonal():
+    """The morning as it is usually, with two weeks of history."""
+    return told(offices, history_of(offices))
+
+
+def test_the_morning_rise_is_met_ahead_of_time(seasonal):
+    """With two weeks of history replicas are ready before they are needed; without, after."""
+    plain = told(offices, None)
+    assert within(seasonal) > 0.97
+    assert within(seasonal) > within(plain) + 0.05
+    assert seasonal.at(RISE).replicas_after > plain.at(RISE).replicas_after
+    expected = [
+        s for d in seasonal.decisions for s in d.steps if s.reason is Reason.SEASON_EXPECTED
+    ]
+    assert any(step.after > step.before for step in expected)
+    assert replica_hours(seasonal) < 1.2 * replica_hours(plain)
+
+
+def test_what_history_holds_is_said_once(seasonal):
+    """The first decision names the season, what it is found from and how much it explains."""
+    steps = [s for d in seasonal.decisions for s in d.steps if s.reason is Reason.SEASON_FOUND]
+    assert steps == [s for s in seasonal.decisions[0].steps if s.stage == "forecast"]
+    assert steps[0].after == "weekly"
+    assert steps[0].inputs["days"] == 14
+    assert steps[0].inputs["explained_ratio"] > 0.9
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        pytest.param(lambda t: offices(t, later_hours=0.1), id="six-minutes-late"),
+        pytest.param(lambda t: offices(np.asarray(t) + 5 * DAY), id="holiday"),
+    ],
+)
+def test_a_season_of_another_pattern_costs_no_objective(rate):
+    """At most one request in a hundred more misses, for at most a fifth more replica hours."""
+    plain = told(rate, None)
+    misled = told(rate, history_of(offices))
+    assert within(misled, BEGIN) > within(plain, BEGIN) - 0.01
+    assert replica_hours(misled) < 1.2 * replica_hours(plain)
+
+
+def test_the_same_observations_with_their_history_give_the_same_decisions(seasonal):
+    """The history is part of an observation, so a replay knows the season as well."""
+    state = PlannerState()
+    for observation, decision in zip(seasonal.observations, seasonal.decisions, strict=True):
+        again, state = plan(observation, TARGETS, Limits(), state, observation.time_seconds)
+        assert again == decision
