@@ -52,8 +52,8 @@ unit: setup ## tests that need no rig
 integration: rig ## tests on the rig
 	$(BIN)/python -m pytest tests/integration tests/e2e $(PYTEST_ARGS)
 
-validate: setup ## the models beside an independent simulation, on a sample of the grid (minutes)
-	$(BIN)/python -m tests.validation.run
+validate: setup ## the models beside an independent simulation, on a sample of the grid (minutes); ROWS=words for fewer rows
+	$(BIN)/python -m tests.validation.run $(ROWS)
 
 bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
 	$(BIN)/python -m tests.benchmarks.run

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from servingslo.models.bursts import correlation_seconds
 from servingslo.models.latency import Prediction, ReplicaGroup, Routing, predict
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -59,7 +60,9 @@ class Case:
 
     burst: swing and dwell time of a two-state arrival process, None for Poisson.
     short_outputs: gamma prompts of about 2,000 tokens with outputs of about 30 in place of the
-    trace. request_count: of the whole fleet.
+    trace. memory_known: the model is told how long a bursty rate remembers, measured on the
+    arrivals as their dispersion is; otherwise it takes bursts as long as a residence.
+    request_count: of the whole fleet.
     """
 
     card: Card
@@ -70,6 +73,7 @@ class Case:
     budget_tokens: int | None = None
     burst: tuple[float, float] | None = None
     short_outputs: bool = False
+    memory_known: bool = True
     request_count: int = 400_000
     seed: int = 1
 
@@ -143,15 +147,22 @@ def compare(case: Case) -> Comparison:
     outcome = step_simulation.simulate(
         fleet, arrivals, prompts, outputs, rng, cached_ratio=case.cached_ratio
     )
-    dispersion = 1.0
+    dispersion, memory = 1.0, None
     if case.burst is not None:
-        dispersion = step_simulation.dispersion_index(arrivals, float(outcome.latency.mean()))
+        residence = float(outcome.latency.mean())
+        short, long = (
+            step_simulation.dispersion_index(arrivals, share * residence) for share in (0.25, 1.0)
+        )
+        dispersion = long
+        if case.memory_known:
+            memory = correlation_seconds(short - 1.0, 0.25 * residence, long - 1.0, residence)
     workload = Workload(
         arrival_rate_per_second=rate,
         prompt=LengthDistribution.from_samples(pool[0].tolist()).compacted(200),
         output=LengthDistribution.from_samples(pool[1].tolist()).compacted(200),
         cached_ratio=case.cached_ratio,
         arrival_dispersion=dispersion,
+        arrival_correlation_seconds=memory,
         context_tokens_per_sequence=float((pool[1] * (pool[0] + pool[1] / 2)).mean())
         / float(pool[1].mean()),
     )

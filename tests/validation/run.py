@@ -3,7 +3,8 @@
 The sample: three cards, work ratio 0.1 to 0.9, Poisson and bursty arrivals, least-loaded and random
 routing, 1 to 16 replicas, prefix-cache shares, token budgets, KV-bound and not, and saturation.
 Errors are of the model against the simulation, in percent; ± is the spread over seeds of the
-simulated TTFT and TPOT p99. A line for each target follows. Run with `make validate`.
+simulated TTFT and TPOT p99. A line for each target follows. Run with `make validate`; words as
+arguments (`make validate ROWS="burst M=512"`) choose the rows whose label has one of them.
 """
 
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 from tests.validation.grid import A100, H100, L4, PERCENTILES, Case, Comparison, compare
 
 KV_BOUND = "KV-bound"
+UNKNOWN_MEMORY = "bursty arrivals, of which only the index of dispersion is known"
 _SEEDS = (1, 2, 3)
 _HEADER = (
     "case                                     work  util | n      ITL   | TTFT p50    p95    p99"
@@ -92,20 +94,31 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
             for budget in (512, 1024, 2048, 8192)
         ],
     )
-    yield (
-        "bursty arrivals",
-        [
-            Case(card=H100, rate_per_second=10, burst=(swing, dwell))
-            for swing, dwell in ((0.3, 2.0), (0.5, 2.0), (0.5, 8.0), (0.9, 0.5))
-        ]
-        + [
-            Case(card=A100, rate_per_second=5, burst=(0.5, 4.0)),
-            Case(card=H100, rate_per_second=10, replica_count=8, burst=(0.5, 4.0)),
-            Case(
-                card=H100, rate_per_second=10, replica_count=8, least_loaded=False, burst=(0.5, 4.0)
-            ),
-        ],
-    )
+    yield "bursty arrivals", bursty(memory_known=True)
+    yield UNKNOWN_MEMORY, bursty(memory_known=False)
+
+
+def bursty(*, memory_known: bool) -> list[Case]:
+    """The bursty cases of the sample."""
+    return [
+        Case(
+            card=card,
+            rate_per_second=rate,
+            replica_count=count,
+            least_loaded=least,
+            burst=burst,
+            memory_known=memory_known,
+        )
+        for card, rate, count, least, burst in (
+            (H100, 10.0, 1, True, (0.3, 2.0)),
+            (H100, 10.0, 1, True, (0.5, 2.0)),
+            (H100, 10.0, 1, True, (0.5, 8.0)),
+            (H100, 10.0, 1, True, (0.9, 0.5)),
+            (A100, 5.0, 1, True, (0.5, 4.0)),
+            (H100, 10.0, 8, True, (0.5, 4.0)),
+            (H100, 10.0, 8, False, (0.5, 4.0)),
+        )
+    ]
 
 
 def saturated() -> list[Case]:
@@ -129,12 +142,20 @@ def label(case: Case) -> str:
     if case.cached_ratio:
         words.append(f"cached {case.cached_ratio:g}")
     if case.budget_tokens:
-        words.append(f"M {case.budget_tokens}")
+        words.append(f"M={case.budget_tokens}")
     if case.burst:
         words.append(f"burst ±{case.burst[0]:g}/{case.burst[1]:g}s")
     if case.short_outputs:
         words.append("short")
+    if not case.memory_known:
+        words.append("no memory")
     return " ".join(words)
+
+
+def chosen(group: list[Case]) -> list[Case]:
+    """The cases that the command line asks for: those with one of its words, or all."""
+    words = sys.argv[1:]
+    return [case for case in group if not words or any(word in label(case) for word in words)]
 
 
 def _error(ratio: float) -> str:
@@ -226,16 +247,16 @@ def main() -> None:
     out("Model against simulation, error in percent\n" + _HEADER + "\n")
     for name, group in cases():
         out(f"-- {name}\n")
-        for case in group:
+        for case in chosen(group):
             results = [compare(_with_seed(case, seed)) for seed in _SEEDS]
             out(row(results) + "\n")
             sys.stdout.flush()
             for target in TARGETS:
-                if target.kv_bound == (name == KV_BOUND):
+                if name != UNKNOWN_MEMORY and target.kv_bound == (name == KV_BOUND):
                     errors[target.name][label(case)] = target.error(results)
     out("-- saturation, requests per second of a replica\n")
     saturation: dict[str, float] = {}
-    for case in saturated():
+    for case in chosen(saturated()):
         result = compare(case)
         departures = result.outcome.departed_per_second
         predicted = result.prediction.saturation_rate_per_second
@@ -246,8 +267,10 @@ def main() -> None:
         )
     out("-- targets, mean of the seeds\n")
     for target in TARGETS:
-        out(verdict(target.name, target.percent, errors[target.name]) + "\n")
-    out(verdict("saturation", 3.0, saturation) + "\n")
+        if errors[target.name]:
+            out(verdict(target.name, target.percent, errors[target.name]) + "\n")
+    if saturation:
+        out(verdict("saturation", 3.0, saturation) + "\n")
     out(f"{time.perf_counter() - started:.0f} s\n")
 
 

@@ -1,61 +1,140 @@
-"""Bursts: what an index of dispersion at the scale of a residence says about other scales.
+"""Bursts: a rate of arrivals that moves, and how far a replica follows it.
 
-The rate is taken to alternate between two values, as a modulated Poisson process whose bursts last
-as long as a request stays (mean n/λ, correlation time half of it). The index of dispersion that is
-measured fixes how far the two values lie apart. Bursts much shorter than a residence are rougher
-than this, and nothing that is measured at the scale of a residence can tell.
+The rate alternates between two values, λ(1 ± swing), and forgets with a correlation time τ. An
+index of dispersion, measured over a residence, fixes the swing once τ is known; without it bursts
+are taken to last as long as a residence (τ half of it), which is rough where they do not.
 Source: counts of a modulated Poisson process, Var N(t) = λt + 2σ²τ(t − τ(1 − e^(−t/τ))); Cox and
 Lewis, The Statistical Analysis of Series of Events (1966).
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.service_time import FloatArray, RequestDemand
 
-# Residence over the correlation time of the rate.
-CORRELATIONS_PER_STAY = 2.0
+# Correlation time of a rate whose bursts are taken to last as long as a residence.
+_CORRELATION_PER_STAY = 0.5
 # The two rates stay this far from no arrivals at all, and from a step that never ends.
 _LARGEST_SWING = 0.9
 _LARGEST_PREFILL_RATIO = 0.9
 # Swings below this move no percentile by more than 1 %, and are mostly noise of the measurement.
 _LEAST_SWING = 0.1
+_LEAST_STAY = 1e-6
+_MEMORY_ITERATIONS = 4
+_SEARCH_STEPS = 40
+# Correlation times between which the search looks, in units of the longer window.
+_SHORTEST_CORRELATION = 1e-3
+_LONGEST_CORRELATION = 1e2
 
 
-def burst_variance_ratio(excess_dispersion: float, running_mean: float) -> float:
-    """Squared coefficient of variation of the arrival rate of a replica, 0 without bursts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bursts:
+    """How the arrival rate of a replica moves.
 
-    excess_dispersion: index of dispersion of its arrivals over a residence, less 1.
-    running_mean: its running sequences, which are the arrivals of a residence (Little's law).
+    variance_ratio: squared coefficient of variation of the rate. correlation_seconds: its memory.
+    limit_excess: index of dispersion over a long time, less 1. relaxed_excess: less 1 over the time
+    that the running sequences need to follow. followed_ratio: relative change of the running
+    sequences that is met together with a relative change of the rate.
     """
-    if excess_dispersion <= 0.0:
-        return 0.0
-    full = 1.0 - -math.expm1(-CORRELATIONS_PER_STAY) / CORRELATIONS_PER_STAY
-    variance = excess_dispersion / (max(running_mean, 1.0) * full)
-    return min(variance, _LARGEST_SWING**2)
+
+    variance_ratio: float
+    correlation_seconds: float
+    limit_excess: float
+    relaxed_excess: float
+    followed_ratio: float
+
+    def excess_over(self, seconds: FloatArray) -> FloatArray:
+        """Index of dispersion, less 1, of counts over times in seconds."""
+        excess: FloatArray = self.limit_excess * (1.0 - self.remembered_share(seconds))
+        return excess
+
+    def remembered_share(self, seconds: FloatArray) -> FloatArray:
+        """Share of a burst at arrival that is left on average over a time in seconds."""
+        ratio = np.maximum(seconds / self.correlation_seconds, _LEAST_STAY)
+        share: FloatArray = -np.expm1(-ratio) / ratio
+        return share
+
+    def lasting_change(self, change: float, step_seconds: float, prefill_ratio: float) -> float:
+        """What steps feel of a relative change of the rate.
+
+        Prefill lets further prompts in, so that steps of s follow the rate with the memory
+        s/(1 − p)², which takes off what a burst does not last for.
+        """
+        lasting = 0.0
+        for _ in range(_MEMORY_ITERATIONS):
+            memory = step_seconds / (1.0 - prefill_ratio * (1.0 + lasting)) ** 2
+            lasting = change / (1.0 + memory / self.correlation_seconds)
+        return lasting
+
+    def unchanged_share(self, seconds: FloatArray) -> FloatArray:
+        """Probability that the rate keeps its value for times in seconds: e^(−t/2τ)."""
+        share: FloatArray = np.exp(seconds * (-0.5 / self.correlation_seconds))
+        return share
+
+    def swing(self, prefill_ratio: float) -> float:
+        """Relative swing of the two rates λ(1 ± swing), bounded where prefill would never end.
+
+        0 where it is too small to matter.
+        """
+        most = _LARGEST_PREFILL_RATIO / prefill_ratio - 1.0 if prefill_ratio > 0.0 else math.inf
+        swing = min(math.sqrt(self.variance_ratio), most)
+        return swing if swing >= _LEAST_SWING else 0.0
 
 
-def burst_swing(variance_ratio: float, prefill_ratio: float) -> float:
-    """Relative swing of the two rates λ(1 ± swing), bounded where prefill would never end.
+def bursts_of(
+    demand: RequestDemand,
+    rate_per_second: float,
+    excess_dispersion: float,
+    correlation_seconds: float | None,
+    running_mean: float,
+) -> Bursts:
+    """Bursts of a replica's arrivals.
 
-    0 where it is too small to matter.
+    excess_dispersion: index of dispersion of its arrivals over a residence, less 1; above 0.
+    running_mean: its running sequences, which are the arrivals of a residence R (Little's law).
+
+    Running sequences relax at κ = a/(s·R): of a rate with memory τ they see the dispersion
+    (I − 1)/(1 + κτ), I that over a long time, and their covariance with the rate is σ²/(κ + 1/τ).
+    Both are exact for a linear system (an Ornstein–Uhlenbeck process).
     """
-    most = _LARGEST_PREFILL_RATIO / prefill_ratio - 1.0 if prefill_ratio > 0.0 else math.inf
-    swing = min(math.sqrt(variance_ratio), most)
-    return swing if swing >= _LEAST_SWING else 0.0
+    residence = max(running_mean, _LEAST_STAY) / rate_per_second
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * running_mean
+    stays = _CORRELATION_PER_STAY
+    if correlation_seconds is not None:
+        stays = correlation_seconds / residence
+    limit = excess_dispersion / _measured_share(1.0 / stays)
+    relaxing = 1.0 + demand.step_fixed_seconds / step * stays
+    variance = 0.5 * limit / (max(running_mean, 1.0) * stays)
+    return Bursts(
+        variance_ratio=min(variance, _LARGEST_SWING**2),
+        correlation_seconds=stays * residence,
+        limit_excess=limit,
+        relaxed_excess=limit / relaxing,
+        followed_ratio=stays / relaxing,
+    )
 
 
-def scaled_excess(excess_dispersion: float, stays: FloatArray) -> FloatArray:
-    """Excess dispersion of counts over stays that are given in residences."""
-    ratio = np.maximum(CORRELATIONS_PER_STAY * stays, 1e-6)
-    full = 1.0 - -math.expm1(-CORRELATIONS_PER_STAY) / CORRELATIONS_PER_STAY
-    scaled: FloatArray = (excess_dispersion / full) * (1.0 + np.expm1(-ratio) / ratio)
-    return scaled
+def correlation_seconds(
+    short_excess: float, short_seconds: float, long_excess: float, long_seconds: float
+) -> float | None:
+    """Correlation time of a rate, from the excess dispersion of counts in two lengths of windows.
+
+    None where the counts say nothing: no more dispersed than Poisson, or less in the long windows.
+    """
+    if not 0.0 < short_excess <= long_excess:
+        return None
+    low, high = _SHORTEST_CORRELATION * long_seconds, _LONGEST_CORRELATION * long_seconds
+    wanted = short_excess / long_excess
+    for _ in range(_SEARCH_STEPS):
+        middle = math.sqrt(low * high)
+        share = _measured_share(short_seconds / middle) / _measured_share(long_seconds / middle)
+        low, high = (middle, high) if share > wanted else (low, middle)
+    return math.sqrt(low * high)
 
 
-def remembered_share(stays: FloatArray) -> FloatArray:
-    """Share of a burst at arrival that is left on average over a stay, given in residences."""
-    ratio = np.maximum(CORRELATIONS_PER_STAY * stays, 1e-6)
-    share: FloatArray = -np.expm1(-ratio) / ratio
-    return share
+def _measured_share(ratio: float) -> float:
+    """Excess dispersion over a time in units of the memory, as a share of that over a long one."""
+    ratio = max(ratio, _LEAST_STAY)
+    return 1.0 + math.expm1(-ratio) / ratio

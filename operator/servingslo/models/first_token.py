@@ -1,11 +1,10 @@
 """Time to first token below the cap: the rest of a step, then the steps that prefill the prompt."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.models.bursts import burst_swing, burst_variance_ratio
 from servingslo.models.occupancy import Occupancy, even_moments
 from servingslo.models.prompt_work import RANGE_RATIO, PromptWork
 from servingslo.models.queueing import erlang_c
@@ -65,6 +64,7 @@ class _Pace:
     """A rate of arrivals, and what follows from it.
 
     share: of the requests that arrive at this rate. shift: running sequences above the mean.
+    spread: of the running sequences at this rate, as a share of that at all rates.
     mean_step: seconds of a step without prefill. room_tokens: of the budget, for prefill.
     further: seconds of further steps that a prompt causes. budget_ratio: share of the budget that
     prompts take on average. prefill_ratio: λ·(c·I + further).
@@ -73,6 +73,7 @@ class _Pace:
     share: float
     rate_per_second: float
     shift: float
+    spread: float
     mean_step: float
     room_tokens: float
     further: float
@@ -89,36 +90,56 @@ def _paces(
 ) -> tuple[_Pace, ...]:
     """The rates that arrivals are met at, slowest first: one for Poisson, two for bursty arrivals.
 
-    Requests come in proportion to the rate, and n follows it with the memory of a residence, twice
-    that of the rate: Cov(λ, n) = σ²·T/3.
+    Requests come in proportion to the rate, and n follows it as far as `Bursts` says; what is left
+    of its variance is that at one rate.
     """
-    swing = 0.0
-    if law_of_running.excess_dispersion > 0.0:
-        variance = burst_variance_ratio(law_of_running.excess_dispersion, law_of_running.mean)
-        swing = burst_swing(variance, rate_per_second * demand.prefill_mean_seconds)
-    growth = demand.step_growth_seconds
+    bursts, growth = law_of_running.bursts, demand.step_growth_seconds
+    mean_step = demand.step_fixed_seconds + growth * law_of_running.mean
+    ratio = rate_per_second * demand.prefill_mean_seconds
+    swing = bursts.swing(ratio) if bursts is not None else 0.0
+    if bursts is None or swing == 0.0:
+        return (_pace(demand, prompts, law_of_running, rate_per_second, budget_tokens),)
+    followed = bursts.followed_ratio * law_of_running.mean
     lowest = -float(law_of_running.nodes[0]) - 0.5 * demand.step_fixed_seconds / max(growth, 1e-9)
+    left = max(1.0 - (swing * followed) ** 2 / max(law_of_running.variance, _TINY_SECONDS), 0.0)
     paces = []
-    for change in (-swing, swing) if swing > 0.0 else (0.0,):
-        rate = rate_per_second * (1.0 + change)
-        shift = max(change * law_of_running.mean / 3.0, lowest)
-        running = law_of_running.mean + shift
-        mean_step = demand.step_fixed_seconds + growth * running
-        room = max(float(round(budget_tokens - running)), 1.0)
-        further, full = _further_seconds(demand, prompts, rate, mean_step, room)
-        paces.append(
-            _Pace(
-                share=0.5 * (1.0 + change) if swing > 0.0 else 1.0,
-                rate_per_second=rate,
-                shift=shift,
-                mean_step=mean_step,
-                room_tokens=room,
-                further=further,
-                budget_ratio=full,
-                prefill_ratio=rate * (demand.prefill_mean_seconds + further),
-            )
+    for change in (-swing, swing):
+        lasting = bursts.lasting_change(change, mean_step, ratio)
+        pace = _pace(
+            demand,
+            prompts,
+            law_of_running,
+            rate_per_second * (1.0 + lasting),
+            budget_tokens,
+            shift=max(change * followed, lowest),
         )
+        paces.append(replace(pace, share=0.5 * (1.0 + change), spread=math.sqrt(left)))
     return tuple(paces)
+
+
+def _pace(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    law_of_running: Occupancy,
+    rate_per_second: float,
+    budget_tokens: float,
+    shift: float = 0.0,
+) -> _Pace:
+    running = law_of_running.mean + shift
+    mean_step = demand.step_fixed_seconds + demand.step_growth_seconds * running
+    room = max(float(round(budget_tokens - running)), 1.0)
+    further, full = _further_seconds(demand, prompts, rate_per_second, mean_step, room)
+    return _Pace(
+        share=1.0,
+        rate_per_second=rate_per_second,
+        shift=shift,
+        spread=1.0,
+        mean_step=mean_step,
+        room_tokens=room,
+        further=further,
+        budget_ratio=full,
+        prefill_ratio=rate_per_second * (demand.prefill_mean_seconds + further),
+    )
 
 
 def _characteristic(
@@ -169,8 +190,9 @@ def _characteristic(
     first += z
     exponents += z + filling * excess if pool > 1 else z
     cycles = (1.0 - law_of_running.wait_probability) / slack
-    nodes = law_of_running.nodes + pace.shift
-    steps = demand.step_fixed_seconds + demand.step_growth_seconds * nodes
+    steps = pace.mean_step + (demand.step_growth_seconds * pace.spread) * (
+        law_of_running.nodes - law_of_running.mean
+    )
     scaled = law_of_running.weights / (steps * (pool * cycles))
     mixtures = _averaged(exponents, steps, scaled)
     met = mixtures[0] - mixtures[1:]

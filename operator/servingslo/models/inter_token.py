@@ -1,17 +1,18 @@
 """Moments of the time per output token of one request: the average of its steps."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.models.bursts import burst_variance_ratio, remembered_share, scaled_excess
+from servingslo.models.bursts import Bursts
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.output_laws import GapMoments, OutputGaps
 from servingslo.models.service_time import FloatArray, RequestDemand
 
 _LEAST_RATIO = 1e-9
 _LEAST_CUBE = 1e-30
+_POOL_VARIANCE = 1.0 / 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +63,13 @@ def gap_moments(
     averaging *= output.inverse_square
     averaging *= 2.0 / forget**2
     averaging += output.inverse * (2.0 / forget)
-    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
-    cluster = rate_per_second * (
-        demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
-    )
-    # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
-    excess = max(law_of_running.excess_dispersion, 0.0)
-    cluster += pool * excess * rate_per_second * demand.prefill_mean_seconds / slack**2
+    cluster = _cluster_covariance(demand, law_of_running, rate_per_second)
     own_variance = (growth / slack) ** 2 * law_of_running.variance
     full_variance = own_variance + growth * step * cluster / (slack * pool)
     mean = _mean_gap(demand, lumps.reach, law_of_running, rate_per_second, step, prefill_seconds)
-    if law_of_running.excess_dispersion > 0.0:
-        mean += _burst_seconds(demand, output, law_of_running, rate_per_second, step)
+    bursts = law_of_running.bursts
+    if bursts is not None:
+        mean += _burst_seconds(demand, bursts, output, law_of_running.mean, rate_per_second, step)
     jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
     # With all slots taken clusters wait instead of running.
     jumps *= 1.0 - law_of_running.wait_probability
@@ -91,8 +87,63 @@ def gap_moments(
     variance *= deviation
     third /= np.maximum(variance, _LEAST_CUBE, out=variance)
     return GapMoments(
-        mean=mean, deviation=deviation, skewness=third, prefill_seconds=prefill_seconds
+        mean=mean,
+        deviation=deviation,
+        skewness=third,
+        prefill_seconds=prefill_seconds,
+        prefill_steps=prefill_steps,
     )
+
+
+def _cluster_covariance(
+    demand: RequestDemand, law_of_running: Occupancy, rate_per_second: float
+) -> float:
+    """λ·E[N·W] of the counts and the work of the clusters that arrive together during prefill."""
+    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
+    cluster = demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
+    # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
+    bursts = law_of_running.bursts
+    excess = bursts.relaxed_excess if bursts is not None else 0.0
+    cluster += law_of_running.pool_count * excess * demand.prefill_mean_seconds / slack**2
+    return rate_per_second * cluster
+
+
+def states_of_bursts(
+    demand: RequestDemand,
+    output: OutputGaps,
+    law_of_running: Occupancy,
+    rate_per_second: float,
+    budget_tokens: float,
+    moments: GapMoments,
+) -> tuple[tuple[FloatArray, GapMoments], ...]:
+    """Shares of requests, by output length, that meet one rate all along, and their moments.
+
+    Nothing without bursts. The rest meet both rates, which the given moments are of.
+    """
+    bursts = law_of_running.bursts
+    ratio = rate_per_second * demand.prefill_mean_seconds
+    swing = bursts.swing(ratio) if bursts is not None else 0.0
+    if bursts is None or swing == 0.0:
+        return ()
+    mean = law_of_running.mean
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * mean
+    unchanged = bursts.unchanged_share(output.gaps * (step / (1.0 - ratio)))
+    followed = bursts.followed_ratio * mean
+    left = max(1.0 - (swing * followed) ** 2 / max(law_of_running.variance, _LEAST_CUBE), 0.0)
+    states = []
+    for change in (-swing, swing):
+        shifted = replace(
+            law_of_running,
+            mean=max(mean + change * followed, 0.0),
+            variance=left * law_of_running.variance,
+            third_moment=left**1.5 * law_of_running.third_moment,
+            bursts=None,
+        )
+        rate = rate_per_second * (1.0 + bursts.lasting_change(change, step, ratio))
+        own = gap_moments(demand, output, shifted, rate, budget_tokens, moments.prefill_steps)
+        states.append((0.5 * (1.0 + change) * unchanged, own))
+    return tuple(states)
 
 
 def _prefill_in_gaps(
@@ -130,14 +181,11 @@ def _prefill_in_gaps(
         rate_per_second * per_token**2 * demand.uncached_second_moment_tokens2 / rest
     )
     others = ratio * others + (1.0 - 1.0 / pool_count) * (mean_step - step)
-    bursts = law_of_running.excess_dispersion
-    if bursts > 0.0:
-        mean_tokens = demand.uncached_mean_tokens
-        excess = scaled_excess(bursts, output.gaps / demand.output_mean_tokens)
-        cube += (
-            3.0 * excess * square * mean_tokens + 1.5 * (excess * mean_tokens) ** 2 * mean_tokens
-        )
-        square += excess * mean_tokens**2
+    if law_of_running.bursts is not None:
+        tokens = demand.uncached_mean_tokens
+        excess = tokens * law_of_running.bursts.excess_over(output.gaps * mean_step)
+        cube += 3.0 * excess * square + 1.5 * tokens * excess**2
+        square += excess * tokens
     second = rate_per_second * per_token**2 * square
     third = rate_per_second * per_token**3 * cube
     seen_step = mean_step + second / rest
@@ -183,9 +231,11 @@ def _mean_gap(
     s/(1 − p) + p·(T − D)/((1 − p)·(O − 1)) with T the prefill of one request and D a step: the
     first gaps hold what arrived during its own prefill.
 
-    The least loaded replica of a pool of c has fewer than the average. By level crossing an arrival
-    finds what a departure leaves behind, and where n hardly varies that is one less than n: a pool
-    lacks (1 − 1/c)·min(n, 1) sequences, in all gaps alike, because arrivals come as others leave.
+    The least loaded replica of a pool of c has fewer than the average n. By level crossing an
+    arrival finds what a departure leaves behind: (n + 1/c) + v/n − 1, as departures go with the
+    number, v its variance within the pool. A pool lacks 1 − 1/c − v/n sequences, in all gaps alike,
+    because arrivals come as others leave. v is 1/2 for two replicas (the chain of their difference)
+    and 1/6 for very many (two levels next to each other); taken as 1/3.
     """
     pool = law_of_running.pool_count
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
@@ -196,34 +246,34 @@ def _mean_gap(
     mean: FloatArray = reach * (alone * excess * (1.0 - alone) / slack)
     mean += mean_step
     if pool > 1:
-        lacking = min(law_of_running.mean, 1.0) / rate_per_second
+        uneven = _POOL_VARIANCE / max(law_of_running.mean, _LEAST_RATIO)
+        lacking = max(1.0 - 1.0 / pool - uneven, 0.0) / rate_per_second
         gaps = max(demand.output_mean_tokens - 1.0, 1.0)
-        mean += (1.0 - 1.0 / pool) * ratio / slack * (excess - lacking) / gaps
+        mean += ratio / slack * ((1.0 - 1.0 / pool) * excess - lacking) / gaps
     return mean
 
 
 def _burst_seconds(
     demand: RequestDemand,
+    bursts: Bursts,
     output: OutputGaps,
-    law_of_running: Occupancy,
+    running_mean: float,
     rate_per_second: float,
     step: float,
 ) -> FloatArray:
     """How much slower tokens are for requests, which come in bursts, than over time, in seconds.
 
-    An arrival finds the rate cv² above its mean, and n by cv²·n/3: n follows the rate with the
-    memory of a residence, twice the correlation time of the rate. And steps grow faster than in
-    proportion to the rate, 1/(1 − λcI), which the variance of the rate over the stay adds to.
+    An arrival finds the rate cv² above its mean, and n by the share of that which n follows. And
+    steps grow faster than in proportion to the rate, 1/(1 − λcI), which the variance of the rate
+    over the stay adds to.
     """
-    variance = burst_variance_ratio(law_of_running.excess_dispersion, law_of_running.mean)
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
     ratio = (1.0 - slack) / slack
     prefill = step * ratio / slack
-    stays = output.gaps / demand.output_mean_tokens
-    over_stay = scaled_excess(law_of_running.excess_dispersion, stays) / (
-        max(law_of_running.mean, 1.0) * stays
-    )
-    decode = demand.step_growth_seconds * law_of_running.mean / (3.0 * slack)
-    slower: FloatArray = variance * (prefill + decode) * remembered_share(stays)
+    stays = output.gaps * (step / slack)
+    over_stay = bursts.excess_over(stays) / (rate_per_second * stays)
+    decode = demand.step_growth_seconds * running_mean * bursts.followed_ratio / slack
+    remembered = bursts.variance_ratio * bursts.remembered_share(stays)
+    slower: FloatArray = (prefill + decode) * remembered
     slower += step / slack * ratio**2 * over_stay
     return slower

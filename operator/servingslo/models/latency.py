@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from servingslo.errors import InvalidInputError
-from servingslo.models import capacity, first_token, inter_token, output_laws
+from servingslo.models import capacity, inter_token, output_laws
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.kv_cache import HeldTokens, held_tokens, kv_usage_quantile
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import (
     Occupancy,
     OccupancyBound,
+    followed_bursts,
     occupancy,
     queue_factor,
     variability_factor,
@@ -26,7 +27,7 @@ from servingslo.models.service_time import (
     request_demand,
 )
 from servingslo.models.transform import TabulatedLaw
-from servingslo.models.waiting import with_wait
+from servingslo.models.waiting import time_to_first_token_law
 from servingslo.models.workload import Workload
 
 __all__ = [
@@ -212,43 +213,35 @@ class Prediction:
         assert self._occupancy is not None  # noqa: S101 - callers have checked stability
         if self._gaps is None:
             model = self._model
+            steps = model.prompts.mean_steps(model.budget_tokens - self._occupancy.mean)
             self._gaps = inter_token.gap_moments(
-                model.demand,
-                model.gaps,
-                self._occupancy,
-                self._rate,
-                model.budget_tokens,
-                model.prompts.mean_steps(model.budget_tokens - self._occupancy.mean),
+                model.demand, model.gaps, self._occupancy, self._rate, model.budget_tokens, steps
             )
         return self._gaps
 
     def _ttft_law(self) -> TabulatedLaw | None:
         if self._ttft is None and self._occupancy is not None:
             model = self._model
-            started = first_token.first_token_law(
+            self._ttft = time_to_first_token_law(
                 model.demand, model.prompts, self._occupancy, self._rate, model.budget_tokens
-            )
-            self._ttft = with_wait(
-                started,
-                model.demand,
-                model.prompts,
-                self._occupancy,
-                self._rate,
-                model.budget_tokens,
             )
         return self._ttft
 
     def _tpot_law(self) -> AtomLaw | None:
         if self._tpot is None and self._occupancy is not None:
-            demand = self._model.demand
+            model, demand = self._model, self._model.demand
             least = demand.step_fixed_seconds + demand.step_growth_seconds
             most = (
                 demand.step_fixed_seconds
-                + demand.step_growth_seconds * self._model.cap
-                + demand.prefill_per_token_seconds * self._model.budget_tokens
+                + demand.step_growth_seconds * model.cap
+                + demand.prefill_per_token_seconds * model.budget_tokens
+            )
+            moments = self._gap_moments()
+            states = inter_token.states_of_bursts(
+                demand, model.gaps, self._occupancy, self._rate, model.budget_tokens, moments
             )
             self._tpot = output_laws.time_per_output_token_law(
-                self._model.gaps, self._gap_moments(), least, most
+                model.gaps, moments, states, least, most
             )
         return self._tpot
 
@@ -275,6 +268,7 @@ class LatencyModel:
         "budget_binds",
         "budget_tokens",
         "cap",
+        "correlation_seconds",
         "demand",
         "dispersion",
         "gaps",
@@ -291,6 +285,7 @@ class LatencyModel:
         self.saturation_rate_per_second = full.rate_per_second
         self.budget_tokens = float(limits.max_num_batched_tokens)
         self.dispersion = workload.arrival_dispersion
+        self.correlation_seconds = workload.arrival_correlation_seconds
         self.budget_binds = full.budget_binds
         self.kv_capacity = limits.kv_capacity_tokens
         self.held: HeldTokens = held_tokens(workload, limits.kv_block_tokens)
@@ -319,7 +314,11 @@ class LatencyModel:
         return Prediction(self, rate, self._running(rate, pool, excess))
 
     def _running(self, rate_per_second: float, pool_count: int, excess: float) -> Occupancy:
-        dispersion = 1.0 + excess * pool_count
+        bursts = followed_bursts(
+            self.demand, rate_per_second, excess, self.correlation_seconds, pool_count, self.cap
+        )
+        followed = excess if bursts is None else bursts.relaxed_excess
+        dispersion = 1.0 + followed * pool_count
         bound = OccupancyBound(
             cap=self.cap,
             saturation_rate_per_second=self.saturation_rate_per_second,
@@ -327,7 +326,7 @@ class LatencyModel:
             queue_factor=queue_factor(
                 self.demand, self.cap, dispersion, budget_binds=self.budget_binds
             ),
-            excess_dispersion=excess,
+            bursts=bursts,
         )
         factor = variability_factor(self.demand, rate_per_second, dispersion)
         return occupancy(self.demand, rate_per_second, bound, factor)

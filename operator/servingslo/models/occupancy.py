@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
+from servingslo.models.bursts import Bursts, bursts_of
 from servingslo.models.service_time import FloatArray, RequestDemand
 
 # Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.8 standard
@@ -21,6 +22,8 @@ _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
 _LEAST_GROWTH_RATIO = 1e-6
 _ROUNDING = 1e-9
+_LARGEST_RATIO = 0.999
+_BURST_ITERATIONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +32,15 @@ class OccupancyBound:
 
     cap: running sequences of one replica. saturation_rate_per_second: of one replica at the cap.
     pool_count: replicas that act as one queue, 1 for a replica on its own. queue_factor:
-    variability of the queue above the cap, see the function of that name. excess_dispersion: index
-    of dispersion of the arrivals of one replica over a residence, less that of Poisson arrivals.
+    variability of the queue above the cap, see the function of that name. bursts: of the
+    arrivals of one replica, None where they are no burstier than Poisson.
     """
 
     cap: float
     saturation_rate_per_second: float
     pool_count: int
     queue_factor: float
-    excess_dispersion: float = 0.0
+    bursts: Bursts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class Occupancy:
     they sum to 1. cap: running sequences at which an arrival waits.
     wait_probability: probability that an arrival finds all slots taken.
     wait_rate_per_second: the wait of those that wait is exponential with this rate.
-    pool_count: replicas that share arrivals. excess_dispersion: as in the bound.
+    pool_count: replicas that share arrivals. bursts: as in the bound.
     mean, variance, third_moment: of the running sequences over time; the third is central.
     """
 
@@ -61,7 +64,7 @@ class Occupancy:
     variance: float
     third_moment: float
     pool_count: int
-    excess_dispersion: float
+    bursts: Bursts | None
 
 
 def variability_factor(
@@ -81,6 +84,41 @@ def variability_factor(
     clustered = (arrival_dispersion + lumps) / (1.0 - prefill_ratio) ** 2
     lengths = demand.output_dispersion
     return (clustered + lengths) / (1.0 + lengths)
+
+
+def running_mean(demand: RequestDemand, rate_per_second: float, factor: float) -> float:
+    """Mean of the law of running sequences of one replica with this factor F, without a cap.
+
+    That of a negative binomial law to the power 1/F: (O·a/(O·β) + F)·ρ′/(1 − ρ′).
+    """
+    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    ratio = min(rate_per_second * demand.decode_seconds / slack, _LARGEST_RATIO)
+    return (demand.fixed_seconds * rate_per_second / slack + factor * ratio) / (1.0 - ratio)
+
+
+def followed_bursts(
+    demand: RequestDemand,
+    rate_per_second: float,
+    excess_dispersion: float,
+    correlation_seconds: float | None,
+    pool_count: int,
+    cap: float,
+) -> Bursts | None:
+    """Bursts of a replica's arrivals, as its running sequences meet them; None without any.
+
+    Bursts lengthen the residences over which their dispersion is taken: a fixed point.
+    """
+    bursts: Bursts | None = None
+    if excess_dispersion > 0.0:
+        followed = excess_dispersion
+        for _ in range(_BURST_ITERATIONS):
+            factor = variability_factor(demand, rate_per_second, 1.0 + followed * pool_count)
+            mean = min(running_mean(demand, rate_per_second, factor / pool_count), cap)
+            bursts = bursts_of(
+                demand, rate_per_second, excess_dispersion, correlation_seconds, mean
+            )
+            followed = bursts.relaxed_excess
+    return bursts
 
 
 def queue_factor(
@@ -183,7 +221,7 @@ def occupancy(
         mean=mean,
         variance=inner * (square + off**2) + waiting * above**2,
         pool_count=pool_count,
-        excess_dispersion=bound.excess_dispersion,
+        bursts=bound.bursts,
         third_moment=inner * (spacing**3 * inner_third + 3.0 * off * square + off**3)
         + waiting * above**3,
     )

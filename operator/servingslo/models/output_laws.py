@@ -1,6 +1,7 @@
 """Laws over requests of the time per output token and the end-to-end latency."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,13 +64,14 @@ class OutputGaps:
 class GapMoments:
     """Mean, standard deviation and skewness of the time per output token, by output length.
 
-    prefill_seconds: mean time that a request runs until its first token.
+    prefill_seconds, prefill_steps: mean time that a request runs until its first token, and steps.
     """
 
     mean: FloatArray
     deviation: FloatArray
     skewness: FloatArray
     prefill_seconds: float
+    prefill_steps: float
 
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
@@ -135,14 +137,25 @@ def atom_law(points: FloatArray, weights: FloatArray) -> AtomLaw:
 
 
 def time_per_output_token_law(
-    output: OutputGaps, moments: GapMoments, least_seconds: float, most_seconds: float
+    output: OutputGaps,
+    moments: GapMoments,
+    states: Sequence[tuple[FloatArray, GapMoments]],
+    least_seconds: float,
+    most_seconds: float,
 ) -> AtomLaw:
     """Law of the time per output token over requests, in seconds.
 
-    least_seconds, most_seconds: an idle step and a step that is full of prefill; no average of
-    steps lies outside.
+    states: shares of the requests, by output length, that have moments of their own. least_seconds,
+    most_seconds: an idle step and a step that is full of prefill; no average of steps lies outside.
     """
-    law = atom_law(spread_points(moments), output.spread_weights)
+    points, weights = spread_points(moments), output.spread_weights
+    if states:
+        several = [points, *(spread_points(own) for _, own in states)]
+        shares = [np.ones(len(output.gaps)), *(share for share, _ in states)]
+        shares[0] -= np.add.reduce(shares[1:])
+        points = np.concatenate(several)
+        weights = np.concatenate([weights * share[:, None] for share in shares])
+    law = atom_law(points, weights)
     if law.seconds[0] < least_seconds or law.seconds[-1] > most_seconds:
         np.maximum(law.seconds, least_seconds, out=law.seconds)
         np.minimum(law.seconds, most_seconds, out=law.seconds)
@@ -172,6 +185,7 @@ def end_to_end_law(
             deviation=deviation,
             skewness=cubed / (np.maximum(deviation, 1e-12) * (square + variance) + 1e-36),
             prefill_seconds=moments.prefill_seconds,
+            prefill_steps=moments.prefill_steps,
         )
     )
     np.maximum(points, (least_seconds * (output.gaps + 1.0))[:, None], out=points)
@@ -184,6 +198,7 @@ def end_to_end_law(
             deviation=np.array([math.sqrt(variance)]),
             skewness=np.array([third / max(variance, 1e-24) ** 1.5]),
             prefill_seconds=moments.prefill_seconds,
+            prefill_steps=moments.prefill_steps,
         )
     )
     np.maximum(alone, least_seconds, out=alone)

@@ -1,9 +1,10 @@
-"""Time to first token of requests that wait for a slot."""
+"""Time to first token, with the wait for a slot."""
 
 import math
 
 import numpy as np
 
+from servingslo.models.first_token import first_token_law
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.prompt_work import PromptWork
 from servingslo.models.service_time import FloatArray, RequestDemand
@@ -16,18 +17,18 @@ _WAIT_TAIL = 1e-5
 _TAIL_POINTS = 64
 
 
-def with_wait(
-    started: TabulatedLaw,
+def time_to_first_token_law(
     demand: RequestDemand,
     prompts: PromptWork,
     law_of_running: Occupancy,
     rate_per_second: float,
     budget_tokens: float,
 ) -> TabulatedLaw:
-    """TTFT with the wait for a slot, for the share of requests that wait.
+    """Law of the time to first token in seconds, with the wait for a slot of those that wait.
 
     Those wait an exponential time, then one step with the slots full that holds their prompt.
     """
+    started = first_token_law(demand, prompts, law_of_running, rate_per_second, budget_tokens)
     waiting = law_of_running.wait_probability
     if waiting < _NEGLIGIBLE_WAIT:
         return started

@@ -122,6 +122,8 @@ class Workload:
     arrival_rate_per_second: of the whole fleet. cached_ratio: share of prompt tokens that the
     prefix cache serves (they skip prefill but are attended and held). arrival_dispersion: index of
     dispersion of arrival counts at the time scale of a residence, 1 for Poisson.
+    arrival_correlation_seconds: how long the rate remembers where arrivals are burstier than that,
+    half the length of a burst; None where it is unknown, see `bursts`.
     context_tokens_per_sequence: tokens held by a running sequence, E[O·(P + O/2)]/E[O]; None where
     it must be approximated from the marginals (products of means).
     """
@@ -131,6 +133,7 @@ class Workload:
     output: LengthDistribution
     cached_ratio: float = 0.0
     arrival_dispersion: float = 1.0
+    arrival_correlation_seconds: float | None = None
     context_tokens_per_sequence: float | None = None
 
     def at_rate(self, arrival_rate_per_second: float) -> "Workload":
