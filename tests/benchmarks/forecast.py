@@ -2,7 +2,8 @@
 
 Run as `python -m tests.benchmarks.forecast [seeds]`; the tables of docs/designs/0003-estimation.md.
 Rates are counted in windows of 15 s; outcomes are true rates, for the trace its mean over 75 s. The
-two others are given the quantiles of their own last 60 errors.
+two others are given the quantiles of their own last 60 errors. The last table is of a day after two
+weeks of history (`seasons`).
 """
 
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tests.benchmarks.seasons import season_rows
 
 from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.rate_filters import RateWindow
@@ -56,6 +58,9 @@ def main(seeds: int) -> None:
     _row("---", ["---"] * 3)
     for name, (rise_seconds, factor) in STEPS.items():
         _row(name, [f"{value:.2f}" for value in after_step(rise_seconds, factor, seeds)])
+    sys.stdout.write("\n")
+    for name, cells in season_rows(seeds):
+        _row(name, cells)
 
 
 def _row(name: str, cells: list[str]) -> None:
