@@ -1,0 +1,157 @@
+"""Invariants of sizing and of guards.
+
+1. Sizing never shrinks as the arrival rate rises, nor as the backlog does.
+2. The count that sizing answers satisfies every constraint, and one fewer breaks one.
+3. Hints save evaluations and change no answer.
+4. Guards are idempotent: a proposal that has passed them passes again unchanged.
+5. Nothing is ordered outside the bounds, except on the way back into them.
+"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from policy_stories import OBJECTIVES, QUICK
+
+from servingslo.models.latency import Routing, latency_model
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.policy import guards
+from servingslo.policy.behavior import Behavior, BehaviorState
+from servingslo.policy.guards import Bounds, Proposal, StepDownBlock
+from servingslo.policy.sizing import Candidates, Load, SizingCase, least_safe_count, size
+from servingslo.reasons import Reason
+
+LAW = ServiceLaw(
+    step_fixed_seconds=0.0065,
+    step_per_sequence_seconds=0.00004,
+    prefill_per_token_seconds=0.00003,
+    context_per_token_seconds=5e-8,
+)
+LIMITS = EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000)
+WORKLOAD = Workload(
+    arrival_rate_per_second=1.0,
+    prompt=LengthDistribution(tokens=(100.0, 900.0, 3000.0), weights=(0.4, 0.4, 0.2)),
+    output=LengthDistribution(tokens=(20.0, 150.0, 600.0), weights=(0.3, 0.5, 0.2)),
+)
+CASE = SizingCase(
+    model=latency_model(WORKLOAD, LAW, LIMITS),
+    routing=Routing.POOLED,
+    objectives=OBJECTIVES,
+    utilization_target_ratio=0.85,
+    kv_cache_target_ratio=0.9,
+    largest_count=64,
+)
+
+rates = st.floats(min_value=0.0, max_value=400.0)
+drains = st.floats(min_value=0.0, max_value=100.0)
+
+
+def sized(rate, drain=0.0, hints=None, case=CASE):
+    """The sizing of a case under a load."""
+    load = Load(rate_per_second=rate, drain_per_second=drain)
+    return size(Candidates(case, load), hints or {})
+
+
+@QUICK
+@given(rates, rates, drains, drains)
+def test_sizing_never_shrinks_as_demand_rises(rate, more_rate, drain, more_drain):
+    """Invariant 1: monotone in rate and in backlog."""
+    low = sized(rate, drain).replicas
+    high = sized(rate + more_rate, drain + more_drain).replicas
+    assert high >= low
+
+
+@QUICK
+@given(rates, drains)
+def test_the_answer_satisfies_every_constraint_and_one_fewer_does_not(rate, drain):
+    """Invariant 2: least sufficient count."""
+    answer = sized(rate, drain)
+    needs = [need.replicas for need in answer.needs]
+    candidates = Candidates(CASE, Load(rate_per_second=rate, drain_per_second=drain))
+    if all(need is not None for need in needs):
+        assert answer.replicas == min(max(needs), CASE.largest_count)
+    if answer.replicas < CASE.largest_count:
+        assert all(candidates.meets(objective, answer.replicas) for objective in OBJECTIVES)
+        assert candidates.fits_cache(answer.replicas)
+        assert candidates.at(answer.replicas).utilization <= 0.85 + 1e-9
+    fewer = answer.replicas - 1
+    if fewer >= 1:
+        utilization = candidates.at(fewer).utilization
+        draining = (rate + drain) / (fewer * CASE.model.saturation_rate_per_second)
+        broken = (
+            utilization > 0.85
+            or (drain > 0 and draining > 0.95)
+            or not candidates.fits_cache(fewer)
+            or not all(candidates.meets(objective, fewer) for objective in OBJECTIVES)
+        )
+        assert broken
+
+
+@QUICK
+@given(rates, st.dictionaries(
+    st.sampled_from(["kv-cache", "ttft:p99", "tpot:p95", "queueTime:p99"]),
+    st.integers(min_value=1, max_value=200),
+))  # fmt: skip
+def test_hints_change_no_answer(rate, hints):
+    """Invariant 3: searching from elsewhere finds the same."""
+    assert sized(rate, hints=hints) == sized(rate)
+
+
+@QUICK
+@given(rates, st.integers(1, 40), st.integers(0, 40), st.integers(0, 3))
+def test_a_safe_count_holds_with_the_spare_ones_lost(rate, lowest, extra, spare):
+    """Invariant 2 for steps down: what is called safe survives the failures it is meant for."""
+    current = lowest + extra
+    candidates = Candidates(CASE, Load(rate_per_second=rate))
+    safe = least_safe_count(candidates, (), lowest=lowest, current=current, spare=spare)
+    assert lowest <= safe <= current
+    if safe < current:
+        left = safe - spare
+        assert left >= 1
+        assert all(candidates.meets(objective, left) for objective in OBJECTIVES)
+
+
+counts = st.integers(min_value=1, max_value=30)
+
+
+@QUICK
+@given(
+    wanted=st.integers(0, 60),
+    current=counts,
+    safe=counts,
+    ends=st.tuples(st.integers(1, 10), st.integers(1, 40)),
+    blocked=st.booleans(),
+    step=st.one_of(st.none(), st.integers(1, 10)),
+)
+def test_guards_are_idempotent_and_stay_inside_the_bounds(
+    wanted, current, safe, ends, blocked, step
+):
+    """Invariants 4 and 5: a second pass changes nothing; a change never leaves the bounds."""
+    bounds = Bounds(
+        minimum=min(ends), maximum=max(ends), maximum_reason=Reason.MAX_REPLICAS_REACHED
+    )
+    blocks = (StepDownBlock(reason=Reason.WARMING_UP, inputs={}),) if blocked else ()
+
+    def passed(proposal):
+        proposal = guards.block_step_down(proposal, current=current, blocks=blocks)
+        proposal = guards.check_step_down(proposal, current=current, safe_replicas=safe)
+        proposal = guards.clamp(proposal, bounds)
+        proposal, _ = guards.apply_behavior(
+            proposal,
+            BehaviorState(),
+            behavior=Behavior(),
+            current=current,
+            bounds=bounds,
+            now_seconds=0.0,
+        )
+        return guards.limit_step(proposal, current=current, max_step=step)
+
+    once = passed(Proposal(replicas=wanted))
+    twice = passed(once)
+    assert twice.replicas == once.replicas
+    if bounds.minimum <= current <= bounds.maximum:
+        assert twice.steps == once.steps
+    inside = bounds.minimum <= once.replicas <= bounds.maximum
+    on_the_way = abs(once.replicas - current) == step
+    assert inside or on_the_way
+    if step is not None:
+        assert abs(once.replicas - current) <= step
