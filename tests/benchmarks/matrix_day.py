@@ -24,7 +24,7 @@ HOURS = 24
 # The peak has four times the trace's rate, about eight replicas of the small card.
 PEAK_COPIES, TROUGH_RATIO = 4.0, 0.25
 PERCENTILES = (95.0, 99.0, 99.9)
-DAY_SEEDS = (1,)
+DAY_SEEDS = (1, 2)
 # Misses over the budget, at most.
 BUDGET_FACTOR = 1.3
 
