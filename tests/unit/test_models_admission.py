@@ -1,11 +1,22 @@
 """The bound on what runs in one engine."""
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from servingslo.models.admission import RUNNING_PERCENTILE, running_bound
-from servingslo.models.service_time import ServiceLaw, request_demand
+from servingslo.models.admission import (
+    RUNNING_PERCENTILE,
+    EngineBound,
+    in_flight_bound,
+    prefilling_count,
+    running_bound,
+)
+from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.sim.cluster import simulate
+from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.hindsight import Static
+from servingslo.sim.workloads import constant, generated
 
 DEMAND = request_demand(
     Workload(
@@ -41,3 +52,47 @@ def test_the_bound_is_a_quantile_of_what_runs(work_ratio):
 def test_all_slots_may_be_taken_where_no_law_says_fewer(rate_per_second):
     """The engine's own limit stands."""
     assert running_bound(DEMAND, rate_per_second, 64) == 64
+
+
+LONG = ServiceLaw(
+    step_fixed_seconds=6.5e-3, step_per_sequence_seconds=4e-4, prefill_per_token_seconds=3e-5
+)
+
+
+@pytest.mark.parametrize("budget", [1024, 8192])
+def test_prompts_in_progress_follow_from_what_a_prompt_takes(budget):
+    """Little's law: arrivals × mean time to first token of a simulated engine at light load."""
+    rate, prompt, output = 0.4, 6000.0, 30.0
+
+    def lengths(_, count):
+        return np.full(count, int(prompt)), np.full(count, int(output))
+
+    limits = EngineLimits(
+        max_num_seqs=64, max_num_batched_tokens=budget, kv_capacity_tokens=400_000.0
+    )
+    trace = generated(constant(rate, 3000.0), lengths, np.random.default_rng(3))
+    result = simulate(FleetSpec(law=LONG, limits=limits), trace, Static(1), seed=1)
+    seen = len(trace) / trace.duration_seconds * float(result.ttft_seconds.mean())
+    workload = Workload(
+        arrival_rate_per_second=rate,
+        prompt=LengthDistribution.from_samples([prompt]),
+        output=LengthDistribution.from_samples([output]),
+    )
+    counted = prefilling_count(request_demand(workload, LONG), rate, budget)
+    assert counted == pytest.approx(seen, rel=0.15)
+
+
+@pytest.mark.parametrize("slots", [4, 10_000])
+def test_what_is_in_flight_decodes_or_prefills_or_waits(slots):
+    """All three add up; what decodes and prefills holds slots and cannot be more than there are."""
+    rate = 0.6 / DEMAND.marginal_seconds
+    bound = EngineBound(
+        max_num_seqs=slots,
+        max_num_batched_tokens=2048,
+        saturation_rate_per_second=8.0,
+        wait_budget_seconds=0.5,
+        engine_count=2,
+    )
+    decoding = running_bound(DEMAND, rate, slots)
+    running = min(decoding + np.ceil(prefilling_count(DEMAND, rate, 2048)), slots)
+    assert in_flight_bound(DEMAND, rate, bound) == 2 * running + 8

@@ -28,8 +28,8 @@ LAW = ServiceLaw(
 LIMITS = EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000.0)
 DOCUMENTS = Workload(
     arrival_rate_per_second=1.0,
-    prompt=LengthDistribution(tokens=(2500.0, 6000.0, 14000.0), weights=(0.4, 0.4, 0.2)),
-    output=LengthDistribution(tokens=(10.0, 30.0, 55.0), weights=(0.3, 0.4, 0.3)),
+    prompt=LengthDistribution.from_samples([2000.0 * 8.0 ** (i / 40) for i in range(41)]),
+    output=LengthDistribution.from_samples([float(tokens) for tokens in range(4, 61)]),
 )
 TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0)
 

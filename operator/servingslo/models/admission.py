@@ -21,6 +21,7 @@ __all__ = [
     "drain_seconds",
     "in_flight_bound",
     "offered_rate_per_second",
+    "prefilling_count",
     "queue_bound",
     "running_bound",
     "shed_by_class",
@@ -101,11 +102,12 @@ def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: i
 class EngineBound:
     """What bounds the requests in flight at one replica.
 
-    max_num_seqs, saturation_rate_per_second: of one engine. engine_count: engines of the replica.
-    wait_budget_seconds: how long a request may wait for a slot.
+    max_num_seqs, max_num_batched_tokens, saturation_rate_per_second: of one engine. engine_count:
+    engines of the replica. wait_budget_seconds: how long a request may wait for a slot.
     """
 
     max_num_seqs: int
+    max_num_batched_tokens: int
     saturation_rate_per_second: float
     wait_budget_seconds: float
     engine_count: int = 1
@@ -118,12 +120,33 @@ class EngineBound:
 
 
 def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: EngineBound) -> int:
-    """What may run and wait at one replica: the batches of its engines and one queue beside them.
+    """What may be at one replica: the batches of its engines, prompts in progress, and one queue.
 
     rate_per_second: of one engine, at most what may be admitted.
     """
-    running = running_bound(demand, rate_per_second, bound.max_num_seqs)
+    decoding = running_bound(demand, rate_per_second, bound.max_num_seqs)
+    prefilling = prefilling_count(demand, rate_per_second, bound.max_num_batched_tokens)
+    # Both hold slots.
+    running = min(decoding + math.ceil(prefilling), bound.max_num_seqs)
     return bound.engine_count * running + bound.queue_limit
+
+
+def prefilling_count(
+    demand: RequestDemand, rate_per_second: float, max_num_batched_tokens: int
+) -> float:
+    """Prompts in progress at one engine on average, λ·(c·I + ⌈I/M⌉·(a + (b + d·k)·n)).
+
+    The law of the batch counts requests that decode: in it prefill slows the clock and holds
+    nobody. Where prompts are long and outputs short those in prefill are as many.
+    Source: Little's law.
+    """
+    slack = 1.0 - rate_per_second * demand.marginal_seconds
+    if slack <= 0.0:
+        return 0.0
+    sequences = rate_per_second * demand.fixed_seconds / slack
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * sequences
+    steps = max(math.ceil(demand.uncached_mean_tokens / max_num_batched_tokens), 1)
+    return rate_per_second * (demand.prefill_mean_seconds + steps * step)
 
 
 def drain_seconds(queue_count: float, drain_rate_per_second: float) -> float:

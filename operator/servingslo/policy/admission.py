@@ -52,6 +52,7 @@ def admission_decision(
     engines = frame.estimate.engines_per_pod
     bound = EngineBound(
         max_num_seqs=frame.mix.limits.max_num_seqs,
+        max_num_batched_tokens=frame.mix.limits.max_num_batched_tokens,
         saturation_rate_per_second=frame.mix.model.saturation_rate_per_second,
         wait_budget_seconds=frame.wait_budget_seconds,
         engine_count=engines,

@@ -118,6 +118,7 @@ def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> L
             carried_per_second / (COMPARED_REPLICAS * case.engines_per_replica),
             EngineBound(
                 max_num_seqs=limits.max_num_seqs,
+                max_num_batched_tokens=limits.max_num_batched_tokens,
                 saturation_rate_per_second=case.model.saturation_rate_per_second,
                 wait_budget_seconds=batch.wait_budget_seconds,
                 engine_count=case.engines_per_replica,
