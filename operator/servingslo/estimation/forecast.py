@@ -7,6 +7,7 @@ the lead in question. Where history has a season, it is a third opinion (`season
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation import seasonal
@@ -44,8 +45,10 @@ RETURN_LEAST_EVIDENCE = 0.1
 # The usual mean is itself known to no better than this share of it.
 USUAL_ERROR_RATIO = 0.02
 PENDING_PER_LEAD = 32
-BISECTIONS = 40
+ITERATIONS = 40
 QUANTILE_ERROR_RATIO = 1e-4
+ROOT_TWO, ROOT_TWO_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
+_NORMAL = NormalDist()
 # Components less likely than this do not move a quantile that anybody plans with.
 NEGLIGIBLE_PROBABILITY = 1e-5
 
@@ -136,19 +139,26 @@ class Forecast:
         Raises: MetricsUnavailableError before the first window.
         """
         components = [c for c in self._components(lead_seconds) if c[0] > NEGLIGIBLE_PROBABILITY]
-        spread = 8.0
-        low = min(mean - spread * deviation for _, mean, deviation in components)
-        high = max(mean + spread * deviation for _, mean, deviation in components)
+        score = _NORMAL.inv_cdf(probability)
+        # A mixture's quantile lies between those of its components.
+        low = min(mean + score * deviation for _, mean, deviation in components)
+        high = max(mean + score * deviation for _, mean, deviation in components)
         precise = QUANTILE_ERROR_RATIO * max(high, 0.0)
-        for _ in range(BISECTIONS):
-            middle = 0.5 * (low + high)
-            if high - low <= precise:
-                break
-            if _mixture_cdf(components, middle) < probability:
-                low = middle
+        value, step = 0.5 * (low + high), high - low
+        for _ in range(ITERATIONS):
+            below, density = _mixture(components, value)
+            if below < probability:
+                low = value
             else:
-                high = middle
-        return max(0.5 * (low + high), 0.0)
+                high = value
+            newton = value - (below - probability) / density if density > 0.0 else math.inf
+            # Newton's step while steps shrink, else half of what is left: it can swing for ever.
+            fits = low < newton < high and abs(newton - value) < 0.5 * abs(step)
+            following = newton if fits else 0.5 * (low + high)
+            step, value = following - value, following
+            if abs(step) <= 0.5 * precise:
+                break
+        return max(value, 0.0)
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         """(weight, mean, standard deviation) of each model at the lead."""
@@ -356,9 +366,11 @@ def _interpolated(lead: float, values: tuple[float, ...]) -> float:
     return values[-1]
 
 
-def _mixture_cdf(components: list[tuple[float, float, float]], value: float) -> float:
-    root = math.sqrt(2.0)
-    return sum(
-        0.5 * weight * math.erfc((mean - value) / (deviation * root))
-        for weight, mean, deviation in components
-    )
+def _mixture(components: list[tuple[float, float, float]], value: float) -> tuple[float, float]:
+    """Distribution and density of the mixture at a value."""
+    below = density = 0.0
+    for weight, mean, deviation in components:
+        score = (value - mean) / deviation
+        below += 0.5 * weight * math.erfc(-score / ROOT_TWO)
+        density += weight * math.exp(-0.5 * score * score) / (deviation * ROOT_TWO_PI)
+    return below, density
