@@ -4,10 +4,13 @@ The samples carry timestamps of their own; Prometheus takes them because it is t
 samples that are so old. Of the first week's pods nothing is left but their series.
 """
 
+import json
 import math
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
 from tests.integration.prometheus_world import proxying, running_prometheus, serving_pages
@@ -23,6 +26,7 @@ DAYS = 14
 SAMPLE_SECONDS = 120
 SATURDAY, SUNDAY = 2, 3
 PATIENCE_SECONDS = 60.0
+SERIES = 8
 NAMESPACE = "inference"
 OLD_POD, NEW_POD = "llama-6d4cf56db6-x2k9z", "llama-7f5b8c9d4-bcdfg"
 LLAMA = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
@@ -95,17 +99,19 @@ def taken(url: str, uid: str, target: ScaleTarget, pods: list[str]) -> RateHisto
     return None
 
 
-def filled(url: str, target: ScaleTarget, pods: list[str], since: float) -> RateHistory:
-    """The first history that reaches back to this time: every page has been scraped by then."""
+def wait_until_scraped(url: str, series: int) -> None:
+    """Wait until Prometheus holds so many series of the counter."""
+    query = quote(f"count(last_over_time(vllm:request_success_total[{DAYS + 1}d]))")
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        history = taken(url, "uid", target, pods)
-        assert history is not None
-        full = history.rates_per_second and history.start_seconds <= since
-        if full or time.monotonic() > deadline:
-            assert full, history
-            return history
-        time.sleep(1.0)
+    found: object = None
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"{url}/api/v1/query?query={query}", timeout=10) as answer:  # noqa: S310 - our own
+            result = json.load(answer)["data"]["result"]
+        found = result[0]["value"][1] if result else None
+        if found == str(series):
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"{found} of {series} series were scraped")
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +119,16 @@ def prometheus() -> Iterator[tuple[str, float]]:
     """The address of a Prometheus with a past, and when that ends."""
     now = time.time() // SAMPLE_SECONDS * SAMPLE_SECONDS  # noqa: TID251 - timestamps of samples
     with remembering(now) as url:
+        wait_until_scraped(url, SERIES)
         yield url, now
 
 
 def test_two_weeks_of_pods_that_are_gone_give_the_season(prometheus):
     """Both weeks are of the Deployment, counted once; working days and rest days are told apart."""
     url, now = prometheus
-    history = filled(url, LLAMA, [NEW_POD], now - (DAYS - 0.1) * DAY)
+    history = taken(url, "uid", LLAMA, [NEW_POD])
+    assert history is not None
+    assert history.start_seconds <= now - (DAYS - 0.1) * DAY
     assert history.bin_seconds == BIN_SECONDS
     known = [
         (history.start_seconds + place * BIN_SECONDS, rate)
@@ -160,8 +169,9 @@ def test_two_weeks_of_pods_that_are_gone_give_the_season(prometheus):
 )
 def test_workloads_are_told_apart_by_their_pods_names(prometheus, target, pods, rate):
     """Neither a longer name nor a number is taken for another workload's."""
-    url, now = prometheus
-    history = filled(url, target, pods, now - 5 * 3600)
+    url, _ = prometheus
+    history = taken(url, "uid", target, pods)
+    assert history is not None
     rates = [rate for rate in history.rates_per_second if rate is not None]
     assert sum(rates) / len(rates) == pytest.approx(rate, rel=0.05)
 

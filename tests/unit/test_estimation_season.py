@@ -13,6 +13,20 @@ def sine(seconds):
     return 10.0 * (1.0 + 0.6 * np.sin(2.0 * np.pi * np.asarray(seconds) / DAY))
 
 
+def evenings(seconds):
+    """A game: evenings, and twice as much on rest days."""
+    resting = np.isin(np.floor(np.asarray(seconds) / DAY) % 7, (SATURDAY, SUNDAY))
+    return np.maximum(10.0 - 12.0 * np.cos(2.0 * np.pi * (seconds / DAY - 0.25)), 1.0) * np.where(
+        resting, 2.0, 1.0
+    )
+
+
+def sundays(seconds):
+    """Closed on Sundays."""
+    resting = np.floor(np.asarray(seconds) / DAY) % 7 == SUNDAY
+    return np.where(resting, 1.0, sine(seconds))
+
+
 def wandering(seconds):
     """No two days alike: a random walk."""
     steps = np.random.default_rng(3).normal(0.0, 0.03, len(seconds))
@@ -36,6 +50,12 @@ WEEKEND = (SATURDAY, SUNDAY)
         pytest.param(history_of(odd_day=5, seed=2), WEEKEND, id="one-odd-rest-day"),
         pytest.param(
             history_of(lambda t: office_rate(t, later_hours=8.0)), WEEKEND, id="west-coast"
+        ),
+        pytest.param(history_of(lambda t: office_rate(t, later_hours=-9.0)), WEEKEND, id="tokyo"),
+        pytest.param(history_of(evenings), WEEKEND, id="busier-on-rest-days"),
+        pytest.param(history_of(sundays), (SUNDAY,), id="sundays-off"),
+        pytest.param(
+            history_of(lambda t: office_rate(np.asarray(t) + DAY)), (1, 2), id="friday-and-saturday"
         ),
         pytest.param(
             history_of(lambda t: office_rate(t, low=0.0, high=13.0)), WEEKEND, id="asleep-at-night"

@@ -1,9 +1,9 @@
 """A daily or weekly season in the history of an arrival rate, and the profile it gives.
 
 A day begins at its quietest hour, so that no busy evening is cut in two wherever the users live.
-Weeks are told by their rest days, which have a profile of their own: two weeks hold ten working
-days and four rest days, but only two Mondays, and nothing can be learnt from two that a single
-holiday would not spoil. A workload that is special on Tuesdays alone has no season for us.
+Weeks are told by their rest days, the day or two that are least like the others, which have a
+profile of their own: two weeks hold ten working days and four rest days, but only two Mondays, and
+nothing can be learnt from two that a single holiday would not spoil.
 Source: how much of the variance a season explains, and from where on it counts, X. Wang, K. Smith
 and R. Hyndman, "Characteristic-based clustering for time series data", 2006 (strength of
 seasonality; 0.64 is the bound of `nsdiffs` in Hyndman's forecast and feasts); here it is measured
@@ -11,8 +11,10 @@ out of sample, on days predicted from the days before them.
 """
 
 import math
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +33,10 @@ LEAST_DAY_COVERAGE = 0.5
 # With so many days of a kind, the one that is furthest off is left out of their spread.
 LEAST_DAYS_FOR_ODD_ONE = 4
 # Rest days are told apart where the history holds rest days of two weeks and they explain another
-# twentieth of the variance. Those of most countries; days since 1970-01-01, a Thursday, mod 7.
+# twentieth of the variance: one day, or two in a row.
 LEAST_WEEKLY_DAYS = 8
 LEAST_WEEKLY_GAIN = 0.05
-REST_DAYS = ((2, 3), (1, 2), (3,))
+MOST_REST_DAYS = 2
 # Jeffreys' prior of a Poisson rate: half a request, so that a quiet slot is not taken for never.
 PRIOR_REQUESTS = 0.5
 # Changes of the log rate from slot to slot beyond the profile's own: at least a percent.
@@ -45,6 +47,8 @@ FIRST_REACH = 1
 OTHER_REACHES = (0, 3, 6)
 
 Rates = NDArray[np.float64]
+# 4.6 kB a workload; as tuples of floats the seasons of a thousand workloads would be 37 MB.
+Table: TypeAlias = "array[float]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +68,9 @@ class RateHistory:
 class Season:
     """Arrival rate by time of day, for working days and, in a weekly season, for rest days.
 
-    day_start_seconds: when a day begins, after midnight UTC. profiles: rate per second by slot,
-    for working days and, if told apart, rest days. slot_variances: variance of the change of the
+    day_start_seconds: when a day begins, after midnight UTC. rest_days: days since 1970-01-01, a
+    Thursday, mod 7; none in a daily season. profiles: rate per second by slot, for working days
+    and, if told apart, rest days. slot_variances: variance of the change of the
     log rate over one slot beyond the profile's. strength_ratio: share of the variance explained out
     of sample.
     """
@@ -73,8 +78,8 @@ class Season:
     slot_seconds: float
     day_start_seconds: float
     rest_days: tuple[int, ...]
-    profiles: tuple[tuple[float, ...], ...]
-    slot_variances: tuple[tuple[float, ...], ...]
+    profiles: tuple[Table, ...]
+    slot_variances: tuple[Table, ...]
     strength_ratio: float
 
     def rate_per_second(self, time_seconds: float) -> float:
@@ -91,7 +96,7 @@ class Season:
         place = (time_seconds - self.day_start_seconds) / self.slot_seconds
         return self._at(self.slot_variances, math.floor(place)) / self.slot_seconds
 
-    def _at(self, tables: tuple[tuple[float, ...], ...], slot: int) -> float:
+    def _at(self, tables: tuple[Table, ...], slot: int) -> float:
         day, of_day = divmod(slot, len(tables[0]))
         return tables[day % WEEK_DAYS in self.rest_days][of_day]
 
@@ -196,12 +201,16 @@ def _days(history: RateHistory) -> _Days | None:
 
 
 def _quietest_hour(rates: Rates, first: int, slots: int) -> int:
-    """Hour after midnight UTC in which least arrives, with the hours beside it."""
+    """Hour in which least arrives, with the hours beside it; from noon on it is of the day before.
+
+    -12 to 11, in UTC: a day is called after the date that it holds most of.
+    """
     hours = (first + np.arange(len(rates))) % slots * 24 // slots
     sums = np.bincount(hours, weights=np.nan_to_num(rates), minlength=24)
     counts = np.bincount(hours, weights=np.isfinite(rates), minlength=24)
     means = np.where(counts > 0, sums / np.maximum(counts, 1.0), math.inf)
-    return int(np.argmin(means + np.roll(means, 1) + np.roll(means, -1)))
+    hour = int(np.argmin(means + np.roll(means, 1) + np.roll(means, -1)))
+    return hour - 24 if hour >= 12 else hour
 
 
 def _best_week(days: _Days) -> tuple[tuple[int, ...], _Score]:
@@ -210,13 +219,33 @@ def _best_week(days: _Days) -> tuple[tuple[int, ...], _Score]:
     if len(days.rates) < LEAST_WEEKLY_DAYS:
         return best
     least = best[1].strength_ratio + LEAST_WEEKLY_GAIN
-    for rest_days in REST_DAYS:
-        if np.sum(days.resting(rest_days)) <= len(rest_days):
-            continue
+    for rest_days in _unlike_others(days):
         score = _score(days, rest_days, FIRST_REACH)
         if score.strength_ratio > max(best[1].strength_ratio, least):
             best = (rest_days, score)
     return best
+
+
+def _unlike_others(days: _Days) -> Iterator[tuple[int, ...]]:
+    """The day of the week least like the others, and the two in a row; each known twice."""
+    rates = np.sqrt(days.rates)
+    for length in range(1, MOST_REST_DAYS + 1):
+        distances = {}
+        for first in range(WEEK_DAYS):
+            rest_days = tuple(sorted((first + k) % WEEK_DAYS for k in range(length)))
+            resting = days.resting(rest_days)
+            if length < np.sum(resting) < len(rates):
+                apart = _mean_by_slot(rates[resting]) - _mean_by_slot(rates[~resting])
+                distances[rest_days] = float(np.nansum(apart * apart))
+        if distances:
+            yield max(distances, key=lambda rest_days: distances[rest_days])
+
+
+def _mean_by_slot(rates: Rates) -> Rates:
+    """Mean of what is known of each slot, NaN where nothing is."""
+    counts = np.sum(np.isfinite(rates), axis=0)
+    means: Rates = np.where(counts > 0, np.nansum(rates, axis=0) / np.maximum(counts, 1), math.nan)
+    return means
 
 
 def _best_reach(days: _Days, rest_days: tuple[int, ...], first: _Score) -> tuple[int, _Score]:
@@ -307,8 +336,8 @@ def _season(days: _Days, rest_days: tuple[int, ...], reach: int, strength: float
         slot_seconds=days.slot_seconds,
         day_start_seconds=days.start_seconds,
         rest_days=rest_days,
-        profiles=tuple(tuple(float(v) for v in profile) for profile in profiles),
-        slot_variances=tuple(tuple(float(v) for v in row) for row in variances),
+        profiles=tuple(array("f", profile.tolist()) for profile in profiles),
+        slot_variances=tuple(array("f", row.tolist()) for row in variances),
         strength_ratio=strength,
     )
 
