@@ -128,7 +128,8 @@ def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
     rate = frame.estimate.arrival_rate_per_second
     if not steady or not rate or not serving or frame.mix is None or not frame.trusted:
         return state
-    if frame.signals.blind is not None:
+    if frame.signals.blind is not None or frame.mix.at_seconds == frame.now_seconds:
+        # A mix that has just been renewed has tables to make as well: it is compared at the next.
         return state
     engines = serving * frame.estimate.engines_per_pod
     present = frame.mix.model.predict(rate, engines, frame.estimate.routing)
