@@ -19,10 +19,13 @@ from servingslo.policy.inputs import (
     BatchingTargets,
     FallbackBehavior,
     FallbackTargets,
+    ForecastMode,
+    ForecastTargets,
     KVCacheModel,
     Mode,
     ReplicaTargets,
     ScaleTarget,
+    SeasonStated,
     Targets,
 )
 from servingslo.units import parse_quantity_bytes
@@ -83,6 +86,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 ),
             ),
             cold_start_seconds=90.0,
+            forecast=ForecastTargets(mode=ForecastMode.AUTO, season=SeasonStated.WEEK),
             batching=BatchingTargets(
                 mode=BatchingMode.RECOMMEND,
                 container="engine",

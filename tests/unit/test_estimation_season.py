@@ -148,3 +148,31 @@ def test_one_odd_day_leaves_the_profile_as_it_is():
 def test_finding_is_repeatable():
     """The same history gives the same season, bit by bit: replays rely on it."""
     assert find_season(history_of()) == find_season(history_of())
+
+
+def weak(seconds):
+    """A season of rest days that explains a little."""
+    resting = np.isin(np.floor(np.asarray(seconds) / DAY) % 7, (SATURDAY, SUNDAY))
+    return wandering(seconds) * np.where(resting, 0.8, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "days", "stated", "rest_days"),
+    [
+        pytest.param(weak, 14, 7, True, id="weak-week"),
+        pytest.param(weak, 14, 1, False, id="weak-day"),
+        pytest.param(office_rate, 14, 1, False, id="a-day-though-it-is-a-week"),
+        pytest.param(office_rate, 5, 7, False, id="a-week-of-which-five-days-are-known"),
+    ],
+)
+def test_a_season_that_is_stated_need_not_explain_much(rate, days, stated, rest_days):
+    """It is taken where history is long enough to see it; nothing else is looked for."""
+    finding = find_season(history_of(rate, days=days), stated)
+    assert finding.reason is Reason.SEASON_FOUND
+    assert bool(finding.season.rest_days) is rest_days
+
+
+def test_a_season_that_is_stated_still_needs_three_days():
+    """Nothing can be told of a day from one."""
+    finding = find_season(history_of(days=2), 1)
+    assert finding.reason is Reason.HISTORY_TOO_SHORT

@@ -1,12 +1,21 @@
 """Timelines with a history: the morning is met ahead of time, and a wrong season costs little."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from policy_world import Run, World
 from season_world import DAY, HOUR, MONDAY, history_of, office_rate
 
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.inputs import Limits, ReplicaTargets, ScaleTarget, Targets
+from servingslo.policy.inputs import (
+    ForecastMode,
+    ForecastTargets,
+    Limits,
+    ReplicaTargets,
+    ScaleTarget,
+    Targets,
+)
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
@@ -96,3 +105,22 @@ def test_the_same_observations_with_their_history_give_the_same_decisions(season
     for observation, decision in zip(seasonal.observations, seasonal.decisions, strict=True):
         again, state = plan(observation, TARGETS, Limits(), state, observation.time_seconds)
         assert again == decision
+
+
+def test_a_forecast_that_is_off_plans_for_the_present(seasonal):
+    """Neither season nor slope: what is planned for never runs ahead of what arrives."""
+    off = replace(TARGETS, forecast=ForecastTargets(mode=ForecastMode.OFF))
+    state, decisions = PlannerState(), []
+    for observation in seasonal.observations:
+        decision, state = plan(observation, off, Limits(), state, observation.time_seconds)
+        decisions.append(decision)
+    rising = [
+        (now, then)
+        for now, then in zip(decisions, seasonal.decisions, strict=True)
+        if RISE <= now.time_seconds <= RISE + 240.0
+    ]
+    assert all(
+        now.demand.forecast_rate_per_second < 0.9 * then.demand.forecast_rate_per_second
+        for now, then in rising
+    )
+    assert not any(s.reason is Reason.SEASON_EXPECTED for d in decisions for s in d.steps)

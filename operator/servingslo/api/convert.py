@@ -15,6 +15,7 @@ from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
     FallbackTargets,
+    ForecastTargets,
     KVCacheModel,
     ReplicaTargets,
     ScaleTarget,
@@ -90,6 +91,7 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             scale_up=_rules(spec.behavior.scale_up), scale_down=_rules(spec.behavior.scale_down)
         ),
         cold_start_seconds=cold_start,
+        forecast=ForecastTargets(mode=spec.forecast.mode, season=spec.forecast.season),
         batching=BatchingTargets(
             mode=spec.batching.mode,
             container=spec.batching.container,

@@ -47,7 +47,8 @@ class FleetSample:
     """One snapshot of a workload's pods and of its gateway.
 
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
-    history: past arrival rates, at the tick at which they were read.
+    history: past arrival rates, at the tick at which they were read. season_days: 1 or 7 where it
+    is stated that they have a season of a day or a week.
     """
 
     time_seconds: float
@@ -55,6 +56,7 @@ class FleetSample:
     gateway: GatewaySample | None = None
     stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
     history: RateHistory | None = None
+    season_days: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     fresh = assess(sample.pods, sample.stale_after_seconds)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
-        state = replace(state, forecast=forecast.with_history(state.forecast, sample.history))
+        known = forecast.with_history(state.forecast, sample.history, sample.season_days)
+        state = replace(state, forecast=known)
     steps = _advance_engines(state, sample, fresh) if is_new else ()
     windows = [w for step in steps if (w := step.flow or step.counters) is not None]
     measured = ArrivalMeasurement()

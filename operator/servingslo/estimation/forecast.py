@@ -92,8 +92,9 @@ class ForecastState:
 class Forecast:
     """Arrival rate to come, as a mixture of normal laws cut at zero.
 
-    age_seconds: time since the last window that entered. Nothing is known before the first window,
-    and there is no arrival rate then either.
+    age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
+    taken to be as it is there. Nothing is known before the first window, and there is no arrival
+    rate then either.
     """
 
     filters: tuple[FilterState, ...] = ()
@@ -103,6 +104,7 @@ class Forecast:
     return_probabilities: tuple[float, ...] = (0.0, 0.0, 0.0)
     age_seconds: float = 0.0
     season: SeasonOutlook | None = None
+    furthest_lead_seconds: float = math.inf
 
     @property
     def known(self) -> bool:
@@ -123,7 +125,10 @@ class Forecast:
         """Share that the season has in the forecast this far ahead, 0 without one."""
         if self.season is None:
             return 0.0
-        return _interpolated(max(lead_seconds, 0.0) + self.age_seconds, self.season.weights)
+        return _interpolated(self._lead(lead_seconds), self.season.weights)
+
+    def _lead(self, lead_seconds: float) -> float:
+        return min(max(lead_seconds, 0.0), self.furthest_lead_seconds) + self.age_seconds
 
     def mean_per_second(self, lead_seconds: float) -> float:
         """Expected arrival rate this far ahead, 0 or more.
@@ -164,7 +169,7 @@ class Forecast:
         """(weight, mean, standard deviation) of each model at the lead."""
         if not self.filters:
             raise MetricsUnavailableError("forecast: no window of arrivals was measured yet")
-        lead = max(lead_seconds, 0.0) + self.age_seconds
+        lead = self._lead(lead_seconds)
         ratio = _interpolated(lead, self.spread_ratios)
         # What is usual says nothing about a crowd.
         mean = self.usual_mean_per_second
@@ -213,9 +218,14 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
     )
 
 
-def with_history(state: ForecastState, history: RateHistory) -> ForecastState:
-    """The state with the season that this history of the arrival rate holds, if any."""
-    return replace(state, season=seasonal.with_history(state.season, history))
+def with_history(
+    state: ForecastState, history: RateHistory, stated_days: int | None = None
+) -> ForecastState:
+    """The state with the season that this history of the arrival rate holds, if any.
+
+    stated_days: 1 or 7 where it is said that there is one.
+    """
+    return replace(state, season=seasonal.with_history(state.season, history, stated_days))
 
 
 def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> ForecastState:

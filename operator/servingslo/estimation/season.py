@@ -152,9 +152,11 @@ def _explained(error: float, flat_error: float) -> float:
     return 1.0 - error / flat_error if flat_error > 0 else 0.0
 
 
-def find_season(history: RateHistory) -> SeasonFinding:
+def find_season(history: RateHistory, stated_days: int | None = None) -> SeasonFinding:
     """The season of a history, or why there is none.
 
+    stated_days: 1 or 7 where somebody says that there is one of a day or a week; then it need not
+    explain much, only be long enough to be seen.
     A season is found where days predicted from the days before them explain LEAST_STRENGTH of the
     variance (of the square root of the rate, in which counting noise is the same at every rate and
     is taken off), and changes over ten minutes are told better than by no change.
@@ -163,9 +165,10 @@ def find_season(history: RateHistory) -> SeasonFinding:
     count = 0 if days is None else len(days.rates)
     if days is None or count < LEAST_DAYS:
         return SeasonFinding(reason=Reason.HISTORY_TOO_SHORT, day_count=count)
-    rest_days, score = _best_week(days)
+    rest_days, score = _best_week(days, stated_days)
     reach, score = _best_reach(days, rest_days, score)
     found = score.strength_ratio >= LEAST_STRENGTH and score.change_ratio > 0.0
+    found = found or stated_days is not None
     return SeasonFinding(
         reason=Reason.SEASON_FOUND if found else Reason.SEASON_NOT_FOUND,
         season=_season(days, rest_days, reach, score.strength_ratio) if found else None,
@@ -213,12 +216,13 @@ def _quietest_hour(rates: Rates, first: int, slots: int) -> int:
     return hour - 24 if hour >= 12 else hour
 
 
-def _best_week(days: _Days) -> tuple[tuple[int, ...], _Score]:
+def _best_week(days: _Days, stated_days: int | None) -> tuple[tuple[int, ...], _Score]:
     """The rest days that explain most, none where all days are alike, and how well."""
     best: tuple[tuple[int, ...], _Score] = ((), _score(days, (), FIRST_REACH))
-    if len(days.rates) < LEAST_WEEKLY_DAYS:
+    if len(days.rates) < LEAST_WEEKLY_DAYS or stated_days == 1:
         return best
-    least = best[1].strength_ratio + LEAST_WEEKLY_GAIN
+    gain = LEAST_WEEKLY_GAIN if stated_days is None else 0.0
+    least = best[1].strength_ratio + gain
     for rest_days in _unlike_others(days):
         score = _score(days, rest_days, FIRST_REACH)
         if score.strength_ratio > max(best[1].strength_ratio, least):

@@ -29,6 +29,8 @@ OFFSET_MEMORY_SECONDS = 86400.0
 # what misled this morning is not believed this afternoon, nor quite tomorrow. Chosen by pinball
 # loss with the right season and with one that is hours off (`python -m tests.benchmarks.forecast`).
 LARGEST_PRIOR = 0.8
+# One that was stated and explains little begins with no more say than the forecast without it.
+LEAST_PRIOR = 0.5
 LOG_ODDS_BOUND = 6.0
 EVIDENCE_BOUND = 2.0
 EVIDENCE_MEMORY_SECONDS = 86400.0
@@ -81,13 +83,13 @@ class SeasonOutlook:
 NO_SEASON = SeasonState()
 
 
-def with_history(state: SeasonState, history: RateHistory) -> SeasonState:
+def with_history(state: SeasonState, history: RateHistory, stated_days: int | None) -> SeasonState:
     """The state with the season of this history instead of the one before.
 
     Where today lies and how far the season is believed are kept: they are of the workload, and a
     new history a day later holds the same season.
     """
-    return replace(state, finding=find_season(history))
+    return replace(state, finding=find_season(history, stated_days))
 
 
 def observe(
@@ -125,7 +127,7 @@ def outlook(state: SeasonState, time_seconds: float) -> SeasonOutlook | None:
     season = state.season
     if season is None:
         return None
-    share = min(season.strength_ratio, LARGEST_PRIOR)
+    share = min(max(season.strength_ratio, LEAST_PRIOR), LARGEST_PRIOR)
     prior = math.log(share / (1.0 - share))
     expected = math.exp(-0.5 * max(state.distance - USUAL_DISTANCE, 0.0))
     return SeasonOutlook(

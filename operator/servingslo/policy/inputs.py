@@ -36,6 +36,21 @@ class AdmissionMode(StrEnum):
     RECOMMEND = "Recommend"
 
 
+class ForecastMode(StrEnum):
+    """Whether demand is planned for as it will be, or as it is."""
+
+    AUTO = "Auto"
+    OFF = "Off"
+
+
+class SeasonStated(StrEnum):
+    """What is said of the season: nothing (it is found or not), or how long it is."""
+
+    AUTO = "Auto"
+    DAY = "1d"
+    WEEK = "7d"
+
+
 class FallbackBehavior(StrEnum):
     """What happens while metrics stay away."""
 
@@ -87,6 +102,19 @@ class BatchingTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastTargets:
+    """How demand to come is estimated."""
+
+    mode: ForecastMode = ForecastMode.AUTO
+    season: SeasonStated = SeasonStated.AUTO
+
+    @property
+    def season_days(self) -> int | None:
+        """Length of the stated season; None where it is to be found."""
+        return {SeasonStated.DAY: 1, SeasonStated.WEEK: 7}.get(self.season)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackTargets:
     """What to do when metrics stay away longer than stale_after_seconds."""
 
@@ -112,6 +140,7 @@ class Targets:
     kv_cache_model: KVCacheModel | None = None
     behavior: Behavior = field(default_factory=Behavior)
     cold_start_seconds: float | None = None
+    forecast: ForecastTargets = ForecastTargets()
     batching: BatchingTargets = BatchingTargets()
     admission_mode: AdmissionMode = AdmissionMode.OFF
     fallback: FallbackTargets = FallbackTargets()

@@ -18,7 +18,13 @@ from servingslo.policy.batch_tuning import tune_batching
 from servingslo.policy.decision import Decision, DecisionStep, ReplicaView
 from servingslo.policy.frame import Frame, frame_of
 from servingslo.policy.guards import Proposal
-from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
+from servingslo.policy.inputs import (
+    ForecastMode,
+    Limits,
+    Observation,
+    SignalProblem,
+    Targets,
+)
 from servingslo.policy.margin import margin_step, tracked
 from servingslo.policy.outlook import (
     count_outlooks,
@@ -93,8 +99,12 @@ def _estimated(
         gateway=observation.gateway,
         stale_after_seconds=targets.fallback.stale_after_seconds,
         history=observation.history,
+        season_days=targets.forecast.season_days,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
+    if targets.forecast.mode is ForecastMode.OFF:
+        present = replace(estimate.forecast, season=None, furthest_lead_seconds=0.0)
+        estimate = replace(estimate, forecast=present)
     state = replace(state, estimator=estimator_state)
     if signals.blind is not None:
         return state, estimate

@@ -18,7 +18,14 @@ from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import MAX_REPLICAS, KVCache, Replicas, Utilization
 from servingslo.models.latency import LatencyMetric
-from servingslo.policy.inputs import AdmissionMode, BatchingMode, FallbackBehavior, Mode
+from servingslo.policy.inputs import (
+    AdmissionMode,
+    BatchingMode,
+    FallbackBehavior,
+    ForecastMode,
+    Mode,
+    SeasonStated,
+)
 
 KIND = "ServingSLO"
 MAX_OBJECTIVES = 8
@@ -89,6 +96,21 @@ class Objective(ApiModel):
     )
     threshold: Annotated[str, DurationBetween("1ms", "1h")] = Field(
         description="The bound, a duration from 1ms to 1h such as 500ms or 2s."
+    )
+
+
+class Forecast(ApiModel):
+    """How the demand is estimated that a replica ordered now will meet."""
+
+    mode: ForecastMode = Field(
+        ForecastMode.AUTO,
+        description="Auto (default: demand as it is expected when capacity ordered now would be "
+        "ready) or Off (demand as it is now).",
+    )
+    season: SeasonStated = Field(
+        SeasonStated.AUTO,
+        description="Auto (default: a daily or weekly season, where history shows one), or 1d or "
+        "7d: there is one of this length, however weak it looks.",
     )
 
 
@@ -239,6 +261,7 @@ class ServingSLOSpec(ApiModel):
         description="Time from ordering a replica until it serves: Measured (default, from this "
         "workload's own pods) or a duration from 1s to 24h.",
     )
+    forecast: Forecast = Field(Forecast(), description="Demand to come.")
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")
     fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
