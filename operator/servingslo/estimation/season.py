@@ -12,9 +12,8 @@ out of sample, on days predicted from the days before them.
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +46,9 @@ FIRST_REACH = 1
 OTHER_REACHES = (0, 3, 6)
 
 Rates = NDArray[np.float64]
-# 4.6 kB a workload; as tuples of floats the seasons of a thousand workloads would be 37 MB.
-Table: TypeAlias = "array[float]"
+# Arrays of single precision, 4.6 kB a workload; as tuples the seasons of a thousand workloads would
+# be 37 MB.
+Table = Sequence[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
