@@ -5,6 +5,7 @@ from servingslo.policy.decision import (
     AdmissionDecision,
     BatchingDecision,
     ConstraintNeed,
+    CostOutlook,
     CountOutlook,
     Decision,
     DecisionStep,
@@ -116,6 +117,13 @@ SCALE_UP = Decision(
         shed_ratio=0.19,
     ),
     metrics_age_seconds=4.2,
+    cost=CostOutlook(
+        currency="USD",
+        per_hour=12.5,
+        per_million_output_tokens=0.399,
+        per_million_tokens=0.0617,
+        saved_per_hour=2.5,
+    ),
 )
 
 BLIND = Decision(

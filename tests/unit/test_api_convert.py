@@ -17,6 +17,7 @@ from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
     BatchingTargets,
+    CostTargets,
     FallbackBehavior,
     FallbackTargets,
     ForecastMode,
@@ -98,6 +99,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             fallback=FallbackTargets(
                 behavior=FallbackBehavior.FLOOR, replicas=4, stale_after_seconds=120.0
             ),
+            cost=CostTargets(gpu_hourly=3.5, gpus_per_replica=2, currency="EUR"),
         )
     )
 

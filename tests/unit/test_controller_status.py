@@ -145,6 +145,18 @@ def test_counts_of_plans_alone_are_not_written_and_other_limits_are() -> None:
     assert written(maxNumSeqs=97)
 
 
+def test_costs_are_told_where_there_is_a_price() -> None:
+    """Amounts with three digits, in the currency of the price; nothing without one."""
+    assert _fields(SCALE_UP)["cost"] == {
+        "currency": "USD",
+        "perHour": 12.5,
+        "perMillionTokens": 0.399,
+        "perMillionTokensWithPrompts": 0.0617,
+        "savedPerHour": 2.5,
+    }
+    assert _fields(BLIND)["cost"] is None
+
+
 def test_a_field_that_became_unknown_is_removed() -> None:
     """An old prediction does not outlive the model that made it."""
     before = {"predicted": {"ttftSeconds": 1.0}, "replicas": {"current": 1}}

@@ -13,6 +13,7 @@ from servingslo.policy.batch_tuning import PAYBACK_SECONDS
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
+    CostTargets,
     Limits,
     ReplicaTargets,
     ScaleTarget,
@@ -118,6 +119,27 @@ def test_both_plans_stand_side_by_side_with_the_price_of_the_change():
         assert rollout.payback_seconds == pytest.approx(
             rollout.surge_replica_seconds / batching.replicas_saved
         )
+
+
+def test_a_stated_price_tells_what_the_count_costs_and_the_change_saves():
+    """Replicas times the price of their cards; tokens at the measured rate and lengths."""
+    priced = replace(TARGETS, cost=CostTargets(gpu_hourly=2.5, gpus_per_replica=2, currency="EUR"))
+    decisions = story(targets=priced, limits=Limits()).decisions
+    told = [d for d in decisions if d.batching.better is not None and d.cost is not None]
+    assert told
+    for decision in told:
+        cost, demand = decision.cost, decision.demand
+        assert cost.currency == "EUR"
+        assert cost.per_hour == 5.0 * decision.replicas_after
+        assert cost.saved_per_hour == 5.0 * decision.batching.replicas_saved
+        generated = demand.arrival_rate_per_second * demand.output_tokens_mean * 3600.0 / 1e6
+        assert cost.per_million_output_tokens == pytest.approx(cost.per_hour / generated)
+        assert cost.per_million_tokens < cost.per_million_output_tokens
+
+
+def test_nothing_is_said_of_costs_without_a_price():
+    """Unknown is None, never zero."""
+    assert {d.cost for d in story(limits=Limits()).decisions} == {None}
 
 
 def test_a_change_waits_until_the_count_has_fallen():

@@ -14,6 +14,7 @@ from servingslo.models.latency import Objective
 from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
+    CostTargets,
     FallbackTargets,
     ForecastTargets,
     KVCacheModel,
@@ -104,6 +105,13 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             behavior=spec.fallback.behavior,
             replicas=spec.fallback.replicas,
             stale_after_seconds=parse_duration_seconds(spec.fallback.stale_after),
+        ),
+        cost=None
+        if spec.cost is None
+        else CostTargets(
+            gpu_hourly=float(spec.cost.gpu_hourly),
+            gpus_per_replica=spec.cost.gpus_per_replica,
+            currency=spec.cost.currency,
         ),
     )
 

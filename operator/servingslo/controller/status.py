@@ -19,6 +19,7 @@ from servingslo.api.v1alpha1.status import (
     AdmissionStatus,
     BatchingStatus,
     BatchLimits,
+    CostStatus,
     ModelStatus,
     ObjectiveStatus,
     ObservedStatus,
@@ -27,12 +28,12 @@ from servingslo.api.v1alpha1.status import (
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
-from servingslo.policy.decision import BatchingDecision, Decision, LimitsPlan
+from servingslo.policy.decision import BatchingDecision, CostOutlook, Decision, LimitsPlan
 from servingslo.reasons import Reason
 
 _SIGNIFICANT_DIGITS = 3
 # Fields that change with the noise of measurements.
-_NOISY = frozenset({"observed", "predicted", "model", "admission"})
+_NOISY = frozenset({"observed", "predicted", "model", "admission", "cost"})
 # A measurement further than this from what the status says, relatively, has drifted.
 _DRIFT_RATIO = 0.2
 # Requests and ratios below this are told apart by nobody.
@@ -49,6 +50,7 @@ _DECIDED_FIELDS = (
     "model",
     "batching",
     "admission",
+    "cost",
 )
 
 Json = Mapping[str, Any]
@@ -77,6 +79,7 @@ def status_fields(
             in_flight_limit=decision.admission.in_flight_limit,
             shed_fraction=_rounded(decision.admission.shed_ratio),
         ),
+        cost=None if decision.cost is None else _cost(decision.cost),
     )
     fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
     # A field that is unknown now is removed, not left as it was.
@@ -234,6 +237,16 @@ def _limits(
         max_num_batched_tokens=max_num_batched_tokens,
         replicas=None if plan is None else plan.replicas,
         in_flight_limit=None if plan is None else plan.in_flight_limit,
+    )
+
+
+def _cost(cost: CostOutlook) -> CostStatus:
+    return CostStatus(
+        currency=cost.currency,
+        per_hour=_rounded(cost.per_hour),
+        per_million_tokens=_rounded(cost.per_million_output_tokens),
+        per_million_tokens_with_prompts=_rounded(cost.per_million_tokens),
+        saved_per_hour=_rounded(cost.saved_per_hour),
     )
 
 

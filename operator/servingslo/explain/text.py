@@ -18,6 +18,7 @@ from servingslo.explain.format import (
 from servingslo.explain.summary import CONSTRAINTS, summary
 from servingslo.policy.decision import (
     BatchingDecision,
+    CostOutlook,
     CountOutlook,
     Decision,
     DecisionStep,
@@ -198,6 +199,8 @@ def _count_outlook(outlook: CountOutlook) -> str:
 
 def _knobs(decision: Decision) -> Iterator[str]:
     yield from _batching(decision.batching)
+    if decision.cost is not None:
+        yield f"Cost: {'; '.join(_cost(decision.cost))}"
     admission = decision.admission
     admitted = admission.admitted_rate_per_second
     rate = UNKNOWN if admitted is None else f"{number(admitted)}/s"
@@ -222,6 +225,17 @@ def _batching(batching: BatchingDecision) -> Iterator[str]:
     yield f"  with the better ones {_plan(batching.better)}: {_saving(batching)}"
     if batching.rollout is not None:
         yield f"  the change {_rollout(batching.rollout)}"
+
+
+def _cost(cost: CostOutlook) -> Iterator[str]:
+    yield f"{number(cost.per_hour)} {cost.currency} an hour"
+    if cost.per_million_output_tokens is not None and cost.per_million_tokens is not None:
+        yield (
+            f"a million output tokens {number(cost.per_million_output_tokens)}, "
+            f"with prompts {number(cost.per_million_tokens)}"
+        )
+    if cost.saved_per_hour is not None:
+        yield f"the better limits save {number(cost.saved_per_hour)} an hour"
 
 
 def _plan(plan: LimitsPlan) -> str:

@@ -141,6 +141,21 @@ class BatchingDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostOutlook:
+    """What the decided count costs, in the currency of the price.
+
+    per_million_output_tokens, per_million_tokens: at the present demand, of generated tokens alone
+    and of prompt and generated ones; None without traffic. saved_per_hour: by the better plan.
+    """
+
+    currency: str
+    per_hour: float
+    per_million_output_tokens: float | None = None
+    per_million_tokens: float | None = None
+    saved_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionDecision:
     """Admission bounds from ready replicas.
 
@@ -177,6 +192,7 @@ class Decision:
     needs: each constraint's own requirement, at the demand planned for.
     limited_by: the guard that kept the planner from its wish, None when none did.
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
+    cost: None where no price is stated.
     """
 
     time_seconds: float
@@ -201,4 +217,5 @@ class Decision:
     admission: AdmissionDecision
     metrics: Reason = Reason.METRICS_FRESH
     metrics_age_seconds: float | None = None
+    cost: CostOutlook | None = None
     detail: str = ""

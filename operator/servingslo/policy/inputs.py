@@ -115,6 +115,20 @@ class ForecastTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostTargets:
+    """What a GPU costs an hour, in a currency, and how many of them a replica holds."""
+
+    gpu_hourly: float
+    gpus_per_replica: int = 1
+    currency: str = "USD"
+
+    @property
+    def replica_hourly(self) -> float:
+        """Cost of one replica for an hour."""
+        return self.gpu_hourly * self.gpus_per_replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackTargets:
     """What to do when metrics stay away longer than stale_after_seconds."""
 
@@ -127,7 +141,8 @@ class FallbackTargets:
 class Targets:
     """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
 
-    cold_start_seconds: None means measured from the workload's own pods.
+    cold_start_seconds: None means measured from the workload's own pods. cost: None where no price
+    is known.
     """
 
     target: ScaleTarget
@@ -144,6 +159,7 @@ class Targets:
     batching: BatchingTargets = BatchingTargets()
     admission_mode: AdmissionMode = AdmissionMode.OFF
     fallback: FallbackTargets = FallbackTargets()
+    cost: CostTargets | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
 from servingslo.policy.decision import (
+    BatchingDecision,
     ConstraintNeed,
+    CostOutlook,
     CountOutlook,
     DecisionStep,
     DemandOutlook,
@@ -60,6 +63,32 @@ def demand_outlook(frame: Frame) -> DemandOutlook:
         cached_ratio=finite(estimate.cached_ratio),
         kv_usage_ratio=finite(estimate.kv_usage_ratio),
     )
+
+
+def cost_outlook(
+    frame: Frame, replicas: int | None, batching: BatchingDecision
+) -> CostOutlook | None:
+    """What this count costs at the present demand; None without a price or a count."""
+    price = frame.targets.cost
+    if price is None or replicas is None:
+        return None
+    per_hour = price.replica_hourly * replicas
+    estimate = frame.estimate
+    rate, output = estimate.arrival_rate_per_second, estimate.output_tokens_mean
+    generated = (rate or 0.0) * (output or 0.0)
+    every = generated + (rate or 0.0) * (estimate.prompt_tokens_mean or 0.0)
+    saved = batching.replicas_saved
+    return CostOutlook(
+        currency=price.currency,
+        per_hour=per_hour,
+        per_million_output_tokens=_per_million(per_hour, generated),
+        per_million_tokens=_per_million(per_hour, every) if generated else None,
+        saved_per_hour=None if saved is None else price.replica_hourly * saved,
+    )
+
+
+def _per_million(per_hour: float, tokens_per_second: float) -> float | None:
+    return cost_per_megatoken(per_hour, tokens_per_second) if tokens_per_second > 0 else None
 
 
 def objective_outlooks(

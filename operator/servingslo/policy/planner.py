@@ -27,6 +27,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.margin import margin_step, tracked
 from servingslo.policy.outlook import (
+    cost_outlook,
     count_outlooks,
     demand_outlook,
     finite,
@@ -333,6 +334,7 @@ def _decided(frame: Frame, state: PlannerState, verdict: Verdict) -> tuple[Decis
         admission=admission,
         metrics=frame.signals.reason,
         metrics_age_seconds=finite(frame.signals.age_seconds),
+        cost=cost_outlook(frame, after, tuned.decision),
         detail=verdict.detail,
     )
     order = state.order

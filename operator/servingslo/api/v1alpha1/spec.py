@@ -16,7 +16,13 @@ from servingslo.api.constraints import (
 )
 from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.behavior import BehaviorRules
-from servingslo.api.v1alpha1.capacity import MAX_REPLICAS, KVCache, Replicas, Utilization
+from servingslo.api.v1alpha1.capacity import (
+    MAX_GPUS,
+    MAX_REPLICAS,
+    KVCache,
+    Replicas,
+    Utilization,
+)
 from servingslo.models.latency import LatencyMetric
 from servingslo.policy.inputs import (
     AdmissionMode,
@@ -29,6 +35,8 @@ from servingslo.policy.inputs import (
 
 KIND = "ServingSLO"
 MAX_OBJECTIVES = 8
+# Above any card in use, in any currency that is counted in tens per dollar.
+MAX_GPU_HOURLY = 10_000
 # Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
 MAX_SEQUENCES = 65_536
 
@@ -44,6 +52,7 @@ API_VERSION_NAME = Matching(
     r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+$", "an API version such as apps/v1", 253
 )
 KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
+CURRENCY_CODE = Matching(r"^[A-Z]{3}$", "a currency of three capital letters such as USD", 8)
 
 
 # The first objective whose metric and percentile stand elsewhere, too.
@@ -111,6 +120,20 @@ class Forecast(ApiModel):
         SeasonStated.AUTO,
         description="Auto (default: a daily or weekly season, where history shows one), or 1d or "
         "7d: there is one of this length, however weak it looks.",
+    )
+
+
+class Cost(ApiModel):
+    """The price of a replica, so that plans are told in money as well."""
+
+    gpu_hourly: Annotated[Number, Between(0.001, MAX_GPU_HOURLY)] = Field(
+        description="Price of one GPU for an hour, 0.001 to 10000."
+    )
+    gpus_per_replica: Annotated[Count, Between(1, MAX_GPUS)] = Field(
+        1, description="GPUs of one replica, 1 (default) to 1024."
+    )
+    currency: Annotated[str, CURRENCY_CODE] = Field(
+        "USD", description="Currency of the price, three capital letters; USD by default."
     )
 
 
@@ -265,6 +288,9 @@ class ServingSLOSpec(ApiModel):
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")
     fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
+    cost: Cost | None = Field(
+        None, description="Price of a replica; without one no costs are told."
+    )
 
     @model_validator(mode="after")
     def _objectives_differ(self) -> Self:

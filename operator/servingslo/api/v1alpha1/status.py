@@ -192,6 +192,22 @@ class AdmissionStatus(StatusModel):
     )
 
 
+class CostStatus(StatusModel):
+    """What the desired count costs, in the currency of spec.cost."""
+
+    currency: str | None = Field(None, description="Currency of the amounts.")
+    per_hour: float | None = Field(None, description="Cost of all replicas for an hour.")
+    per_million_tokens: float | None = Field(
+        None, description="Cost of a million output tokens at the present demand."
+    )
+    per_million_tokens_with_prompts: float | None = Field(
+        None, description="The same, prompt tokens counted as well."
+    )
+    saved_per_hour: float | None = Field(
+        None, description="What the recommended batch limits would save in an hour."
+    )
+
+
 class Condition(StatusModel):
     """One condition, in the form of metav1.Condition."""
 
@@ -250,6 +266,7 @@ class ServingSLOStatus(StatusModel):
     admission: AdmissionStatus | None = Field(
         None, description="Admission limits that the ready replicas can keep."
     )
+    cost: CostStatus | None = Field(None, description="What the desired count costs.")
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=MAX_CONDITIONS,
