@@ -98,6 +98,8 @@ def bounds(findings: Findings) -> Iterator[str]:
     yield ""
     rows = [["trace", "bound, replica-hours", ORACLE, FORESIGHT, *MINE, "strongest other"]]
     for where in findings.plan.scenarios:
+        if findings.get(where.name, ORACLE) is None:
+            continue
         least = findings.bounds[where.name].mean
         best = strongest(findings.by_scenario[where.name])
         rows.append([
