@@ -16,6 +16,7 @@ from servingslo.policy.sizing import (
     Candidates,
     Load,
     SizingCase,
+    carries,
     greatest_rate_per_second,
     size,
 )
@@ -88,11 +89,12 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     """
     carried = {current: _carried(batch, current)}
     safe: dict[int, int | None] = {}
+    near = None
     for budget in sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens}):
-        safe[budget] = _tried(batch, budget, carried)
+        near = safe[budget] = _tried(batch, budget, carried, near)
     full = full_step_budget(batch, max(carried, key=lambda limits: carried[limits]), carried)
     if full is not None and full not in safe:
-        safe[full] = _tried(batch, full, carried)
+        safe[full] = _tried(batch, full, carried, current.max_num_seqs)
     most = max(carried.values())
     good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
     largest = safe[current.max_num_batched_tokens]
@@ -127,12 +129,22 @@ def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> L
     )
 
 
-def _tried(batch: BatchCase, budget: int, carried: dict[BatchLimits, float]) -> int | None:
-    """The largest batch with this budget, whose rate is then among those carried."""
-    sequences = largest_batch(batch, budget)
-    if sequences is not None and sequences < budget:
-        trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-        carried[trial] = _carried(batch, trial)
+def _tried(
+    batch: BatchCase, budget: int, carried: dict[BatchLimits, float], near: int | None
+) -> int | None:
+    """The largest batch with this budget; its rate is put to those carried where it is as good.
+
+    near: the largest batch with another budget. Limits that carry clearly less than the best so
+    far are told by one prediction, and need no rate.
+    """
+    sequences = largest_batch(batch, budget, near)
+    if sequences is None or sequences >= budget:
+        return sequences
+    trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+    most = max(carried.values())
+    case = _limited(batch, trial)
+    if carries(case, (), COMPARED_REPLICAS, EQUAL_RATE_RATIO * most):
+        carried[trial] = greatest_rate_per_second(case, (), COMPARED_REPLICAS, most or None)
     return sequences
 
 
@@ -161,11 +173,12 @@ def full_step_budget(
     return min(blocks * BUDGET_BLOCK_TOKENS, TOKEN_BUDGETS[-1]) if blocks > 0 else None
 
 
-def largest_batch(batch: BatchCase, budget: int) -> int | None:
+def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int | None:
     """The most sequences with which a full batch still keeps the inter-token objectives.
 
     Bounded by memory (sequences whose mean context fills the KV target) and by the tenant. None
-    when not even the least allowed does. budget: tokens of a step.
+    when not even the least allowed does. budget: tokens of a step. near: where the search begins;
+    it saves evaluations and changes the answer by no more than its resolution.
     """
     targets = batch.targets
     fitting = kv_concurrency(batch.workload, batch.limits) * batch.case.kv_cache_target_ratio
@@ -174,7 +187,14 @@ def largest_batch(batch: BatchCase, budget: int) -> int | None:
     low = targets.min_sequences
     if _full_batch_keeps(batch, high, budget):
         return high
-    if not _full_batch_keeps(batch, low, budget):
+    known = False
+    if near is not None and low < near < high:
+        known = _full_batch_keeps(batch, near, budget)
+        low, high = (near, high) if known else (low, near)
+        above = int(near * (1.0 + BATCH_RESOLUTION)) + 1
+        if known and above < high and not _full_batch_keeps(batch, above, budget):
+            return near
+    if not known and not _full_batch_keeps(batch, low, budget):
         return None
     while high - low > max(1, int(BATCH_RESOLUTION * low)):
         middle = (low + high) // 2

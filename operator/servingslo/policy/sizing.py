@@ -228,15 +228,10 @@ def greatest_rate_per_second(
     infeasible objectives do not count. hint_per_second: where the search begins; it saves
     evaluations and changes no answer.
     """
-    objectives = [objective for objective in case.objectives if objective not in infeasible]
     high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
 
     def fails(part: int) -> bool:
-        candidates = Candidates(case, Load(rate_per_second=high * part / RATE_PARTS))
-        return not (
-            candidates.fits_cache(serving)
-            and all(candidates.meets(objective, serving) for objective in objectives)
-        )
+        return not carries(case, infeasible, serving, high * part / RATE_PARTS)
 
     if not fails(RATE_PARTS):
         return high
@@ -246,6 +241,21 @@ def greatest_rate_per_second(
         start = min(max(int(hint_per_second / high * RATE_PARTS), 1), RATE_PARTS - 1)
         low, top = _bracket(fails, start)
     return high * (_bisect(fails, low, top) - 1) / RATE_PARTS
+
+
+def carries(
+    case: SizingCase, infeasible: tuple[Objective, ...], serving: int, rate_per_second: float
+) -> bool:
+    """Whether these replicas keep every constraint at this fleet rate."""
+    ceiling = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
+    if rate_per_second > ceiling:
+        return False
+    candidates = Candidates(case, Load(rate_per_second=rate_per_second))
+    return candidates.fits_cache(serving) and all(
+        candidates.meets(objective, serving)
+        for objective in case.objectives
+        if objective not in infeasible
+    )
 
 
 def _bracket(fails: Callable[[int], bool], start: int) -> tuple[int, int]:
