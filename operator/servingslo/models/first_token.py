@@ -1,11 +1,11 @@
 """Time to first token below the cap: the rest of a step, then the steps that prefill the prompt."""
 
 import math
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from servingslo.models.occupancy import Occupancy, even_moments
+from servingslo.models.paces import LEAST_FULL_RATIO, Pace, budget_queue, paces_met
 from servingslo.models.prompt_work import RANGE_RATIO, PromptWork
 from servingslo.models.queueing import erlang_c
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
@@ -17,11 +17,8 @@ _NEGLIGIBLE_GENERATION = 4e-3
 _NEGLIGIBLE_FURTHER = 1e-3
 _GENERATIONS = 3
 _LEAST_BRANCHING = 0.05
-_BUDGET_ITERATIONS = 6
-_BUDGET_TOLERANCE = 1e-3
-_LEAST_SLACK = 0.02
-_LEAST_BUDGET_RATIO = 0.1
 _TINY_SECONDS = 1e-12
+_ROUNDING = 1e-6
 
 
 def first_token_law(
@@ -40,7 +37,9 @@ def first_token_law(
     g(z) = z + g(λ·(M(z) − 1)) and M the transform of c·I. Then
     E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) − exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1),
     averaged over n. A prompt longer than the token budget takes further steps; for those of others
-    see `_further_seconds`. Bursty arrivals come at one of two rates, see `_paces`.
+    see `further_seconds`, and as far as the budget is full, prompts that arrive later in D are not
+    in the next step: z + z₁ is then z + (1 − full)·z₁, and z in the denominator z − full·z₁. Bursty
+    arrivals come at one of two rates, see `paces_met`.
 
     A pool of c sends arrivals where sequences have left. Of the arrivals of a replica 1/c come as
     above, evenly over its steps and as many as the step is long. The others fill the holes that
@@ -49,97 +48,15 @@ def first_token_law(
     1/c and 1, they come with the density e^(−κt) of the age t of the step, κ = 2λ/(1 + 1/c). Long
     steps are therefore met less often than in proportion to their length, and sooner.
     """
-    paces = _paces(demand, prompts, law_of_running, rate_per_second, budget_tokens)
+    paces = paces_met(demand, prompts, law_of_running, rate_per_second, budget_tokens)
     level = _range_level(demand, prompts, law_of_running, paces[-1])
     characteristic = _characteristic(demand, prompts, level, law_of_running, paces[0])
     if len(paces) > 1:
         characteristic *= paces[0].share
-        busy = _characteristic(demand, prompts, level, law_of_running, paces[1])
-        characteristic += paces[1].share * busy
+        for pace in paces[1:]:
+            other = _characteristic(demand, prompts, level, law_of_running, pace)
+            characteristic += pace.share * other
     return invert(characteristic, RANGE_RATIO**level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pace:
-    """A rate of arrivals, and what follows from it.
-
-    share: of the requests that arrive at this rate. shift: running sequences above the mean.
-    spread: of the running sequences at this rate, as a share of that at all rates.
-    mean_step: seconds of a step without prefill. room_tokens: of the budget, for prefill.
-    further: seconds of further steps that a prompt causes. budget_ratio: share of the budget that
-    prompts take on average. prefill_ratio: λ·(c·I + further).
-    """
-
-    share: float
-    rate_per_second: float
-    shift: float
-    spread: float
-    mean_step: float
-    room_tokens: float
-    further: float
-    budget_ratio: float
-    prefill_ratio: float
-
-
-def _paces(
-    demand: RequestDemand,
-    prompts: PromptWork,
-    law_of_running: Occupancy,
-    rate_per_second: float,
-    budget_tokens: float,
-) -> tuple[_Pace, ...]:
-    """The rates that arrivals are met at, slowest first: one for Poisson, two for bursty arrivals.
-
-    Requests come in proportion to the rate, and n follows it as far as `Bursts` says; what is left
-    of its variance is that at one rate.
-    """
-    bursts, growth = law_of_running.bursts, demand.step_growth_seconds
-    mean_step = demand.step_fixed_seconds + growth * law_of_running.mean
-    ratio = rate_per_second * demand.prefill_mean_seconds
-    swing = bursts.swing(ratio) if bursts is not None else 0.0
-    if bursts is None or swing == 0.0:
-        return (_pace(demand, prompts, law_of_running, rate_per_second, budget_tokens),)
-    followed = bursts.followed_ratio * law_of_running.mean
-    lowest = -float(law_of_running.nodes[0]) - 0.5 * demand.step_fixed_seconds / max(growth, 1e-9)
-    left = max(1.0 - (swing * followed) ** 2 / max(law_of_running.variance, _TINY_SECONDS), 0.0)
-    paces = []
-    for change in (-swing, swing):
-        lasting = bursts.lasting_change(change, mean_step, ratio)
-        pace = _pace(
-            demand,
-            prompts,
-            law_of_running,
-            rate_per_second * (1.0 + lasting),
-            budget_tokens,
-            shift=max(change * followed, lowest),
-        )
-        paces.append(replace(pace, share=0.5 * (1.0 + change), spread=math.sqrt(left)))
-    return tuple(paces)
-
-
-def _pace(
-    demand: RequestDemand,
-    prompts: PromptWork,
-    law_of_running: Occupancy,
-    rate_per_second: float,
-    budget_tokens: float,
-    shift: float = 0.0,
-) -> _Pace:
-    running = law_of_running.mean + shift
-    mean_step = demand.step_fixed_seconds + demand.step_growth_seconds * running
-    room = max(float(round(budget_tokens - running)), 1.0)
-    further, full = _further_seconds(demand, prompts, rate_per_second, mean_step, room)
-    return _Pace(
-        share=1.0,
-        rate_per_second=rate_per_second,
-        shift=shift,
-        spread=1.0,
-        mean_step=mean_step,
-        room_tokens=room,
-        further=further,
-        budget_ratio=full,
-        prefill_ratio=rate_per_second * (demand.prefill_mean_seconds + further),
-    )
 
 
 def _characteristic(
@@ -147,23 +64,22 @@ def _characteristic(
     prompts: PromptWork,
     level: int,
     law_of_running: Occupancy,
-    pace: _Pace,
+    pace: Pace,
 ) -> ComplexArray:
     """Characteristic function of `first_token_law` at one rate of arrivals."""
     rate, further, prefill_ratio = pace.rate_per_second, pace.further, pace.prefill_ratio
     table = prompts.table(level)
     z, excess, slope = table.z, table.excess, table.slope
     if further > _NEGLIGIBLE_FURTHER * demand.prefill_mean_seconds:
-        delay = np.exp(further * z)
-        slope = (slope + further * table.mgf) * delay
-        excess = table.mgf * delay
-        excess -= 1.0
+        stretched = prompts.stretched(level, 1.0 + further / demand.prefill_mean_seconds)
+        excess, slope = stretched.excess, stretched.slope
     lag = prompts.lag_seconds * (1.0 + further / max(demand.prefill_mean_seconds, _TINY_SECONDS))
     mean = demand.prefill_mean_seconds + further
     pool = _pool_count(demand, law_of_running, pace)
     meeting = rate / pool
     kappa = 2.0 * rate / (1.0 + 1.0 / pool)
     slack = 1.0 - prefill_ratio
+    behind = 1.0 - pace.budget_ratio if pace.budget_ratio > LEAST_FULL_RATIO else 1.0
     filling = (rate - meeting) / slack
     # What arrives during the step in progress w, which is left at its end; and less κ, for arrivals
     # that fill holes.
@@ -180,23 +96,24 @@ def _characteristic(
     np.divide(arriving, lagged, out=lagged)
     exponents = np.empty((len(arriving) + 1, len(z)), dtype=np.complex128)
     first = np.multiply(slope, lagged[0], out=exponents[0])
+    first *= behind
     first += excess
     np.multiply(lagged, mean, out=exponents[1:])
     exponents *= meeting
     exponents *= _generations(exponents, prefill_ratio / pool, lag, 1.0 + filling / meeting)
     # The next step holds the own prompt, and those of the arrivals that fill holes.
     exponents[1:] += arriving
-    first += arriving[0]
+    first += arriving[0] * behind
     first += z
     exponents += z + filling * excess if pool > 1 else z
-    cycles = (1.0 - law_of_running.wait_probability) / slack
+    cycles = max(1.0 - law_of_running.wait_probability, _TINY_SECONDS) / slack
     steps = pace.mean_step + (demand.step_growth_seconds * pace.spread) * (
         law_of_running.nodes - law_of_running.mean
     )
     scaled = law_of_running.weights / (steps * (pool * cycles))
     mixtures = _averaged(exponents, steps, scaled)
     met = mixtures[0] - mixtures[1:]
-    met[0] *= table.inverse
+    met[0, 1:] /= z[1:] - (1.0 - behind) * arriving[0, 1:]
     if pool > 1:
         # Both kinds of arrivals in their proportion, 1/c and the rest.
         share = (1.0 - 1.0 / pool) * kappa / float(met[1, 0].real)
@@ -209,20 +126,25 @@ def _characteristic(
     return characteristic
 
 
-def _pool_count(demand: RequestDemand, law_of_running: Occupancy, pace: _Pace) -> float:
+def _pool_count(demand: RequestDemand, law_of_running: Occupancy, pace: Pace) -> float:
     """Replicas that share arrivals by filling holes, 1 to all of the pool.
 
-    Prompts that wait for room in the budget are a queue that routing by number does not see. As far
-    as the budget is full, there is one with the probability of Erlang C at the load of the
-    stability frontier, λ·Ī·(c + s/room), and an arrival meets what it would meet at a replica on
-    its own.
+    Prompts that wait for room in the budget are a queue. As far as the budget is full during a
+    cycle of prefill, an arrival meets what it would meet at a replica on its own where routing by
+    number does not see that queue: where it is there, at the load u = λ·Ī·(c + s/room) of the
+    stability frontier. Routing does see it as far as the replica, with prompts that wait in place
+    of sequences that leave, is sent less: at the rate 1/R of a residence, against that of the queue
+    itself. It is then there as in a queue for all, with the probability of Erlang C.
     """
     count = law_of_running.pool_count
-    if count == 1 or pace.budget_ratio < _LEAST_BUDGET_RATIO:
+    if count == 1 or pace.budget_ratio < LEAST_FULL_RATIO:
         return float(count)
-    seconds = demand.prefill_per_token_seconds + pace.mean_step / pace.room_tokens
-    load = pace.rate_per_second * demand.uncached_mean_tokens * seconds
-    waiting = pace.budget_ratio * (erlang_c(count * load, count) if load < 1.0 else 1.0)
+    cycle = pace.mean_step / (1.0 - pace.prefill_ratio)
+    full = min(pace.rate_per_second * cycle * demand.uncached_mean_tokens / pace.room_tokens, 1.0)
+    busy, relaxing = budget_queue(demand, pace)
+    residence = law_of_running.mean / pace.rate_per_second
+    unseen = residence / (residence + relaxing)
+    waiting = full * (unseen * busy + (1.0 - unseen) * erlang_c(count * busy, count))
     return 1.0 / (waiting + (1.0 - waiting) / count)
 
 
@@ -230,7 +152,7 @@ def _own_with_further_steps(
     demand: RequestDemand,
     prompts: PromptWork,
     level: int,
-    pace: _Pace,
+    pace: Pace,
     law_of_running: Occupancy,
 ) -> ComplexArray:
     """Transform of a request's own prefill when prompts longer than the budget take more steps.
@@ -256,40 +178,6 @@ def _own_with_further_steps(
     own: ComplexArray = np.add.reduce(delayed)
     own += table.mgf
     return own
-
-
-def _further_seconds(
-    demand: RequestDemand,
-    prompts: PromptWork,
-    rate_per_second: float,
-    mean_step: float,
-    room_tokens: float,
-) -> tuple[float, float]:
-    """Seconds of further steps that each prompt of others causes, and the share of budget in use.
-
-    A prompt of J tokens in front of one of I tokens adds ⌈(I + J)/room⌉ − ⌈I/room⌉ steps of s, on
-    average over both lengths. Half of the prompts of a cycle stand behind the request, and cost it
-    these steps only as far as the budget is full. Where several come in a step, those beyond the
-    first find the backlog at any point of a room and add J/room, so that the work diverges exactly
-    at the stability frontier λ·Ī·(c + s/room) = 1.
-    """
-    work = demand.prefill_mean_seconds
-    if work <= 0.0 or rate_per_second <= 0.0:
-        return 0.0, 0.0
-    even = demand.uncached_mean_tokens / room_tokens
-    paired = prompts.paired_steps(room_tokens) if 2.0 * prompts.tokens[-1] > room_tokens else 0.0
-    most = max((1.0 - _LEAST_SLACK) / rate_per_second - work, 0.0)
-    further = full = 0.0
-    for _ in range(_BUDGET_ITERATIONS):
-        cycle = mean_step / max(1.0 - rate_per_second * (work + further), _LEAST_SLACK)
-        count = rate_per_second * cycle
-        beyond = max(count - 1.0, 0.0) / count
-        full = min(count * even, 1.0)
-        steps = (1.0 - beyond) * paired + beyond * full * even
-        previous, further = further, min((0.5 + 0.5 * full) * steps * mean_step, most)
-        if abs(further - previous) <= _BUDGET_TOLERANCE * further:
-            break
-    return further, full
 
 
 def _generations(
@@ -334,7 +222,13 @@ def _averaged(exponents: ComplexArray, steps: FloatArray, weights: FloatArray) -
     total += float(steps[0]) + spacing * mean
     total *= exponents
     total += math.log(mass)
-    np.exp(total, out=total)
+    if np.maximum.reduce(total.real, axis=None) > math.log(mass) + _ROUNDING:
+        # No transform is above its mass: steps too spread for a series, so each by itself.
+        by_step = np.exp(np.multiply.outer(steps, exponents))
+        by_step *= weights[:, None, None]
+        np.add.reduce(by_step, out=total)
+    else:
+        np.exp(total, out=total)
     return total
 
 
@@ -342,7 +236,7 @@ def _range_level(
     demand: RequestDemand,
     prompts: PromptWork,
     law_of_running: Occupancy,
-    pace: _Pace,
+    pace: Pace,
 ) -> int:
     """Level of the shortest range that holds all but the last 0.01 % of the law."""
     cycle = pace.mean_step / (1.0 - pace.prefill_ratio)

@@ -75,6 +75,8 @@ def gap_moments(
     jumps *= 1.0 - law_of_running.wait_probability
     n_third = law_of_running.third_moment + jumps * step / (3.0 * forget * pool**2)
     n_skew = n_third / max(law_of_running.variance, 1e-12) ** 1.5
+    # No negative binomial law is more skewed; next to the cap the quotient loses its meaning.
+    n_skew = min(n_skew, 2.0 + max(law_of_running.mean, _LEAST_RATIO) ** -0.5)
     third = np.sqrt(averaging)
     third *= n_skew * full_variance**1.5
     third += lump_variance * (3.0 * own_variance * slack / step)
@@ -235,7 +237,8 @@ def _mean_gap(
     arrival finds what a departure leaves behind: (n + 1/c) + v/n − 1, as departures go with the
     number, v its variance within the pool. A pool lacks 1 − 1/c − v/n sequences, in all gaps alike,
     because arrivals come as others leave. v is 1/2 for two replicas (the chain of their difference)
-    and 1/6 for very many (two levels next to each other); taken as 1/3.
+    and 1/6 for very many (two levels next to each other); taken as 1/3. Below n = 1 what is lacking
+    goes to 0 with n.
     """
     pool = law_of_running.pool_count
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
@@ -246,8 +249,9 @@ def _mean_gap(
     mean: FloatArray = reach * (alone * excess * (1.0 - alone) / slack)
     mean += mean_step
     if pool > 1:
-        uneven = _POOL_VARIANCE / max(law_of_running.mean, _LEAST_RATIO)
-        lacking = max(1.0 - 1.0 / pool - uneven, 0.0) / rate_per_second
+        running = law_of_running.mean
+        lacking = (1.0 - 1.0 / pool - _POOL_VARIANCE / max(running, 1.0)) * min(running, 1.0)
+        lacking = max(lacking, 0.0) / rate_per_second
         gaps = max(demand.output_mean_tokens - 1.0, 1.0)
         mean += ratio / slack * ((1.0 - 1.0 / pool) * excess - lacking) / gaps
     return mean

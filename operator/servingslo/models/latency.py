@@ -231,10 +231,12 @@ class Prediction:
         if self._tpot is None and self._occupancy is not None:
             model, demand = self._model, self._model.demand
             least = demand.step_fixed_seconds + demand.step_growth_seconds
+            # Sequences that decode take a token of the budget each.
+            per_token = demand.prefill_per_token_seconds
             most = (
                 demand.step_fixed_seconds
-                + demand.step_growth_seconds * model.cap
-                + demand.prefill_per_token_seconds * model.budget_tokens
+                + per_token * model.budget_tokens
+                + max(demand.step_growth_seconds - per_token, 0.0) * model.cap
             )
             moments = self._gap_moments()
             states = inter_token.states_of_bursts(

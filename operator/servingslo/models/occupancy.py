@@ -22,6 +22,7 @@ _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
 _LEAST_GROWTH_RATIO = 1e-6
 _ROUNDING = 1e-9
+_LEAST_MASS = 1e-200
 _LARGEST_RATIO = 0.999
 _BURST_ITERATIONS = 4
 
@@ -231,6 +232,7 @@ def even_moments(weights: FloatArray) -> tuple[float, float, float, float]:
     """Mass, mean, variance and third central moment of weights at 0, 1, 2 and so on."""
     count = len(weights)
     mass, first, second, third = (_INDEX_POWERS[:, :count] @ weights).tolist()
+    mass = max(mass, _LEAST_MASS)
     first, second, third = first / mass, second / mass, third / mass
     variance = second - first**2
     mean = first + _INDEX_CENTRE

@@ -10,6 +10,7 @@ from servingslo.models.service_time import FloatArray
 from servingslo.models.workload import LengthDistribution
 
 _OUTPUT_POINTS = 20
+_DEVIATE_COUNT = 24
 # Keeps the gamma law of no skewness from a division by zero; seven digits are left.
 _SMALL_SIXTH = 1e-9
 # A sixth of the skewness from which the lowest deviates fall below the least value of a gamma law.
@@ -17,9 +18,9 @@ _BOUNDED_SIXTH = 0.25
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
-_BASE: FloatArray = np.linspace(-3.0, 4.0, 18)
+_BASE: FloatArray = np.linspace(-3.0, 4.0, _DEVIATE_COUNT)
 _SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
-    7.0 / 17.0
+    7.0 / (_DEVIATE_COUNT - 1)
 )
 _LINE: FloatArray = np.stack((np.ones_like(_BASE), _BASE))
 _DEVIATES: FloatArray = _BASE + _SHIFTS[:, None]

@@ -1,5 +1,6 @@
 """Prefill work of prompts, with the transforms that do not depend on the load."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,9 @@ _PROMPT_POINTS = 24
 _ROOM_TOKENS = 8
 # Tables of long prompts that are kept, 10 to 30 KiB each: loads close to each other share them.
 _MOST_LONG_TABLES = 24
+# Tables of stretched prompts, 4 KiB each, a fiftieth of a doubling (1.4 %) apart.
+_MOST_STRETCHED_TABLES = 64
+_STRETCH_PARTS = 50
 _TINY_TOKENS = 1e-9
 
 
@@ -22,12 +26,11 @@ _TINY_TOKENS = 1e-9
 class PromptTable:
     """Transforms of the prefill work of one prompt at the frequencies of one range.
 
-    z: iω. inverse: 1/z, 0 where z is. mgf, excess, slope: the mean of exp(z·c·I) over prompts,
+    z: iω. mgf, excess, slope: the mean of exp(z·c·I) over prompts,
     less 1, and with c·I as a factor. below: the mean over the first points only, by their number.
     """
 
     z: ComplexArray
-    inverse: ComplexArray
     mgf: ComplexArray
     excess: ComplexArray
     slope: ComplexArray
@@ -50,6 +53,17 @@ class LongPrompts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StretchedPrompts:
+    """Transforms of the work of prompts that take longer by the same factor.
+
+    excess: the mean of exp(z·w) over prompts, less 1; slope: with w as a factor.
+    """
+
+    excess: ComplexArray
+    slope: ComplexArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptWork:
     """Prefill work of prompts: seconds at each point of a compact distribution, with tables.
 
@@ -69,6 +83,9 @@ class PromptWork:
     tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
     pairs: dict[int, float] = field(default_factory=dict, compare=False)
     steps: dict[int, float] = field(default_factory=dict, compare=False)
+    stretched_tables: dict[tuple[int, int], StretchedPrompts] = field(
+        default_factory=dict, compare=False
+    )
     long_tables: dict[tuple[int, float], LongPrompts] = field(default_factory=dict, compare=False)
 
     @property
@@ -111,18 +128,32 @@ class PromptWork:
             weighted = self.weights * self.seconds
             below: ComplexArray = np.zeros((len(self.seconds) + 1, TERM_COUNT), dtype=np.complex128)
             np.cumsum(self.weights[:, None] * by_point, axis=0, out=below[1:])
-            inverse = np.zeros_like(z)
-            inverse[1:] = 1.0 / z[1:]
             mgf = self.weights @ by_point
             found = PromptTable(
                 z=z,
-                inverse=inverse,
                 mgf=mgf,
                 excess=mgf - 1.0,
                 slope=weighted @ by_point,
                 below=below,
             )
             self.tables[level] = found
+        return found
+
+    def stretched(self, level: int, stretch: float) -> StretchedPrompts:
+        """Transforms, as in `table(level)`, of prompts that take so many times their work.
+
+        stretch: 1 or more; to the nearest part of a doubling.
+        """
+        key = level, round(math.log2(stretch) * _STRETCH_PARTS)
+        found = self.stretched_tables.get(key)
+        if found is None:
+            if len(self.stretched_tables) >= _MOST_STRETCHED_TABLES:
+                self.stretched_tables.pop(next(iter(self.stretched_tables)))
+            seconds = self.seconds * 2.0 ** (key[1] / _STRETCH_PARTS)
+            by_point: ComplexArray = np.exp(np.outer(seconds, self.table(level).z))
+            found = self.stretched_tables[key] = StretchedPrompts(
+                excess=self.weights @ by_point - 1.0, slope=(self.weights * seconds) @ by_point
+            )
         return found
 
     def long_prompts(self, level: int, room_tokens: float) -> LongPrompts:
