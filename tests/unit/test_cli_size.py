@@ -80,6 +80,9 @@ def answer_of(called):
             "--arrival-dispersion", "-1", ("--arrival-dispersion", "0 to 1000"), id="dispersion"
         ),
         pytest.param(
+            "--burst-length", "long", ("--burst-length", "'long'", "duration"), id="burst length"
+        ),
+        pytest.param(
             "--utilization-target", "1", ("--utilization-target", "1.0", "0.1 to 0.95"), id="target"
         ),
         pytest.param("--kv-target", "0", ("--kv-target", "0.1 to 1"), id="kv target"),

@@ -1,7 +1,7 @@
 """`servingslo size`: how many replicas, before anything is deployed."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from servingslo.cli.sizing.inputs import (
 from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import answer_text
 from servingslo.errors import InvalidInputError
+from servingslo.models.bursts import CORRELATION_PER_BURST
 from servingslo.models.latency import Routing
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import ReplicaTargets
@@ -84,6 +85,13 @@ def size(
     arrival_dispersion: Annotated[
         float, typer.Option(help="Variance over mean of arrival counts; 1 is Poisson, more bursty.")
     ] = 1.0,
+    burst_length: Annotated[
+        str | None,
+        typer.Option(
+            help="How long the rate stays high or low where arrivals are bursty, such as 2s; "
+            "without it, as long as a request stays."
+        ),
+    ] = None,
     fleet: Annotated[
         str | None, typer.Option(help="A known engine: h100-8b or l4-small. What is stated wins.")
     ] = None,
@@ -162,6 +170,9 @@ def size(
         cached_ratio=in_range("--cached-ratio", cached_ratio, 0.0, 1.0, "0 to 1"),
         dispersion=in_range("--arrival-dispersion", arrival_dispersion, 0.0, 1000.0, "0 to 1000"),
     )
+    if burst_length is not None:
+        memory = parse_duration_seconds(burst_length, "--burst-length") * CORRELATION_PER_BURST
+        workload = replace(workload, arrival_correlation_seconds=memory)
     growth = in_range("--growth-per-minute", growth_per_minute, 0.0, FASTEST_RATE, "0 or more")
     hourly = kind.price_per_hour if gpu_hourly is None and kind is not None else gpu_hourly
     question = Question(

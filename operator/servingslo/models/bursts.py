@@ -14,8 +14,9 @@ import numpy as np
 
 from servingslo.models.service_time import FloatArray, RequestDemand
 
-# Correlation time of a rate whose bursts are taken to last as long as a residence.
-_CORRELATION_PER_STAY = 0.5
+# Correlation time of a rate that stays at each of two values for a mean time of 1: both ends of a
+# burst forget it. Bursts of which nothing is known are taken to last as long as a residence.
+CORRELATION_PER_BURST = 0.5
 # The two rates stay this far from no arrivals at all, and from a step that never ends.
 _LARGEST_SWING = 0.9
 _LARGEST_PREFILL_RATIO = 0.9
@@ -101,7 +102,7 @@ def bursts_of(
     """
     residence = max(running_mean, _LEAST_STAY) / rate_per_second
     step = demand.step_fixed_seconds + demand.step_growth_seconds * running_mean
-    stays = _CORRELATION_PER_STAY
+    stays = CORRELATION_PER_BURST
     if correlation_seconds is not None:
         stays = correlation_seconds / residence
     limit = excess_dispersion / _measured_share(1.0 / stays)

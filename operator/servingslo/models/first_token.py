@@ -96,14 +96,14 @@ def _characteristic(
     np.divide(arriving, lagged, out=lagged)
     exponents = np.empty((len(arriving) + 1, len(z)), dtype=np.complex128)
     first = np.multiply(slope, lagged[0], out=exponents[0])
-    first *= behind
+    if behind < 1.0:
+        first *= behind
     first += excess
     np.multiply(lagged, mean, out=exponents[1:])
-    exponents *= meeting
-    exponents *= _generations(exponents, prefill_ratio / pool, lag, 1.0 + filling / meeting)
+    _grow(exponents, meeting, prefill_ratio / pool, lag, 1.0 + filling / meeting)
     # The next step holds the own prompt, and those of the arrivals that fill holes.
     exponents[1:] += arriving
-    first += arriving[0] * behind
+    first += arriving[0] if behind == 1.0 else arriving[0] * behind
     first += z
     exponents += z + filling * excess if pool > 1 else z
     cycles = max(1.0 - law_of_running.wait_probability, _TINY_SECONDS) / slack
@@ -113,7 +113,7 @@ def _characteristic(
     scaled = law_of_running.weights / (steps * (pool * cycles))
     mixtures = _averaged(exponents, steps, scaled)
     met = mixtures[0] - mixtures[1:]
-    met[0, 1:] /= z[1:] - (1.0 - behind) * arriving[0, 1:]
+    met[0, 1:] /= z[1:] if behind == 1.0 else z[1:] - (1.0 - behind) * arriving[0, 1:]
     if pool > 1:
         # Both kinds of arrivals in their proportion, 1/c and the rest.
         share = (1.0 - 1.0 / pool) * kappa / float(met[1, 0].real)
@@ -180,22 +180,24 @@ def _own_with_further_steps(
     return own
 
 
-def _generations(
-    lumps: ComplexArray, prefill_ratio: float, lag: float, scale: float
-) -> ComplexArray | float:
-    """All generations of prefill work set off by `lumps` v, themselves included, over v, scaled.
+def _grow(
+    lumps: ComplexArray, rate_per_second: float, prefill_ratio: float, lag: float, scale: float
+) -> None:
+    """Turn prefill of one prompt, less 1, into that of arrivals and all their generations, scaled.
 
-    The transform of one generation is replaced by ρ·v/(1 − L·v) with L = E[S²]/(2·E[S]), which has
-    the same first two moments and stays bounded. Such maps compose: the k-th generation is
-    ρ^k·v/(1 − L_k·v), L_k = L·(1 + ρ + … + ρ^(k−1)). What follows the last is taken as its mean.
+    With v = λ·(M − 1) the transform of one generation is replaced by ρ·v/(1 − L·v), L =
+    E[S²]/(2·E[S]), which has the same first two moments and stays bounded. Such maps compose: the
+    k-th generation is ρ^k·v/(1 − L_k·v), L_k = L·(1 + ρ + … + ρ^(k−1)). What follows the last is
+    taken as its mean.
     """
     if prefill_ratio < _LEAST_BRANCHING:
-        return scale / (1.0 - prefill_ratio)
+        lumps *= rate_per_second * scale / (1.0 - prefill_ratio)
+        return
     total: ComplexArray | None = None
     share, reach = prefill_ratio, lag
     for generation in range(1, _GENERATIONS + 1):
         last = generation == _GENERATIONS or share * prefill_ratio < _NEGLIGIBLE_GENERATION
-        current = lumps * -reach
+        current = lumps * (-reach * rate_per_second)
         current += 1.0
         np.divide(scale * (share / (1.0 - prefill_ratio) if last else share), current, out=current)
         total = current if total is None else np.add(total, current, out=total)
@@ -205,7 +207,8 @@ def _generations(
         share *= prefill_ratio
     assert total is not None  # noqa: S101 - there is a first generation
     total += scale
-    return total
+    total *= rate_per_second
+    lumps *= total
 
 
 def _averaged(exponents: ComplexArray, steps: FloatArray, weights: FloatArray) -> ComplexArray:
