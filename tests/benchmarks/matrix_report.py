@@ -50,7 +50,7 @@ oracle's peak of replicas.
 
 Share in SLO in % @ replica-hours over the oracle's. Strongest other: the cheapest that meets the
 target on this trace, of all rules at defaults and tuned; where none does, the one with the largest
-share.
+share. h: replica-hours, where no schedule meets the target at any cost.
 """
 
 
@@ -176,7 +176,8 @@ def _scenario(findings: Findings, where: Scenario) -> Iterator[str]:
     yield ""
     best = strongest(findings.by_scenario[where.name])
     rival = "" if best is None else f"; orange: {best.policy}"
-    yield f"Ready replicas over time. Blue: {OURS}; dashed: the oracle{rival}."
+    known = "" if findings.get(where.name, ORACLE) is None else "; dashed: the oracle"
+    yield f"Ready replicas over time. Blue: {OURS}{known}{rival}."
     yield ""
     yield f"![ready replicas, {where.name}](benchmarks/{name}-replicas.svg)"
     yield ""
