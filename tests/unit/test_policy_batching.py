@@ -75,7 +75,7 @@ def test_plans_hold_replicas_limits_and_bound():
     assert both.better.in_flight_limit >= both.today.in_flight_limit > 1
 
 
-@pytest.mark.parametrize("tpot_seconds", [0.05, 0.5])
+@pytest.mark.parametrize("tpot_seconds", [0.04, 0.05, 0.2])
 def test_limits_that_were_found_are_found_again(tpot_seconds):
     """Once in force they stay, and so they do where a batch a little larger would do as well."""
     better = found(tpot_seconds).better
