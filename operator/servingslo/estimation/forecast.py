@@ -12,7 +12,6 @@ from statistics import NormalDist
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation import seasonal
 from servingslo.estimation.rate_filters import (
-    JUMP,
     PRIOR_OF_NEW,
     SURGE,
     FilterState,
@@ -38,8 +37,9 @@ RETURN_LOG_ODDS_BOUND = 3.0
 # A level this far from the usual one (squared, in variances) is not usual any more.
 USUAL_DISTANCE = 4.0
 RETURN_EVIDENCE_BOUND = 2.0
-# A prediction tells nothing of returning where demand has moved at once since: neither foresaw it.
-MOVED_PROBABILITY = 0.5
+# Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
+# demand varies around, such as rest and a crowd, and no normal law is near.
+USUAL_LEAST_DEVIATIONS = 2.0
 # Evidence that a window must bring to count for returning: steady demand fits both alike.
 RETURN_LEAST_EVIDENCE = 0.1
 # The usual mean is itself known to no better than this share of it.
@@ -72,8 +72,7 @@ class ForecastState:
 
     squared_errors: moving average of squared error over predicted variance, by lead.
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
-    return_log_odds: evidence, by lead, that demand returns to them. moved_seconds: when demand last
-    jumped, or moved as in a crowd; None when it never did.
+    return_log_odds: evidence, by lead, that demand returns to them.
     """
 
     time_seconds: float | None = None
@@ -84,7 +83,6 @@ class ForecastState:
     return_log_odds: tuple[float, ...] = (RETURN_PRIOR_LOG_ODDS,) * len(SCORED_LEADS_SECONDS)
     pending: tuple[tuple[PendingScore, ...], ...] = ((), (), ())
     squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
-    moved_seconds: float | None = None
     season: SeasonState = NO_SEASON
 
 
@@ -190,6 +188,8 @@ class Forecast:
 
     def _explained(self, usual_mean: float, usual_deviation: float) -> float:
         """Whether the present is usual, 0 to 1: what is usual says nothing about a crowd."""
+        if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
+            return 0.0
         now = ahead(self.filters, 0.0)
         level = sum(weight * mean for weight, mean, _ in now)
         variance = sum(weight * (v + (mean - level) ** 2) for weight, mean, v in now)
@@ -276,8 +276,6 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
     """The state with due predictions scored and new ones noted."""
     pending, errors, odds, seasons = [], [], [], []
     season = seasonal.outlook(state.season, now_seconds)
-    if state.filters[JUMP].probability + state.filters[SURGE].probability >= MOVED_PROBABILITY:
-        state = replace(state, moved_seconds=now_seconds)
     for index, lead in enumerate(SCORED_LEADS_SECONDS):
         queue = state.pending[index]
         due = [p for p in queue if p.due_seconds <= now_seconds]
@@ -285,10 +283,7 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
         season_odds = state.season.log_odds[index]
         if due:
             season_odds = _season_judged(due[-1], rate, noise, season_odds)
-            error, odds_then = _judged(due[-1], rate, noise, error, log_odds)
-            made_seconds = due[-1].due_seconds - lead
-            if state.moved_seconds is None or made_seconds >= state.moved_seconds:
-                log_odds = odds_then
+            error, log_odds = _judged(due[-1], rate, noise, error, log_odds)
         note = _note(state, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)
