@@ -77,11 +77,12 @@ class Reason(StrEnum):
     LIMITS_UNKNOWN = "LimitsUnknown"
     CONFIGURATION_CHANGED = "ConfigurationChanged"
 
-    # Season
+    # Season and bursts
     SEASON_FOUND = "SeasonFound"
     SEASON_NOT_FOUND = "SeasonNotFound"
     HISTORY_TOO_SHORT = "HistoryTooShort"
     SEASON_EXPECTED = "SeasonExpected"
+    BURSTS_RECUR = "BurstsRecur"
 
     # Ownership and mode
     SCALER_CONFLICT = "ScalerConflict"

@@ -1,9 +1,10 @@
 """Prints how long an evaluation, a plan and a search over batch limits take, beside their targets.
 
-Times are processor time of one thread, each the best of a few repetitions of the same call, so that
-other work on the machine counts as little as it can; median and 99th percentile are over different
-loads, or over the ticks of a replay. Plans are made from the observations of a simulated fleet
-whose demand swings, replayed tick by tick with the memory that belongs to them. Run `make bench`.
+Times are processor time of one thread; median and 99th percentile are over different loads, or over
+the ticks of a replay. An evaluation is timed once at each load: a second call would find its tables
+made. Others are the best of a few repetitions, so that other work on the machine counts as little
+as it can. Plans are made from the observations of a simulated fleet whose demand swings, replayed
+tick by tick with the memory that belongs to them. Run `make bench`.
 """
 
 import math
@@ -143,12 +144,12 @@ def evaluation_rows(card: Card) -> list[Row]:
     return [
         Row(
             name=f"{name}: TTFT, TPOT and queue time at p99, KV use at p95",
-            microseconds=[timed(lambda r=rate: evaluate(r)) for rate in rates.tolist()],
+            microseconds=[timed(lambda r=rate: evaluate(r), 1) for rate in rates.tolist()],
             target_median=100.0,
         ),
         Row(
             name=f"{name}: end-to-end latency at p99 (needs TTFT and TPOT)",
-            microseconds=[timed(lambda r=rate: evaluate_latency(r)) for rate in rates.tolist()],
+            microseconds=[timed(lambda r=rate: evaluate_latency(r), 1) for rate in rates.tolist()],
         ),
         Row(
             name=f"{name}: the same TTFT and TPOT by a plain numpy mixture",

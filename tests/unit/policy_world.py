@@ -323,7 +323,7 @@ class Run:
         """The decisions made from start to end."""
         return [d for d in self.decisions if start <= d.time_seconds <= end]
 
-    def share_within(self, ttft, tpot, start=0.0):
-        """Share of the finished requests since start that met both objectives."""
-        judged = [r for r in self.world.records if r.arrival_seconds >= start]
+    def share_within(self, ttft, tpot, start=0.0, end=math.inf):
+        """Share of the finished requests that came in this time and met both objectives."""
+        judged = [r for r in self.world.records if start <= r.arrival_seconds < end]
         return sum(r.meets(ttft, tpot) for r in judged) / max(len(judged), 1)

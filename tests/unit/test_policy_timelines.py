@@ -59,6 +59,26 @@ def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_ticks():
     )
 
 
+def test_bursts_that_recur_find_the_capacity_of_the_last_ones():
+    """6/s with two minutes of 16/s every eight: from the third burst on nobody is made to wait."""
+    bursts = [(0, 6.0)]
+    for start in (600, 1080, 1560, 2040):
+        bursts += [(start, 16.0), (start + 120, 6.0)]
+    story = run(World(rate=stepped(*bursts), replicas=3)).until(2400)
+    assert story.share_within(1.0, 0.05, start=600.0, end=720.0) < 0.9
+    assert story.share_within(1.0, 0.05, start=1560.0, end=1680.0) > 0.95
+    assert story.share_within(1.0, 0.05, start=2040.0, end=2160.0) > 0.95
+    assert Reason.BURSTS_RECUR in reasons(story.at(1500.0))
+    assert Reason.BURSTS_RECUR not in reasons(story.at(1020.0))
+
+
+def test_one_crowd_is_not_waited_for_again():
+    """One burst in half an hour: what it needed is given back within five minutes of its end."""
+    story = run(World(rate=stepped((0, 6.0), (600, 16.0), (840, 6.0)), replicas=3)).until(1200)
+    assert max(d.replicas_after for d in story.between(600.0, 840.0)) > 4
+    assert story.at(1200.0).replicas_after <= 4
+
+
 def test_slow_pods_are_replaced_by_more_of_them():
     """Two of four cards throttle to a third: what the fleet really carries is learnt."""
     world = World(rate=stepped((0, 11.0)), replicas=4, seed=2)

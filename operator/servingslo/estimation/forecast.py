@@ -22,8 +22,11 @@ from servingslo.estimation.rate_filters import (
 )
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
+from servingslo.estimation.surprises import Recurrence, Surprise, noted, recurrence
 
 SCORED_LEADS_SECONDS = (30.0, 90.0, 240.0)
+# The scored lead at which a rise that was not expected could not be met any more.
+SURPRISE_LEAD = 1
 SCORE_MEMORY = 40.0
 SPREAD_BOUNDS = (0.5, 2.5)
 LARGEST_SQUARED_ERROR = 9.0
@@ -55,9 +58,10 @@ NEGLIGIBLE_PROBABILITY = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingScore:
-    """A prediction made earlier that waits for its outcome."""
+    """A prediction made earlier that waits for its outcome; level: of the rate when it was made."""
 
     due_seconds: float
+    level_per_second: float
     mean_per_second: float
     variance: float
     usual_mean_per_second: float
@@ -72,7 +76,8 @@ class ForecastState:
 
     squared_errors: moving average of squared error over predicted variance, by lead.
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
-    return_log_odds: evidence, by lead, that demand returns to them.
+    return_log_odds: evidence, by lead, that demand returns to them. surprises: rises of the last
+    hour that nothing foretold.
     """
 
     time_seconds: float | None = None
@@ -84,6 +89,7 @@ class ForecastState:
     pending: tuple[tuple[PendingScore, ...], ...] = ((), (), ())
     squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
     season: SeasonState = NO_SEASON
+    surprises: tuple[Surprise, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +97,8 @@ class Forecast:
     """Arrival rate to come, as a mixture of normal laws cut at zero.
 
     age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
-    taken to be as it is there. Nothing is known before the first window, and there is no arrival
-    rate then either.
+    taken to be as it is there. recurrence: rises that nothing foretells and that keep coming.
+    Nothing is known before the first window, and there is no arrival rate then either.
     """
 
     filters: tuple[FilterState, ...] = ()
@@ -103,6 +109,7 @@ class Forecast:
     age_seconds: float = 0.0
     season: SeasonOutlook | None = None
     furthest_lead_seconds: float = math.inf
+    recurrence: Recurrence | None = None
 
     @property
     def known(self) -> bool:
@@ -215,6 +222,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=seasonal.outlook(state.season, state.time_seconds),
+        recurrence=recurrence(state.surprises, now_seconds),
     )
 
 
@@ -284,6 +292,11 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
         if due:
             season_odds = _season_judged(due[-1], rate, noise, season_odds)
             error, log_odds = _judged(due[-1], rate, noise, error, log_odds)
+            if index == SURPRISE_LEAD:
+                # A rise is one from what was there, not only from a fall that was carried on.
+                expected = max(due[-1].mean_per_second, due[-1].level_per_second)
+                found = noted(state.surprises, rate, expected, noise, now_seconds)
+                state = replace(state, surprises=found)
         note = _note(state, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)
@@ -307,6 +320,7 @@ def _note(
     expected, spread = (None, 0.0) if season is None else season.ahead(lead)
     return PendingScore(
         due_seconds=now_seconds + lead,
+        level_per_second=sum(f.probability * f.level for f in state.filters),
         mean_per_second=max(mean, 0.0),
         variance=sum(w * (v + (m - mean) ** 2) for w, m, v in parts),
         usual_mean_per_second=state.usual_mean_per_second,

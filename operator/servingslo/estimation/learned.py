@@ -37,6 +37,7 @@ from servingslo.estimation.service_law import (
     LawState,
     TrustedLaw,
 )
+from servingslo.estimation.surprises import Surprise
 from servingslo.models.service_time import ServiceLaw
 
 VERSION = 1
@@ -45,6 +46,8 @@ SIGNIFICANT_DIGITS = 9
 STORED_CONFIGURATIONS = 2
 STORED_STARTS = 8
 LONGEST_NAME = 253
+# Two bursts of an hour make them recur; a few more tell how often.
+REMEMBERED_BURSTS = 5
 # Five probabilities of four digits each sum to one within this.
 PROBABILITY_ROUNDING = 0.01
 _FILTER_FIELDS = tuple(f.name for f in fields(FilterState))
@@ -268,6 +271,15 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
         # Where today lies beside the season; the season itself is found in history again.
         "season": _numbers((state.season.offset, state.season.variance, *state.season.log_odds), 3),
         "errors": _numbers(state.squared_errors, 3),
+        "bursts": [
+            [
+                round(b.start_seconds),
+                round(b.last_seconds),
+                *_numbers((b.peak_per_second, b.expected_per_second), 4),
+                int(b.over),
+            ]
+            for b in state.surprises[-REMEMBERED_BURSTS:]
+        ],
     }
 
 
@@ -298,6 +310,23 @@ def _load_forecast(stored: object) -> ForecastState:
         return_log_odds=tuple(min(max(o, -bound), bound) for o in odds),
         squared_errors=tuple(min(e, LARGEST_SQUARED_ERROR) for e in errors),
         season=_load_season(stored.get("season")),
+        surprises=_load_bursts(stored.get("bursts"), float(at)),
+    )
+
+
+def _load_bursts(stored: object, at_seconds: float) -> tuple[Surprise, ...]:
+    """Bursts in order of time; none of what cannot be read."""
+    rows = [_load_numbers(row, 5) for row in _list(stored)[-REMEMBERED_BURSTS:]]
+    return tuple(
+        Surprise(
+            start_seconds=row[0],
+            last_seconds=row[1],
+            peak_per_second=row[2],
+            expected_per_second=row[3],
+            over=bool(row[4]),
+        )
+        for row in rows
+        if row is not None and row[0] <= row[1] <= at_seconds + 1.0 and min(row[2:]) >= 0
     )
 
 

@@ -101,6 +101,10 @@ def expected_demand(
     mean = estimate.forecast.mean_per_second(lead)
     probability = _planned(CALM_PROBABILITY, SURGE_PROBABILITY, estimate, margin_score)
     high = estimate.forecast.quantile_per_second(lead, probability)
+    known = estimate.forecast.recurrence
+    if known is not None and rate <= known.rate_per_second:
+        # A rise that recurs goes as far as those before it, until it has gone further.
+        mean, high = min(mean, known.rate_per_second), min(high, known.rate_per_second)
     backlog = _backlog_at_lead(
         estimate.backlog_requests,
         fleet,
@@ -124,14 +128,18 @@ def expected_demand(
 def step_down_load(estimate: Estimate, demand: Demand) -> Load:
     """The load that must still be carried after a step down: the most until the lead time is over.
 
-    What is given away now is back one lead time after it is missed.
+    What is given away now is back one lead time after it is missed; so where rises recur that
+    nothing foretells, what they reach is kept.
     """
     probability = _planned(
         DOWN_CALM_PROBABILITY, DOWN_SURGE_PROBABILITY, estimate, demand.margin_score
     )
+    forecast = estimate.forecast
     highest = max(
-        estimate.forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)
+        forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)
     )
+    if forecast.recurrence is not None:
+        highest = max(highest, forecast.recurrence.rate_per_second)
     return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
 
 

@@ -36,6 +36,7 @@ from servingslo.policy.outlook import (
     model_use,
     objective_outlooks,
 )
+from servingslo.policy.recurrence import recurrence_step
 from servingslo.policy.seasonality import season_step
 from servingslo.policy.signals import Signals, read_signals
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
@@ -179,7 +180,7 @@ def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
             inputs={"relative_error": law.relative_error, "samples": law.sample_count},
         )
     )
-    told = (season_step(frame), margin_step(frame))
+    told = (season_step(frame), recurrence_step(frame), margin_step(frame))
     return (*notes, *(step for step in told if step is not None))
 
 

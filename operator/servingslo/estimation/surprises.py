@@ -1,0 +1,85 @@
+"""Rises of demand that nothing foretold, and the rate they keep coming back to.
+
+A burst that is over before capacity for it is ready is met by standing capacity or not at all. One
+says nothing of another. Two within an hour do: a cold start of a minute and a half at twice the
+rate, once in half an hour, is a tenth of all requests, many times the error budget of any objective
+worth stating, so what both reached is kept for as long as an hour holds two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+# Of what was expected one lead earlier: the headroom of utilization targets and of the quantile
+# planned for carries less than this.
+SURPRISE_RATIO = 1.5
+NOISE_DEVIATIONS = 4.0
+MEMORY_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surprise:
+    """A rise beyond what was expected: its first and last window, and its highest rate.
+
+    expected_per_second: when it began. over: demand was back there since; until then all that
+    demand does is the same burst, such as what retries make of one.
+    """
+
+    start_seconds: float
+    last_seconds: float
+    peak_per_second: float
+    expected_per_second: float
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """Rises that recur: how many in an hour, their mean interval, and a rate reached twice."""
+
+    count: int
+    interval_seconds: float
+    rate_per_second: float
+
+
+def noted(
+    surprises: tuple[Surprise, ...],
+    rate_per_second: float,
+    expected_per_second: float,
+    noise: float,
+    now_seconds: float,
+) -> tuple[Surprise, ...]:
+    """The surprises of the last hour with this window's, where it is one.
+
+    expected_per_second: one lead ago for now. noise: variance of the measured rate.
+    """
+    kept = [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
+    last = kept[-1] if kept else None
+    if last is not None and rate_per_second <= SURPRISE_RATIO * last.expected_per_second:
+        kept[-1] = replace(last, over=True)
+        return tuple(kept)
+    if rate_per_second <= SURPRISE_RATIO * expected_per_second + NOISE_DEVIATIONS * noise**0.5:
+        return tuple(kept)
+    if last is not None and not last.over:
+        peak = max(last.peak_per_second, rate_per_second)
+        kept[-1] = replace(last, last_seconds=now_seconds, peak_per_second=peak)
+    else:
+        kept.append(
+            Surprise(
+                start_seconds=now_seconds,
+                last_seconds=now_seconds,
+                peak_per_second=rate_per_second,
+                expected_per_second=expected_per_second,
+            )
+        )
+    return tuple(kept)
+
+
+def recurrence(surprises: Sequence[Surprise], now_seconds: float) -> Recurrence | None:
+    """What must be expected to come again at any time; None where fewer than two came of late."""
+    recent = [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
+    if len(recent) < 2:
+        return None
+    return Recurrence(
+        count=len(recent),
+        interval_seconds=(recent[-1].start_seconds - recent[0].start_seconds) / (len(recent) - 1),
+        rate_per_second=sorted(s.peak_per_second for s in recent)[-2],
+    )
