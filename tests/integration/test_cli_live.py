@@ -175,16 +175,19 @@ def test_fit_finds_the_law_in_prometheus_memory(rig: Rig, busy: Tenant) -> None:
         fit: dict[str, Any] = json.loads(found.stdout)[0]
         return fit
 
-    busy.wait(
-        lambda: fitted()["window_count"] >= 12,
-        what="a dozen windows under load",
-        timeout_seconds=3 * TRAFFIC_SECONDS,
-    )
-    fit = fitted()
     # l4-small: 15 ms for a step, 0.15 ms and the context of about 600 tokens for each sequence.
-    law = fit["law"]
-    step = law["step_fixed_seconds"] + RUNNING * law["step_per_sequence_seconds"]
-    assert step == pytest.approx(0.015 + RUNNING * (0.00015 + 600 * 4e-7), rel=0.15)
+    expected = pytest.approx(0.015 + RUNNING * (0.00015 + 600 * 4e-7), rel=0.15)
+
+    def found() -> bool:
+        fit = fitted()
+        if fit["window_count"] < 12:
+            return False
+        law = fit["law"]
+        step = law["step_fixed_seconds"] + RUNNING * law["step_per_sequence_seconds"]
+        return bool(step == expected)
+
+    # Engines on a clock of their own are late in a window in which the machine is busy.
+    busy.wait(found, what="the law from a dozen windows", timeout_seconds=3 * TRAFFIC_SECONDS)
 
 
 def test_backtest_replays_what_prometheus_remembers(rig: Rig, busy: Tenant, tmp_path: Path) -> None:
