@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import ndtri
+from tests.cards import H100, H100_LIMITS, L4_LIMITS
 
 from servingslo.models import capacity
 from servingslo.models.batching import budget_range
@@ -28,22 +29,6 @@ from servingslo.models.service_time import EngineLimits, ServiceLaw, request_dem
 from servingslo.models.workload import LengthDistribution, Workload
 
 TRACE = Path(__file__).parents[2] / "examples/traces/azure_llm_2023_conversation.csv"
-H100 = ServiceLaw(
-    step_fixed_seconds=6.5e-3,
-    step_per_sequence_seconds=4e-5,
-    prefill_per_token_seconds=3e-5,
-    context_per_token_seconds=5e-8,
-)
-H100_LIMITS = EngineLimits(
-    max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000
-)
-L4 = ServiceLaw(
-    step_fixed_seconds=15e-3,
-    step_per_sequence_seconds=15e-5,
-    prefill_per_token_seconds=8e-5,
-    context_per_token_seconds=4e-7,
-)
-L4_LIMITS = EngineLimits(max_num_seqs=64, max_num_batched_tokens=2048, kv_capacity_tokens=60_000)
 
 
 def trace_lengths() -> tuple[np.ndarray, np.ndarray]:

@@ -10,53 +10,26 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_stories import OBJECTIVES, QUICK
+from tests.sizing_cases import case, sized
 
-from servingslo.models.latency import Routing, latency_model
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy import guards
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.guards import Bounds, Proposal, StepDownBlock
-from servingslo.policy.sizing import Candidates, Load, SizingCase, least_safe_count, size
+from servingslo.policy.sizing import Candidates, Load, least_safe_count
 from servingslo.reasons import Reason
 
-LAW = ServiceLaw(
-    step_fixed_seconds=0.0065,
-    step_per_sequence_seconds=0.00004,
-    prefill_per_token_seconds=0.00003,
-    context_per_token_seconds=5e-8,
-)
-LIMITS = EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000)
-WORKLOAD = Workload(
-    arrival_rate_per_second=1.0,
-    prompt=LengthDistribution(tokens=(100.0, 900.0, 3000.0), weights=(0.4, 0.4, 0.2)),
-    output=LengthDistribution(tokens=(20.0, 150.0, 600.0), weights=(0.3, 0.5, 0.2)),
-)
-CASE = SizingCase(
-    model=latency_model(WORKLOAD, LAW, LIMITS),
-    routing=Routing.POOLED,
-    objectives=OBJECTIVES,
-    utilization_target_ratio=0.85,
-    kv_cache_target_ratio=0.9,
-    largest_count=64,
-)
+CASE = case(*OBJECTIVES)
 
 rates = st.floats(min_value=0.0, max_value=400.0)
 drains = st.floats(min_value=0.0, max_value=100.0)
-
-
-def sized(rate, drain=0.0, hints=None, case=CASE):
-    """The sizing of a case under a load."""
-    load = Load(rate_per_second=rate, drain_per_second=drain)
-    return size(Candidates(case, load), hints or {})
 
 
 @QUICK
 @given(rates, rates, drains, drains)
 def test_sizing_never_shrinks_as_demand_rises(rate, more_rate, drain, more_drain):
     """Invariant 1: monotone in rate and in backlog."""
-    low = sized(rate, drain).replicas
-    high = sized(rate + more_rate, drain + more_drain).replicas
+    low = sized(CASE, rate, drain).replicas
+    high = sized(CASE, rate + more_rate, drain + more_drain).replicas
     assert high >= low
 
 
@@ -64,7 +37,7 @@ def test_sizing_never_shrinks_as_demand_rises(rate, more_rate, drain, more_drain
 @given(rates, drains)
 def test_the_answer_satisfies_every_constraint_and_one_fewer_does_not(rate, drain):
     """Invariant 2: least sufficient count."""
-    answer = sized(rate, drain)
+    answer = sized(CASE, rate, drain)
     needs = [need.replicas for need in answer.needs]
     candidates = Candidates(CASE, Load(rate_per_second=rate, drain_per_second=drain))
     if all(need is not None for need in needs):
@@ -93,7 +66,7 @@ def test_the_answer_satisfies_every_constraint_and_one_fewer_does_not(rate, drai
 ))  # fmt: skip
 def test_hints_change_no_answer(rate, hints):
     """Invariant 3: searching from elsewhere finds the same."""
-    assert sized(rate, hints=hints) == sized(rate)
+    assert sized(CASE, rate, hints=hints) == sized(CASE, rate)
 
 
 @QUICK

@@ -7,7 +7,8 @@ import numpy as np
 
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.season import RateHistory
-from servingslo.policy.inputs import Observation
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.sim import layout
@@ -19,6 +20,14 @@ TICK_SECONDS = 15.0
 SCRAPE_AGE_SECONDS = 2.0
 OLD_SECONDS = 3600.0
 RETRY_SECONDS = 10.0
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+    objectives=(
+        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
+        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
+    ),
+    replicas=ReplicaTargets(minimum=1, maximum=12),
+)
 
 
 @dataclass
@@ -327,3 +336,27 @@ class Run:
         """Share of the finished requests that came in this time and met both objectives."""
         judged = [r for r in self.world.records if start <= r.arrival_seconds < end]
         return sum(r.meets(ttft, tpot) for r in judged) / max(len(judged), 1)
+
+
+def steady(rate):
+    """A rate that never changes."""
+    return lambda _seconds: rate
+
+
+def stepped(*levels):
+    """A rate that changes at given times: (from seconds, rate), in order."""
+
+    def rate(seconds):
+        return [value for since, value in levels if since <= seconds][-1]
+
+    return rate
+
+
+def run(world, targets=TARGETS, limits=None):
+    """A story that has not begun."""
+    return Run(world, targets, limits or Limits())
+
+
+def reasons(decision):
+    """The reasons of all steps."""
+    return {step.reason for step in decision.steps}

@@ -4,19 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from tests.cards import H100, H100_LIMITS
 
 from servingslo.models.bursts import bursts_of, correlation_seconds
 from servingslo.models.latency import ReplicaGroup, Routing, predict
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.service_time import request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
-LAW = ServiceLaw(
-    step_fixed_seconds=6.5e-3,
-    step_per_sequence_seconds=4e-5,
-    prefill_per_token_seconds=3e-5,
-    context_per_token_seconds=5e-8,
-)
-LIMITS = EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000.0)
 WORKLOAD = Workload(
     arrival_rate_per_second=10.0,
     prompt=LengthDistribution.constant(1000.0),
@@ -54,7 +48,7 @@ def test_the_swing_is_that_of_the_rate_when_its_memory_is_known():
     """A dispersion measured over a residence gives back the swing that made it."""
     running, rate = 40.0, 10.0
     measured = excess(rate, 0.5, 1.0, running / rate)
-    bursts = bursts_of(request_demand(WORKLOAD, LAW), rate, measured, 1.0, running)
+    bursts = bursts_of(request_demand(WORKLOAD, H100), rate, measured, 1.0, running)
     assert bursts.swing(0.1) == pytest.approx(0.5)
     over = bursts.excess_over(np.array([2.0, 1e6]))
     assert over[0] == pytest.approx(excess(rate, 0.5, 1.0, 2.0))
@@ -65,7 +59,7 @@ def test_the_swing_is_that_of_the_rate_when_its_memory_is_known():
 @pytest.mark.parametrize("metric", ["ttft_seconds", "tpot_seconds"])
 def test_the_same_dispersion_over_shorter_bursts_is_a_higher_peak(metric):
     """Short bursts of the same index of dispersion swing further, and make first tokens later."""
-    group = ReplicaGroup(law=LAW, limits=LIMITS, replica_count=1, routing=Routing.POOLED)
+    group = ReplicaGroup(law=H100, limits=H100_LIMITS, replica_count=1, routing=Routing.POOLED)
     rows = []
     for memory in (8.0, 0.3):
         workload = Workload(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import Run, World
+from policy_world import TARGETS, World, reasons, run, steady, stepped
 
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import (
@@ -14,46 +14,11 @@ from servingslo.policy.inputs import (
     Limits,
     Mode,
     ReplicaTargets,
-    ScaleTarget,
     SignalProblem,
-    Targets,
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState, learned, record_scale, restore
 from servingslo.reasons import Action, Reason
-
-TARGETS = Targets(
-    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
-    objectives=(
-        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
-        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
-    ),
-    replicas=ReplicaTargets(minimum=1, maximum=12),
-)
-
-
-def steady(rate):
-    """A rate that never changes."""
-    return lambda _seconds: rate
-
-
-def stepped(*levels):
-    """A rate that changes at given times: (from seconds, rate), in order."""
-
-    def rate(seconds):
-        return [value for since, value in levels if since <= seconds][-1]
-
-    return rate
-
-
-def run(world, targets=TARGETS, limits=None):
-    """A story that has not begun."""
-    return Run(world, targets, limits or Limits())
-
-
-def reasons(decision):
-    """The reasons of all steps."""
-    return {step.reason for step in decision.steps}
 
 
 def test_surge_orders_what_is_needed_at_once_and_gives_it_back():

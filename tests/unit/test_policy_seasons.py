@@ -4,30 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from policy_world import Run, World
+from policy_world import TARGETS, Run, World
 from season_world import DAY, HOUR, MONDAY, history_of, office_rate
 
-from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import (
     ForecastMode,
     ForecastTargets,
     Limits,
-    ReplicaTargets,
-    ScaleTarget,
-    Targets,
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
-TARGETS = Targets(
-    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
-    objectives=(
-        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
-        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
-    ),
-    replicas=ReplicaTargets(minimum=1, maximum=12),
-)
 TODAY = MONDAY + 14 * DAY
 # The rise takes six minutes around nine.
 BEGIN, RISE, END = (TODAY + hour * HOUR for hour in (8.7, 8.95, 9.2))

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from tests.cards import H100, H100_LIMITS
+from tests.sizing_cases import WORKLOAD, case, sized
 
 from servingslo.models.latency import (
     LatencyMetric,
@@ -11,58 +13,24 @@ from servingslo.models.latency import (
     latency_model,
     metric_seconds,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.models.workload import LengthDistribution
 from servingslo.policy.batch_search import BatchCase, best_limits, largest_batch
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.sizing import (
     Candidates,
     Load,
-    SizingCase,
     greatest_rate_per_second,
     least_safe_count,
     need_hints,
     replica_saturation_per_second,
-    size,
 )
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Constraint
-
-LAW = ServiceLaw(
-    step_fixed_seconds=0.0065,
-    step_per_sequence_seconds=0.00004,
-    prefill_per_token_seconds=0.00003,
-    context_per_token_seconds=5e-8,
-)
-LIMITS = EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000)
-WORKLOAD = Workload(
-    arrival_rate_per_second=1.0,
-    prompt=LengthDistribution(tokens=(200.0, 1000.0, 3000.0), weights=(0.4, 0.4, 0.2)),
-    output=LengthDistribution(tokens=(50.0, 200.0, 500.0), weights=(0.3, 0.5, 0.2)),
-)
 
 
 def objective(metric, threshold, percentile=95.0):
     """An objective."""
     return Objective(metric=metric, percentile=percentile, threshold_seconds=threshold)
-
-
-def case(*objectives, **changes):
-    """A case with these objectives."""
-    plain = SizingCase(
-        model=latency_model(WORKLOAD, LAW, LIMITS),
-        routing=Routing.POOLED,
-        objectives=objectives,
-        utilization_target_ratio=0.85,
-        kv_cache_target_ratio=0.9,
-        largest_count=64,
-    )
-    return replace(plain, **changes)
-
-
-def sized(sizing_case, rate, drain=0.0):
-    """The sizing of a case under a load."""
-    return size(Candidates(sizing_case, Load(rate_per_second=rate, drain_per_second=drain)), {})
 
 
 def test_utilization_alone_is_rate_over_capacity():
@@ -108,8 +76,8 @@ def test_a_hard_objective_still_sizes_where_more_replicas_would_help():
 
 def test_a_small_cache_binds_by_memory():
     """Where memory is short, KV use is named."""
-    small = replace(LIMITS, kv_capacity_tokens=40_000.0, max_num_seqs=512)
-    cramped = case(model=latency_model(WORKLOAD, LAW, small), kv_cache_target_ratio=0.5)
+    small = replace(H100_LIMITS, kv_capacity_tokens=40_000.0, max_num_seqs=512)
+    cramped = case(model=latency_model(WORKLOAD, H100, small), kv_cache_target_ratio=0.5)
     assert sized(cramped, 60.0).binding is Constraint.KV_CACHE
 
 
@@ -178,13 +146,13 @@ def test_the_greatest_rate_is_where_one_more_replica_becomes_needed():
     assert sized(held, rate * 1.02).replicas > 5
 
 
-def batch_case(*objectives, law=LAW):
+def batch_case(*objectives, law=H100):
     """What batch limits are judged by, for these objectives."""
-    model = latency_model(WORKLOAD, law, LIMITS)
+    model = latency_model(WORKLOAD, law, H100_LIMITS)
     return BatchCase(
         workload=WORKLOAD,
         law=law,
-        limits=LIMITS,
+        limits=H100_LIMITS,
         case=case(*objectives, model=model),
         load=Load(rate_per_second=100.0),
         objectives=objectives,
@@ -205,8 +173,8 @@ def test_a_batch_fits_memory_without_any_inter_token_objective():
     """Sequences × tokens held stay within the KV target."""
     sequences = largest_batch(batch_case(objective(LatencyMetric.TTFT, 1.0)), 8192)
     held = WORKLOAD.held_tokens_per_sequence
-    assert sequences * held <= 0.9 * LIMITS.kv_capacity_tokens
-    assert (sequences + 1) * (held + 8) > 0.9 * LIMITS.kv_capacity_tokens
+    assert sequences * held <= 0.9 * H100_LIMITS.kv_capacity_tokens
+    assert (sequences + 1) * (held + 8) > 0.9 * H100_LIMITS.kv_capacity_tokens
 
 
 def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():
@@ -218,7 +186,7 @@ def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():
     goals = (objective(LatencyMetric.TPOT, 0.05, 99.0), objective(LatencyMetric.TTFT, 1.0, 99.0))
     plain = batch_case(*goals)
     batch = replace(
-        plain, workload=work, case=replace(plain.case, model=latency_model(work, LAW, LIMITS))
+        plain, workload=work, case=replace(plain.case, model=latency_model(work, H100, H100_LIMITS))
     )
     batch = replace(batch, load=Load(rate_per_second=40.0))
     found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192))

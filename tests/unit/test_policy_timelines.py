@@ -2,39 +2,19 @@
 
 from dataclasses import replace
 
-from policy_world import Run, World
+import pytest
+from policy_world import TARGETS, World, reasons, run, stepped
 
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.inputs import Limits, ReplicaTargets, ScaleTarget, Targets
-from servingslo.reasons import Action, Reason
-
-TARGETS = Targets(
-    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
-    objectives=(
-        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
-        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
-    ),
-    replicas=ReplicaTargets(minimum=1, maximum=12),
+from servingslo.policy.inputs import (
+    ForecastMode,
+    ForecastTargets,
+    Limits,
+    ReplicaTargets,
 )
-
-
-def stepped(*levels):
-    """A rate that changes at given times: (from seconds, rate), in order."""
-
-    def rate(seconds):
-        return [value for since, value in levels if since <= seconds][-1]
-
-    return rate
-
-
-def run(world, targets=TARGETS):
-    """A story that has not begun."""
-    return Run(world, targets, Limits())
-
-
-def reasons(decision):
-    """The reasons of all steps."""
-    return {step.reason for step in decision.steps}
+from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Action, Reason
 
 
 def test_a_step_down_of_demand_is_followed_once_and_keeps_the_objectives():
@@ -59,17 +39,34 @@ def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_ticks():
     )
 
 
-def test_bursts_that_recur_find_the_capacity_of_the_last_ones():
-    """6/s with two minutes of 16/s every eight: from the third burst on nobody is made to wait."""
+@pytest.fixture(scope="module")
+def bursty():
+    """6/s with two minutes of 16/s every eight."""
     bursts = [(0, 6.0)]
     for start in (600, 1080, 1560, 2040):
         bursts += [(start, 16.0), (start + 120, 6.0)]
-    story = run(World(rate=stepped(*bursts), replicas=3)).until(2400)
-    assert story.share_within(1.0, 0.05, start=600.0, end=720.0) < 0.9
-    assert story.share_within(1.0, 0.05, start=1560.0, end=1680.0) > 0.95
-    assert story.share_within(1.0, 0.05, start=2040.0, end=2160.0) > 0.95
-    assert Reason.BURSTS_RECUR in reasons(story.at(1500.0))
-    assert Reason.BURSTS_RECUR not in reasons(story.at(1020.0))
+    return run(World(rate=stepped(*bursts), replicas=3)).until(2400)
+
+
+def test_bursts_that_recur_find_the_capacity_of_the_last_ones(bursty):
+    """From the third burst on nobody is made to wait."""
+    assert bursty.share_within(1.0, 0.05, start=600.0, end=720.0) < 0.9
+    assert bursty.share_within(1.0, 0.05, start=1560.0, end=1680.0) > 0.95
+    assert bursty.share_within(1.0, 0.05, start=2040.0, end=2160.0) > 0.95
+    assert Reason.BURSTS_RECUR in reasons(bursty.at(1500.0))
+    assert Reason.BURSTS_RECUR not in reasons(bursty.at(1020.0))
+
+
+def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
+    """Between bursts the same observations ask for what arrives, and no decision speaks of them."""
+    off = replace(TARGETS, forecast=ForecastTargets(mode=ForecastMode.OFF))
+    state, decisions = PlannerState(), {}
+    for observation in bursty.observations:
+        at = observation.time_seconds
+        decisions[at], state = plan(observation, off, Limits(), state, at)
+    assert all(Reason.BURSTS_RECUR not in reasons(d) for d in decisions.values())
+    calm = [d for at, d in decisions.items() if 1440.0 <= at < 1560.0]
+    assert min(d.recommended_replicas for d in calm) < bursty.at(1500.0).recommended_replicas
 
 
 def test_one_crowd_is_not_waited_for_again():

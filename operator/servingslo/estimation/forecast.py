@@ -260,10 +260,11 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         # What was predicted before says nothing of how well this will be.
         filters = first_filters(window, PRIOR_OF_NEW)
         state = replace(state, pending=((),) * len(SCORED_LEADS_SECONDS))
-    noise = window.variance(sum(f.probability * f.level for f in filters))
+    level = sum(f.probability * f.level for f in filters)
+    noise = window.variance(level)
     state = replace(state, time_seconds=now_seconds, filters=filters)
     state = _with_usual(state, window.rate_per_second, noise, gap)
-    return _scored(state, window.rate_per_second, noise, now_seconds)
+    return _scored(state, window.rate_per_second, level, noise, now_seconds)
 
 
 def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> ForecastState:
@@ -280,8 +281,10 @@ def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> 
     )
 
 
-def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float) -> ForecastState:
-    """The state with due predictions scored and new ones noted."""
+def _scored(
+    state: ForecastState, rate: float, level: float, noise: float, now_seconds: float
+) -> ForecastState:
+    """The state with due predictions scored and new ones noted; level: of the filters now."""
     pending, errors, odds, seasons = [], [], [], []
     season = seasonal.outlook(state.season, now_seconds)
     for index, lead in enumerate(SCORED_LEADS_SECONDS):
@@ -297,7 +300,7 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
                 expected = max(due[-1].mean_per_second, due[-1].level_per_second)
                 found = noted(state.surprises, rate, expected, noise, now_seconds)
                 state = replace(state, surprises=found)
-        note = _note(state, season, now_seconds, lead)
+        note = _note(state, level, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)
         odds.append(log_odds)
@@ -312,7 +315,11 @@ def _scored(state: ForecastState, rate: float, noise: float, now_seconds: float)
 
 
 def _note(
-    state: ForecastState, season: SeasonOutlook | None, now_seconds: float, lead: float
+    state: ForecastState,
+    level: float,
+    season: SeasonOutlook | None,
+    now_seconds: float,
+    lead: float,
 ) -> PendingScore:
     """What each opinion predicts now for this lead."""
     parts = ahead(state.filters, lead)
@@ -320,7 +327,7 @@ def _note(
     expected, spread = (None, 0.0) if season is None else season.ahead(lead)
     return PendingScore(
         due_seconds=now_seconds + lead,
-        level_per_second=sum(f.probability * f.level for f in state.filters),
+        level_per_second=level,
         mean_per_second=max(mean, 0.0),
         variance=sum(w * (v + (m - mean) ** 2) for w, m, v in parts),
         usual_mean_per_second=state.usual_mean_per_second,
@@ -351,12 +358,8 @@ def _judged(
     squared = min(error / (note.variance + noise), LARGEST_SQUARED_ERROR)
     usual_variance = note.usual_variance + noise
     usual_error = (rate - note.usual_mean_per_second) ** 2
-    evidence = 0.5 * (
-        error / variance
-        + math.log(variance)
-        - usual_error / usual_variance
-        - math.log(usual_variance)
-    )
+    unlikely = error / variance + math.log(variance)
+    evidence = 0.5 * (unlikely - usual_error / usual_variance - math.log(usual_variance))
     evidence = min(max(evidence, -RETURN_EVIDENCE_BOUND), RETURN_EVIDENCE_BOUND)
     kept = RETURN_PRIOR_LOG_ODDS + (log_odds - RETURN_PRIOR_LOG_ODDS) * (
         1.0 - 1.0 / RETURN_EVIDENCE_MEMORY

@@ -105,7 +105,9 @@ def _estimated(
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:
-        present = replace(estimate.forecast, season=None, furthest_lead_seconds=0.0)
+        present = replace(
+            estimate.forecast, season=None, furthest_lead_seconds=0.0, recurrence=None
+        )
         estimate = replace(estimate, forecast=present)
     state = replace(state, estimator=estimator_state)
     if signals.blind is not None:
