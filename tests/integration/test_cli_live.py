@@ -155,6 +155,11 @@ def test_record_sees_what_the_operator_sees_and_writes_nothing(
     seen = lines[1:]
     assert len(seen) >= 3
     assert {line["namespace"] for line in seen} == {busy.namespace}
+    # Prometheus remembers a minute of this workload, which the recording has once.
+    (history,) = [line["history"] for line in seen if line["history"] is not None]
+    assert history["bin_seconds"] == 300.0
+    assert f"{len(seen)} observations in {out}" in done.stderr
+    assert "without the past rates" not in done.stderr
     # A pod that was just ordered is not scraped yet.
     engines = [[engine for pod in line["pods"] for engine in pod["engines"]] for line in seen]
     assert all(any(engine["running"] is not None for engine in of_line) for of_line in engines)

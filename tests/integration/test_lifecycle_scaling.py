@@ -85,7 +85,8 @@ def test_a_recording_gives_the_same_decisions_again(
 ) -> None:
     """What the operator recorded makes, offline, exactly the lines that it logged live.
 
-    The history that it read of the workload is part of the recording.
+    The history that it read of the workload is part of the recording, once more where a season is
+    stated.
     """
     tenant.create_deployment(replicas=1)
     tenant.create_slo()
@@ -95,6 +96,8 @@ def test_a_recording_gives_the_same_decisions_again(
     tenant.patch_slo({"replicas": {"min": 3, "max": 4}})
     tenant.wait(lambda: tenant.ready_replicas() == 3, what="3 ready")
     ticks_pass(operator)
+    tenant.patch_slo({"forecast": {"season": "1d"}})
+    ticks_pass(operator, 2)
     tenant.delete_slo()
     ticks_pass(operator, 2)
     again: list[str] = []
@@ -111,5 +114,5 @@ def test_a_recording_gives_the_same_decisions_again(
         line[line.index("decided ") :] for line in operator.log_lines("decided", tenant.namespace)
     ]
     assert again == live
-    assert histories == 1
+    assert histories == 2
     assert any("action=scale-up" in line for line in live)

@@ -18,7 +18,8 @@ from tests.integration.prometheus_world import proxying, running_prometheus, ser
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past_rates import BIN_SECONDS, PastRates
 from servingslo.estimation.season import RateHistory, find_season
-from servingslo.policy.inputs import ScaleTarget
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.inputs import ForecastTargets, ScaleTarget, SeasonStated, Targets
 from servingslo.reasons import Reason
 
 DAY = 86400
@@ -77,6 +78,12 @@ def remembering(now: float) -> Iterator[str]:
             yield prometheus.url
 
 
+def asking(target: ScaleTarget, season: SeasonStated = SeasonStated.AUTO) -> Targets:
+    """Targets of this workload, with a season that is stated or not."""
+    objective = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0)
+    return Targets(target=target, objectives=(objective,), forecast=ForecastTargets(season=season))
+
+
 @contextmanager
 def past_rates_of(url: str) -> Iterator[PastRates]:
     """A reader of the past, closed at the end."""
@@ -93,7 +100,7 @@ def taken(url: str, uid: str, target: ScaleTarget, pods: list[str]) -> RateHisto
     with past_rates_of(url) as source:
         while time.monotonic() < deadline:
             source.tick()
-            history = source.take(uid, NAMESPACE, target, pods)
+            history = source.take(uid, NAMESPACE, asking(target), pods)
             if history is not None:
                 return history
             time.sleep(0.05)
@@ -206,7 +213,7 @@ def test_each_resource_is_given_a_reading_once_and_a_tick_gives_a_few(prometheus
             now = [
                 uid
                 for uid in map(str, range(25))
-                if source.take(uid, NAMESPACE, LLAMA, [NEW_POD]) is not None
+                if source.take(uid, NAMESPACE, asking(LLAMA), [NEW_POD]) is not None
             ]
             assert len(now) <= 10
             ticks += bool(now)
@@ -215,6 +222,28 @@ def test_each_resource_is_given_a_reading_once_and_a_tick_gives_a_few(prometheus
         assert sorted(given) == sorted(set(given))
         assert len(given) == 25
         assert ticks == 3
+
+
+def test_a_forecast_or_target_that_changed_is_given_the_reading_at_once(prometheus):
+    """A season that is stated now is looked for in the next tick, not in tomorrow's reading."""
+    url, _ = prometheus
+    stated = asking(LLAMA, SeasonStated.DAY)
+    other = asking(ScaleTarget(api_version="apps/v1", kind="StatefulSet", name="chat"))
+    with past_rates_of(url) as source:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        first = None
+        while first is None and time.monotonic() < deadline:
+            source.tick()
+            first = source.take("a", NAMESPACE, asking(LLAMA), [NEW_POD])
+            time.sleep(0.02)
+        source.tick()
+        assert source.take("a", NAMESPACE, asking(LLAMA), [NEW_POD]) is None
+        assert source.take("a", NAMESPACE, stated, [NEW_POD]) == first
+        assert source.take("a", NAMESPACE, stated, [NEW_POD]) is None
+        changed = source.take("a", NAMESPACE, other, ["chat-0"])
+    assert first is not None
+    assert changed is not None
+    assert changed.rates_per_second != first.rates_per_second
 
 
 def test_a_partial_answer_is_no_history(prometheus, caplog):
@@ -226,7 +255,7 @@ def test_a_partial_answer_is_no_history(prometheus, caplog):
             deadline = time.monotonic() + PATIENCE_SECONDS
             while "history not read" not in caplog.text and time.monotonic() < deadline:
                 source.tick()
-                assert source.take("a", NAMESPACE, LLAMA, [NEW_POD]) is None
+                assert source.take("a", NAMESPACE, asking(LLAMA), [NEW_POD]) is None
                 time.sleep(0.05)
     assert "a store is away" in caplog.text
     assert "retry_in=600s" in caplog.text

@@ -16,7 +16,7 @@ from servingslo.cli.options import path_text
 from servingslo.controller.join import Subject, join
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import Observation, SignalProblem
-from servingslo.policy.ports import ClusterMetrics
+from servingslo.policy.ports import ClusterMetrics, HistorySource
 
 _MOST_NAMES = 10
 
@@ -61,18 +61,26 @@ async def observation_of(
     workloads: KubernetesWorkloads,
     metrics: ClusterMetrics,
     conflict: SignalProblem | None = None,
+    past: HistorySource | None = None,
 ) -> Observation:
-    """What the operator would see of one resource now. Raises: InvalidSpecError, ClusterError."""
+    """What the operator would see of one resource now. Raises: InvalidSpecError, ClusterError.
+
+    past: where its past arrival rates are from; None where they are not asked for.
+    """
     targets, ref = targets_from_spec(record.spec), record.ref
     view = await workloads.read(
         ref.namespace, targets.target, targets.batching.container, targets.runtime
     )
+    history = None
+    if past is not None:
+        history = past.take(ref.uid, ref.namespace, targets, [pod.name for pod in view.pods])
     return join(
         Subject(namespace=ref.namespace, name=ref.name, uid=ref.uid, generation=record.generation),
         view,
         metrics,
         now_seconds=SystemClock.now_seconds(),
         problems=() if conflict is None else (conflict,),
+        history=history,
     )
 
 

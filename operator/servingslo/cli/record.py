@@ -13,6 +13,7 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.convert import targets_from_spec
 from servingslo.cli.live import (
@@ -45,12 +46,17 @@ _SHORTEST_TICK_SECONDS = 0.5
 
 @dataclass(slots=True)
 class _Recording:
-    """One recording under way. generations: of the spec last written, by uid."""
+    """One recording under way.
+
+    generations: of the spec last written, by uid. with_past: uids whose past rates are written.
+    """
 
     recorder: Recorder
     workloads: KubernetesWorkloads
+    past: PastRates
     limits: Limits
     generations: dict[str, int] = field(default_factory=dict)
+    with_past: set[str] = field(default_factory=set)
     count: int = 0
 
     async def observe(
@@ -78,8 +84,20 @@ class _Recording:
                 )
             )
             self.generations[ref.uid] = record.generation
-        self.recorder.observation(await observation_of(record, self.workloads, metrics, conflict))
+        seen = await observation_of(record, self.workloads, metrics, conflict, self.past)
+        self.recorder.observation(seen)
+        if seen.history is not None:
+            self.with_past.add(ref.uid)
         self.count += 1
+
+    def summary(self, out: Path) -> str:
+        """What was written, and what a replay will miss."""
+        told = f"{self.count} observations in {out}"
+        missing = len(self.generations) - len(self.with_past)
+        if missing:
+            whose = f"{missing} of {len(self.generations)} resources"
+            told += f"; without the past rates of {whose}: a replay knows no season of theirs"
+        return told
 
 
 def record(
@@ -133,8 +151,7 @@ def record(
     )
     limits = Limits(max_replicas=max_replicas, max_step=max_step, tick_seconds=tick_seconds)
     access = Access(kubeconfig=kubeconfig, context=context)
-    count = asyncio.run(_record(access, config, limits, name, out, seconds))
-    typer.echo(f"{count} observations in {out}", err=True)
+    typer.echo(asyncio.run(_record(access, config, limits, name, out, seconds)), err=True)
 
 
 async def _record(
@@ -144,17 +161,17 @@ async def _record(
     name: tuple[str, str] | None,
     out: Path,
     seconds: float,
-) -> int:
-    """Record until the time is over; how many observations were written."""
+) -> str:
+    """Record until the time is over; what was written."""
     namespaces = () if name is None else (name[0],)
     async with (
         resources_of(access, namespaces) as resources,
         workloads_of(access, namespaces) as workloads,
     ):
         await _chosen(resources, name)  # before the file is made: a wrong name leaves none
-        reader = PrometheusReader(config)
+        reader, past = PrometheusReader(config), PastRates(config)
         recorder = Recorder(out)
-        recording = _Recording(recorder=recorder, workloads=workloads, limits=limits)
+        recording = _Recording(recorder=recorder, workloads=workloads, past=past, limits=limits)
         started = SystemClock.elapsed_seconds()
         try:
             while (passed := SystemClock.elapsed_seconds() - started) < seconds:
@@ -166,7 +183,8 @@ async def _record(
         finally:
             recorder.close()
             reader.close()
-        return recording.count
+            past.close()
+        return recording.summary(out)
 
 
 async def _chosen(
@@ -188,6 +206,7 @@ async def _tick(
     valid = [record for record in records if _is_valid(record)]
     owned = [Resource(record=r, targets=targets_from_spec(r.spec)) for r in valid]
     conflicts = target_conflicts(owned)
+    recording.past.tick()
     metrics = await reader.read()
     for record_ in valid:
         if record_.ref.uid in uids:

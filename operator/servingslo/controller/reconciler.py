@@ -130,7 +130,7 @@ class Reconciler:
         if self.outside.history is None:
             return None
         pods = [pod.name for pod in view.pods]
-        return self.outside.history.take(ref.uid, ref.namespace, targets.target, pods)
+        return self.outside.history.take(ref.uid, ref.namespace, targets, pods)
 
     async def _act(
         self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory

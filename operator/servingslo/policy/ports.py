@@ -6,7 +6,7 @@ from typing import Protocol
 
 from servingslo.estimation.sample import EngineSample, GPUSample, PodSample
 from servingslo.estimation.season import RateHistory
-from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.policy.inputs import ScaleTarget, SignalProblem, Targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +80,11 @@ class HistorySource(Protocol):
         ...
 
     def take(
-        self, uid: str, namespace: str, target: ScaleTarget, pods: Sequence[str]
+        self, uid: str, namespace: str, targets: Targets, pods: Sequence[str]
     ) -> RateHistory | None:
         """What was read of a target and not yet handed to this resource; a few in each tick.
 
+        Handed over again at once where the resource changes its target or its forecast.
         pods: names of its pods now, by which it is checked that names tell the target.
         """
         ...

@@ -27,7 +27,7 @@ from servingslo.adapters.prometheus.client import (
 from servingslo.adapters.prometheus.queries import NOW
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.season import RateHistory
-from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.inputs import ForecastTargets, ScaleTarget, Targets
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
@@ -52,6 +52,8 @@ _HASHED, _NUMBERED = "hash", "number"
 _NAMED = {"Deployment": _HASHED, "Rollout": _HASHED, "StatefulSet": _NUMBERED}
 
 Owner = tuple[str, str]
+# What a resource wants of the past: of which workload, and whether a season of it is stated.
+_Asked = tuple[ScaleTarget, ForecastTargets]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class PastRates:
         self._under_way: Future[_Reading] | None = None
         self._reading: _Reading | None = None
         self._due_at = -math.inf
-        self._given: set[str] = set()
+        self._given: dict[str, _Asked] = {}
         self._left_in_tick = 0
 
     def tick(self) -> None:
@@ -99,13 +101,18 @@ class PastRates:
             self._under_way = self._executor.submit(self._read)
 
     def take(
-        self, uid: str, namespace: str, target: ScaleTarget, pods: Sequence[str]
+        self, uid: str, namespace: str, targets: Targets, pods: Sequence[str]
     ) -> RateHistory | None:
-        """The history of a target that this resource was not given yet, if it has been read."""
-        reading = self._reading
-        if reading is None or uid in self._given or not pods or self._left_in_tick <= 0:
+        """The history of a target that this resource was not given yet, if it has been read.
+
+        A resource that asks otherwise than before is given the last reading again.
+        """
+        reading, target, asked = self._reading, targets.target, (targets.target, targets.forecast)
+        if reading is None or not pods or self._left_in_tick <= 0:
             return None
-        self._given.add(uid)
+        if self._given.get(uid) == asked:
+            return None
+        self._given[uid] = asked
         self._left_in_tick -= 1
         refused = _refusal(target, pods)
         if refused:
@@ -128,7 +135,7 @@ class PastRates:
             _LOG.warning("history not read retry_in=%ds detail=%r", _RETRY_SECONDS, str(error))
             return
         self._due_at = self._monotonic() + _DAY_SECONDS
-        self._given = set()
+        self._given = {}
         _LOG.info("history read workloads=%d days=%d", len(self._reading.rates), self._days)
 
     def _read(self) -> _Reading:
