@@ -1,0 +1,1 @@
+"""Prefill and decode in pools of their own: disaggregated serving."""

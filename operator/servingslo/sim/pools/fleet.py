@@ -1,0 +1,88 @@
+"""What a fleet of two pools is: one fleet for prefill, one for decode, and what lies between.
+
+A file of pools is YAML with the fields of `PoolsSpec`.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+
+from servingslo.errors import InvalidInputError
+from servingslo.sim.catalogue import engine_kind
+from servingslo.sim.engine import Scheduling
+from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.service import Routing
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """How long a KV cache is on its way: fixed, and by the tokens of the prompt.
+
+    Source: fixed: Splitwise (ISCA 2024), section 6, what layer-wise transfer does not hide on H100;
+    tokens: a network of 200 Gb/s and 128 KiB a token, as Llama 3.1 8B has in 16 bits (32 layers,
+    8 heads of 128 for keys and for values).
+    """
+
+    fixed_seconds: Annotated[float, Field(ge=0)] = 5e-3
+    tokens_per_second: Annotated[float, Field(gt=0)] = 190e3
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsSpec:
+    """Two pools. Each is a fleet of its own: engines, count, cold start, routing, failures.
+
+    The scrape interval and lag are those of the prefill pool. Neither pool has dynamic batching,
+    priorities, or clients that give up; requests belong to no session.
+    """
+
+    prefill: FleetSpec = field(default_factory=FleetSpec)
+    decode: FleetSpec = field(default_factory=FleetSpec)
+    transfer: Transfer = field(default_factory=Transfer)
+
+    def __post_init__(self) -> None:
+        for name, fleet in (("prefill", self.prefill), ("decode", self.decode)):
+            engine_kind(fleet.engine)
+            for setting, allowed in (
+                ("dynamic_batching", None),
+                ("clients", None),
+                ("scheduling", Scheduling.FCFS),
+            ):
+                value = getattr(fleet, setting)
+                if value != allowed:
+                    raise InvalidInputError(f"{name}.{setting}", value, str(allowed))
+            if fleet.routing is Routing.PREFIX_AFFINE:
+                rules = ", ".join(rule for rule in Routing if rule is not fleet.routing)
+                raise InvalidInputError(f"{name}.routing", fleet.routing, rules)
+        if self.decode.cached_ratio:
+            raise InvalidInputError(
+                "decode.cached_ratio", self.decode.cached_ratio, "0: the cache comes with transfers"
+            )
+
+
+_POOLS: TypeAdapter[PoolsSpec] = TypeAdapter(PoolsSpec)
+
+
+def read_pools(path: Path) -> PoolsSpec:
+    """The pools in a YAML file.
+
+    Raises: InvalidInputError naming file, field, value and what is allowed.
+    """
+    try:
+        return _POOLS.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except OSError as error:
+        raise InvalidInputError(
+            "pools", str(path), f"a readable file ({error.strerror})"
+        ) from error
+    except yaml.YAMLError as error:
+        raise InvalidInputError("pools", str(path), f"YAML ({error})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidInputError(f"{path}: {where}", first.get("input"), first["msg"]) from error

@@ -1,0 +1,342 @@
+"""Prefill and decode in pools of their own.
+
+1. Both backends agree to the last bit, whatever starts, fails, drains or is refused.
+2. Every request ends in one way, or is still in a pool; pools that are empty hold no memory.
+3. A prefill pool is an engine that answers with one token; a decode pool steps by the law alone.
+4. Blocks stay held until the cache is sent, and a preempted sequence is computed anew.
+5. At the same load and cost the tail of TPOT is shorter than in one pool.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sim_fleets import Script, run, trace
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.sim import layout
+from servingslo.sim.backend import INTERPRETED, compiled_backend
+from servingslo.sim.cluster import Wanted
+from servingslo.sim.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
+from servingslo.sim.pools.cluster import Pools, PoolsResult, simulate_pools
+from servingslo.sim.pools.fleet import PoolsSpec, Transfer, read_pools
+from servingslo.sim.service import Routing
+from servingslo.sim.trace import Trace
+from servingslo.sim.workloads import constant, generated, uniform_lengths, with_sessions
+
+SMALL = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=20, variation_ratio=0.3))
+LAW, LIMITS = SMALL.engine_law, SMALL.engine_limits
+AT_ONCE = Transfer(fixed_seconds=0.0, tokens_per_second=1e12)
+
+
+def requests(*lines: tuple[float, int, int], duration: float = 100.0) -> Trace:
+    """Arrival, prompt and output of each request."""
+    arrival, prompt, output = (np.array(column) for column in zip(*lines, strict=True))
+    return Trace(
+        arrival_seconds=arrival.astype(float),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        duration_seconds=duration,
+    )
+
+
+def served(
+    spec: PoolsSpec, requests: Trace, *scripts: Script, seed: int = 3, backend=INTERPRETED
+) -> PoolsResult:
+    """A run of both pools; they stay as they are without scripts."""
+    prefill, decode = scripts or (Script(), Script())
+    return simulate_pools(spec, requests, prefill, decode, seed=seed, backend=backend)
+
+
+def agreeing(spec: PoolsSpec, requests: Trace, *scripts: Script, seed: int = 3) -> PoolsResult:
+    """The result of both backends, which must be the same; so must what the autoscalers saw."""
+    results, seen = [], []
+    for backend in (INTERPRETED, compiled_backend()):
+        for script in scripts:
+            script.seen = []
+        results.append(served(spec, requests, *scripts, seed=seed, backend=backend))
+        seen.append([script.seen for script in scripts])
+    one, other = results
+    for name in ("ttft_seconds", "tpot_seconds", "latency_seconds", "status"):
+        assert np.array_equal(getattr(one.result, name), getattr(other.result, name)), name
+    for name in ("prefill_ticks", "decode_ticks", "prefill_replica_seconds"):
+        assert getattr(one, name) == getattr(other, name), name
+    assert seen[0] == seen[1]
+    return one
+
+
+def random_pool(rng: np.random.Generator) -> FleetSpec:
+    """Any combination of features that pools have."""
+    seqs = int(rng.integers(1, 48))
+    return replace(
+        SMALL,
+        limits=EngineLimits(
+            max_num_seqs=seqs,
+            max_num_batched_tokens=int(rng.integers(max(seqs, 32), 2048)),
+            kv_capacity_tokens=int(rng.integers(1_100, 30_000)),
+        ),
+        initial_replicas=int(rng.integers(0, 4)),
+        routing=list(Routing)[rng.integers(0, 3)],
+        max_queued=int(rng.integers(1, 60)) if rng.random() < 0.5 else None,
+        mean_seconds_to_failure=40.0 if rng.random() < 0.5 else None,
+        slow_pods=SlowPods(share_ratio=0.3, factor=2.0),
+        gpu_quota=4 if rng.random() < 0.3 else None,
+        drain=rng.random() < 0.7,
+        drain_seconds=5.0 if rng.random() < 0.5 else None,
+    )
+
+
+def random_script(rng: np.random.Generator) -> Script:
+    """Another count now and then."""
+    return Script(*((t, Wanted(replicas=int(rng.integers(0, 5)))) for t in (15.0, 30.0, 60.0)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pools_agree_in_both_backends_and_lose_no_request(seed):
+    """Compiled and interpreted runs are equal; every request has one end, its times in order."""
+    rng = np.random.default_rng([seed, 77])
+    spec = PoolsSpec(
+        prefill=replace(random_pool(rng), cached_ratio=float(rng.choice([0.0, 0.5]))),
+        decode=random_pool(rng),
+        transfer=Transfer(
+            fixed_seconds=float(rng.choice([0.0, 0.01, 1.0])),
+            tokens_per_second=float(rng.choice([1e3, 1e6])),
+        ),
+    )
+    offered = trace(rate=float(rng.uniform(1.0, 15.0)), seconds=90.0, seed=seed)
+    found = agreeing(spec, offered, random_script(rng), random_script(rng), seed=seed).result
+    assert len(found.status) == len(offered)
+    over = found.status >= layout.FINISHED
+    assert over.any()
+    assert np.isfinite(found.tpot_seconds).sum() == (found.status == layout.FINISHED).sum()
+    assert (found.ttft_seconds > 0).all()
+    finished = found.status == layout.FINISHED
+    assert (found.latency_seconds[finished] >= found.ttft_seconds[finished]).all()
+    assert not (over & ~np.isin(found.status, END)).any()
+
+
+END = (layout.FINISHED, layout.REJECTED, layout.FAILED, layout.INVALID)
+
+
+def test_pools_that_are_empty_hold_nothing():
+    """After the last request all blocks are free and nothing is on its way; counters add up."""
+    offered = trace(rate=6.0, seconds=60.0)
+    small = replace(LIMITS, kv_capacity_tokens=6_000)
+    spec = PoolsSpec(
+        prefill=replace(SMALL, limits=small, initial_replicas=2),
+        decode=replace(SMALL, limits=small, initial_replicas=4),
+        transfer=Transfer(fixed_seconds=0.2),
+    )
+    pools = Pools(spec, offered, 1, INTERPRETED)
+    for pool in (pools.prefill, pools.decode):
+        pool.warm_start(pool.fleet.initial_replicas)
+    pools.run_until(400.0)
+    assert pools.transfers.ints == [0]
+    generated = 0
+    for pool in (pools.prefill, pools.decode):
+        for row in pool.rows:
+            assert row.ints[layout.FREE_BLOCKS] == row.ints[layout.BLOCKS]
+            assert row.ints[layout.RUNNING] == row.ints[layout.WAITING_COUNT] == 0
+            generated += row.ints[layout.GENERATED_TOKENS]
+    assert generated == offered.output_tokens.sum()
+    assert sum(row.ints[layout.SUCCESSES] for row in pools.prefill.rows) == len(offered)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_prefill_pool_is_an_engine_that_answers_with_one_token(replicas):
+    """Requests of one token end in the prefill pool, at the times of the same engines alone."""
+    offered = trace(rate=20.0 * replicas, seconds=60.0)
+    one_token = replace(offered, output_tokens=np.ones(len(offered), dtype=np.int64))
+    fleet = replace(SMALL, initial_replicas=replicas)
+    alone = run(Script(), fleet, trace=one_token)
+    pools = PoolsSpec(prefill=fleet, decode=replace(SMALL, initial_replicas=0))
+    both = served(pools, one_token).result
+    assert np.array_equal(both.ttft_seconds, alone.ttft_seconds)
+    assert np.array_equal(both.status, alone.status)
+    # With more to say, the first token comes at the same time as well.
+    longer = served(replace(pools, decode=fleet, transfer=AT_ONCE), offered).result
+    assert np.allclose(longer.ttft_seconds, alone.ttft_seconds, rtol=0, atol=1e-9)
+
+
+def test_a_decode_pool_steps_by_the_law_without_prefill():
+    """Sequences that begin together have a TPOT of a + b·n + d·k; the token sent along costs c."""
+    prompt, output, n = 512, 101, 4
+    law = replace(LAW, prefill_per_token_seconds=1e-6)
+    # Prefilled in one step: 4 × 512 tokens fit the budget, so all are handed over at once.
+    spec = PoolsSpec(
+        prefill=replace(SMALL, law=law, initial_replicas=1),
+        decode=replace(SMALL, law=law, initial_replicas=1),
+        transfer=AT_ONCE,
+    )
+    found = served(spec, requests(*[(1.0, prompt, output)] * n)).result
+    steps = output - 1
+    fixed = law.step_fixed_seconds + n * law.step_per_sequence_seconds
+    # The first step computes the token that came along; from then on prompt + 1 + i are attended.
+    attended = n * sum(prompt + 1 + i for i in range(1, steps))
+    expected = steps * fixed + n * law.prefill_per_token_seconds
+    expected += law.context_per_token_seconds * attended
+    assert found.tpot_seconds * steps == pytest.approx([expected] * n, rel=1e-9)
+
+
+def test_a_decode_pool_under_load_steps_as_its_closed_form_says():
+    """Without costs of context the mean step is a / (1 − λ·O·b), whatever the prompts."""
+    law = ServiceLaw(
+        step_fixed_seconds=10e-3, step_per_sequence_seconds=0.2e-3, prefill_per_token_seconds=1e-6
+    )
+    rate, output, seconds = 20.0, 101, 600.0
+    arrivals = np.sort(np.random.default_rng(5).uniform(0.0, seconds, int(rate * seconds)))
+    offered = Trace(
+        arrival_seconds=arrivals,
+        prompt_tokens=np.full(len(arrivals), 900),
+        output_tokens=np.full(len(arrivals), output),
+        duration_seconds=seconds,
+    )
+    limits = replace(LIMITS, max_num_seqs=512, kv_capacity_tokens=1_000_000)
+    pool = replace(SMALL, law=law, limits=limits, initial_replicas=1)
+    found = served(
+        PoolsSpec(prefill=pool, decode=pool, transfer=AT_ONCE), offered,
+        backend=compiled_backend(),
+    ).result  # fmt: skip
+    step = law.step_fixed_seconds / (1.0 - rate * (output - 1) * law.step_per_sequence_seconds)
+    calm = found.arrival_seconds > 30.0
+    assert found.tpot_seconds[calm].mean() == pytest.approx(step, rel=0.03)
+
+
+def test_a_transfer_takes_its_fixed_time_and_that_of_its_tokens():
+    """The second token is later by fixed + tokens / rate, the first one is not."""
+    one = requests((1.0, 1000, 51))
+    pool = replace(SMALL, initial_replicas=1)
+    slow = Transfer(fixed_seconds=0.25, tokens_per_second=2000.0)
+    at_once, later = (
+        served(PoolsSpec(prefill=pool, decode=pool, transfer=transfer), one).result
+        for transfer in (AT_ONCE, slow)
+    )
+    assert later.ttft_seconds == pytest.approx(at_once.ttft_seconds)
+    assert later.latency_seconds - at_once.latency_seconds == pytest.approx([0.75])
+
+
+def test_blocks_stay_held_until_the_cache_is_sent():
+    """Where one prompt fills the memory, the next one begins when the first one's cache is gone."""
+    prompt, transfer = 1000, Transfer(fixed_seconds=3.0, tokens_per_second=1e12)
+    pool = replace(SMALL, initial_replicas=1)
+    tight = replace(pool, limits=replace(LIMITS, kv_capacity_tokens=1100))
+    two = requests((1.0, prompt, 20), (1.0, prompt, 20))
+    found = agreeing(PoolsSpec(prefill=tight, decode=pool, transfer=transfer), two).result
+    own = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
+    own += LAW.prefill_per_token_seconds * prompt
+    assert found.ttft_seconds == pytest.approx([own, 2 * own + 3.0])
+    # Answers of one token leave nothing to send.
+    short = replace(two, output_tokens=np.array([1, 1]))
+    at_once = agreeing(PoolsSpec(prefill=tight, decode=pool, transfer=transfer), short).result
+    assert at_once.ttft_seconds == pytest.approx([own, 2 * own])
+
+
+def test_a_preempted_sequence_is_computed_anew_prompt_and_all():
+    """A decode engine whose blocks run out has lost the cache that the transfer brought."""
+    prompt, output = 480, 200
+    tight = replace(SMALL, initial_replicas=1, limits=replace(LIMITS, kv_capacity_tokens=1100))
+    spec = PoolsSpec(prefill=replace(SMALL, initial_replicas=1), decode=tight, transfer=AT_ONCE)
+    pools = Pools(spec, requests((1.0, prompt, output), (1.0, prompt, output)), 1, INTERPRETED)
+    for pool in (pools.prefill, pools.decode):
+        pool.warm_start(1)
+    pools.run_until(60.0)
+    row, q = pools.decode.rows[0], pools.decode.requests
+    assert row.ints[layout.PREEMPTIONS] == 1
+    again = next(r for r in (0, 1) if q.preemptions[r])
+    # One token of each when it came, and all of one when it came again.
+    emitted = row.ints[layout.COMPUTED_TOKENS] - 2 - (prompt + 1)
+    assert 0 < emitted < output
+    assert q.cached[again] == 0
+    assert q.status == [layout.FINISHED] * 2
+
+
+def test_tpot_has_a_shorter_tail_than_in_one_pool_of_as_many():
+    """Prompts of others no longer lengthen steps, so percentiles of TPOT fall at the same cost."""
+    rng = np.random.default_rng(1)
+    offered = generated(constant(15.0, 120.0), uniform_lengths((500, 2500), (50, 150)), rng)
+    both = served(
+        PoolsSpec(
+            prefill=replace(SMALL, initial_replicas=4), decode=replace(SMALL, initial_replicas=4)
+        ),
+        offered,
+        backend=compiled_backend(),
+    )
+    one = run(
+        Script(), replace(SMALL, initial_replicas=8), trace=offered, backend=compiled_backend()
+    )
+    assert both.result.replica_seconds == one.replica_seconds
+    assert np.quantile(both.result.tpot_seconds, 0.99) < 0.9 * np.quantile(one.tpot_seconds, 0.99)
+
+
+def test_each_autoscaler_sees_and_scales_its_own_pool():
+    """Pools have counts, cold starts and metrics of their own."""
+    prefill, decode = Script((45.0, Wanted(replicas=3))), Script()
+    spec = PoolsSpec(
+        prefill=replace(SMALL, initial_replicas=1), decode=replace(SMALL, initial_replicas=2)
+    )
+    found = agreeing(spec, trace(rate=4.0, seconds=120.0), prefill, decode)
+    assert [tick.desired for tick in found.prefill_ticks] == [1, 1, 3, 3, 3, 3, 3]
+    assert found.prefill_ticks[-1].ready == 3
+    assert {tick.desired for tick in found.decode_ticks} == {2}
+    assert found.decode_replica_seconds == pytest.approx(240.0)
+    # The third look is at 45 s; both pods are paid for from then on.
+    assert found.prefill_replica_seconds == pytest.approx(120.0 + 2 * 75.0)
+    first, then = (script.seen[-1].pods[0].engines[0] for script in (prefill, decode))
+    assert first.generation_tokens_total == first.ttft_seconds.count
+    assert then.generation_tokens_total > 10 * then.ttft_seconds.count
+
+
+def test_a_prefill_pod_that_fails_takes_its_transfers_along():
+    """Caches that were on their way are lost, and the requests with them."""
+    slow = Transfer(fixed_seconds=30.0)
+    spec = PoolsSpec(
+        prefill=replace(SMALL, initial_replicas=1, drain=False),
+        decode=replace(SMALL, initial_replicas=1),
+        transfer=slow,
+    )
+    gone = Script((15.0, Wanted(replicas=0)))
+    found = agreeing(spec, requests((1.0, 100, 20), (2.0, 100, 1)), gone, Script()).result
+    assert list(found.status) == [layout.FAILED, layout.FINISHED]
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "allowed"),
+    [
+        pytest.param("prefill: {engine: b200}", "engine kind", "h100-8b", id="engine"),
+        pytest.param("decode: {routing: prefix-affine}", "decode.routing", "random", id="routing"),
+        pytest.param("decode: {cached_ratio: 0.5}", "decode.cached_ratio", "0", id="cache"),
+        pytest.param("prefill: {scheduling: priority}", "prefill.scheduling", "fcfs", id="queue"),
+        pytest.param("transfer: {fixed_seconds: -1}", "transfer.fixed_seconds", "0", id="time"),
+        pytest.param("transfers: {}", "transfers", "", id="unknown"),
+    ],
+)
+def test_pools_that_make_no_sense_are_refused(tmp_path, text, field, allowed):
+    """The error names the field and what is allowed."""
+    path = tmp_path / "pools.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=field) as error:
+        read_pools(path)
+    assert allowed in str(error.value)
+
+
+def test_pools_are_read_from_yaml(tmp_path):
+    """What is not said has its default."""
+    path = tmp_path / "pools.yaml"
+    path.write_text(
+        "prefill: {engine: l4-small, initial_replicas: 2}\ntransfer: {fixed_seconds: 0.01}\n",
+        encoding="utf-8",
+    )
+    found = read_pools(path)
+    assert found.prefill.initial_replicas == 2
+    assert found.decode == FleetSpec()
+    assert found.transfer == Transfer(fixed_seconds=0.01)
+
+
+def test_sessions_and_clients_that_give_up_are_refused():
+    """They belong to fleets of one pool."""
+    with pytest.raises(InvalidInputError, match="clients"):
+        PoolsSpec(prefill=replace(SMALL, clients=ClientSpec()))
+    turns = with_sessions(trace(seconds=10.0), 3, 64, np.random.default_rng(1))
+    with pytest.raises(InvalidInputError, match="sessions"):
+        served(PoolsSpec(), turns)
