@@ -9,7 +9,8 @@ class InvalidInputError(ServingSLOError, ValueError):
     """A value the user gave is outside its allowed range; names field, value and range."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: {value!r} is not allowed; allowed: {allowed}")
+        problem = " is missing" if value is None else f": {value!r} is not allowed"
+        super().__init__(f"{field}{problem}; allowed: {allowed}")
         self.field = field
         self.value = value
         self.allowed = allowed

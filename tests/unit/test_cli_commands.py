@@ -121,7 +121,28 @@ def test_without_a_cluster_explain_says_so(cli):
     """Exit code 1: the input was good."""
     called = cli("explain", "inference/llama")
     assert called.exit_code == 1
-    assert called.err.startswith("error: no usable Kubernetes configuration")
+    assert called.err.startswith("error: no Kubernetes configuration: ")
+    assert called.err.endswith("does not exist\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("* no YAML", id="no-yaml"),
+        pytest.param('{"a": 1}', id="no-kubeconfig"),
+        pytest.param("[1, 2]", id="a-list"),
+        pytest.param("current-context: x\ncontexts: 3\n", id="broken"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_named(cli, tmp_path, text):
+    """One line with the file, whatever the library makes of it."""
+    file = tmp_path / "config"
+    file.write_text(text)
+    called = cli("explain", "inference/llama", "--kubeconfig", file)
+    assert called.exit_code == 1
+    assert called.err.startswith(f"error: no usable Kubernetes configuration in {file}: ")
+    assert called.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("document", ["observation", "decision", "recording", "fleet"])

@@ -48,7 +48,9 @@ def answer_of(called):
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
-        pytest.param("--objective", None, ("--objective", "at least one"), id="no objective"),
+        pytest.param(
+            "--objective", None, ("--objective is missing", "at least one"), id="no objective"
+        ),
         pytest.param(
             "--objective", "ttft", ("--objective", "'ttft'", "METRIC:pPERCENTILE"), id="form"
         ),
@@ -67,7 +69,7 @@ def answer_of(called):
         pytest.param(
             "--objective", "ttft:p99:fast", ("threshold", "'fast'", "duration"), id="no duration"
         ),
-        pytest.param("--fleet", "tpu", ("engine kind", "'tpu'", "h100-8b, l4-small"), id="fleet"),
+        pytest.param("--fleet", "tpu", ("--fleet: 'tpu'", "h100-8b, l4-small"), id="fleet"),
         pytest.param("--fleet", None, ("--service-law", "--fleet"), id="no engine"),
         pytest.param("--arrival-rate", "0", ("--arrival-rate", "0.0", "above 0"), id="rate 0"),
         pytest.param("--arrival-rate", "nan", ("--arrival-rate", "nan"), id="rate nan"),
@@ -81,6 +83,9 @@ def answer_of(called):
         ),
         pytest.param(
             "--burst-length", "long", ("--burst-length", "'long'", "duration"), id="burst length"
+        ),
+        pytest.param(
+            "--burst-length", "2s", ("--burst-length: '2s'", "--arrival-dispersion"), id="no bursts"
         ),
         pytest.param(
             "--utilization-target", "1", ("--utilization-target", "1.0", "0.1 to 0.95"), id="target"
@@ -198,6 +203,8 @@ def test_an_infeasible_objective_says_what_would_be_feasible(cli):
     least_ms = need["least_feasible_seconds"] * 1000
     more = f"ttft:p99:{math.ceil(least_ms * 1.02)}ms"
     less = f"ttft:p99:{math.floor(least_ms * 0.99)}ms"
+    told = cli(*with_flag(GOOD, "--objective", "ttft:p99:50ms")).out
+    assert "requests/s within the targets of utilization and KV cache" in told
     assert cli(*with_flag(GOOD, "--objective", more)).exit_code == 0
     assert cli(*with_flag(GOOD, "--objective", less)).exit_code == 1
 
@@ -207,6 +214,16 @@ def test_too_small_a_maximum_is_a_no(cli):
     called = cli(*GOOD, "--max-replicas", "2")
     assert called.exit_code == 1
     assert called.out.startswith("no count up to 2 of l4-small")
+
+
+def test_tokens_that_are_not_served_do_not_make_the_others_cheap(cli):
+    """A fleet that is offered ten times what it serves: a token costs what it does at full load."""
+    flags = ("--gpu-hourly", "1", "--max-replicas", "2", "-o", "json")
+    costs = [
+        answer_of(cli(*with_flag(GOOD, "--arrival-rate", rate), *flags))["cost"]
+        for rate in ("30", "300")
+    ]
+    assert costs[0] == costs[1]
 
 
 def test_tolerated_failures_and_price_are_counted(cli):

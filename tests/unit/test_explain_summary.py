@@ -2,21 +2,11 @@
 
 from dataclasses import replace
 
-from policy_world import Run, World
+from policy_world import TARGETS, Run, World
 
 from servingslo import explain
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.inputs import Limits, ReplicaTargets, ScaleTarget, SignalProblem, Targets
+from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
 from servingslo.reasons import Action, Reason
-
-TARGETS = Targets(
-    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
-    objectives=(
-        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
-        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
-    ),
-    replicas=ReplicaTargets(minimum=1, maximum=12),
-)
 
 
 def told(decision):
@@ -56,3 +46,12 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
     story = Run(World(rate=lambda _seconds: 6.0, replicas=3), TARGETS, Limits()).until(30)
     sure = told(story.at(30.0))["How sure"]
     assert sure.startswith("little; the model is still learning")
+
+
+def test_counts_that_cannot_be_judged_are_told_by_their_utilization():
+    """A law that is not trusted yet: no count is said to do, and none to miss an objective."""
+    story = Run(World(rate=lambda _seconds: 6.0, replicas=3), TARGETS, Limits()).until(60)
+    unsure = next(d for d in story.decisions if d.outlook and not d.model.trusted)
+    lines = told(unsure)
+    assert "would run at " in lines["Otherwise"]
+    assert "None" not in explain.text(unsure)

@@ -172,6 +172,9 @@ def size(
     )
     if burst_length is not None:
         memory = parse_duration_seconds(burst_length, "--burst-length") * CORRELATION_PER_BURST
+        if arrival_dispersion <= 1.0:
+            allowed = "only with an --arrival-dispersion above 1: without it there are no bursts"
+            raise InvalidInputError("--burst-length", burst_length, allowed)
         workload = replace(workload, arrival_correlation_seconds=memory)
     growth = in_range("--growth-per-minute", growth_per_minute, 0.0, FASTEST_RATE, "0 or more")
     hourly = kind.price_per_hour if gpu_hourly is None and kind is not None else gpu_hourly

@@ -98,8 +98,15 @@ def _otherwise(decision: Decision) -> Iterator[str]:
 
 
 def _alternative(outlook: CountOutlook) -> str:
-    verdict = {True: "would do", False: "would miss an objective", None: "is not predicted"}
     usage = ""
     if outlook.utilization_ratio is not None:
         usage = f" at {percent(outlook.utilization_ratio)} utilization"
-    return f"{outlook.replicas} {verdict[outlook.meets_objectives]}{usage}"
+    if outlook.meets_objectives is None:
+        # No objective can be judged: the model is not trusted, or no count meets any.
+        return (
+            f"{outlook.replicas} would run{usage}"
+            if usage
+            else f"{outlook.replicas} is not predicted"
+        )
+    verdict = "would do" if outlook.meets_objectives else "would miss an objective"
+    return f"{outlook.replicas} {verdict}{usage}"

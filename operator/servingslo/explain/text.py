@@ -25,6 +25,7 @@ from servingslo.policy.decision import (
     LimitsPlan,
     ObjectiveOutlook,
     RolloutCost,
+    StepValue,
 )
 from servingslo.reasons import Action
 from servingslo.units import SECONDS_PER_HOUR
@@ -47,7 +48,8 @@ def _lines(decision: Decision) -> Iterator[str]:
     verb = _VERB[decision.action]
     change = replica_change(decision)
     yield f"{decision.namespace}/{decision.name} at {timestamp(decision.time_seconds)}"
-    yield f"Decision: {verb}, {change} replicas ({decision.reason.value})"
+    noun = "replica" if change == "1" else "replicas"
+    yield f"Decision: {verb}, {change} {noun} ({decision.reason.value})"
     if decision.recommended_replicas not in {None, decision.replicas_after}:
         yield f"Recommended: {decision.recommended_replicas} replicas; not applied"
     elif decision.action is not Action.HOLD and not decision.apply_replicas:
@@ -171,9 +173,14 @@ def _steps(decision: Decision) -> Iterator[str]:
 
 def _step(step: DecisionStep) -> str:
     before, after = rounded(step.before), rounded(step.after)
-    change = f"{step.knob} {after}" if before == after else f"{step.knob} {before} → {after}"
-    inputs = ", ".join(f"{name}={rounded(value)}" for name, value in step.inputs.items())
+    stays = before is None or before == after
+    change = f"{step.knob} {after}" if stays else f"{step.knob} {before} → {after}"
+    inputs = ", ".join(f"{name}={_value(value)}" for name, value in step.inputs.items())
     return f"{step.stage}: {change}, {step.reason.value}" + (f" ({inputs})" if inputs else "")
+
+
+def _value(value: StepValue) -> StepValue:
+    return UNKNOWN if value is None else rounded(value)
 
 
 def _alternatives(decision: Decision) -> Iterator[str]:
@@ -185,7 +192,7 @@ def _alternatives(decision: Decision) -> Iterator[str]:
 
 
 def _count_outlook(outlook: CountOutlook) -> str:
-    verdict = {True: "meets the objectives", False: "misses an objective", None: UNKNOWN}
+    verdict = {True: "meets the objectives", False: "misses an objective", None: "not judged"}
     usage = "".join(
         f", {what} {percent(value)}"
         for what, value in (

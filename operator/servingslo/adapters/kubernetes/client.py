@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import OpenApiException
 from kubernetes.aio.config.config_exception import ConfigException
+from yaml import YAMLError
 
 from servingslo.errors import (
     ClusterError,
@@ -156,6 +158,10 @@ async def connect(
     """
     configuration = Configuration()
     named = kubeconfig or os.environ.get("KUBECONFIG")
+    file = named or kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION
+    in_cluster = not (named or context) and os.environ.get("KUBERNETES_SERVICE_HOST")
+    if not in_cluster:
+        _check_there(file)
     try:
         if named or context:
             await kubernetes_config.load_kube_config(
@@ -164,12 +170,14 @@ async def connect(
                 client_configuration=configuration,
                 persist_config=False,
             )
-        elif os.environ.get("KUBERNETES_SERVICE_HOST"):
+        elif in_cluster:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
             await kubernetes_config.load_kube_config(client_configuration=configuration)
-    except (ConfigException, OSError) as error:
-        raise ClusterError(f"no usable Kubernetes configuration: {error}") from error
+    except (ConfigException, OSError, ValueError, TypeError, YAMLError) as error:
+        # A file that is no kubeconfig fails in the library wherever it is first looked into.
+        brief = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ClusterError(f"no usable Kubernetes configuration in {file}: {brief}") from error
     configuration.connection_pool_maxsize = _CONNECTIONS
     configuration.retries = None
     # As kopf does: proxy settings of the environment are not meant for the API server; a
@@ -178,6 +186,12 @@ async def connect(
     api = ApiClient(configuration)
     api.user_agent = _USER_AGENT
     return KubeClient(api, timeout_seconds=timeout_seconds)
+
+
+def _check_there(files: str) -> None:
+    """Raises: ClusterError where none of the files exists; the library would name a key of none."""
+    if not any(Path(file).expanduser().exists() for file in files.split(os.pathsep)):
+        raise ClusterError(f"no Kubernetes configuration: {files} does not exist")
 
 
 class _translated:  # noqa: N801  reads as a statement

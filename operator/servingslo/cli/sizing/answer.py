@@ -188,7 +188,7 @@ def answered(question: Question) -> Answer:
         queue_limit=_queue_limit(question, case),
         counts=counts,
         batching=_batching(question, case, load),
-        cost=_cost(question, count),
+        cost=_cost(question, count, replica_saturation_per_second(case)),
         prompt_tokens_mean=question.workload.prompt.mean_tokens,
         output_tokens_mean=question.workload.output.mean_tokens,
     )
@@ -346,11 +346,12 @@ def _batching(question: Question, case: SizingCase, load: Load) -> BatchAnswer:
     )
 
 
-def _cost(question: Question, count: int) -> CostAnswer | None:
+def _cost(question: Question, count: int, saturation_per_second: float) -> CostAnswer | None:
+    """What the count costs; a token is one that is served, where more arrives than that."""
     if question.replica_hourly is None:
         return None
     per_hour = question.replica_hourly * count
-    rate = question.workload.arrival_rate_per_second
+    rate = min(question.workload.arrival_rate_per_second, count * saturation_per_second)
     output = rate * question.workload.output.mean_tokens
     prompt = rate * question.workload.prompt.mean_tokens
     return CostAnswer(

@@ -12,7 +12,7 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.sim.catalogue import EngineKind, engine_kind
+from servingslo.sim.catalogue import ENGINE_KINDS, EngineKind, engine_kind
 from servingslo.sim.trace import Trace, read_trace
 from servingslo.units import (
     SECONDS_PER_MINUTE,
@@ -103,6 +103,8 @@ def stated_engine(
 
     Raises: InvalidInputError naming what is missing.
     """
+    if fleet is not None and fleet not in ENGINE_KINDS:
+        raise InvalidInputError("--fleet", fleet, ", ".join(ENGINE_KINDS))
     kind = None if fleet is None else engine_kind(fleet)
     if kind is None and law is None:
         raise InvalidInputError("--service-law", None, f"{_LAW_FORM}; or --fleet")

@@ -37,7 +37,7 @@ def _lines(
     yield (
         f"One replica saturates at {number(answer.saturation_rate_per_second)} requests/s with "
         f"{number(answer.concurrency_cap)} running; {answer.replicas} carry up to "
-        f"{number(answer.greatest_rate_per_second)} requests/s within the objectives"
+        f"{number(answer.greatest_rate_per_second)} requests/s within {_kept(answer)}"
     )
     yield f"Queue bound: {answer.queue_limit} waiting requests per replica"
     yield from _batching(answer)
@@ -88,6 +88,15 @@ def _headline(answer: Answer, engine: str) -> str:
         f"no count up to {answer.largest_count} of {engine} meets every objective at {load}; "
         f"shown: {answer.replicas} {noun}"
     )
+
+
+def _kept(answer: Answer) -> str:
+    """What the greatest rate keeps: an objective that no count meets is not among it."""
+    objectives = [need for need in answer.needs if need.objective is not None]
+    met = [need for need in objectives if need.replicas is not None]
+    if len(met) == len(objectives):
+        return "the objectives"
+    return "the objectives that can be met" if met else "the targets of utilization and KV cache"
 
 
 def _need_name(question: Question, need: NeedAnswer) -> str:
