@@ -188,7 +188,7 @@ def test_bad_input_is_named_before_anything_runs(call, tmp_path, arguments, word
     ("text", "words"),
     [
         pytest.param("engine: a100\n", ("engine", "'a100'", "h100-8b"), id="engine"),
-        pytest.param("max_replica: 3\n", ("max_replica", "3"), id="unknown field"),
+        pytest.param("max_replica: 3\n", ("max_replica: 3", "no such field"), id="unknown"),
         pytest.param("max_replicas: 0\n", ("max_replicas", "0", "1 or more"), id="no replicas"),
         pytest.param(
             "cold_start: {mean_seconds: -1}\n", ("cold_start.mean_seconds", "-1"), id="cold start"
@@ -265,7 +265,7 @@ def test_a_recording_is_replayed(cli, recording, tmp_path):
     ("arguments", "words"),
     [
         pytest.param(("--recording", "no.jsonl"), ("--recording", "no.jsonl"), id="no recording"),
-        pytest.param(("--prometheus", "http://p"), ("--namespace", "None"), id="no namespace"),
+        pytest.param(("--prometheus", "http://p"), ("--namespace is missing",), id="no namespace"),
         pytest.param(
             ("--prometheus", "http://p", "--namespace", "a"), ("--target", "KIND/NAME"), id="target"
         ),

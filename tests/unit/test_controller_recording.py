@@ -133,7 +133,7 @@ def test_an_observation_survives_as_json() -> None:
     [
         pytest.param("not json", "line 1", id="no-json"),
         pytest.param("[]", "line 1", id="no-object"),
-        pytest.param('{"namespace": "a"}', "time_seconds", id="missing-field"),
+        pytest.param('{"namespace": "a"}', "time_seconds is missing", id="missing-field"),
         pytest.param('{"header": {}}', "uid", id="bad-header"),
         pytest.param(observation_line(_observation(NOW)), "header", id="no-header-before"),
     ],

@@ -1,11 +1,11 @@
 """From a manifest's spec to the planner's terms: SI units, enums, dataclasses."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from servingslo.api.refusals import allowed, path_of, refused_value, shown
 from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
@@ -25,21 +25,6 @@ from servingslo.policy.inputs import (
 from servingslo.units import parse_duration_seconds, parse_quantity_bytes
 
 MEASURED = "Measured"
-MAX_SHOWN_LENGTH = 200
-# What pydantic's own refusals allow, in the words of the API server's messages.
-_ALLOWED_BY_ERROR = {
-    "missing": "a value; the field is required",
-    "extra_forbidden": "no such field in this version",
-    "int_type": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a string",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "dict_type": "an object",
-    "tuple_type": "an array",
-}
 
 
 def parse_spec(spec: object) -> ServingSLOSpec:
@@ -148,38 +133,11 @@ def _problems(errors: Iterable[ErrorDetails]) -> Iterable[InvalidInputError]:
             continue
         context = error.get("ctx", {})
         inner = context.get("path", ())
-        value = context["value"] if inner else error["input"]
-        if error["type"] == "missing":
-            value = None
-        yield InvalidInputError(
-            _path((*error["loc"], *inner)), _shown(value), _allowed(error, context)
-        )
+        value = shown(context["value"]) if inner else refused_value(error)
+        path = path_of((*error["loc"], *inner), "spec")
+        yield InvalidInputError(path, value, allowed(error, context))
 
 
 def _counts_refused_items(error: ErrorDetails) -> bool:
     """Whether a list is called too short only because its items were refused one by one."""
     return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
-
-
-def _shown(value: object) -> object:
-    """The value, cut where it is too long to be read in a condition."""
-    text = repr(value)
-    return value if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
-
-
-def _path(location: Iterable[int | str]) -> str:
-    """The path as kubectl writes it: spec.objectives[1].threshold."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return "spec" + "".join(parts)
-
-
-def _allowed(error: ErrorDetails, context: Mapping[str, Any]) -> str:
-    if error["type"] == "not_allowed":
-        return str(context["allowed"])
-    if error["type"] in {"enum", "literal_error"}:
-        return str(context["expected"])
-    if error["type"] == "too_short":
-        return f"at least {context['min_length']} items"
-    if error["type"] == "too_long":
-        return f"at most {context['max_length']} items"
-    return _ALLOWED_BY_ERROR.get(error["type"], error["msg"])

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.policy.decision import Decision
 
@@ -25,10 +26,7 @@ def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decis
     try:
         return TypeAdapter(Decision).validate_python(filled)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        field = f"status.lastDecision: {path}"
-        raise InvalidInputError(field, first["input"], first["msg"]) from error
+        raise first_refusal(error, "status.lastDecision") from error
 
 
 def _seconds(document: Mapping[str, Any]) -> float:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from servingslo import __version__
 from servingslo.api.convert import targets_from_spec
+from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
@@ -220,9 +221,7 @@ def _validated(adapter: TypeAdapter[tuple[Any]], value: object, number: int) -> 
     try:
         return adapter.validate_python((value,))[0]
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = ".".join(str(part) for part in first["loc"][1:])
-        raise InvalidInputError(f"line {number}: {path}", first["input"], first["msg"]) from error
+        raise first_refusal(error, f"line {number}", skipped=1) from error
 
 
 def _known(memories: Mapping[str, _Memory], uid: str, number: int) -> _Memory:

@@ -10,6 +10,7 @@ from typing import Annotated
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
+from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim.catalogue import engine_kind
@@ -149,7 +150,5 @@ def read_fleet(path: Path) -> FleetSpec:
     except yaml.YAMLError as error:
         raise InvalidInputError("fleet", str(path), f"YAML ({error})") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidInputError(f"{path}: {where}", first.get("input"), first["msg"]) from error
+        raise first_refusal(error, str(path)) from error
     return fleet

@@ -10,6 +10,7 @@ from typing import Annotated
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
+from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.engine import Scheduling
@@ -83,6 +84,4 @@ def read_pools(path: Path) -> PoolsSpec:
     except yaml.YAMLError as error:
         raise InvalidInputError("pools", str(path), f"YAML ({error})") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidInputError(f"{path}: {where}", first.get("input"), first["msg"]) from error
+        raise first_refusal(error, str(path)) from error

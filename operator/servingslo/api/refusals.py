@@ -1,0 +1,72 @@
+"""What pydantic refuses, in the words that every message of this package uses."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from servingslo.errors import InvalidInputError
+
+MAX_SHOWN_LENGTH = 200
+# What its refusals allow, in the words of the API server's messages.
+_ALLOWED_BY_ERROR = {
+    "missing": "a value; the field is required",
+    "extra_forbidden": "no such field in this version",
+    "unexpected_keyword_argument": "no such field in this version",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dataclass_type": "an object",
+    "dict_type": "an object",
+    "tuple_type": "an array",
+}
+
+
+def first_refusal(error: ValidationError, where: str, *, skipped: int = 0) -> InvalidInputError:
+    """The first problem, its path written behind `where`.
+
+    skipped: leading parts of the path that are not the user's.
+    """
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in first["loc"][skipped:])
+    field = f"{where}: {path}" if path else where
+    return InvalidInputError(field, refused_value(first), allowed(first, first.get("ctx", {})))
+
+
+def refused_value(error: ErrorDetails) -> object:
+    """The value, cut where it is too long to be read in a condition; None where there is none."""
+    return None if error["type"] == "missing" else shown(error["input"])
+
+
+def shown(value: object) -> object:
+    """The value, cut where it is too long to be read in a condition."""
+    text = repr(value)
+    return value if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
+
+
+def path_of(location: Iterable[int | str], root: str) -> str:
+    """The path as kubectl writes it: spec.objectives[1].threshold."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return root + "".join(parts)
+
+
+def allowed(error: ErrorDetails, context: Mapping[str, Any]) -> str:
+    """What would have been taken instead."""
+    if error["type"] == "not_allowed":
+        return str(context["allowed"])
+    if error["type"] in {"enum", "literal_error"}:
+        return str(context["expected"])
+    if error["type"] == "too_short":
+        return f"at least {context['min_length']} items"
+    if error["type"] == "too_long":
+        return f"at most {context['max_length']} items"
+    return _ALLOWED_BY_ERROR.get(error["type"], error["msg"])
