@@ -61,6 +61,37 @@ def test_slo_met_is_only_claimed_where_buckets_can_tell(shares, status, reason):
     assert (condition.status, condition.reason) == (status, reason)
 
 
+@pytest.mark.parametrize(
+    ("shares", "reason"),
+    [
+        pytest.param((0.1, 0.2), Reason.INFEASIBLE_OBJECTIVE, id="missed"),
+        pytest.param((None, None), Reason.INFEASIBLE_OBJECTIVE, id="no-requests"),
+        pytest.param((0.995, 0.997), Reason.WITHIN_OBJECTIVES, id="met-all-the-same"),
+    ],
+)
+def test_an_objective_that_no_count_meets_says_what_could_be_met(shares, reason):
+    """The least feasible value stands in the condition and in one event, to two digits."""
+    step = DecisionStep(
+        stage="sizing",
+        knob="replicas",
+        before=3,
+        after=3,
+        reason=Reason.INFEASIBLE_OBJECTIVE,
+        inputs={"metric": "ttft", "percentile": 99.0, "least_feasible_seconds": 0.6183},
+    )
+    plain = replace(SCALE_UP, objectives=(_objective(0.995, 0.997),))
+    decision = replace(plain, objectives=(_objective(*shares),), steps=(step,))
+    condition = _of(decision)["SLOMet"]
+    assert condition.reason is reason
+    told = [event for event in explain.events(decision, plain) if event.reason is reason]
+    if reason is Reason.INFEASIBLE_OBJECTIVE:
+        assert condition.status == "False"
+        assert condition.message.endswith("the least feasible value is 0.62s")
+        assert [event.message for event in told] == [condition.message]
+    else:
+        assert told == []
+
+
 def test_slo_met_is_unknown_while_metrics_are_not_fresh():
     """An old share says nothing about now."""
     decision = replace(SCALE_UP, metrics=Reason.METRICS_STALE)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, World, reasons, run, steady, stepped
 
+from servingslo.explain.conditions import conditions
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import (
     BatchingMode,
@@ -275,6 +276,9 @@ def test_an_impossible_objective_does_not_scale_to_the_maximum():
     need = next(need for need in end.needs if need.least_feasible is not None)
     assert need.replicas is None
     assert 0.02 < need.least_feasible < 2.0
+    found = {c.type: c for c in conditions(end, generation=1, now_seconds=600.0)}
+    assert found["SLOMet"].reason is Reason.INFEASIBLE_OBJECTIVE
+    assert f"value is {need.least_feasible:.2g}s" in found["SLOMet"].message
 
 
 def test_a_replay_of_the_observations_reproduces_the_decisions():

@@ -7,6 +7,7 @@ from enum import StrEnum
 from servingslo.explain.format import count, objective_name
 from servingslo.policy.decision import Decision, ObjectiveOutlook
 from servingslo.reasons import Reason
+from servingslo.units import format_duration
 
 PERCENT = 100.0
 
@@ -209,9 +210,14 @@ def _slo_met(decision: Decision) -> Verdict:
     each = [objective_verdict(objective) for objective in decision.objectives]
     if not each:
         return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, "no requests")
+    each = [
+        _infeasible(decision, objective, verdict)
+        for objective, verdict in zip(decision.objectives, each, strict=True)
+    ]
     message = "; ".join(verdict.message for verdict in each)
     # The worst news first: one objective missed is the answer, whatever is unknown beside it.
     for reason in (
+        Reason.INFEASIBLE_OBJECTIVE,
         Reason.OBJECTIVES_MISSED,
         Reason.BELOW_BUCKET_RESOLUTION,
         Reason.NO_TRAFFIC,
@@ -221,6 +227,31 @@ def _slo_met(decision: Decision) -> Verdict:
             if verdict.reason is reason:
                 return Verdict(verdict.status, reason, message)
     return each[0]
+
+
+def _infeasible(decision: Decision, objective: ObjectiveOutlook, seen: Verdict) -> Verdict:
+    """What is seen of an objective, unless no count would meet it: then what could be met.
+
+    An objective that is met, whatever the model says of it, is met. Two digits: the value moves a
+    little with every prompt, and a condition is written when it changes.
+    """
+    step = next(
+        (
+            step
+            for step in decision.steps
+            if step.reason is Reason.INFEASIBLE_OBJECTIVE
+            and step.inputs.get("metric") == objective.metric
+            and step.inputs.get("percentile") == objective.percentile
+        ),
+        None,
+    )
+    if step is None or seen.status is ConditionStatus.TRUE:
+        return seen
+    message = f"{objective_name(objective)}: no number of replicas meets it"
+    least = step.inputs.get("least_feasible_seconds")
+    if isinstance(least, float):
+        message = f"{message}; the least feasible value is {format_duration(float(f'{least:.2g}'))}"
+    return Verdict(ConditionStatus.FALSE, Reason.INFEASIBLE_OBJECTIVE, message)
 
 
 def _scaling_limited(decision: Decision) -> Verdict:

@@ -55,7 +55,6 @@ _EXPECTED = frozenset({Reason.MODEL_LEARNING, Reason.BATCHING_OFF})
 _TOLD_STEPS = frozenset(
     {
         Reason.REPLICAS_CHANGED_BY_USER,
-        Reason.INFEASIBLE_OBJECTIVE,
         Reason.UNSCHEDULABLE_PODS,
         Reason.UNRELIABLE_PODS,
     }
