@@ -165,6 +165,9 @@ def test_nothing_but_the_result_is_written_in_a_pipe(call):
         pytest.param(
             (*OBJECTIVES, "--policy", "hpa-kv:kv=1"), ("--policy", "'kv'", "kv_usage"), id="setting"
         ),
+        pytest.param(
+            (*OBJECTIVES, "--policy", "hpa-kv:kv_usage=0"), ("kv_usage", "> 0"), id="setting of 0"
+        ),
         pytest.param((*OBJECTIVES, "--seeds", "0"), ("--seeds", "0", "1 to 100"), id="seeds"),
         pytest.param((*OBJECTIVES, "--scale", "0"), ("--scale", "0.0", "0.001"), id="scale"),
         pytest.param((*OBJECTIVES, "--processes", "0"), ("--processes", "0"), id="processes"),
@@ -194,6 +197,21 @@ def test_bad_input_is_named_before_anything_runs(call, tmp_path, arguments, word
             "cold_start: {mean_seconds: -1}\n", ("cold_start.mean_seconds", "-1"), id="cold start"
         ),
         pytest.param("scrape_lag_seconds: 15\n", ("scrape_lag_seconds", "15"), id="scrape lag"),
+        pytest.param("cached_ratio: 1.5\n", ("cached_ratio", "1.5"), id="more than all cached"),
+        pytest.param("price_per_hour: -4\n", ("price_per_hour", "-4"), id="price"),
+        pytest.param("mean_seconds_to_failure: 0\n", ("mean_seconds_to_failure",), id="failures"),
+        pytest.param("drain_seconds: .nan\n", ("drain_seconds", "nan"), id="no number"),
+        pytest.param(
+            "limits: {max_num_seqs: 0, max_num_batched_tokens: 9, kv_capacity_tokens: 99}\n",
+            ("limits.max_num_seqs", "1 to 9"),
+            id="no sequences",
+        ),
+        pytest.param(
+            "law: {step_fixed_seconds: 0, step_per_sequence_seconds: 1, "
+            "prefill_per_token_seconds: 0}\n",
+            ("law.step_fixed_seconds", "> 0"),
+            id="steps without time",
+        ),
         pytest.param("- 3\n", ("fleet.yaml",), id="no mapping"),
     ],
 )

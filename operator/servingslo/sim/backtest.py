@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from servingslo.errors import InvalidInputError
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.hindsight import Tried, best_foresight, best_static, refined
@@ -37,8 +38,13 @@ def run(
 
     Oracles come first: the others are measured against them. Where one cell fails, those that
     have not begun are given up; what was done is kept.
+    Raises: InvalidInputError for a folder that cannot be made.
     """
-    cache_folder.mkdir(parents=True, exist_ok=True)
+    try:
+        cache_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a folder that can be written ({error.strerror})"
+        raise InvalidInputError("cache", str(cache_folder), allowed) from error
     oracles = {_place(cell): _oracle_cell(cell) for cell in cells if _needs_oracle(cell)}
     later = [cell for cell in cells if cell.policy.name != ORACLE]
     places = list(dict.fromkeys(_place(cell) for cell in cells))

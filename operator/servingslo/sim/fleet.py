@@ -3,7 +3,8 @@
 A fleet file is YAML with the fields of `FleetSpec`; everything has a default.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +16,15 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.engine import Scheduling
+from servingslo.sim.layout import new_engine
 from servingslo.sim.service import Routing
 
 _Positive = Annotated[float, Field(gt=0)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
-_STRICT = ConfigDict(extra="forbid")
+_NotNegative = Annotated[float, Field(ge=0)]
+_AtLeastOne = Annotated[int, Field(ge=1)]
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @with_config(_STRICT)
@@ -28,8 +32,8 @@ _STRICT = ConfigDict(extra="forbid")
 class ColdStart:
     """Time from the order of a pod until it is ready: lognormal, or constant for variation 0."""
 
-    mean_seconds: float = 90.0
-    variation_ratio: float = 0.2
+    mean_seconds: _NotNegative = 90.0
+    variation_ratio: _NotNegative = 0.2
 
 
 @with_config(_STRICT)
@@ -68,8 +72,8 @@ class DynamicBatching:
     instances: batches at a time. max_queue_delay_seconds: how long a batch waits to fill.
     """
 
-    instances: Annotated[int, Field(ge=1)] = 1
-    max_queue_delay_seconds: Annotated[float, Field(ge=0)] = 0.0
+    instances: _AtLeastOne = 1
+    max_queue_delay_seconds: _NotNegative = 0.0
 
 
 @with_config(_STRICT)
@@ -91,12 +95,12 @@ class FleetSpec:
     engine: str = "h100-8b"
     law: ServiceLaw | None = None
     limits: EngineLimits | None = None
-    price_per_hour: float | None = None
-    max_queued: int | None = None
-    cached_ratio: float = 0.0
-    initial_replicas: int = 1
-    max_replicas: int | None = None
-    gpu_quota: int | None = None
+    price_per_hour: _NotNegative | None = None
+    max_queued: _AtLeastOne | None = None
+    cached_ratio: _Share = 0.0
+    initial_replicas: _Count = 1
+    max_replicas: _Count | None = None
+    gpu_quota: _Count | None = None
     cold_start: ColdStart = ColdStart()
     routing: Routing = Routing.LEAST_LOADED
     scheduling: Scheduling = Scheduling.FCFS
@@ -104,10 +108,10 @@ class FleetSpec:
     clients: ClientSpec | None = None
     slow_pods: SlowPods = SlowPods()
     drain: bool = True
-    drain_seconds: float | None = None
-    mean_seconds_to_failure: float | None = None
-    scrape_interval_seconds: float = 15.0
-    scrape_lag_seconds: float = 5.0
+    drain_seconds: _NotNegative | None = None
+    mean_seconds_to_failure: _Positive | None = None
+    scrape_interval_seconds: _Positive = 15.0
+    scrape_lag_seconds: _NotNegative = 5.0
 
     @property
     def engine_law(self) -> ServiceLaw:
@@ -134,6 +138,22 @@ def fleet_schema() -> dict[str, object]:
     return _FLEET.json_schema()
 
 
+def check_engine(fleet: FleetSpec) -> None:
+    """Raises: InvalidInputError for engines that nobody knows, or that would not start."""
+    for name, seconds in asdict(fleet.engine_law).items():
+        least = 0.0 if name != "step_fixed_seconds" else math.ulp(0.0)
+        if not least <= seconds < math.inf:
+            allowed = f"seconds {'≥' if least == 0 else '>'} 0"
+            raise InvalidInputError(f"law.{name}", seconds, allowed)
+    if not fleet.engine_limits.kv_capacity_tokens < math.inf:
+        capacity = fleet.engine_limits.kv_capacity_tokens
+        raise InvalidInputError("limits.kv_capacity_tokens", capacity, "a number of tokens")
+    try:
+        new_engine(fleet.engine_law, fleet.engine_limits)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"limits.{error.field}", error.value, error.allowed) from error
+
+
 def read_fleet(path: Path) -> FleetSpec:
     """The fleet in a YAML file.
 
@@ -141,8 +161,8 @@ def read_fleet(path: Path) -> FleetSpec:
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        fleet = _FLEET.validate_python(document or {})
-        engine_kind(fleet.engine)
+        fleet = _FLEET.validate_python({} if document is None else document)
+        check_engine(fleet)
     except OSError as error:
         raise InvalidInputError(
             "fleet", str(path), f"a readable file ({error.strerror})"
@@ -151,4 +171,6 @@ def read_fleet(path: Path) -> FleetSpec:
         raise InvalidInputError("fleet", str(path), f"YAML ({error})") from error
     except ValidationError as error:
         raise first_refusal(error, str(path)) from error
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error.field}", error.value, error.allowed) from error
     return fleet

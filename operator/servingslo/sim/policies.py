@@ -4,6 +4,7 @@ A policy is written `NAME`, `NAME:tuned` (its best settings, found by a search o
 kept in `baselines/tuned.yaml`) or `NAME:key=value,key=value`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +29,8 @@ from servingslo.sim.cluster import Autoscaler
 
 OURS, STATIC, ORACLE, FORESIGHT = "servingslo", "static", "oracle", "foresight"
 TUNED = "tuned"
+# Settings of these names are times, margins and lower thresholds; others divide, or are counts.
+_MAY_BE_ZERO = ("_seconds", "_tolerance", "_spare", "_down")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +190,11 @@ def _settings(text: str) -> dict[str, float]:
     for part in filter(None, text.split(",")):
         key, _, value = part.partition("=")
         try:
-            chosen[key.strip()] = float(value)
+            number = float(value)
         except ValueError as error:
             raise InvalidInputError("policy", part, "name=number") from error
+        least = "≥" if key.strip().endswith(_MAY_BE_ZERO) else ">"
+        if not (number > 0 or (number == 0 and least == "≥")) or math.isinf(number):
+            raise InvalidInputError(f"policy: {key.strip()}", value, f"numbers {least} 0")
+        chosen[key.strip()] = number
     return chosen

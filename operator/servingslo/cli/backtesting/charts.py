@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 WIDTH, HEIGHT = 980, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 12, 24
+# Half the width of a dot, its line included.
+_DOT = 6.0
 _INK, _FAINT, _GRID = "#3b4252", "#6b7280", "#e5e7eb"
 _FONT = 'font-family="system-ui, sans-serif" font-size="12"'
 _X_TICKS, _Y_TICKS = 8, 4
@@ -274,9 +276,12 @@ def _staircase(frontier: Sequence[Point], place: _Frame) -> str:
 
 
 def _dots(points: Sequence[Point], costs: Sequence[float], place: _Frame) -> Iterator[str]:
-    taken: list[tuple[float, float, float]] = []
-    # Names lie over dots that have none.
+    # Names lie over dots that have none, and beside all others.
     ordered = sorted(zip(points, costs, strict=True), key=lambda pair: pair[0].named)
+    named = [
+        (place.x(cost), place.y(_share_height(p.share_ratio))) for p, cost in ordered if p.named
+    ]
+    taken = [(x - _DOT, x + _DOT, y + 4) for x, y in named]
     for p, cost in ordered:
         x, y = place.x(cost), place.y(_share_height(p.share_ratio))
         fill = "white" if p.hollow else p.color

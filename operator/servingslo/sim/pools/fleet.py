@@ -12,9 +12,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
-from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.engine import Scheduling
-from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.fleet import FleetSpec, check_engine
 from servingslo.sim.service import Routing
 
 _STRICT = ConfigDict(extra="forbid")
@@ -49,7 +48,7 @@ class PoolsSpec:
 
     def __post_init__(self) -> None:
         for name, fleet in (("prefill", self.prefill), ("decode", self.decode)):
-            engine_kind(fleet.engine)
+            check_engine(fleet)
             for setting, allowed in (
                 ("dynamic_batching", None),
                 ("clients", None),
