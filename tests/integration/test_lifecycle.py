@@ -162,3 +162,22 @@ def test_a_stateful_set_is_scaled(tenant: Tenant) -> None:
 
     tenant.wait(scaled, what="2 replicas")
     tenant.wait_condition("MetricsFresh", "True")
+
+
+def test_a_quota_of_the_namespace_is_told_in_its_own_words(tenant: Tenant) -> None:
+    """Pods that are never made limit scaling by name, until the quota is gone."""
+    core = tenant.core
+    quota = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": "1"}}}
+    core.create_namespaced_resource_quota(tenant.namespace, quota)
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo()
+    tenant.wait_condition("MetricsFresh", "True")
+    tenant.patch_slo({"replicas": {"min": 2, "max": 4}})
+    tenant.wait_condition("ScalingLimited", "True", "QuotaReached")
+    assert "exceeded quota: pods" in tenant.message("ScalingLimited")
+    assert "exceeded quota: pods" in tenant.wait_event("QuotaReached")
+    core.delete_namespaced_resource_quota("pods", tenant.namespace)
+    tenant.wait(lambda: tenant.ready_replicas() == 2, what="2 ready", timeout_seconds=120)
+    tenant.wait(
+        lambda: tenant.condition("ScalingLimited")[1] != "QuotaReached", what="no quota any more"
+    )

@@ -54,6 +54,33 @@ def test_a_ready_pod_tells_its_start_times() -> None:
     assert sample.age_seconds == 300
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "refused"),
+    [
+        pytest.param(
+            "True",
+            'pods "chat-5f-x2k9z" is forbidden: exceeded quota: gpus, used: 5, limited: 5',
+            "exceeded quota: gpus, used: 5, limited: 5",
+            id="quota",
+        ),
+        pytest.param("True", "admission webhook denied it", "admission webhook denied it", id="no"),
+        pytest.param("False", "", None, id="over"),
+    ],
+)
+def test_a_deployment_tells_why_its_pods_are_not_made(status, message, refused) -> None:
+    """In the API server's words, without the name of the pod that was tried."""
+    conditions = [
+        _condition("Available", "True", "2026-01-02T03:00:02Z"),
+        _condition("ReplicaFailure", status, "2026-01-02T03:00:02Z", message=message),
+    ]
+    item = {
+        "metadata": {"namespace": "team", "name": "chat", "uid": "u"},
+        "spec": {"selector": {"matchLabels": {"app": "chat"}}, "template": {"spec": {}}},
+        "status": {"conditions": conditions},
+    }
+    assert deployment_record(item, None).pods_refused == refused
+
+
 def test_a_pod_that_was_never_ready_has_no_start_time() -> None:
     """What did not happen is unknown, never zero."""
     unready = _condition("Ready", "False", "2026-01-02T03:00:02Z")

@@ -6,6 +6,7 @@ import pytest
 from policy_world import TARGETS, World, reasons, run, steady, stepped
 
 from servingslo.explain.conditions import conditions
+from servingslo.explain.text import text
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import (
     BatchingMode,
@@ -175,6 +176,24 @@ def test_a_shortage_of_gpus_is_told_and_freezes_nothing():
     assert short.replicas_after > 5
     assert any(d.limited_by is Reason.UNSCHEDULABLE_PODS for d in story.between(660.0, 1200.0))
     assert story.at(2100.0).replicas_after <= 4
+
+
+def test_a_quota_is_told_in_its_own_words_and_freezes_nothing():
+    """Pods that are never made: the count is limited by name, and the step down goes on."""
+    words = "exceeded quota: gpus, requested: 1, used: 5, limited: 5"
+    world = World(rate=stepped((0, 6.0), (600, 20.0), (1200, 4.0)), replicas=3, room=5)
+    story = run(world).until(600)
+    world.problems = (SignalProblem(reason=Reason.QUOTA_REACHED, detail=words),)
+    story.until(1800)
+    short = story.at(900.0)
+    assert short.replicas_after > 5
+    assert {d.limited_by for d in story.between(660.0, 1080.0)} == {Reason.QUOTA_REACHED}
+    found = {c.type: c for c in conditions(short, generation=1, now_seconds=0.0)}
+    assert found["ScalingLimited"].reason is Reason.QUOTA_REACHED
+    assert found["ScalingLimited"].message.endswith(words)
+    assert f"Held by: a quota of the namespace allows no more pods: {words}" in text(short)
+    assert story.at(1800.0).replicas_after <= 4
+    assert story.at(1800.0).limited_by is not Reason.QUOTA_REACHED
 
 
 def test_pods_on_their_way_are_not_ordered_twice():

@@ -262,9 +262,23 @@ def _scaling_limited(decision: Decision) -> Verdict:
     message = f"{count(wanted)} wanted, {count(set_to)} set"
     if wanted is None or wanted == set_to:
         message = f"{count(set_to)} set"
-    if decision.detail:
-        message = f"{message}: {decision.detail}"
+    detail = decision.detail or limit_detail(decision)
+    if detail:
+        message = f"{message}: {detail}"
     return Verdict(ConditionStatus.TRUE, decision.limited_by, message)
+
+
+def limit_detail(decision: Decision) -> str:
+    """What the scheduler or the API server says of the pods that do not come; '' else."""
+    return next(
+        (
+            str(detail)
+            for step in decision.steps
+            if step.stage == "pending" and step.reason is decision.limited_by
+            if (detail := step.inputs.get("detail"))
+        ),
+        "",
+    )
 
 
 def _batching_in_sync(decision: Decision) -> Verdict:

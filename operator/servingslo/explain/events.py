@@ -56,6 +56,8 @@ _TOLD_STEPS = frozenset(
     {
         Reason.REPLICAS_CHANGED_BY_USER,
         Reason.UNSCHEDULABLE_PODS,
+        Reason.QUOTA_REACHED,
+        Reason.PODS_REFUSED,
         Reason.UNRELIABLE_PODS,
     }
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from servingslo.explain.conditions import limit_detail
 from servingslo.explain.format import UNKNOWN, number, percent, seconds
 from servingslo.policy.decision import CountOutlook, Decision
 from servingslo.reasons import Constraint, Reason
@@ -34,6 +35,8 @@ _LIMITS = {
     Reason.MAX_REPLICAS_REACHED: "replicas.max is reached",
     Reason.ADMINISTRATOR_LIMIT: "the administrator allows no more",
     Reason.UNSCHEDULABLE_PODS: "the cluster cannot place the pods ordered",
+    Reason.QUOTA_REACHED: "a quota of the namespace allows no more pods",
+    Reason.PODS_REFUSED: "the API server refuses the pods ordered",
     Reason.PENDING_PODS: "no pod is ready yet",
     Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
     Reason.PAUSED: "mode is Paused: nothing is written",
@@ -53,7 +56,9 @@ def summary(decision: Decision) -> Iterator[str]:
     if because:
         yield f"Because: {because}"
     if decision.limited_by is not None:
-        yield f"Held by: {_LIMITS.get(decision.limited_by, decision.limited_by.value)}"
+        why = _LIMITS.get(decision.limited_by, decision.limited_by.value)
+        detail = limit_detail(decision)
+        yield f"Held by: {why}{f': {detail}' if detail else ''}"
     yield _certainty(decision)
     otherwise = "; ".join(_otherwise(decision))
     if otherwise:

@@ -36,6 +36,8 @@ _OWNERSHIP = (
 )
 # Somebody else sets the count: what we would do is still worth telling.
 CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
+# Pods that were ordered are not made; the plan goes on.
+REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _BLINDNESS = (
     Reason.PROMETHEUS_UNAVAILABLE,
     Reason.METRICS_MISSING,

@@ -278,7 +278,14 @@ def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
 
 
 def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
-    """What is ordered and not yet there: told, and a limit only where it cannot be placed."""
+    """What is ordered and not yet there: told, and the first limit where it cannot come.
+
+    Guards against fewer replicas matter less then: those that are kept are not there.
+    """
+    refused = next((p for p in frame.observation.problems if p.reason in guards.REFUSALS), None)
+    if refused is not None and proposal.replicas > len(frame.signals.serving_pods):
+        noted = proposal.noted("pending", proposal.replicas, refused.reason, detail=refused.detail)
+        return replace(noted, limited_by=refused.reason)
     if frame.unschedulable:
         noted = proposal.noted(
             "pending",
@@ -287,7 +294,9 @@ def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
             unschedulable_pods=len(frame.unschedulable),
             detail=frame.unschedulable[0].unschedulable_reason,
         )
-        return replace(noted, limited_by=proposal.limited_by or Reason.UNSCHEDULABLE_PODS)
+        wanted = proposal.replicas > len(frame.signals.serving_pods)
+        limit = Reason.UNSCHEDULABLE_PODS if wanted else proposal.limited_by
+        return replace(noted, limited_by=limit)
     if frame.coming:
         return proposal.noted(
             "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=frame.coming

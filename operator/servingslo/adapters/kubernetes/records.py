@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from servingslo.adapters.kubernetes.client import KubeObject
@@ -84,6 +84,7 @@ class TargetRecord:
     """A Deployment or StatefulSet.
 
     replicas: of its spec, None where absent. rollout_in_progress: pods of an older template exist.
+    pods_refused: why the API server makes no pods of it, None while it does.
     """
 
     namespace: str
@@ -95,6 +96,7 @@ class TargetRecord:
     selector: Selector
     rollout_in_progress: bool
     containers: tuple[ContainerRecord, ...]
+    pods_refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,10 @@ def deployment_record(item: KubeObject, _previous: TargetRecord | None) -> Targe
     """
     status: Mapping[str, Any] = item.get("status") or {}
     outdated = (status.get("replicas") or 0) - (status.get("updatedReplicas") or 0)
-    return _target_record(item, rollout_in_progress=outdated > 0)
+    return replace(
+        _target_record(item, rollout_in_progress=outdated > 0),
+        pods_refused=_pods_refused(status.get("conditions") or ()),
+    )
 
 
 def stateful_set_record(item: KubeObject, _previous: TargetRecord | None) -> TargetRecord:
@@ -235,6 +240,18 @@ def _controller_uid(metadata: Mapping[str, Any]) -> str | None:
 
 def _holds(condition: Mapping[str, Any] | None) -> bool:
     return condition is not None and condition.get("status") == "True"
+
+
+def _pods_refused(conditions: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why pods are not made: a quota, an admission policy. StatefulSets tell it in events alone.
+
+    The name of the pod that was tried, which differs each time, is left out.
+    """
+    failed = next((entry for entry in conditions if entry.get("type") == "ReplicaFailure"), None)
+    if failed is None or not _holds(failed):
+        return None
+    message = failed.get("message") or failed.get("reason") or "no pod is made"
+    return message.partition("is forbidden: ")[2] or message
 
 
 def _unschedulable(scheduled: Mapping[str, Any] | None) -> str | None:

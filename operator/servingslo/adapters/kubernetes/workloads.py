@@ -50,6 +50,7 @@ class _Target:
     selector: Selector
     rollout_in_progress: bool = False
     containers: Sequence[ContainerRecord] | None = None
+    pods_refused: str | None = None
 
 
 class KubernetesWorkloads:
@@ -97,7 +98,11 @@ class KubernetesWorkloads:
                 for name, chosen_container in chosen.items()
                 if chosen_container is not None
             },
-            problems=(*self._inventory_problems(namespace), *self._scalers(namespace, target)),
+            problems=(
+                *self._inventory_problems(namespace),
+                *self._scalers(namespace, target),
+                *_pods_refused(found),
+            ),
             batching_change_refused=_refusal(found, container, profile),
         )
 
@@ -116,6 +121,7 @@ class KubernetesWorkloads:
             rollout_in_progress=record.rollout_in_progress
             or self._inventory.template_count(record.uid) > 1,
             containers=record.containers,
+            pods_refused=record.pods_refused,
         )
 
     async def _read_record(
@@ -180,6 +186,14 @@ class KubernetesWorkloads:
 def _problem(error: ClusterError) -> SignalProblem:
     reason = next(reason for kind, reason in _REASON_OF_ERROR if isinstance(error, kind))
     return SignalProblem(reason=reason, detail=str(error))
+
+
+def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
+    if found.pods_refused is None:
+        return ()
+    quota = "exceeded quota" in found.pods_refused
+    reason = Reason.QUOTA_REACHED if quota else Reason.PODS_REFUSED
+    return (SignalProblem(reason=reason, detail=found.pods_refused),)
 
 
 def _choose(
