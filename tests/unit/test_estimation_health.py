@@ -1,5 +1,6 @@
 """Pods that lie, metrics that do not speak, cold starts, calibration, and configurations."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSampl
 from servingslo.estimation.freshness import assess
 from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
 from servingslo.estimation.law_rows import Row
+from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
 from servingslo.estimation.service_law import Configuration, LawState
 from servingslo.models.service_time import ServiceLaw
@@ -144,6 +146,30 @@ def test_cold_start_is_measured_without_waiting_for_a_gpu() -> None:
     assert found.sample_count == 3
     assert found.mean_seconds == pytest.approx(5.0 + (90.0 + 85.0 + 90.0) / 3)
     assert found.p90_seconds > found.mean_seconds
+
+
+def test_a_cold_start_is_split_where_the_start_of_containers_was_seen() -> None:
+    """Scheduling, image and loading add up to the mean; without the start, loading has both."""
+    seen = [
+        PodSample(
+            name=str(number),
+            scheduled_after_seconds=4.0,
+            started_after_seconds=4.0 + image,
+            ready_after_seconds=4.0 + image + 50.0,
+        )
+        for number, image in enumerate((20.0, 30.0, 40.0))
+    ]
+    state = cold_start.observe(ColdStartState(), seen)
+    found = cold_start.estimate(state)
+    assert found.scheduling_mean_seconds == pytest.approx(4.0)
+    assert found.image_mean_seconds == pytest.approx(30.0)
+    assert found.loading_mean_seconds == pytest.approx(50.0)
+    assert found.mean_seconds == pytest.approx(84.0)
+    stored = learned(replace(EstimatorState(), cold_start=state))
+    assert restore(json.loads(json.dumps(stored))).cold_start == state
+    whole = cold_start.estimate(cold_start.observe(ColdStartState(), [_started("a", 84.0, 4.0)]))
+    assert whole.image_mean_seconds is None
+    assert whole.loading_mean_seconds == pytest.approx(80.0)
 
 
 def test_cold_start_has_a_prior_until_a_pod_started() -> None:

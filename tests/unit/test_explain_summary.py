@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 from policy_world import TARGETS, Run, World
+from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
+from servingslo.policy.decision import ColdStartOutlook
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
 from servingslo.reasons import Action, Reason
 
@@ -46,6 +49,66 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
     story = Run(World(rate=lambda _seconds: 6.0, replicas=3), TARGETS, Limits()).until(30)
     sure = told(story.at(30.0))["How sure"]
     assert sure.startswith("little; the model is still learning")
+
+
+@pytest.mark.parametrize(
+    ("start", "line"),
+    [
+        pytest.param(
+            ColdStartOutlook(
+                seconds=92.0,
+                source="measured",
+                sample_count=5,
+                scheduling_seconds=2.0,
+                image_seconds=40.0,
+                loading_seconds=50.0,
+            ),
+            "1m32s, measured on 5 starts: scheduling 2s, image 40s, loading 50s",
+            id="measured",
+        ),
+        pytest.param(
+            ColdStartOutlook(
+                seconds=92.0,
+                source="measured",
+                sample_count=1,
+                scheduling_seconds=2.0,
+                loading_seconds=90.0,
+            ),
+            "1m32s, measured on 1 start: scheduling 2s, image and loading 1m30s",
+            id="not-split",
+        ),
+        pytest.param(
+            ColdStartOutlook(seconds=120.0, source="prior"),
+            "2m, assumed until one is measured",
+            id="prior",
+        ),
+        pytest.param(
+            ColdStartOutlook(seconds=120.0, source="stated"), "2m, as stated", id="stated"
+        ),
+        pytest.param(
+            ColdStartOutlook(
+                seconds=30.0,
+                source="stated",
+                sample_count=4,
+                scheduling_seconds=2.0,
+                loading_seconds=90.0,
+            ),
+            "30s, as stated; 4 starts took 1m32s: scheduling 2s, image and loading 1m30s",
+            id="stated-and-seen",
+        ),
+    ],
+)
+def test_a_cold_start_tells_how_it_is_known_and_what_it_is_made_of(start, line):
+    """What was stated stands beside what was measured."""
+    assert f"  a cold start takes {line}" in explain.text(replace(SCALE_UP, cold_start=start))
+
+
+def test_a_prediction_tells_how_observations_corrected_it():
+    """Only where they did."""
+    first = replace(SCALE_UP.objectives[0], calibration_ratio=1.21)
+    corrected = explain.text(replace(SCALE_UP, objectives=(first,)))
+    assert "predicted 0.38s (the model's × 1.21, by what was observed)" in corrected
+    assert "the model's ×" not in explain.text(SCALE_UP)
 
 
 def test_counts_that_cannot_be_judged_are_told_by_their_utilization():

@@ -54,6 +54,26 @@ def test_a_ready_pod_tells_its_start_times() -> None:
     assert sample.age_seconds == 300
 
 
+def test_the_start_of_the_containers_splits_image_from_loading() -> None:
+    """The last of them counts; while one has not started or one was restarted, it is unknown."""
+
+    def containers(*times: str | None, restarts: int = 0) -> dict[str, Any]:
+        states = [{"running": {"startedAt": time}} if time else {"waiting": {}} for time in times]
+        return {
+            "containerStatuses": [{"state": state, "restartCount": restarts} for state in states]
+        }
+
+    early, late = "2026-01-02T03:00:10Z", "2026-01-02T03:00:40Z"
+    for status, started in (
+        (containers(early, late), 40),
+        (containers(early, None), None),
+        (containers(early, late, restarts=1), None),
+        ({}, None),
+    ):
+        sample = pod_record(_pod(SCHEDULED, READY, status=status), None).sample(NOW, image=None)
+        assert sample.started_after_seconds == started
+
+
 @pytest.mark.parametrize(
     ("status", "message", "refused"),
     [

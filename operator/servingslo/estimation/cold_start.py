@@ -19,11 +19,15 @@ OUTLIER_FACTOR = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRecord:
-    """One start: creation to scheduling, and scheduling to readiness, in seconds."""
+    """One start: creation to scheduling, and scheduling to readiness, in seconds.
+
+    image_seconds: of the second, until the containers started; None where that was not seen.
+    """
 
     pod: str
     scheduling_seconds: float
     loading_seconds: float
+    image_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +41,17 @@ class ColdStartState:
 class ColdStartEstimate:
     """Seconds from order to readiness; source is 'measured' or 'prior'.
 
-    loading_mean_seconds: the part after scheduling (image and weights), None when not split.
+    The parts of the mean: scheduling; image, until the containers started; loading, until they
+    were ready. Without the start of containers loading has the image in it, and image is None; all
+    are None before a start was measured.
     """
 
     mean_seconds: float
     p90_seconds: float
     sample_count: int
     source: str
+    scheduling_mean_seconds: float | None = None
+    image_mean_seconds: float | None = None
     loading_mean_seconds: float | None = None
 
 
@@ -57,6 +65,7 @@ def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
             loading_seconds=max(
                 pod.ready_after_seconds - (pod.scheduled_after_seconds or 0.0), 0.0
             ),
+            image_seconds=_image_seconds(pod),
         )
         for pod in pods
         if pod.ready_after_seconds is not None
@@ -87,6 +96,10 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
     ]
     scheduled = sum(scheduling) / len(scheduling) if scheduling else 0.0
     mean = sum(loading) / len(loading)
+    images = _without_outliers(
+        [s.image_seconds for s in state.starts if s.image_seconds is not None]
+    )
+    image = sum(images) / len(images) if images else None
     ordered = sorted(loading)
     rank = 0.9 * (len(ordered) - 1)
     below = int(rank)
@@ -100,8 +113,19 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
         p90_seconds=scheduled + p90,
         sample_count=len(loading),
         source="measured",
-        loading_mean_seconds=mean,
+        scheduling_mean_seconds=scheduled,
+        image_mean_seconds=image,
+        loading_mean_seconds=mean if image is None else max(mean - image, 0.0),
     )
+
+
+def _image_seconds(pod: PodSample) -> float | None:
+    """From scheduling to the start of the containers, None where either was not seen."""
+    scheduled, started = pod.scheduled_after_seconds, pod.started_after_seconds
+    ready = pod.ready_after_seconds
+    if scheduled is None or started is None or ready is None:
+        return None
+    return min(max(started - scheduled, 0.0), max(ready - scheduled, 0.0))
 
 
 def _without_outliers(values: Sequence[float]) -> list[float]:

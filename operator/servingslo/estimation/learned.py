@@ -76,7 +76,12 @@ def learned(state: EstimatorState) -> dict[str, Any]:
             "output": _dump_histogram(sums.output),
         },
         "coldStart": [
-            [s.pod, round(s.scheduling_seconds, 1), round(s.loading_seconds, 1)]
+            [
+                s.pod,
+                round(s.scheduling_seconds, 1),
+                round(s.loading_seconds, 1),
+                *([] if s.image_seconds is None else [round(s.image_seconds, 1)]),
+            ]
             for s in state.cold_start.starts[-STORED_STARTS:]
         ],
         "calibration": {k: round(v, 4) for k, v in state.calibration.log_ratios.items()},
@@ -233,12 +238,17 @@ def _load_lengths(stored: object) -> LengthState:
 
 def _load_start(stored: object) -> StartRecord | None:
     parts = _list(stored)
-    if len(parts) != 3 or not isinstance(parts[0], str) or len(parts[0]) > LONGEST_NAME:
+    if len(parts) not in {3, 4} or not isinstance(parts[0], str) or len(parts[0]) > LONGEST_NAME:
         return None
-    numbers = _load_numbers(parts[1:], 2)
+    numbers = _load_numbers(parts[1:], len(parts) - 1)
     if numbers is None or min(numbers) < 0:
         return None
-    return StartRecord(pod=parts[0], scheduling_seconds=numbers[0], loading_seconds=numbers[1])
+    return StartRecord(
+        pod=parts[0],
+        scheduling_seconds=numbers[0],
+        loading_seconds=numbers[1],
+        image_seconds=min(numbers[2], numbers[1]) if len(numbers) > 2 else None,
+    )
 
 
 def _load_calibration(stored: object) -> CalibrationState:

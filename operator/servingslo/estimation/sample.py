@@ -90,7 +90,8 @@ class PodSample:
 
     template_hash: of the pod template that made it (pod-template-hash or revision hash).
     ready_after_seconds: time from creation to readiness, None while it never was ready.
-    scheduled_after_seconds: time from creation to scheduling.
+    scheduled_after_seconds: time from creation to scheduling. started_after_seconds: to the start
+    of its last container, after images were pulled.
     """
 
     name: str
@@ -101,6 +102,7 @@ class PodSample:
     deleting: bool = False
     age_seconds: float | None = None
     scheduled_after_seconds: float | None = None
+    started_after_seconds: float | None = None
     ready_after_seconds: float | None = None
     ready_for_seconds: float | None = None
     restarts: int = 0

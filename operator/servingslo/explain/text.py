@@ -18,6 +18,7 @@ from servingslo.explain.format import (
 from servingslo.explain.summary import CONSTRAINTS, summary
 from servingslo.policy.decision import (
     BatchingDecision,
+    ColdStartOutlook,
     CostOutlook,
     CountOutlook,
     Decision,
@@ -37,6 +38,8 @@ _VERB = {
 }
 # A model this wrong may still be in use; the person on call should know.
 _LARGE_ERROR = 0.2
+# Below, a correction of predictions is not worth a word.
+_SMALL_CORRECTION = 0.01
 
 
 def text(decision: Decision) -> str:
@@ -120,6 +123,31 @@ def _demand(decision: Decision) -> Iterator[str]:
             f"  a request: {number(demand.prompt_tokens_mean)} prompt tokens{cached}, "
             f"{number(demand.output_tokens_mean)} output tokens"
         )
+    if decision.cold_start is not None:
+        yield f"  a cold start takes {_cold_start(decision.cold_start)}"
+
+
+def _cold_start(start: ColdStartOutlook) -> str:
+    """How long, how that is known, and what the starts that were measured were made of."""
+    parts = (
+        ("scheduling", start.scheduling_seconds),
+        ("image", start.image_seconds),
+        (
+            "loading" if start.image_seconds is not None else "image and loading",
+            start.loading_seconds,
+        ),
+    )
+    known = [(what, value) for what, value in parts if value is not None]
+    split = ", ".join(f"{what} {seconds(value)}" for what, value in known)
+    starts = f"{start.sample_count} {'start' if start.sample_count == 1 else 'starts'}"
+    if start.source == "measured":
+        return f"{seconds(start.seconds)}, measured on {starts}: {split}"
+    if start.source != "stated":
+        return f"{seconds(start.seconds)}, assumed until one is measured"
+    if not known:
+        return f"{seconds(start.seconds)}, as stated"
+    took = seconds(sum(value for _, value in known))
+    return f"{seconds(start.seconds)}, as stated; {starts} took {took}: {split}"
 
 
 def _objectives(decision: Decision) -> Iterator[str]:
@@ -127,10 +155,18 @@ def _objectives(decision: Decision) -> Iterator[str]:
         verdict = objective_verdict(objective)
         yield (
             f"Objective {objective_name(objective)}: "
-            f"predicted {seconds(objective.predicted_seconds)}, "
+            f"predicted {_predicted(objective)}, "
             f"observed {seconds(objective.observed_seconds)}, {_share(objective)} "
             f"({verdict.reason.value})"
         )
+
+
+def _predicted(objective: ObjectiveOutlook) -> str:
+    """The prediction, and how far observations have corrected the model's."""
+    value, ratio = seconds(objective.predicted_seconds), objective.calibration_ratio
+    if objective.predicted_seconds is None or ratio is None or abs(ratio - 1.0) < _SMALL_CORRECTION:
+        return value
+    return f"{value} (the model's × {ratio:.2f}, by what was observed)"
 
 
 def _share(objective: ObjectiveOutlook) -> str:

@@ -38,6 +38,8 @@ class ObjectiveOutlook:
     """One objective beside its prediction (at the decided count) and its observation.
 
     observed_seconds: the percentile over the recent window, from histograms.
+    calibration_ratio: observed over predicted, as learnt, which the prediction was multiplied by;
+    None where nothing was compared yet.
     share_low_ratio, share_high_ratio: requests within the threshold, an interval because the
     threshold may lie between two bucket edges; None without traffic.
     """
@@ -46,6 +48,7 @@ class ObjectiveOutlook:
     percentile: float
     threshold_seconds: float
     predicted_seconds: float | None = None
+    calibration_ratio: float | None = None
     observed_seconds: float | None = None
     share_low_ratio: float | None = None
     share_high_ratio: float | None = None
@@ -75,6 +78,22 @@ class DemandOutlook:
     output_tokens_mean: float | None = None
     cached_ratio: float | None = None
     kv_usage_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartOutlook:
+    """How long a replica takes from its order to readiness, and where that is known from.
+
+    source: 'stated' (spec.coldStart), 'measured' (sample_count starts) or 'prior' (none seen yet).
+    scheduling, image, loading: the parts of what was measured, None where not seen.
+    """
+
+    seconds: float
+    source: str
+    sample_count: int = 0
+    scheduling_seconds: float | None = None
+    image_seconds: float | None = None
+    loading_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +211,7 @@ class Decision:
     needs: each constraint's own requirement, at the demand planned for.
     limited_by: the guard that kept the planner from its wish, None when none did.
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
-    cost: None where no price is stated.
+    cost: None where no price is stated. cold_start: None in decisions that were stored without it.
     """
 
     time_seconds: float
@@ -218,4 +237,5 @@ class Decision:
     metrics: Reason = Reason.METRICS_FRESH
     metrics_age_seconds: float | None = None
     cost: CostOutlook | None = None
+    cold_start: ColdStartOutlook | None = None
     detail: str = ""

@@ -8,6 +8,7 @@ from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
 from servingslo.policy.decision import (
     BatchingDecision,
+    ColdStartOutlook,
     ConstraintNeed,
     CostOutlook,
     CountOutlook,
@@ -105,6 +106,19 @@ def objective_outlooks(
     return tuple(outlooks)
 
 
+def cold_start_outlook(frame: Frame) -> ColdStartOutlook:
+    """The cold start that is planned with, stated or measured, and what it is made of."""
+    measured, stated = frame.estimate.cold_start, frame.targets.cold_start_seconds
+    return ColdStartOutlook(
+        seconds=measured.mean_seconds if stated is None else stated,
+        source=measured.source if stated is None else "stated",
+        sample_count=measured.sample_count,
+        scheduling_seconds=finite(measured.scheduling_mean_seconds),
+        image_seconds=finite(measured.image_mean_seconds),
+        loading_seconds=finite(measured.loading_mean_seconds),
+    )
+
+
 def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[CountOutlook, ...]:
     """What one replica fewer, this count, and one more are predicted to give."""
     if wish.candidates is None or replicas is None:
@@ -140,6 +154,7 @@ def _objective_outlook(
         percentile=objective.percentile,
         threshold_seconds=objective.threshold_seconds,
         predicted_seconds=finite(predicted),
+        calibration_ratio=frame.estimate.calibration.get(objective.metric.value),
         observed_seconds=finite(seen),
         share_low_ratio=None if share is None else finite(share[0]),
         share_high_ratio=None if share is None else finite(share[1]),

@@ -27,6 +27,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.margin import margin_step, tracked
 from servingslo.policy.outlook import (
+    cold_start_outlook,
     cost_outlook,
     count_outlooks,
     demand_outlook,
@@ -278,12 +279,10 @@ def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
 
 
 def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
-    """What is ordered and not yet there: told, and the first limit where it cannot come.
-
-    Guards against fewer replicas matter less then: those that are kept are not there.
-    """
+    """What is ordered and not yet there: told, and the first limit where it cannot come."""
     refused = next((p for p in frame.observation.problems if p.reason in guards.REFUSALS), None)
-    if refused is not None and proposal.replicas > len(frame.signals.serving_pods):
+    wants_more = proposal.replicas > len(frame.signals.serving_pods)
+    if refused is not None and wants_more:
         noted = proposal.noted("pending", proposal.replicas, refused.reason, detail=refused.detail)
         return replace(noted, limited_by=refused.reason)
     if frame.unschedulable:
@@ -294,8 +293,7 @@ def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
             unschedulable_pods=len(frame.unschedulable),
             detail=frame.unschedulable[0].unschedulable_reason,
         )
-        wanted = proposal.replicas > len(frame.signals.serving_pods)
-        limit = Reason.UNSCHEDULABLE_PODS if wanted else proposal.limited_by
+        limit = Reason.UNSCHEDULABLE_PODS if wants_more else proposal.limited_by
         return replace(noted, limited_by=limit)
     if frame.coming:
         return proposal.noted(
@@ -347,6 +345,7 @@ def _decided(frame: Frame, state: PlannerState, verdict: Verdict) -> tuple[Decis
         metrics=frame.signals.reason,
         metrics_age_seconds=finite(frame.signals.age_seconds),
         cost=cost_outlook(frame, after, tuned.decision),
+        cold_start=cold_start_outlook(frame),
         detail=verdict.detail,
     )
     order = state.order

@@ -29,7 +29,7 @@ class PodRecord:
     """One pod. Times are seconds since the epoch.
 
     first_ready_seconds: when it became ready for the first time, where that was seen or can be
-    told from its status.
+    told from its status. started_seconds: when its last container started, none of them restarted.
     """
 
     namespace: str
@@ -43,6 +43,7 @@ class PodRecord:
     ready: bool
     created_seconds: float | None
     scheduled_seconds: float | None
+    started_seconds: float | None
     ready_since_seconds: float | None
     first_ready_seconds: float | None
     restarts: int
@@ -61,6 +62,7 @@ class PodRecord:
             deleting=self.deleting,
             age_seconds=_between(self.created_seconds, now_seconds),
             scheduled_after_seconds=_between(self.created_seconds, self.scheduled_seconds),
+            started_after_seconds=_between(self.created_seconds, self.started_seconds),
             ready_after_seconds=_between(self.created_seconds, self.first_ready_seconds),
             ready_for_seconds=_between(self.ready_since_seconds, now_seconds),
             restarts=self.restarts,
@@ -137,6 +139,7 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         scheduled_seconds=seconds_from_timestamp((scheduled or {}).get("lastTransitionTime"))
         if _holds(scheduled)
         else None,
+        started_seconds=_started(status.get("containerStatuses") or ()) if not restarts else None,
         ready_since_seconds=since if ready else None,
         first_ready_seconds=first_ready,
         restarts=restarts,
@@ -240,6 +243,14 @@ def _controller_uid(metadata: Mapping[str, Any]) -> str | None:
 
 def _holds(condition: Mapping[str, Any] | None) -> bool:
     return condition is not None and condition.get("status") == "True"
+
+
+def _started(containers: Sequence[Mapping[str, Any]]) -> float | None:
+    """When the last of the containers started; None while any of them has not."""
+    running = [(entry.get("state") or {}).get("running") or {} for entry in containers]
+    times = [seconds_from_timestamp(state.get("startedAt")) for state in running]
+    known = [time for time in times if time is not None]
+    return max(known) if known and len(known) == len(times) else None
 
 
 def _pods_refused(conditions: Sequence[Mapping[str, Any]]) -> str | None:
