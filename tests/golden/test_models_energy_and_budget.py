@@ -1,0 +1,112 @@
+"""Worked numbers of energy, of error budgets over time, of KV replicas and of finite queues.
+
+By hand from the definitions, where the literature that the models cite has no worked example.
+"""
+
+import math
+
+import pytest
+from scipy.stats import norm
+from tests.cards import L4_LIMITS
+
+from servingslo.models import cost, error_budget, kv_cache, queueing
+from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
+from servingslo.models.kv_cache import HeldTokens
+from servingslo.models.workload import LengthDistribution, Workload
+
+
+def test_energy_of_a_token():
+    """700 W at 1,400 tokens/s are 0.5 J a token; a million are 0.139 kWh, 2.8 cents at $0.20."""
+    assert cost.energy_per_token_joules(700.0, 1400.0) == pytest.approx(0.5)
+    assert cost.energy_cost_per_megatoken(700.0, 1400.0, 0.20) == pytest.approx(0.5 / 3.6 * 0.20)
+    assert cost.energy_cost_per_hour(700.0, 0.20) == pytest.approx(0.14)
+
+
+def test_cost_of_a_request():
+    """$4/h at 2 requests/s: 7,200 an hour, 0.056 cents each."""
+    assert cost.cost_per_request(4.0, 2.0) == pytest.approx(4.0 / 7200.0)
+
+
+def test_what_is_left_of_a_budget_and_how_long_it_lasts():
+    """99.5 % of 2,000,000 in 28 days: 2,500 misses leave three quarters, 42 hours at burn 12."""
+    left = error_budget.budget_left_ratio(2_500, 2_000_000, 0.995)
+    assert left == pytest.approx(0.75)
+    burn = error_budget.burn_rate(0.06, 0.995)
+    assert burn == pytest.approx(12.0)
+    days_28 = 28 * 86400.0
+    assert error_budget.exhaustion_seconds(left, days_28, burn) == pytest.approx(42 * 3600.0)
+    assert error_budget.exhaustion_seconds(0.5, days_28, 0.0) == math.inf
+    assert error_budget.exhaustion_seconds(-0.1, days_28, 1.0) == 0.0
+    assert error_budget.budget_left_ratio(0, 0, 0.995) == 1.0
+    assert error_budget.budget_left_ratio(20_000, 2_000_000, 0.995) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("long_rate", "short_rate", "window", "alerts"),
+    [
+        pytest.param(15.0, 20.0, FAST_BURN, True, id="both"),
+        pytest.param(15.0, 1.0, FAST_BURN, False, id="over-already"),
+        pytest.param(2.0, 20.0, FAST_BURN, False, id="only-begun"),
+        pytest.param(1.0, 1.0, SLOW_BURN, True, id="slow"),
+    ],
+)
+def test_a_budget_burns_when_it_does_in_both_windows(long_rate, short_rate, window, alerts):
+    """Fast and slow windows together. Source: The SRE Workbook, chapter 5."""
+    assert error_budget.burns(long_rate, short_rate, window) is alerts
+
+
+def test_tokens_that_a_running_sequence_holds():
+    """Prompts of 1,000, outputs of 100 or 300 alike: met in proportion to length, halfway on.
+
+    E[O²]/2E[O] = (10,000 + 90,000)/2/400 = 125 generated, half a block of 16 on top.
+    """
+    workload = Workload(
+        arrival_rate_per_second=1.0,
+        prompt=LengthDistribution.constant(1000.0),
+        output=LengthDistribution(tokens=(100.0, 300.0), weights=(0.5, 0.5)),
+    )
+    held = kv_cache.held_tokens(workload, 16)
+    assert held.mean == pytest.approx(1000.0 + 125.0 + 8.0)
+    # E[O³]/3E[O] = (1e6 + 27e6)/2/600.
+    assert held.variance == pytest.approx(14e6 / 600.0 - 125.0**2)
+
+
+def test_replicas_by_kv_memory_hold_a_quantile_of_the_token_sum():
+    """Little: 20/s for 5 s are 100 in flight; 100 x 1,200 tokens fit two cards, their p95 three."""
+    in_flight = queueing.little_in_system(20.0, 5.0)
+    held = HeldTokens(mean=1200.0, variance=600.0**2)
+    capacity = L4_LIMITS.kv_capacity_tokens
+    assert math.ceil(in_flight * held.mean / capacity) == 2
+    total = 100 * 1200 + norm.ppf(0.95) * math.sqrt(100 * (600**2 + 1200**2))
+    assert kv_cache.kv_replica_count(in_flight, held, capacity, 95.0) == math.ceil(total / capacity)
+    assert kv_cache.kv_replica_count(in_flight, held, capacity, 95.0) == 3
+
+
+def test_small_finite_queues_by_hand():
+    """M/M/1/2 at load 1 holds 0, 1 or 2 alike; M/M/2/3 at load 2: 1 : 2 : 2 : 2 of 7."""
+    one = queueing.mmck(1.0, 1.0, 1, 2)
+    assert one.blocking_probability == pytest.approx(1 / 3)
+    assert one.in_system_mean == pytest.approx(1.0)
+    assert one.throughput_per_second == pytest.approx(2 / 3)
+    assert one.wait_seconds == pytest.approx((1 / 3) / (2 / 3))
+    two = queueing.mmck(2.0, 1.0, 2, 3)
+    assert two.blocking_probability == pytest.approx(2 / 7)
+    assert two.wait_seconds == pytest.approx((2 / 7) / (10 / 7))
+
+
+def test_a_queue_of_equal_services_loses_less():
+    """M/D/1/K below M/M/1/K, exactly between the rooms that bound it."""
+    equal = queueing.mgck_blocking(0.8, 1.0, 1, 5, 0.0)
+    assert equal == pytest.approx(queueing.mmck(0.8, 1.0, 1, 9).blocking_probability)
+    assert equal < queueing.mgck_blocking(0.8, 1.0, 1, 5, 1.0)
+    assert queueing.mgck_blocking(0.8, 1.0, 1, 5, 3.0) > queueing.mgck_blocking(0.8, 1.0, 1, 5, 1.0)
+
+
+def test_waits_of_general_services():
+    """M/D/c waits half of M/M/c by Allen–Cunneen; two servers at load 1.6 wait 1.78 services."""
+    exponential = queueing.mmc_wait_seconds(1.0, 1.6, 2)
+    assert exponential == pytest.approx(1.6**2 / (4.0 - 1.6**2))
+    assert queueing.mgc_wait_seconds(1.0, 1.6, 2, 1.0, 0.0) == pytest.approx(0.5 * exponential)
+    assert queueing.mg1_wait_seconds(1.0, 1.0, 0.8) == pytest.approx(
+        queueing.md1_wait_seconds(1.0, 0.8)
+    )
