@@ -59,6 +59,7 @@ class Reason(StrEnum):
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     WARMING_UP = "WarmingUp"
     UNRELIABLE_PODS = "UnreliablePods"
+    SLOW_PODS = "SlowPods"
 
     # Signals
     METRICS_FRESH = "MetricsFresh"

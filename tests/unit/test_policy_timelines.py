@@ -39,6 +39,24 @@ def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_ticks():
     )
 
 
+@pytest.mark.parametrize(
+    "max_queued", [pytest.param(None, id="all-wait"), pytest.param(40, id="refused")]
+)
+def test_what_a_crowd_ordered_is_given_back_once_and_not_ordered_anew(max_queued):
+    """6/s, then 32/s: what old pods still owe, or refuse, counts while new ones are on their way."""
+    targets = replace(TARGETS, replicas=ReplicaTargets(maximum=30))
+    rate = stepped((0, 6.0), (600, 32.0))
+    world = World(rate=rate, replicas=3, cold_start=120.0, max_queued=max_queued)
+    story = run(world, targets).until(1035)
+    first_down = next(
+        d for d in story.between(615.0, 1035.0) if d.action is Action.SCALE_DOWN
+    ).time_seconds
+    assert first_down > 735.0
+    later = [d.action for d in story.between(first_down, 1035.0)]
+    assert Action.SCALE_UP not in later
+    assert story.at(1035.0).replicas_after <= 12
+
+
 @pytest.fixture(scope="module")
 def bursty():
     """6/s with two minutes of 16/s every eight."""
@@ -86,6 +104,10 @@ def test_slow_pods_are_replaced_by_more_of_them():
     story.until(1200)
     assert max(d.replicas_after for d in story.between(615.0, 1200.0)) > before
     assert all(d.replicas_after >= before for d in story.between(615.0, 900.0))
+    named = [s for s in story.at(1200.0).steps if s.reason is Reason.SLOW_PODS]
+    assert [step.after for step in named] == [2]
+    assert all(pod.name in named[0].inputs["pods"] for pod in world.pods[:2])
+    assert not any(Reason.SLOW_PODS in reasons(d) for d in story.between(0.0, 600.0))
     late = [r for r in world.records if r.arrival_seconds >= 1000.0]
     assert sum(r.ttft_seconds is not None and r.ttft_seconds <= 1.0 for r in late) > 0.9 * len(late)
 

@@ -14,6 +14,7 @@ from servingslo.estimation import (
     forecast,
     health,
     lengths,
+    pod_paces,
     service_law,
 )
 from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState
@@ -24,9 +25,10 @@ from servingslo.estimation.forecast import Forecast, ForecastState
 from servingslo.estimation.freshness import Freshness, assess
 from servingslo.estimation.health import HealthState, SaturationSignal
 from servingslo.estimation.histograms import ObservedLatency
-from servingslo.estimation.law_rows import law_rows
+from servingslo.estimation.law_rows import Row, law_rows
 from servingslo.estimation.lengths import Lengths, LengthState
 from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
+from servingslo.estimation.pod_paces import PodPace, SlowPod
 from servingslo.estimation.rate_filters import RateWindow
 from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
@@ -68,6 +70,7 @@ class EstimatorState:
     arrivals: ArrivalState = field(default_factory=ArrivalState)
     lengths: LengthState = field(default_factory=LengthState)
     law: LawState = field(default_factory=LawState)
+    paces: tuple[PodPace, ...] = ()
     forecast: ForecastState = field(default_factory=ForecastState)
     cold_start: ColdStartState = field(default_factory=ColdStartState)
     health: HealthState = field(default_factory=HealthState)
@@ -86,7 +89,8 @@ class Estimate:
     engines_per_pod: data-parallel engines of a pod. backlog_requests: without a first token,
     in engines and gateway. observed: latencies over the last two minutes by 'ttft', 'tpot',
     'latency', 'queueTime'. calibration: observed / predicted by metric. reliable_pods: Ready and
-    serving; unreliable_pods: Ready and no capacity, each with why. freshness: reason METRICS_FRESH,
+    serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving, but more
+    slowly than their siblings. freshness: reason METRICS_FRESH,
     _STALE, _MISSING or _NOT_A_NUMBER, and age_seconds of the oldest group used.
     """
 
@@ -115,6 +119,7 @@ class Estimate:
     routing: Routing
     reliable_pods: tuple[str, ...]
     unreliable_pods: tuple[tuple[str, str], ...]
+    slow_pods: tuple[SlowPod, ...]
     saturation_signal: SaturationSignal
     freshness: Freshness
 
@@ -208,6 +213,7 @@ def _learn(
         demand = forecast.observe(demand, window, now)
     histograms = pooled(steps)
     share = (measured.offered_per_second or 0.0) / max(len(fresh.engines), 1)
+    law, paces = _learn_law(state, sample, windows, flow.dispersion)
     learnt = replace(
         state,
         time_seconds=now,
@@ -217,7 +223,8 @@ def _learn(
         lengths=lengths.observe(
             state.lengths, windows, histograms.get("prompt"), histograms.get("output")
         ),
-        law=_learn_law(state.law, sample, windows, flow.dispersion),
+        law=law,
+        paces=paces,
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
         observed=observe_latencies(state.observed, histograms, now),
@@ -252,17 +259,22 @@ def _fresh_gateway(sample: FleetSample) -> tuple[GatewaySample, float] | None:
 
 
 def _learn_law(
-    law: LawState, sample: FleetSample, windows: Sequence[Window], dispersion: float
-) -> LawState:
+    state: EstimatorState, sample: FleetSample, windows: Sequence[Window], dispersion: float
+) -> tuple[LawState, tuple[PodPace, ...]]:
+    """The law pooled over the pods of the configuration in force, and the pace of each of them."""
     newest = _newest_pod(sample.pods)
     if newest is None:
-        return law
+        return state.law, state.paces
     configuration = _configuration(newest)
-    law = service_law.select_configuration(law, configuration)
-    same = {p.name for p in sample.pods if _configuration(p) == configuration}
-    rows = [row for w in windows if w.pod in same for row in law_rows(w, dispersion)]
-    fit = service_law.learn(law.fits[0], rows)
-    return LawState(fits=(fit, *law.fits[1:]))
+    law = service_law.select_configuration(state.law, configuration)
+    same = frozenset(p.name for p in sample.pods if _configuration(p) == configuration)
+    rows: dict[str, list[Row]] = {}
+    for window in windows:
+        if window.pod in same:
+            rows.setdefault(window.pod, []).extend(law_rows(window, dispersion))
+    paces = pod_paces.observe(state.paces, rows, service_law.solution(law.fits[0]), same)
+    fit = service_law.learn(law.fits[0], [row for each in rows.values() for row in each])
+    return LawState(fits=(fit, *law.fits[1:])), paces
 
 
 def _newest_pod(pods: Sequence[PodSample]) -> PodSample | None:
@@ -336,6 +348,7 @@ def _estimate(
         routing=routing_of(state.routing),
         reliable_pods=reliable,
         unreliable_pods=unreliable,
+        slow_pods=pod_paces.slow_pods(state.paces),
         saturation_signal=signal,
         freshness=fresh,
     )
@@ -376,15 +389,10 @@ def _limits(engine: EngineSample | None) -> EngineLimits | None:
         or engine.kv_capacity_tokens is None
     ):
         return None
-    if engine.kv_block_tokens is None:
-        return EngineLimits(
-            max_num_seqs=engine.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-            kv_capacity_tokens=engine.kv_capacity_tokens,
-        )
-    return EngineLimits(
+    limits = EngineLimits(
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         kv_capacity_tokens=engine.kv_capacity_tokens,
-        kv_block_tokens=engine.kv_block_tokens,
     )
+    blocks = engine.kv_block_tokens
+    return limits if blocks is None else replace(limits, kv_block_tokens=blocks)

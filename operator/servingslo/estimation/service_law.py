@@ -164,7 +164,7 @@ def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit
 
 def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     """The fit after one tick's windows: scored against the law before them, then updated."""
-    law = _solution(fit) if rows else None
+    law = solution(fit) if rows else None
     for row in rows:
         predicted = (
             None if law is None else sum(x * value for x, value in zip(row.x, law, strict=True))
@@ -222,7 +222,7 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
 
 def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     """The law to use from this fit, and the fit with its last trusted law brought up to date."""
-    values = _solution(fit)
+    values = solution(fit)
     error = standard_error_ratio(fit)
     reason = _reason(fit, values, error)
     if reason is Reason.MODEL_TRUSTED and values is not None:
@@ -270,7 +270,7 @@ def _reason(fit: LawFit, values: tuple[float, float, float] | None, error: float
     return Reason.MODEL_TRUSTED
 
 
-def _solution(fit: LawFit) -> Vector | None:
+def solution(fit: LawFit) -> Vector | None:
     """(a, b, c) of the fit, None before the first window."""
     return solve_nonnegative(_with_prior(fit.information))
 
@@ -292,7 +292,7 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     This is the identifiability check: where concurrency hardly varied, b is not known, and the step
     time at a higher concurrency has a wide error although the present one is predicted well.
     """
-    values = _solution(fit)
+    values = solution(fit)
     if values is None:
         return None
     sequences = EXTRAPOLATION_FACTOR * fit.sequences_high

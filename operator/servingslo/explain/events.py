@@ -59,6 +59,7 @@ _TOLD_STEPS = frozenset(
         Reason.QUOTA_REACHED,
         Reason.PODS_REFUSED,
         Reason.UNRELIABLE_PODS,
+        Reason.SLOW_PODS,
     }
 )
 _GOOD_STEPS = frozenset({Reason.REPLICAS_CHANGED_BY_USER})

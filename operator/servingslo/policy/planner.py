@@ -40,6 +40,7 @@ from servingslo.policy.outlook import (
 from servingslo.policy.recurrence import recurrence_step
 from servingslo.policy.seasonality import season_step
 from servingslo.policy.signals import Signals, read_signals
+from servingslo.policy.slow_pods import slow_pods_step
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
 from servingslo.policy.wish import Wish, step_down_blocks, wished_count
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
@@ -183,7 +184,7 @@ def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
             inputs={"relative_error": law.relative_error, "samples": law.sample_count},
         )
     )
-    told = (season_step(frame), recurrence_step(frame), margin_step(frame))
+    told = (season_step(frame), recurrence_step(frame), margin_step(frame), slow_pods_step(frame))
     return (*notes, *(step for step in told if step is not None))
 
 

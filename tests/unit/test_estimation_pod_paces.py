@@ -1,0 +1,52 @@
+"""Pods that serve more slowly than their siblings: told by name, and only then."""
+
+import pytest
+
+from servingslo.estimation.law_rows import Row
+from servingslo.estimation.pod_paces import LEAST_WINDOWS, observe, slow_pods
+
+LAW = (0.01, 0.0002, 0.00003)
+
+
+def window(slowness: float) -> Row:
+    """The equation of a window of 20 sequences whose steps took this many times the law's time."""
+    step_seconds = slowness * (LAW[0] + 20 * LAW[1] + 100 * LAW[2])
+    x = (1.0 / step_seconds, 20.0 / step_seconds, 100.0 / step_seconds)
+    return Row(x=x, error_ratio=0.01, sequences=20.0, prefill_per_step_tokens=100.0)
+
+
+def paces_of(slowness: dict[str, float], ticks: int = LEAST_WINDOWS):
+    """The paces after so many windows of each pod."""
+    paces = ()
+    for _ in range(ticks):
+        rows = {pod: [window(value)] for pod, value in slowness.items()}
+        paces = observe(paces, rows, LAW, frozenset(slowness))
+    return paces
+
+
+@pytest.mark.parametrize(
+    ("slowness", "slow"),
+    [
+        pytest.param({"a": 1.0, "b": 1.0, "c": 2.0}, {"c": 2.0}, id="one-of-three"),
+        pytest.param({"a": 0.8, "b": 2.4}, {"b": 3.0}, id="one-of-two"),
+        pytest.param({"a": 3.0, "b": 3.0, "c": 3.0}, {}, id="all-alike"),
+        pytest.param({"a": 1.0, "b": 1.2}, {}, id="scatter"),
+        pytest.param({"a": 2.0}, {}, id="no-sibling"),
+    ],
+)
+def test_a_pod_is_slow_only_beside_its_siblings(slowness, slow):
+    """The ratio is that of the steps, whatever the law of all of them says."""
+    found = {pod.pod: pod.ratio for pod in slow_pods(paces_of(slowness))}
+    assert found == pytest.approx(slow)
+
+
+def test_too_few_windows_name_nobody():
+    """One window may be a long prefill."""
+    assert slow_pods(paces_of({"a": 1.0, "b": 3.0}, LEAST_WINDOWS - 1)) == ()
+
+
+def test_pods_that_are_gone_are_forgotten():
+    """The state is bounded by the pods there are."""
+    left = observe(paces_of({"a": 1.0, "b": 3.0}), {}, LAW, frozenset({"a"}))
+    assert [pace.pod for pace in left] == ["a"]
+    assert observe(left, {}, None, frozenset()) == ()
