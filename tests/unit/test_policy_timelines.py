@@ -43,7 +43,7 @@ def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_ticks():
     "max_queued", [pytest.param(None, id="all-wait"), pytest.param(40, id="refused")]
 )
 def test_what_a_crowd_ordered_is_given_back_once_and_not_ordered_anew(max_queued):
-    """6/s, then 32/s: what old pods still owe, or refuse, counts while new ones are on their way."""
+    """6/s, then 32/s: what old pods still owe or refuse counts while new ones come."""
     targets = replace(TARGETS, replicas=ReplicaTargets(maximum=30))
     rate = stepped((0, 6.0), (600, 32.0))
     world = World(rate=rate, replicas=3, cold_start=120.0, max_queued=max_queued)

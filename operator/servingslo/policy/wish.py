@@ -177,9 +177,20 @@ def _safe(
         infeasible,
         lowest=wanted,
         current=frame.current,
-        spare=spare,
+        spare=spare + _pods_behind(frame, case),
     )
     return least if frame.trusted else max(least, frame.current - 1)
+
+
+def _pods_behind(frame: Frame, case: SizingCase) -> int:
+    """Pods with more in their queue than they start within the wait budget.
+
+    They serve what came before, late already; what arrives meanwhile rests on the others.
+    """
+    in_time = case.model.saturation_rate_per_second * frame.wait_budget_seconds
+    return sum(
+        any((engine.waiting or 0.0) > in_time for engine in pod.engines) for pod in frame.serving
+    )
 
 
 def _with_spare(frame: Frame, proposal: Proposal) -> tuple[Proposal, int]:
@@ -250,10 +261,11 @@ def _at_first_sight(frame: Frame, proposal: Proposal) -> Proposal:
 
 
 def _backlog(frame: Frame) -> StepDownBlock | None:
-    """While pods come and more wait than the serving replicas start within the wait budget.
+    """While pods come and those that serve are short, for what arrives or for what waits.
 
     What is on its way will serve them; to give part of it back, because little will be left to do
-    once all of it is there, would order it anew a moment later.
+    once all of it is there, would order it anew a moment later. The more are on their way, the
+    sooner the first of them are there.
     """
     if frame.mix is None or not frame.coming:
         return None
@@ -261,11 +273,17 @@ def _backlog(frame: Frame) -> StepDownBlock | None:
     capacity = engines * frame.mix.model.saturation_rate_per_second
     waiting = frame.estimate.backlog_requests
     started = capacity * frame.wait_budget_seconds
-    if waiting <= started:
+    arriving = frame.estimate.arrival_rate_per_second or 0.0
+    if waiting <= started and arriving <= capacity:
         return None
     return StepDownBlock(
         reason=Reason.BACKLOG_BOUND,
-        inputs={"backlog_requests": waiting, "started_in_time_requests": started},
+        inputs={
+            "backlog_requests": waiting,
+            "started_in_time_requests": started,
+            "arrival_rate_per_second": arriving,
+            "serving_rate_per_second": capacity,
+        },
     )
 
 
