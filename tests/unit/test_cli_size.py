@@ -2,12 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
+from tests.golden.decisions import SCALE_UP
 from tests.unit.cli_calls import CLI, with_flag
 
 from servingslo.cli.sizing.inputs import parse_law, spread_lengths, traced_workload
+from servingslo.cli.sizing.live import course_of
 from servingslo.models.latency import Routing, latency_model
+from servingslo.policy.decision import ColdStartOutlook, DemandOutlook
 from servingslo.policy.sizing import KV_PERCENTILE
 from servingslo.sim.catalogue import engine_kind
 from servingslo.units import format_short_duration, parse_short_duration_seconds
@@ -263,6 +267,28 @@ def test_cold_start_has_a_price_only_where_the_rate_grows(cli):
     assert counts[0] < counts[-1]
     # 2 requests/s a minute over 2m of start, 15 s of scrape and 15 s of tick.
     assert growing["answer"]["rate_per_second"] == pytest.approx(12 + 2 * 150 / 60)
+
+
+@pytest.mark.parametrize(
+    ("now", "planned", "seconds", "rate", "growth"),
+    [
+        pytest.param(10.0, 16.0, 90.0, 10.0, 6.0 / 120.0, id="rising"),
+        pytest.param(10.0, 8.0, 90.0, 8.0, 0.0, id="falling"),
+        pytest.param(10.0, 16.0, None, 16.0, 0.0, id="cold-start-unknown"),
+        pytest.param(None, 16.0, 90.0, 16.0, 0.0, id="rate-unknown"),
+    ],
+)
+def test_a_live_sweep_sizes_for_the_planned_rate_and_prices_the_cold_start(
+    now, planned, seconds, rate, growth
+):
+    """A straight line from now to what was planned for: another cold start meets another rate."""
+    start = None if seconds is None else ColdStartOutlook(seconds=seconds, source="measured")
+    demand = DemandOutlook(arrival_rate_per_second=now, forecast_rate_per_second=planned)
+    course = course_of(replace(SCALE_UP, demand=demand, cold_start=start))
+    assert (course.rate_per_second, course.growth_per_second2) == pytest.approx((rate, growth))
+    lead = course.cold_start_seconds + 30.0
+    assert course.rate_per_second + course.growth_per_second2 * lead == pytest.approx(planned)
+    assert course_of(replace(SCALE_UP, demand=DemandOutlook())) is None
 
 
 def test_a_trace_brings_lengths_and_its_busiest_minute(tmp_path):

@@ -14,6 +14,9 @@ from servingslo.controller.recording import initial_state
 from servingslo.errors import ServingSLOError
 from servingslo.estimation import estimator, lengths
 from servingslo.models.workload import Workload
+from servingslo.policy.decision import Decision
+from servingslo.policy.demand import SCRAPE_SECONDS
+from servingslo.policy.inputs import Limits
 
 Known = TypeVar("Known")
 
@@ -51,11 +54,11 @@ async def live_question(
     state, estimate = estimator.update(state, sample)
     _, known = lengths.publish(state.lengths)
     document = status.get("lastDecision")
-    demand = decision_of(document, ref.namespace, ref.name).demand if document else None
-    rate = None if demand is None else demand.forecast_rate_per_second
+    decision = decision_of(document, ref.namespace, ref.name) if document else None
+    course = _required(record, None if decision is None else course_of(decision), "arrivals")
     return Question(
         workload=Workload(
-            arrival_rate_per_second=_required(record, rate or None, "arrivals"),
+            arrival_rate_per_second=course.rate_per_second,
             prompt=_required(record, known.prompt, "prompts"),
             output=_required(record, known.output, "outputs"),
             cached_ratio=known.cached_ratio or 0.0,
@@ -69,9 +72,43 @@ async def live_question(
         utilization_target_ratio=targets.utilization_target_ratio,
         kv_cache_target_ratio=targets.kv_cache_target_ratio,
         replicas=targets.replicas,
+        growth_per_second2=course.growth_per_second2,
+        cold_start_seconds=course.cold_start_seconds,
         gpu_hourly=price.hourly,
         gpus_per_replica=price.count,
         engines_per_replica=estimate.engines_per_pod,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Demand from now until a replica ordered now serves, as a straight line."""
+
+    rate_per_second: float
+    growth_per_second2: float
+    cold_start_seconds: float
+
+
+def course_of(decision: Decision) -> Course | None:
+    """The line from the rate of now to the rate that was planned for; None where none is known.
+
+    It reaches the planned rate with the cold start of the decision, and says what another one would
+    have made of it. A rate that was planned to fall is taken as it will be.
+    """
+    planned = decision.demand.forecast_rate_per_second
+    now = decision.demand.arrival_rate_per_second
+    if not planned:
+        return None
+    cold_start = 0.0 if decision.cold_start is None else decision.cold_start.seconds
+    if not now or not cold_start or planned <= now:
+        return Course(
+            rate_per_second=planned, growth_per_second2=0.0, cold_start_seconds=cold_start
+        )
+    lead = cold_start + Limits().tick_seconds + SCRAPE_SECONDS
+    return Course(
+        rate_per_second=now,
+        growth_per_second2=(planned - now) / lead,
+        cold_start_seconds=cold_start,
     )
 
 
