@@ -68,7 +68,7 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1
 vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="None"} 1
 """
 GPU_OF_WORKLOAD = """
-DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n",namespace="inference",pod="gpu-kept"} 80
+DCGM_FI_DEV_GPU_UTIL{gpu="0",modelName="NVIDIA L4",namespace="inference",pod="gpu-kept"} 80
 DCGM_FI_DEV_FB_USED{gpu="0",Hostname="n",namespace="inference",pod="gpu-kept"} 1024
 DCGM_FI_DEV_FB_FREE{gpu="0",Hostname="n",namespace="inference",pod="gpu-kept"} 512
 DCGM_FI_DEV_POWER_USAGE{gpu="0",Hostname="n",namespace="inference",pod="gpu-kept"} 250.5

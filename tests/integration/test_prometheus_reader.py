@@ -132,6 +132,7 @@ def test_gpus_are_found_under_both_label_styles(prometheus, pod):
     card, slice_ = gpus
     assert (card.gpu, slice_.gpu) == ("0", "1/3")
     assert card.utilization_ratio == 0.8
+    assert (card.product, slice_.product) == ("NVIDIA L4", None)
     assert (card.memory_used_bytes, card.memory_free_bytes) == (2**30, 2**29)
     assert (card.power_watts, card.xid_error) == (250.5, 79)
     assert card.age_seconds is not None

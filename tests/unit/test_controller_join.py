@@ -64,6 +64,17 @@ def test_limits_come_from_the_pod_s_own_arguments() -> None:
     assert limits == {"old": {(64, None)}, "new": {(128, 2048)}, "bare": {(None, None)}}
 
 
+def test_the_cards_of_a_pod_are_its_hardware() -> None:
+    """What the GPU exporter calls them; a pod without any keeps what was known."""
+    cards = tuple(
+        GPUSample(gpu=str(index), product=product)
+        for index, product in enumerate(("NVIDIA L4", "NVIDIA L4", None))
+    )
+    metrics = ClusterMetrics(pods={("team", "old"): PodMetrics(gpus=cards)})
+    joined = join(SUBJECT, _view("old", "new"), metrics, now_seconds=NOW)
+    assert [pod.gpu_product for pod in joined.pods] == ["NVIDIA L4", None]
+
+
 def test_every_problem_is_kept() -> None:
     """Trouble with ownership, with the cluster and with Prometheus stands side by side."""
     own = SignalProblem(reason=Reason.TARGET_CONFLICT)

@@ -14,7 +14,7 @@ from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
 from servingslo.estimation.law_rows import Row
 from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
-from servingslo.estimation.service_law import Configuration, LawState
+from servingslo.estimation.service_law import CARD_SEPARATOR, Configuration, LawState
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
@@ -280,6 +280,28 @@ def test_another_engine_starts_from_nothing(changed: dict[str, str]) -> None:
     assert found.reason is Reason.CONFIGURATION_CHANGED
     back = service_law.select_configuration(state, ONE)
     assert service_law.judge(back.fits[0])[1].trusted
+
+
+def test_a_card_that_is_not_told_is_no_other_card() -> None:
+    """An outage of the GPU exporter keeps the law, and so does the first word of it."""
+    untold = replace(ONE, gpu_product=None)
+    state = _learnt(LawState(), untold, FAST, 30)
+    for configuration in (ONE, untold, ONE):
+        state = service_law.select_configuration(state, configuration)
+        assert len(state.fits) == 1
+        assert service_law.judge(state.fits[0])[1].source == "fit"
+    assert state.fits[0].configuration == ONE
+
+
+def test_a_second_kind_of_card_in_the_fleet_inherits_the_law() -> None:
+    """What was learnt on one of them holds until windows say otherwise."""
+    state = _learnt(LawState(), ONE, FAST, 30)
+    mixed = replace(ONE, gpu_product=CARD_SEPARATOR.join(("A100", "H100")))
+    state = service_law.select_configuration(state, mixed)
+    _, found = service_law.judge(state.fits[0])
+    assert (found.trusted, found.source) == (True, "last-trusted")
+    state = _learnt(state, mixed, SLOW, 60)
+    assert service_law.judge(state.fits[0])[1].source == "fit"
 
 
 def test_law_that_stops_predicting_is_not_used() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.season import RateHistory
+from servingslo.estimation.service_law import CARD_SEPARATOR
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
 
@@ -62,7 +63,9 @@ def _pod(namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMet
         return pod
     arguments = view.arguments.get(pod.name, _NO_ARGUMENTS)
     engines = tuple(_engine(engine, arguments) for engine in known.engines)
-    return replace(pod, engines=engines, gpus=known.gpus)
+    products = sorted({gpu.product for gpu in known.gpus if gpu.product})
+    product = CARD_SEPARATOR.join(products) or pod.gpu_product
+    return replace(pod, engines=engines, gpus=known.gpus, gpu_product=product)
 
 
 def _engine(engine: EngineSample, arguments: EngineArguments) -> EngineSample:

@@ -20,6 +20,7 @@ from servingslo.estimation import (
 from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState
 from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.cold_start import ColdStartEstimate, ColdStartState
+from servingslo.estimation.configuration import fleet_configuration, newest_pod
 from servingslo.estimation.counters import EngineMemory, EngineStep, Window, advance
 from servingslo.estimation.forecast import Forecast, ForecastState
 from servingslo.estimation.freshness import Freshness, assess
@@ -33,7 +34,7 @@ from servingslo.estimation.rate_filters import RateWindow
 from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
-from servingslo.estimation.service_law import Configuration, LawEstimate, LawState
+from servingslo.estimation.service_law import LawEstimate, LawState
 from servingslo.models.latency import Routing
 from servingslo.models.service_time import EngineLimits
 from servingslo.models.workload import Workload
@@ -262,12 +263,11 @@ def _learn_law(
     state: EstimatorState, sample: FleetSample, windows: Sequence[Window], dispersion: float
 ) -> tuple[LawState, tuple[PodPace, ...]]:
     """The law pooled over the pods of the configuration in force, and the pace of each of them."""
-    newest = _newest_pod(sample.pods)
-    if newest is None:
+    found = fleet_configuration(sample.pods)
+    if found is None:
         return state.law, state.paces
-    configuration = _configuration(newest)
+    configuration, same = found
     law = service_law.select_configuration(state.law, configuration)
-    same = frozenset(p.name for p in sample.pods if _configuration(p) == configuration)
     rows: dict[str, list[Row]] = {}
     for window in windows:
         if window.pod in same:
@@ -275,25 +275,6 @@ def _learn_law(
     paces = pod_paces.observe(state.paces, rows, service_law.solution(law.fits[0]), same)
     fit = service_law.learn(law.fits[0], [row for each in rows.values() for row in each])
     return LawState(fits=(fit, *law.fits[1:])), paces
-
-
-def _newest_pod(pods: Sequence[PodSample]) -> PodSample | None:
-    """The youngest pod that is ready and has engines: its template is the one in force."""
-    ready = [p for p in pods if p.ready and not p.deleting and p.engines]
-    if not ready:
-        return None
-    return min(ready, key=lambda p: p.age_seconds if p.age_seconds is not None else float("inf"))
-
-
-def _configuration(pod: PodSample) -> Configuration:
-    engine = pod.engines[0] if pod.engines else None
-    return Configuration(
-        template_hash=pod.template_hash,
-        image=pod.image,
-        gpu_product=pod.gpu_product,
-        max_num_seqs=engine.max_num_seqs if engine else None,
-        max_num_batched_tokens=engine.max_num_batched_tokens if engine else None,
-    )
 
 
 def _estimate(
@@ -318,7 +299,7 @@ def _estimate(
     )
     engines = [e for p, e in fresh.engines if p.name in set(reliable)]
     signal = health.saturation(state.health, engines, windows, len(reliable))
-    newest = _newest_pod(sample.pods)
+    newest = newest_pod(sample.pods)
     first = newest.engines[0] if newest else None
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
     queued = sample.gateway.queued if sample.gateway and sample.gateway.queued else 0.0

@@ -73,9 +73,13 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUSample:
-    """One GPU of a pod, from DCGM. xid_error: last XID error code, 0 when there was none."""
+    """One GPU of a pod, from DCGM.
+
+    product: such as 'NVIDIA L4'. xid_error: last XID error code, 0 when there was none.
+    """
 
     gpu: str
+    product: str | None = None
     age_seconds: float | None = None
     utilization_ratio: float | None = None
     memory_used_bytes: float | None = None

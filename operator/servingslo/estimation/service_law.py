@@ -55,11 +55,16 @@ PRIOR_SPREAD = 1.5
 # Residuals beyond this many standard deviations lose weight (Huber 1964).
 HUBER_DEVIATIONS = 2.5
 REMEMBERED_CONFIGURATIONS = 4
+# Between the products of a fleet on several kinds of cards.
+CARD_SEPARATOR = " + "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a law belongs to: another template, image, card or limit may mean another law."""
+    """What a law belongs to: another template, image, card or limit may mean another law.
+
+    gpu_product: of all cards, joined where they differ; None while no exporter tells.
+    """
 
     template_hash: str | None = None
     image: str | None = None
@@ -68,8 +73,14 @@ class Configuration:
     max_num_batched_tokens: int | None = None
 
     def same_engine(self, other: "Configuration") -> bool:
-        """Whether step times carry over: the same image on the same card."""
-        return self.image == other.image and self.gpu_product == other.gpu_product
+        """Whether step times carry over: the same image, and a card in common as far as known."""
+        mine, theirs = _cards(self), _cards(other)
+        return self.image == other.image and (not mine or not theirs or bool(mine & theirs))
+
+    def same_as(self, other: "Configuration") -> bool:
+        """Whether nothing that is known of both differs: a card that is not told is no other."""
+        unknown = self.gpu_product is None or other.gpu_product is None
+        return self == other or (unknown and replace(self, gpu_product=other.gpu_product) == other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +147,17 @@ def select_configuration(state: LawState, configuration: Configuration) -> LawSt
     """
     if state.fits and state.fits[0].configuration == configuration:
         return state
-    known = next((f for f in state.fits if f.configuration == configuration), None)
-    others = tuple(f for f in state.fits if f.configuration != configuration)
+    known = next((f for f in state.fits if f.configuration.same_as(configuration)), None)
+    others = tuple(f for f in state.fits if f is not known)
+    if known is not None and configuration.gpu_product is not None:
+        known = replace(known, configuration=configuration)
     fit = known or _new_fit(configuration, others)
     return LawState(fits=(fit, *others)[:REMEMBERED_CONFIGURATIONS])
+
+
+def _cards(configuration: Configuration) -> frozenset[str]:
+    product = configuration.gpu_product
+    return frozenset(product.split(CARD_SEPARATOR)) if product else frozenset()
 
 
 def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 class GPUMetrics:
     """Metric names of GPU fields, and the labels that tell GPUs and their pods apart.
 
-    gpu_labels: index of the card, then of its MIG instance where there is one. pod_labels: pairs
+    gpu_labels: index of the card, then of its MIG instance where there is one. product_label: what
+    the card is, such as 'NVIDIA H100 80GB HBM3'. pod_labels: pairs
     of (namespace, pod) labels. A scrape with honorLabels keeps the workload's own names; without
     it Prometheus writes the exporter's pod there and moves the workload's to exported_*, so
     exported_* wins where it is present.
@@ -23,6 +24,7 @@ class GPUMetrics:
     power_watts: str = "DCGM_FI_DEV_POWER_USAGE"
     xid_error: str = "DCGM_FI_DEV_XID_ERRORS"
     gpu_labels: tuple[str, str] = ("gpu", "GPU_I_ID")
+    product_label: str = "modelName"
     pod_labels: tuple[tuple[str, str], ...] = (
         ("exported_namespace", "exported_pod"),
         ("namespace", "pod"),

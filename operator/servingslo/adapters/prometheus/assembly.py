@@ -7,7 +7,7 @@ newest sample is used whole; samples of different scrapes are never added or mix
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -92,6 +92,7 @@ class Assembly:
         self._gpus: dict[Pod, dict[tuple[str, Source], dict[str, float]]] = defaultdict(
             lambda: defaultdict(dict)
         )
+        self._products: dict[tuple[Pod, str], str] = {}
         self._edges = _Edges()
         self._splits = {
             name: metric.by_labels
@@ -165,7 +166,7 @@ class Assembly:
         return {
             pod: PodMetrics(
                 engines=tuple(self._engines(self._scraped.get(pod, {}))),
-                gpus=tuple(self._gpu_samples(self._gpus.get(pod, {}))),
+                gpus=tuple(self._gpu_samples(pod)),
             )
             for pod in names
         }
@@ -255,18 +256,20 @@ class Assembly:
                 card = "/".join(filter(None, (labels.get(x, "") for x in self._gpu.gpu_labels)))
                 source = tuple([labels.get(label, "") for label in self._config.source_labels])
                 self._gpus[pod][card, source][name] = value
+                if product := labels.get(self._gpu.product_label):
+                    self._products[pod, card] = product
                 return
 
-    def _gpu_samples(
-        self, values: Mapping[tuple[str, Source], Mapping[str, float]]
-    ) -> Iterator[GPUSample]:
+    def _gpu_samples(self, pod: Pod) -> Iterator[GPUSample]:
         newest: dict[str, Mapping[str, float]] = {}
+        values = self._gpus.get(pod, {})
         for (card, _), record in sorted(values.items(), key=lambda item: item[0]):
             best = newest.get(card)
             if best is None or record.get(GPU_GROUP, math.inf) < best.get(GPU_GROUP, math.inf):
                 newest[card] = record
         for card in sorted(newest):
-            yield _gpu_sample(card, newest[card], self._gpu)
+            sample = _gpu_sample(card, newest[card], self._gpu)
+            yield replace(sample, product=self._products.get((pod, card)))
 
 
 def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:

@@ -70,7 +70,7 @@ def build_queries(
             counter_labels, _parts(profiles), _any_of(_names(profiles, MetricKind.COUNTER), config)
         ),
         ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
-        gpus=f"max by (__name__, {gpu_identity}) ({_regex(gpu.names)}}})",
+        gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({_regex(gpu.names)}}})",
         histograms=tuple(
             _each_part(
                 ("__name__", *identity, "le"),
