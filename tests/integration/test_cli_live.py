@@ -163,6 +163,8 @@ def test_record_sees_what_the_operator_sees_and_writes_nothing(
     # A pod that was just ordered is not scraped yet.
     engines = [[engine for pod in line["pods"] for engine in pod["engines"]] for line in seen]
     assert all(any(engine["running"] is not None for engine in of_line) for of_line in engines)
+    assert {pod["gpu_product"] for pod in seen[-1]["pods"]} <= {"NVIDIA-L4", None}
+    assert any(pod["gpu_product"] for pod in seen[-1]["pods"])
     assert call(rig, "plan", "--observations", str(out)).stdout.count("\n") == len(seen)
     assert busy.slo()["metadata"]["generation"] == generation
     assert {entry["manager"] for entry in busy.slo()["metadata"]["managedFields"]} == managers

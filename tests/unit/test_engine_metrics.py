@@ -130,6 +130,6 @@ def test_gpu_page_names_the_pod_by_either_label_style(exported, label):
     text = dcgm_page([reading], exported_labels=exported)
 
     assert sample(text, "DCGM_FI_DEV_GPU_UTIL", **{label: "chat-0"}) == 50
-    assert sample(text, "DCGM_FI_DEV_XID_ERRORS", gpu="3") == 79
+    assert sample(text, "DCGM_FI_DEV_XID_ERRORS", gpu="3", modelName=reading.product) == 79
     used = sample(text, "DCGM_FI_DEV_FB_USED")
     assert used + sample(text, "DCGM_FI_DEV_FB_FREE") == 80 * 1024

@@ -236,6 +236,7 @@ class EngineHost:
                 utilization_ratio=hosted.utilization,
                 kv_usage_ratio=hosted.engine.kv_usage_ratio,
                 xid_error=int(hosted.fault(FaultKind.XID) or 0),
+                product=hosted.pod.kind.gpu_product,
             )
             for hosted in self._hosted.values()
         )

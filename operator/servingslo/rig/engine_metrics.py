@@ -338,6 +338,7 @@ class GPUReading:
     idle_watts: float = 70.0
     busy_watts: float = 500.0
     xid_error: int = 0
+    product: str = "NVIDIA H100 80GB HBM3"
 
 
 _WEIGHTS_SHARE = 0.9  # vLLM's default gpu_memory_utilization is allocated at start-up
@@ -373,6 +374,7 @@ def dcgm_page(readings: Iterable[GPUReading], *, exported_labels: bool = False) 
                 "gpu": str(gpu.index),
                 "UUID": f"GPU-{gpu.node}-{gpu.index}",
                 "device": f"nvidia{gpu.index}",
+                "modelName": gpu.product,
                 "Hostname": gpu.node,
                 f"{prefix}namespace": gpu.namespace,
                 f"{prefix}pod": gpu.pod,
