@@ -16,6 +16,8 @@ from tests.benchmarks.matrix import (
     scenario,
 )
 from tests.benchmarks.matrix_day import DAY_SEEDS, PERCENTILES, outcomes_of_days, scenario_of
+from tests.benchmarks.matrix_gap import SOURCE, Gap, capacity, gap_of
+from tests.benchmarks.matrix_offices import outcomes_of_offices
 from tests.benchmarks.matrix_parts import outcomes_without, scenarios
 from tests.benchmarks.matrix_search import CASES, SEED, Setting, searched
 
@@ -52,6 +54,7 @@ class Findings:
             processes,
         )  # fmt: skip
         self.days = outcomes_of_days(DAY_SEEDS)
+        self.offices = outcomes_of_offices(processes)
         self.by_scenario = {
             where.name: summaries(
                 [o for o in self.outcomes if o.scenario == where.name],
@@ -62,6 +65,11 @@ class Findings:
         self.bounds = {
             where.name: interval([_bound(where, seed) for seed in plan.seeds])
             for where in plan.scenarios
+        }
+        self.gaps = {
+            where.name: _gaps(where, plan.seeds)
+            for where in plan.scenarios
+            if self.get(where.name, ORACLE) is not None
         }
         self.day_bounds = {
             percentile: interval(
@@ -86,6 +94,20 @@ def strongest(found: Sequence[PolicySummary]) -> PolicySummary | None:
     if good:
         return min(good, key=lambda s: s.replica_hours.mean)
     return max(peers, key=lambda s: s.share_ratio.mean, default=None)
+
+
+def _gaps(where: Scenario, seeds: Sequence[int]) -> list[Gap]:
+    """The fleets between bound and oracle with each seed; what a replica can take is kept."""
+    cell = Cell(scenario=where, policy=policy_of(ORACLE), seed=seeds[0])
+    sources = SOURCE.read_bytes() + Path(bound.__file__).read_bytes()
+    source = hashlib.sha256(sources).hexdigest()[:16]
+    path = KEPT / f"capacity-{key_of(cell)}-{source}.json"
+    if path.exists():
+        taken: float = json.loads(path.read_bytes())
+    else:
+        taken = capacity(where, seeds[0])
+        store(path, json.dumps(taken).encode())
+    return [gap_of(where, seed, taken) for seed in seeds]
 
 
 def _bound(where: Scenario, seed: int) -> float:

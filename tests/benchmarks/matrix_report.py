@@ -11,7 +11,7 @@ from tests.benchmarks.matrix import PLANS, ROOT, arguments, cells_of, outcomes, 
 from tests.benchmarks.matrix_findings import Findings, strongest
 from tests.benchmarks.matrix_pictures import frontier, slug, timeline, write
 from tests.benchmarks.matrix_search import TUNED, commit, today
-from tests.benchmarks.matrix_sections import bounds, days, losses, parts
+from tests.benchmarks.matrix_sections import bounds, days, losses, parts, seasons
 from tests.benchmarks.matrix_tables import Table, brief, spread, table
 
 from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
@@ -84,6 +84,7 @@ def page(findings: Findings, command: str, planned: int) -> str:
         *bounds(findings),
         *parts(findings),
         *days(findings),
+        *seasons(findings),
     ]
     for where in findings.plan.scenarios:
         lines += ["", *_scenario(findings, where)]

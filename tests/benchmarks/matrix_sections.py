@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from tests.benchmarks.matrix import MINE
 from tests.benchmarks.matrix_day import BUDGET_FACTOR, DAY_SEEDS, PERCENTILES, burn
 from tests.benchmarks.matrix_findings import Findings, strongest
+from tests.benchmarks.matrix_offices import OFFICE_SEEDS, morning_share
 from tests.benchmarks.matrix_parts import PARTS, scenarios
 from tests.benchmarks.matrix_search import SEED
 from tests.benchmarks.matrix_tables import brief, pair_text, table
@@ -93,8 +94,7 @@ def bounds(findings: Findings) -> Iterator[str]:
     yield "costs less than the engine time of the requests that must be served: what their tokens"
     yield "take by the law of a step, and their share of the fixed time of steps that are full"
     yield "(`sim/bound.py` has the argument). It leaves out waiting, percentiles, cold starts: so"
-    yield "much of the gap is what no schedule can save; how much is not known. Replica-hours, and"
-    yield "costs over the bound."
+    yield "much of the gap is what no schedule can save. Replica-hours, and costs over the bound."
     yield ""
     rows = [["trace", "bound, replica-hours", ORACLE, FORESIGHT, *MINE, "strongest other"]]
     for where in findings.plan.scenarios:
@@ -108,6 +108,29 @@ def bounds(findings: Findings) -> Iterator[str]:
             *(_over(findings.get(where.name, name), least) for name in (ORACLE, FORESIGHT, *MINE)),
             "-" if best is None else f"{_over(best, least)} {best.policy}",
         ])  # fmt: skip
+    yield from table(rows)
+    yield ""
+    yield from _gap(findings)
+
+
+def _gap(findings: Findings) -> Iterator[str]:
+    yield "Where the oracle's gap to the bound comes from; the three factors make the whole."
+    yield "Percentiles: what a large fleet needs at steady demand, found by trying, over the bound."
+    yield "Whole replicas: the same in whole replicas in every minute, over fractions of replicas."
+    yield "Rest: the oracle over that. Above 1: bursts within a minute, small fleets, requests that"
+    yield "outlive their minute. Below 1: the requests that may miss were in the worst minutes."
+    yield ""
+    rows = [["trace", "oracle over bound", "percentiles", "whole replicas", "rest"]]
+    for where in findings.plan.scenarios:
+        oracle = findings.get(where.name, ORACLE)
+        if oracle is None:
+            continue
+        gaps, least = findings.gaps[where.name], findings.bounds[where.name].mean
+        fluid = sum(gap.fluid_hours for gap in gaps) / len(gaps)
+        whole = sum(gap.whole_hours for gap in gaps) / len(gaps)
+        hours = oracle.replica_hours.mean
+        factors = (hours / least, fluid / least, whole / fluid, hours / whole)
+        rows.append([where.name, *(f"{factor:.2f}" for factor in factors)])
     yield from table(rows)
     yield ""
 
@@ -186,3 +209,41 @@ def _day_row(findings: Findings, percentile: float) -> list[str]:
         f"{sum(s.actions_per_hour for s in scores) / len(scores):.0f}",
         f"{100 * min(s.worst_minute_ratio for s in scores):.1f}",
     ]
+
+
+def seasons(findings: Findings) -> Iterator[str]:
+    """Days with office hours, with the past and without it."""
+    yield "## Days with office hours"
+    yield ""
+    yield "What past rates are worth. Sunday evening to Tuesday noon on the small card, a request a"
+    yield "second at night and 16 in office hours, which begin within six minutes around nine; each"
+    yield "day has a level of its own. Two weeks of history: the planner is given past rates as the"
+    yield "operator reads them from Prometheus (five-minute bins, up to fourteen days, read again"
+    yield "after a day). No history: Prometheus has just begun. Others: the strongest on slow"
+    yield f"traces. Means over seeds {', '.join(map(str, OFFICE_SEEDS))}. Mornings: share of the"
+    yield "requests that arrive from 8:54 to 9:30 on Monday and Tuesday."
+    yield ""
+    rows = [["policy", "in SLO, %", "mornings, %", "over oracle", "replica-hours", "actions/h",
+             "worst minute, %"]]  # fmt: skip
+    for policy in dict.fromkeys(o.policy for o in findings.offices):
+        found = [o for o in findings.offices if o.policy == policy]
+        scores = [o.score for o in found if o.score is not None]
+        mornings = [share for share in map(morning_share, found) if share is not None]
+        if len(scores) < len(found) or not mornings:
+            rows.append([policy, *("-" * 6)])
+            continue
+        rows.append([
+            policy,
+            f"{100 * _average([s.share_ratio for s in scores]):.2f}",
+            f"{100 * _average(mornings):.2f}",
+            f"{_average([s.relative_cost or 0.0 for s in scores]):.2f}",
+            f"{_average([s.replica_hours for s in scores]):.1f}",
+            f"{_average([s.actions_per_hour for s in scores]):.1f}",
+            f"{100 * min(s.worst_minute_ratio for s in scores):.1f}",
+        ])  # fmt: skip
+    yield from table(rows)
+    yield ""
+
+
+def _average(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
