@@ -5,11 +5,14 @@ import subprocess
 import sys
 
 import pytest
+import typer.main
 from tests.golden.decisions import BLIND, SCALE_UP
 from tests.unit.cli_calls import CLI
+from typer.core import TyperGroup
 
 from servingslo.cli.decision_document import decision_of
 from servingslo.cli.lazy import COMMANDS
+from servingslo.cli.main import app
 from servingslo.controller.recording import observation_line
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.explain.document import as_dict
@@ -39,6 +42,29 @@ def test_the_list_of_commands_is_complete(cli):
     """Help names each."""
     called = cli("--help")
     assert all(f" {command} " in called.out for command in COMMANDS)
+
+
+def test_the_list_of_commands_is_whole_at_eighty_columns(cli, monkeypatch):
+    """No summary ends in dots."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in cli("--help").out.replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_is_whole_on_a_narrow_terminal(cli, monkeypatch, command):
+    """No flag and no word is cut, and the example can be copied from one line."""
+    monkeypatch.setenv("COLUMNS", "60")
+    called = cli(command, "--help")
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    context = group.make_context("servingslo", [command], resilient_parsing=True)
+    _, found, _ = group.resolve_command(context, [command])
+    flags = [flag for parameter in found.params for flag in parameter.opts if "--" in flag]
+    words = called.out.split()
+    assert [flag for flag in flags if flag not in words and f"{flag}," not in words] == []
+    examples = [line for line in called.out.splitlines() if line.strip().startswith("Example:")]
+    assert len(examples) == 1
+    assert examples[0].split("Example: ")[1].startswith(f"servingslo {command}")
 
 
 def test_help_imports_nothing_heavy():

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import getdoc
 from typing import Any
 
 import typer
@@ -25,7 +26,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "size": Entry(
         module="servingslo.cli.size",
-        summary="Say how many replicas objectives need, at what cost, before anything is deployed.",
+        summary="Say how many replicas objectives need, and at what cost.",
     ),
     "plan": Entry(
         module="servingslo.cli.plan",
@@ -37,7 +38,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "backtest": Entry(
         module="servingslo.cli.backtest",
-        summary="Replay a trace against policies: share in SLO against cost, before any acts.",
+        summary="Replay a trace against policies: share in SLO against cost.",
     ),
     "explain": Entry(
         module="servingslo.cli.explain",
@@ -45,12 +46,12 @@ COMMANDS: dict[str, Entry] = {
     ),
     "record": Entry(
         module="servingslo.cli.record",
-        summary="Record what the operator would see of a cluster, and write nothing to it.",
+        summary="Record what the operator would see of a cluster.",
     ),
     "crd": Entry(module="servingslo.cli.crd", summary="Print the CustomResourceDefinition."),
     "schema": Entry(
         module="servingslo.cli.schema",
-        summary="Print the JSON schema of an observation, a decision, a recording or a fleet.",
+        summary="Print the JSON schema of a file that is exchanged.",
     ),
 }
 
@@ -71,6 +72,19 @@ class LazyGroup(TyperGroup):
 
 def _loaded(name: str) -> Any:
     function = getattr(import_module(COMMANDS[name].module), name)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(function)
+    # Rich's tables cut long flags and texts where the terminal is narrow; plain text is whole.
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(name, help=_help(getdoc(function) or ""))(function)
     return get_command(app)
+
+
+def _help(text: str) -> str:
+    """The text with its example on one line, however narrow the terminal: it is there to be copied.
+
+    Click wraps no paragraph that begins with a backspace.
+    """
+    paragraphs = [
+        f"\b\n{' '.join(paragraph.split())}" if paragraph.startswith("Example:") else paragraph
+        for paragraph in text.split("\n\n")
+    ]
+    return "\n\n".join(paragraphs)

@@ -18,6 +18,7 @@ app = typer.Typer(
     help="Keeps the latency objectives of LLM and model servers at the least cost.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
