@@ -17,6 +17,7 @@ from servingslo.explain.format import (
 )
 from servingslo.explain.summary import CONSTRAINTS, summary
 from servingslo.policy.decision import (
+    AdmissionDecision,
     BatchingDecision,
     ColdStartOutlook,
     CostOutlook,
@@ -244,23 +245,28 @@ def _knobs(decision: Decision) -> Iterator[str]:
     yield from _batching(decision.batching)
     if decision.cost is not None:
         yield f"Cost: {'; '.join(_cost(decision.cost))}"
-    admission = decision.admission
-    admitted = admission.admitted_rate_per_second
-    rate = UNKNOWN if admitted is None else f"{number(admitted)}/s"
-    yield (
-        f"Admission: {admission.reason.value}, admitted {rate}, "
-        f"queue limit {count(admission.queue_limit)}, "
-        f"in flight {count(admission.in_flight_limit)} a replica"
-    )
+    yield f"Admission: {', '.join(_admission(decision.admission))}"
+
+
+def _admission(admission: AdmissionDecision) -> Iterator[str]:
+    yield admission.reason.value
+    if admission.admitted_rate_per_second is not None:
+        yield f"admitted {number(admission.admitted_rate_per_second)}/s"
+    if admission.queue_limit is not None:
+        yield f"queue limit {admission.queue_limit}"
+    if admission.in_flight_limit is not None:
+        yield f"in flight {admission.in_flight_limit} a replica"
 
 
 def _batching(batching: BatchingDecision) -> Iterator[str]:
     """The limits; where others would be better, both plans and what it costs to go there."""
+    sequences = _knob(batching.current_max_num_seqs, batching.recommended_max_num_seqs)
+    tokens = _knob(
+        batching.current_max_num_batched_tokens, batching.recommended_max_num_batched_tokens
+    )
     yield (
-        f"Batching: {batching.reason.value}, max_num_seqs {count(batching.current_max_num_seqs)}"
-        f" → {count(batching.recommended_max_num_seqs)}, max_num_batched_tokens "
-        f"{count(batching.current_max_num_batched_tokens)}"
-        f" → {count(batching.recommended_max_num_batched_tokens)}"
+        f"Batching: {batching.reason.value}, max_num_seqs {sequences}, "
+        f"max_num_batched_tokens {tokens}"
     )
     if batching.today is None or batching.better is None:
         return
@@ -268,6 +274,11 @@ def _batching(batching: BatchingDecision) -> Iterator[str]:
     yield f"  with the better ones {_plan(batching.better)}: {_saving(batching)}"
     if batching.rollout is not None:
         yield f"  the change {_rollout(batching.rollout)}"
+
+
+def _knob(now: int | None, wanted: int | None) -> str:
+    """What is in force, and what is recommended where that is another."""
+    return count(now) if wanted in {None, now} else f"{count(now)} → {wanted}"
 
 
 def _cost(cost: CostOutlook) -> Iterator[str]:
