@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from servingslo.errors import RigError
 from servingslo.rig.build import ensure_tools
@@ -13,6 +14,9 @@ from servingslo.rig.versions import ALL_TOOLS
 
 # Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
 _SHARED_NODE_COUNT = 8
+# How long an example takes says nothing on a machine that others use as well.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 _BUILD_ERROR = pytest.StashKey[RigError]()
 
 
