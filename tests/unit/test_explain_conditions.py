@@ -92,6 +92,24 @@ def test_an_objective_that_no_count_meets_says_what_could_be_met(shares, reason)
         assert told == []
 
 
+def test_each_condition_speaks_of_its_own_trouble():
+    """An autoscaler on the target is no news of metrics, and the other way round."""
+    conflict = {"limited_by": Reason.SCALER_CONFLICT, "detail": "hpa/llama scales it as well"}
+    found = _of(replace(SCALE_UP, metrics=Reason.METRICS_PARTIAL, **conflict))
+    assert found["MetricsFresh"].message == "part of the samples is missing"
+    step = DecisionStep(
+        stage="signals",
+        knob="replicas",
+        before=5,
+        after=5,
+        reason=Reason.PROMETHEUS_UNAVAILABLE,
+        inputs={"detail": "refused"},
+    )
+    found = _of(replace(BLIND, steps=(step,), **conflict))
+    assert found["MetricsFresh"].message == "refused"
+    assert found["ScalingLimited"].message.endswith("hpa/llama scales it as well")
+
+
 def test_slo_met_is_unknown_while_metrics_are_not_fresh():
     """An old share says nothing about now."""
     decision = replace(SCALE_UP, metrics=Reason.METRICS_STALE)

@@ -188,7 +188,12 @@ def _ready(decision: Decision) -> Verdict:
 def _metrics_fresh(decision: Decision) -> Verdict:
     if decision.metrics is Reason.METRICS_FRESH:
         return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, "every pod was seen lately")
-    message = decision.detail or _METRICS.get(decision.metrics, "no metrics")
+    seen = next(
+        (step.inputs.get("detail") for step in decision.steps if step.stage == "signals"), ""
+    )
+    # The decision's own detail may be about something else: who owns the target, above all.
+    own = decision.detail if decision.limited_by is decision.metrics else ""
+    message = str(seen or own or _METRICS.get(decision.metrics, "no metrics"))
     return Verdict(ConditionStatus.FALSE, decision.metrics, message)
 
 
