@@ -7,6 +7,7 @@ from servingslo.cli.backtesting.charts import Point, frontier_chart
 from servingslo.cli.backtesting.report import Report, WorstMinute
 from servingslo.cli.backtesting.text import (
     HEADERS,
+    gap_text,
     objectives_text,
     seconds_text,
     spread,
@@ -69,6 +70,10 @@ def page(report: Report) -> str:
         *_headline(result.policies, result.target_share_ratio),
         *_frontier(report, colors),
         *_table(result.policies, colors),
+        *(
+            f'<p class="note">{html.escape(text[:1].upper() + text[1:])}.</p>'
+            for text in gap_text(result)
+        ),
         *_costs(result.policies, colors),
         *timelines(report, colors),
         *_worst(result.worst_minutes, colors),

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servingslo.cli.backtesting.inputs import Inputs
+from servingslo.sim.bound import least_replica_hours
 from servingslo.sim.outcome import Outcome
+from servingslo.sim.policies import ORACLE
 from servingslo.sim.scoring import Score
 from servingslo.sim.summary import PolicySummary, summaries
 
@@ -34,7 +36,11 @@ class WorstMinute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacktestResult:
-    """What a backtest found. Thresholds in seconds, None where there is no such objective."""
+    """What a backtest found. Thresholds in seconds, None where there is no such objective.
+
+    least_replica_hours: proven, below which no schedule meets the target at the engines' own
+    limits; mean over seeds, None unless costs are set beside an oracle.
+    """
 
     trace: str
     request_count: int
@@ -46,6 +52,7 @@ class BacktestResult:
     latency_seconds: float | None
     target_share_ratio: float
     policies: tuple[PolicySummary, ...]
+    least_replica_hours: float | None
     frontier: tuple[str, ...]
     without_solution: tuple[str, ...]
     worst_minutes: tuple[WorstMinute, ...]
@@ -78,6 +85,7 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
         latency_seconds=_finite(objectives.latency_seconds),
         target_share_ratio=objectives.share,
         policies=tuple(found),
+        least_replica_hours=_least(inputs),
         frontier=tuple(one.policy for one in found if one.on_frontier and not one.in_hindsight),
         without_solution=tuple(p.label for p in inputs.policies if p.label not in known),
         worst_minutes=tuple(
@@ -86,6 +94,25 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
         runs=tuple(SeedScore(policy=o.policy, seed=o.seed, score=o.score) for o in outcomes),
     )
     return Report(inputs=inputs, result=result, outcomes=tuple(outcomes))
+
+
+def oracle_over_bound(result: BacktestResult) -> float | None:
+    """What the oracle costs over the proven bound; None without an oracle."""
+    oracle = next((one for one in result.policies if one.policy == ORACLE), None)
+    if oracle is None or not result.least_replica_hours:
+        return None
+    return oracle.replica_hours.mean / result.least_replica_hours
+
+
+def _least(inputs: Inputs) -> float | None:
+    scenario = inputs.scenario
+    if not inputs.against_oracle or scenario.fleet.dynamic_batching is not None:
+        return None
+    found = [
+        least_replica_hours(scenario.fleet, scenario.trace(seed), scenario.objectives)
+        for seed in inputs.seeds
+    ]
+    return sum(found) / len(found)
 
 
 def worst_minutes(outcomes: Sequence[Outcome], policy: str) -> list[WorstMinute]:

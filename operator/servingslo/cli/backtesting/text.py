@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from servingslo.cli.backtesting.report import BacktestResult, Report
+from servingslo.cli.backtesting.report import BacktestResult, Report, oracle_over_bound
 from servingslo.sim.policies import OTHERS, RULES
 from servingslo.sim.scoring import Interval
 from servingslo.sim.summary import PolicySummary
@@ -20,8 +20,20 @@ def report_text(report: Report) -> str:
     rows = [[*HEADERS], *(_row(one) for one in result.policies)]
     lines = [title(result), objectives_text(result), "", *aligned(rows), ""]
     lines += [f"{name}: no count or schedule meets the target" for name in result.without_solution]
+    lines += gap_text(result)
     lines.append("* nobody is both cheaper and better; ~ made from the trace itself, in hindsight")
     return "\n".join(lines)
+
+
+def gap_text(result: BacktestResult) -> list[str]:
+    """How far the oracle may be from the best; empty without an oracle."""
+    gap = oracle_over_bound(result)
+    if gap is None:
+        return []
+    return [
+        f"oracle: the cheapest schedule found, {gap:.2f} × the {result.least_replica_hours:.2f} "
+        "replica-hours below which none can be"
+    ]
 
 
 def title(result: BacktestResult) -> str:
