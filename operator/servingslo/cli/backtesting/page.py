@@ -70,10 +70,7 @@ def page(report: Report) -> str:
         *_headline(result.policies, result.target_share_ratio),
         *_frontier(report, colors),
         *_table(result.policies, colors),
-        *(
-            f'<p class="note">{html.escape(text[:1].upper() + text[1:])}.</p>'
-            for text in gap_text(result)
-        ),
+        *(f'<p class="note">{html.escape(text)}</p>' for text in gap_text(result)),
         *_costs(result.policies, colors),
         *timelines(report, colors),
         *_worst(result.worst_minutes, colors),

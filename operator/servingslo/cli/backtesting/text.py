@@ -30,10 +30,8 @@ def gap_text(result: BacktestResult) -> list[str]:
     gap = oracle_over_bound(result)
     if gap is None:
         return []
-    return [
-        f"oracle: the cheapest schedule found, {gap:.2f} × the {result.least_replica_hours:.2f} "
-        "replica-hours below which none can be"
-    ]
+    least = f"{result.least_replica_hours:.2f} replica-hours"
+    return [f"oracle: the cheapest schedule found, {gap:.2f} × the {least} below which none can be"]
 
 
 def title(result: BacktestResult) -> str:
