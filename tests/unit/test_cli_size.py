@@ -97,6 +97,7 @@ def answer_of(called):
         pytest.param("--kv-target", "0", ("--kv-target", "0.1 to 1"), id="kv target"),
         pytest.param("--kv-tokens", "100", ("--kv-tokens", "at least", "request"), id="tiny cache"),
         pytest.param("--max-num-seqs", "0", ("--max-num-seqs", "0", "1 or more"), id="no slots"),
+        pytest.param("--max-num-seqs", "65537", ("--max-num-seqs", "1 to 65536"), id="slots"),
         pytest.param(
             "--tolerated-failures", "-1", ("--tolerated-failures", "-1", "0 to"), id="failures"
         ),

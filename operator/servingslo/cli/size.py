@@ -33,6 +33,7 @@ OUTPUT_VARIATION = 0.77
 # Bounds of the resource's fields of the same names.
 MOST_REPLICAS = 10_000
 LARGEST_UTILIZATION_TARGET = 0.95
+MOST_SEQUENCES = 65_536
 MOST_TOKENS = 10_000_000
 FASTEST_RATE = 1e6
 MOST_GPUS = 1024
@@ -274,6 +275,8 @@ def _check_engine(
     ):
         if value is not None and not (value >= 1 and math.isfinite(value)):
             raise InvalidInputError(flag, value, "1 or more")
+    if max_num_seqs is not None:
+        in_range("--max-num-seqs", max_num_seqs, 1, MOST_SEQUENCES, f"1 to {MOST_SEQUENCES}")
     in_range("--engines-per-replica", engines, 1, MOST_GPUS, f"1 to {MOST_GPUS}")
 
 
