@@ -205,6 +205,13 @@ def test_a_bad_manifest_is_named_by_file_and_field(cli, plain, manifest, change,
             ("line 2: pods.0.ready", "'maybe'"),
             id="deep",
         ),
+        pytest.param(
+            '{"time_seconds": 1, "namespace": "a", "name": "b", "pods": [{"name": "p", "engines": '
+            '[{"engine": "0", "ttft_seconds": {"upper_bounds": [1, 2], "cumulative_counts": [1], '
+            '"sum": 1, "count": 1}}]}]}',
+            ("line 2: pods.0.engines.0.ttft_seconds", "as many cumulative_counts as upper_bounds"),
+            id="edges without counts",
+        ),
         pytest.param('{"header": {}}', ("line 2: uid",), id="header"),
         pytest.param(
             '{"outcome": {"uid": "x", "time_seconds": 1, "before": 1, "after": 2, "written": 1}}',

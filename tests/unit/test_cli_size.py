@@ -305,6 +305,14 @@ def test_a_trace_brings_lengths_and_its_busiest_minute(tmp_path):
     assert workload.context_tokens_per_sequence == pytest.approx(held)
 
 
+def test_the_busiest_minute_of_a_trace_of_a_century_is_found(tmp_path):
+    """Times far apart cost no memory."""
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n0,1,2\n1,1,2\n4e12,1,2\n")
+    workload = traced_workload(path, None, cached_ratio=0.0, dispersion=1.0)
+    assert workload.arrival_rate_per_second == pytest.approx(2 / 60)
+
+
 @pytest.mark.parametrize("variation", [0.3, 0.77, 0.96, 1.5])
 def test_stated_lengths_keep_mean_and_variation(variation):
     """The points have the stated mean, and lose little of the spread."""

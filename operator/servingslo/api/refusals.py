@@ -63,6 +63,8 @@ def allowed(error: ErrorDetails, context: Mapping[str, Any]) -> str:
     """What would have been taken instead."""
     if error["type"] == "not_allowed":
         return str(context["allowed"])
+    if error["type"] == "value_error":
+        return str(context["error"])
     if error["type"] in {"enum", "literal_error"}:
         return str(context["expected"])
     if error["type"] == "too_short":

@@ -27,6 +27,11 @@ class HistogramSample:
     sum: float
     count: float
 
+    def __post_init__(self) -> None:
+        """Raises: ValueError where edges and counts do not belong together."""
+        if len(self.upper_bounds) != len(self.cumulative_counts):
+            raise ValueError("as many cumulative_counts as upper_bounds")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSample:

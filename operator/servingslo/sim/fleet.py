@@ -168,7 +168,8 @@ def read_fleet(path: Path) -> FleetSpec:
             "fleet", str(path), f"a readable file ({error.strerror})"
         ) from error
     except yaml.YAMLError as error:
-        raise InvalidInputError("fleet", str(path), f"YAML ({error})") from error
+        brief = " ".join(str(error).split())
+        raise InvalidInputError("fleet", str(path), f"YAML ({brief})") from error
     except ValidationError as error:
         raise first_refusal(error, str(path)) from error
     except InvalidInputError as error:

@@ -192,8 +192,8 @@ def busiest_minute_per_second(trace: Trace) -> float:
     """Arrivals per second in the fullest whole minute; the mean of a trace shorter than that."""
     if trace.duration_seconds < SECONDS_PER_MINUTE:
         return trace.arrival_rate_per_second
-    minute = np.floor(trace.arrival_seconds / SECONDS_PER_MINUTE).astype(int)
-    return float(np.bincount(minute).max() / SECONDS_PER_MINUTE)
+    _, counts = np.unique(np.floor(trace.arrival_seconds / SECONDS_PER_MINUTE), return_counts=True)
+    return float(counts.max() / SECONDS_PER_MINUTE)
 
 
 def objective_text(objective: Objective) -> str:

@@ -81,6 +81,7 @@ def read_pools(path: Path) -> PoolsSpec:
             "pools", str(path), f"a readable file ({error.strerror})"
         ) from error
     except yaml.YAMLError as error:
-        raise InvalidInputError("pools", str(path), f"YAML ({error})") from error
+        brief = " ".join(str(error).split())
+        raise InvalidInputError("pools", str(path), f"YAML ({brief})") from error
     except ValidationError as error:
         raise first_refusal(error, str(path)) from error
