@@ -226,3 +226,17 @@ def test_nothing_is_forecast_before_the_first_window() -> None:
     """An unknown rate is refused, not given as zero."""
     with pytest.raises(MetricsUnavailableError):
         forecast(ForecastState(), 0.0).mean_per_second(60.0)
+
+
+def test_the_largest_unforeseen_rise_is_known_after_half_an_hour_and_for_an_hour():
+    """60/s, and a quarter more for ten minutes: noise is no rise, and a rise is forgotten."""
+    seconds = np.arange(480) * WINDOW_SECONDS
+    level = np.where((seconds > 2400.0) & (seconds <= 3000.0), 75.0, 60.0)
+    random = np.random.default_rng(5)
+    counted = random.poisson(level * WINDOW_SECONDS) / WINDOW_SECONDS
+    found = [each.largest_excess_ratio for each in _forecasts(counted)]
+    assert set(found[:120]) == {None}
+    assert max(found[125:159]) < 0.05
+    assert 0.15 < found[175] < 0.35
+    assert found[175] == found[390]
+    assert found[-1] < 0.1

@@ -57,6 +57,31 @@ def test_what_a_crowd_ordered_is_given_back_once_and_not_ordered_anew(max_queued
     assert story.at(1035.0).replicas_after <= 12
 
 
+def _ceilings(story, start, end):
+    """What the sizing step says of the utilization ceiling, tick by tick."""
+    return [
+        step.inputs["utilization_target_ratio"]
+        for decision in story.between(start, end)
+        for step in decision.steps
+        if "utilization_target_ratio" in step.inputs
+    ]
+
+
+def test_the_utilization_ceiling_rises_with_calm_and_falls_with_the_first_surprise():
+    """Half an hour of a steady 9/s allows more than 0.85; a rise by half takes it back at once."""
+    story = run(World(rate=stepped((0, 9.0), (2100, 14.0)), replicas=4)).until(2205)
+    assert set(_ceilings(story, 300.0, 1700.0)) == {0.85}
+    assert min(_ceilings(story, 1900.0, 2100.0)) > 0.87
+    assert _ceilings(story, 2160.0, 2205.0)[-1] == 0.85
+
+
+def test_a_stated_utilization_target_stays_the_ceiling():
+    """What the user states is not derived, however calm demand is."""
+    targets = replace(TARGETS, utilization_target_ratio=0.8)
+    story = run(World(rate=stepped((0, 9.0)), replicas=4), targets).until(1950)
+    assert set(_ceilings(story, 300.0, 1950.0)) == {0.8}
+
+
 @pytest.fixture(scope="module")
 def bursty():
     """6/s with two minutes of 16/s every eight."""

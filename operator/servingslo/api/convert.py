@@ -70,7 +70,9 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             maximum=spec.replicas.max,
             tolerated_failures=spec.replicas.tolerated_failures,
         ),
-        utilization_target_ratio=float(spec.utilization.target),
+        utilization_target_ratio=(
+            None if spec.utilization.target is None else float(spec.utilization.target)
+        ),
         kv_cache_target_ratio=float(spec.kv_cache.target),
         kv_cache_model=None if spec.kv_cache.model is None else _kv_cache(spec.kv_cache.model),
         behavior=Behavior(

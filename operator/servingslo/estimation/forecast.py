@@ -7,10 +7,10 @@ the lead in question. Where history has a season, it is a third opinion (`season
 
 import math
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation import seasonal
+from servingslo.estimation.mixtures import mixture_quantile
 from servingslo.estimation.rate_filters import (
     PRIOR_OF_NEW,
     SURGE,
@@ -22,7 +22,15 @@ from servingslo.estimation.rate_filters import (
 )
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
-from servingslo.estimation.surprises import Recurrence, Surprise, noted, recurrence
+from servingslo.estimation.surprises import (
+    Excess,
+    Recurrence,
+    Surprise,
+    exceeded,
+    largest_excess_ratio,
+    noted,
+    recurrence,
+)
 
 SCORED_LEADS_SECONDS = (30.0, 90.0, 240.0)
 # The scored lead at which a rise that was not expected could not be met any more.
@@ -48,12 +56,6 @@ RETURN_LEAST_EVIDENCE = 0.1
 # The usual mean is itself known to no better than this share of it.
 USUAL_ERROR_RATIO = 0.02
 PENDING_PER_LEAD = 32
-ITERATIONS = 40
-QUANTILE_ERROR_RATIO = 1e-4
-ROOT_TWO, ROOT_TWO_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
-_NORMAL = NormalDist()
-# Components less likely than this do not move a quantile that anybody plans with.
-NEGLIGIBLE_PROBABILITY = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +78,8 @@ class ForecastState:
 
     squared_errors: moving average of squared error over predicted variance, by lead.
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
-    return_log_odds: evidence, by lead, that demand returns to them. surprises: rises of the last
-    hour that nothing foretold.
+    return_log_odds: evidence, by lead, that demand returns to them. surprises, excesses: of the
+    last hour, rises that nothing foretold, and by how much rates were beyond what was expected.
     """
 
     time_seconds: float | None = None
@@ -90,6 +92,7 @@ class ForecastState:
     squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
     season: SeasonState = NO_SEASON
     surprises: tuple[Surprise, ...] = ()
+    excesses: tuple[Excess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,8 @@ class Forecast:
 
     age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
     taken to be as it is there. recurrence: rises that nothing foretells and that keep coming.
+    largest_excess_ratio: by which demand has lately risen beyond what was expected a cold start
+    before, None while demand has not been seen for long enough to say.
     Nothing is known before the first window, and there is no arrival rate then either.
     """
 
@@ -110,6 +115,7 @@ class Forecast:
     season: SeasonOutlook | None = None
     furthest_lead_seconds: float = math.inf
     recurrence: Recurrence | None = None
+    largest_excess_ratio: float | None = None
 
     @property
     def known(self) -> bool:
@@ -148,27 +154,7 @@ class Forecast:
 
         Raises: MetricsUnavailableError before the first window.
         """
-        components = [c for c in self._components(lead_seconds) if c[0] > NEGLIGIBLE_PROBABILITY]
-        score = _NORMAL.inv_cdf(probability)
-        # A mixture's quantile lies between those of its components.
-        low = min(mean + score * deviation for _, mean, deviation in components)
-        high = max(mean + score * deviation for _, mean, deviation in components)
-        precise = QUANTILE_ERROR_RATIO * max(high, 0.0)
-        value, step = 0.5 * (low + high), high - low
-        for _ in range(ITERATIONS):
-            below, density = _mixture(components, value)
-            if below < probability:
-                low = value
-            else:
-                high = value
-            newton = value - (below - probability) / density if density > 0.0 else math.inf
-            # Newton's step while steps shrink, else half of what is left: it can swing for ever.
-            fits = low < newton < high and abs(newton - value) < 0.5 * abs(step)
-            following = newton if fits else 0.5 * (low + high)
-            step, value = following - value, following
-            if abs(step) <= 0.5 * precise:
-                break
-        return max(value, 0.0)
+        return max(mixture_quantile(self._components(lead_seconds), probability), 0.0)
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         """(weight, mean, standard deviation) of each model at the lead."""
@@ -223,6 +209,9 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=seasonal.outlook(state.season, state.time_seconds),
         recurrence=recurrence(state.surprises, now_seconds),
+        largest_excess_ratio=largest_excess_ratio(
+            state.excesses, state.observed_seconds, now_seconds
+        ),
     )
 
 
@@ -299,7 +288,8 @@ def _scored(
                 # A rise is one from what was there, not only from a fall that was carried on.
                 expected = max(due[-1].mean_per_second, due[-1].level_per_second)
                 found = noted(state.surprises, rate, expected, noise, now_seconds)
-                state = replace(state, surprises=found)
+                beyond = exceeded(state.excesses, rate, expected, noise, now_seconds)
+                state = replace(state, surprises=found, excesses=beyond)
         note = _note(state, level, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)
@@ -386,13 +376,3 @@ def _interpolated(lead: float, values: tuple[float, ...]) -> float:
             share = (lead - leads[i - 1]) / (leads[i] - leads[i - 1])
             return values[i - 1] + share * (values[i] - values[i - 1])
     return values[-1]
-
-
-def _mixture(components: list[tuple[float, float, float]], value: float) -> tuple[float, float]:
-    """Distribution and density of the mixture at a value."""
-    below = density = 0.0
-    for weight, mean, deviation in components:
-        score = (value - mean) / deviation
-        below += 0.5 * weight * math.erfc(-score / ROOT_TWO)
-        density += weight * math.exp(-0.5 * score * score) / (deviation * ROOT_TWO_PI)
-    return below, density

@@ -6,6 +6,7 @@ rate, once in half an hour, is a tenth of all requests, many times the error bud
 worth stating, so what both reached is kept for as long as an hour holds two.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,10 @@ from dataclasses import dataclass, replace
 SURPRISE_RATIO = 1.5
 NOISE_DEVIATIONS = 4.0
 MEMORY_SECONDS = 3600.0
+# Counting noise that a rate may show without having risen: one window in forty shows more.
+EXCESS_NOISE_DEVIATIONS = 2.0
+# Half the memory: before, calm may be chance.
+LEAST_SEEN_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,14 @@ class Surprise:
     peak_per_second: float
     expected_per_second: float
     over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excess:
+    """By how much of it a rate was beyond what was expected one lead before, and when."""
+
+    time_seconds: float
+    ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +96,31 @@ def recurrence(surprises: Sequence[Surprise], now_seconds: float) -> Recurrence 
         interval_seconds=(recent[-1].start_seconds - recent[0].start_seconds) / (len(recent) - 1),
         rate_per_second=sorted(s.peak_per_second for s in recent)[-2],
     )
+
+
+def exceeded(
+    excesses: tuple[Excess, ...],
+    rate_per_second: float,
+    expected_per_second: float,
+    noise: float,
+    now_seconds: float,
+) -> tuple[Excess, ...]:
+    """The excesses of the last hour with this window's, without those that a later one exceeds.
+
+    expected_per_second: one lead ago for now. noise: variance of the measured rate.
+    """
+    sure = rate_per_second - EXCESS_NOISE_DEVIATIONS * noise**0.5
+    ratio = max(sure / expected_per_second - 1.0, 0.0) if expected_per_second > 0 else math.inf
+    kept = (e for e in excesses if now_seconds - e.time_seconds <= MEMORY_SECONDS)
+    larger = tuple(e for e in kept if e.ratio > ratio)
+    return (*larger, Excess(time_seconds=now_seconds, ratio=ratio))
+
+
+def largest_excess_ratio(
+    excesses: Sequence[Excess], seen_seconds: float, now_seconds: float
+) -> float | None:
+    """The largest excess of the last hour; None where demand was seen for less than half of it."""
+    if seen_seconds < LEAST_SEEN_SECONDS:
+        return None
+    recent = (e.ratio for e in excesses if now_seconds - e.time_seconds <= MEMORY_SECONDS)
+    return max(recent, default=None)

@@ -141,8 +141,8 @@ class FallbackTargets:
 class Targets:
     """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
 
-    cold_start_seconds: None means measured from the workload's own pods. cost: None where no price
-    is known.
+    utilization_target_ratio: None means derived from what demand lately did. cold_start_seconds:
+    None means measured from the workload's own pods. cost: None where no price is known.
     """
 
     target: ScaleTarget
@@ -150,7 +150,7 @@ class Targets:
     runtime: str = "vllm"
     mode: Mode = Mode.AUTO
     replicas: ReplicaTargets = ReplicaTargets()
-    utilization_target_ratio: float = 0.85
+    utilization_target_ratio: float | None = None
     kv_cache_target_ratio: float = 0.9
     kv_cache_model: KVCacheModel | None = None
     behavior: Behavior = field(default_factory=Behavior)

@@ -72,10 +72,11 @@ class Replicas(ApiModel):
 class Utilization(ApiModel):
     """Bound on utilization."""
 
-    target: Annotated[Number, Between(0.1, 0.95)] = Field(
-        0.85,
-        description="Upper bound on arrival rate divided by saturation rate, 0.1 to 0.95, default "
-        "0.85. Objectives usually bind earlier; this is the ceiling.",
+    target: Annotated[Number, Between(0.1, 0.95)] | None = Field(
+        None,
+        description="Upper bound on arrival rate divided by saturation rate, 0.1 to 0.95. "
+        "Objectives usually bind earlier; this is the ceiling. When absent: 0.85, and up to 0.95 "
+        "where demand has not risen beyond its forecast for an hour.",
     )
 
 

@@ -26,7 +26,7 @@ from servingslo.policy.sizing import (
     size,
 )
 from servingslo.policy.state import BatchLimits
-from servingslo.policy.wish import LEAST_SEARCH, SEARCH_FACTOR
+from servingslo.policy.wish import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 
 # The search for a count ends at this multiple of what utilization alone needs: at a hundredth of
 # the load per replica every latency is all but that of a request alone.
@@ -46,7 +46,7 @@ class Question:
     limits: EngineLimits
     objectives: tuple[Objective, ...]
     routing: Routing = Routing.POOLED
-    utilization_target_ratio: float = 0.85
+    utilization_target_ratio: float = LEAST_UTILIZATION_CEILING
     kv_cache_target_ratio: float = 0.9
     replicas: ReplicaTargets = field(default_factory=ReplicaTargets)
     growth_per_second2: float = 0.0

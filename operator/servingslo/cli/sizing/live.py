@@ -16,7 +16,8 @@ from servingslo.estimation import estimator, lengths
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
 from servingslo.policy.demand import SCRAPE_SECONDS
-from servingslo.policy.inputs import Limits
+from servingslo.policy.inputs import Limits, Targets
+from servingslo.policy.wish import LEAST_UTILIZATION_CEILING, UTILIZATION_INPUT
 
 Known = TypeVar("Known")
 
@@ -69,7 +70,7 @@ async def live_question(
         limits=_required(record, estimate.limits, "engine's limits"),
         objectives=targets.objectives,
         routing=estimate.routing,
-        utilization_target_ratio=targets.utilization_target_ratio,
+        utilization_target_ratio=_ceiling_ratio(targets, decision),
         kv_cache_target_ratio=targets.kv_cache_target_ratio,
         replicas=targets.replicas,
         growth_per_second2=course.growth_per_second2,
@@ -87,6 +88,16 @@ class Course:
     rate_per_second: float
     growth_per_second2: float
     cold_start_seconds: float
+
+
+def _ceiling_ratio(targets: Targets, decision: Decision | None) -> float:
+    """The utilization ceiling that is stated, or that the last decision derived."""
+    if targets.utilization_target_ratio is not None:
+        return targets.utilization_target_ratio
+    steps = () if decision is None else decision.steps
+    derived = (step.inputs.get(UTILIZATION_INPUT) for step in steps)
+    found = next((value for value in derived if isinstance(value, float)), None)
+    return LEAST_UTILIZATION_CEILING if found is None else found
 
 
 def course_of(decision: Decision) -> Course | None:

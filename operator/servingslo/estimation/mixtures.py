@@ -1,0 +1,53 @@
+"""Quantiles of mixtures of normal laws."""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+ITERATIONS = 40
+QUANTILE_ERROR_RATIO = 1e-4
+ROOT_TWO, ROOT_TWO_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
+_NORMAL = NormalDist()
+# Components less likely than this do not move a quantile that anybody plans with.
+NEGLIGIBLE_PROBABILITY = 1e-5
+
+
+def mixture_quantile(components: Sequence[tuple[float, float, float]], probability: float) -> float:
+    """The value that the mixture exceeds with the other probability, exact to 0.01 % of it.
+
+    components: (weight, mean, standard deviation) of each, weights adding up to one. probability:
+    within (0, 1).
+    """
+    components = [c for c in components if c[0] > NEGLIGIBLE_PROBABILITY]
+    score = _NORMAL.inv_cdf(probability)
+    # A mixture's quantile lies between those of its components.
+    low = min(mean + score * deviation for _, mean, deviation in components)
+    high = max(mean + score * deviation for _, mean, deviation in components)
+    precise = QUANTILE_ERROR_RATIO * max(high, 0.0)
+    value, step = 0.5 * (low + high), high - low
+    for _ in range(ITERATIONS):
+        below, density = _distribution(components, value)
+        if below < probability:
+            low = value
+        else:
+            high = value
+        newton = value - (below - probability) / density if density > 0.0 else math.inf
+        # Newton's step while steps shrink, else half of what is left: it can swing for ever.
+        fits = low < newton < high and abs(newton - value) < 0.5 * abs(step)
+        following = newton if fits else 0.5 * (low + high)
+        step, value = following - value, following
+        if abs(step) <= 0.5 * precise:
+            break
+    return value
+
+
+def _distribution(
+    components: Sequence[tuple[float, float, float]], value: float
+) -> tuple[float, float]:
+    """Distribution and density of the mixture at a value."""
+    below = density = 0.0
+    for weight, mean, deviation in components:
+        score = (value - mean) / deviation
+        below += 0.5 * weight * math.erfc(-score / ROOT_TWO)
+        density += weight * math.exp(-0.5 * score * score) / (deviation * ROOT_TWO_PI)
+    return below, density
