@@ -10,6 +10,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from servingslo.cli.main import app
+from servingslo.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -38,6 +39,14 @@ def test_commands_in_the_pages_parse(command: str) -> None:
     context = group.make_context("servingslo", words, resilient_parsing=True)
     name, found, rest = group.resolve_command(context, words)
     found.make_context(name, rest, parent=context)
+
+
+def test_every_reason_is_explained() -> None:
+    """The page of reasons has all that the code knows, and no other."""
+    page = (ROOT / "docs/reference/reasons.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
+    told = [word for cell in first for word in re.findall(r"`([A-Z]\w+)`", cell)]
+    assert sorted(told) == sorted(Reason)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
