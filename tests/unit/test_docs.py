@@ -10,6 +10,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from servingslo.cli.main import app
+from servingslo.explain.samples import GAUGES
 from servingslo.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,15 @@ def test_commands_in_the_pages_parse(command: str) -> None:
     context = group.make_context("servingslo", words, resilient_parsing=True)
     name, found, rest = group.resolve_command(context, words)
     found.make_context(name, rest, parent=context)
+
+
+def test_every_metric_is_explained() -> None:
+    """The page of metrics has all that the operator exports for a resource, with its labels."""
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(servingslo_\w+)` \| ([^|]*)\|", page, re.MULTILINE)
+    told = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+    for gauge in GAUGES:
+        assert told.get(gauge.name) == set(gauge.labels), gauge.name
 
 
 def test_every_reason_is_explained() -> None:

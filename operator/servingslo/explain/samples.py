@@ -44,6 +44,12 @@ GAUGES = (
         help="Arrival rate expected when capacity ordered now is ready.",
     ),
     GaugeFamily(name="servingslo_backlog_requests", help="Requests to be drained."),
+    GaugeFamily(name="servingslo_cold_start_seconds", help="Cold start that is planned with."),
+    GaugeFamily(
+        name="servingslo_cost_per_hour",
+        help="What the decided count costs an hour, where a price is stated.",
+        labels=("currency",),
+    ),
     GaugeFamily(
         name="servingslo_utilization_ratio",
         help="Arrival rate over saturation rate at the decided count.",
@@ -114,6 +120,11 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield "servingslo_arrivals_per_second", none, demand.arrival_rate_per_second
     yield "servingslo_forecast_arrivals_per_second", none, demand.forecast_rate_per_second
     yield "servingslo_backlog_requests", none, demand.backlog_requests
+    if decision.cold_start is not None:
+        yield "servingslo_cold_start_seconds", none, decision.cold_start.seconds
+    if decision.cost is not None:
+        labels = {"currency": decision.cost.currency}
+        yield "servingslo_cost_per_hour", labels, decision.cost.per_hour
     yield from _outlook_values(decision)
     yield from _objective_values(decision)
     yield "servingslo_model_trusted", none, model.trusted
