@@ -4,6 +4,7 @@ from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.decision import (
     AdmissionDecision,
     BatchingDecision,
+    ColdStartOutlook,
     ConstraintNeed,
     CostOutlook,
     CountOutlook,
@@ -117,6 +118,14 @@ SCALE_UP = Decision(
         shed_ratio=0.19,
     ),
     metrics_age_seconds=4.2,
+    cold_start=ColdStartOutlook(
+        seconds=90.0,
+        source="measured",
+        sample_count=6,
+        scheduling_seconds=3.0,
+        image_seconds=27.0,
+        loading_seconds=60.0,
+    ),
     cost=CostOutlook(
         currency="USD",
         per_hour=12.5,
