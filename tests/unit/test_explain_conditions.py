@@ -223,6 +223,20 @@ def test_a_change_that_matters_is_told(change, reasons):
     assert _told(replace(SCALE_UP, **change), SCALE_UP) == reasons
 
 
+def test_what_did_not_change_is_told_without_an_arrow():
+    """Slow pods are counted and named; nothing was set for them."""
+    step = DecisionStep(
+        stage="observed",
+        knob="slow-pods",
+        before=None,
+        after=2,
+        reason=Reason.SLOW_PODS,
+        inputs={"pods": "chat-1 x2.9, chat-2 x1.4", "unknown": None},
+    )
+    (told,) = explain.events(replace(SCALE_UP, steps=(step,)), SCALE_UP)
+    assert told.message == "slow-pods 2 (pods chat-1 x2.9, chat-2 x1.4)"
+
+
 def test_scaling_is_told_only_by_the_one_who_wrote_it():
     """No event of a decision claims that a write happened."""
     assert Reason.SCALED not in _told(SCALE_UP, None)

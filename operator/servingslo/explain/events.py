@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.explain.conditions import ConditionStatus, ConditionType, Verdict, verdicts
-from servingslo.explain.format import replica_change
+from servingslo.explain.format import replica_change, rounded
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.reasons import Action, Reason
 
@@ -127,8 +127,11 @@ def _step_events(decision: Decision, previous: Decision | None) -> Iterator[Even
             continue
         if step.reason is decision.limited_by and step.reason not in _GOOD_STEPS:
             continue
-        numbers = ", ".join(f"{name} {value}" for name, value in step.inputs.items())
-        message = f"{step.knob} {step.before} → {step.after}" + (f" ({numbers})" if numbers else "")
+        known = ((name, value) for name, value in step.inputs.items() if value is not None)
+        numbers = ", ".join(f"{name} {rounded(value)}" for name, value in known)
+        stays = step.before is None or step.before == step.after
+        change = f"{step.after}" if stays else f"{step.before} → {step.after}"
+        message = f"{step.knob} {change}" + (f" ({numbers})" if numbers else "")
         type_ = EventType.NORMAL if step.reason in _GOOD_STEPS else EventType.WARNING
         yield Event(
             type=type_, reason=step.reason, message=message, key=f"{step.stage}/{step.reason}"
