@@ -10,6 +10,7 @@
 8. Pooled routing is never slower at the tail than random, but for part of a step.
 9. Corners give numbers: everything cached, one token, no marginal work, one slot, a tiny budget.
 10. Burstier arrivals are never faster at the tail.
+11. A load is the same evaluated alone and among others.
 """
 
 import math
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from servingslo.models.capacity import saturation
 from servingslo.models.latency import (
     LatencyMetric,
+    LatencyModel,
     Objective,
     ReplicaGroup,
     Routing,
@@ -29,6 +31,7 @@ from servingslo.models.latency import (
     meets,
     metric_seconds,
     predict,
+    prepare,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
@@ -289,3 +292,34 @@ def test_bursts_lengthen_the_tail(workload, law, limit, ratio, more):
     for metric in (LatencyMetric.TTFT, LatencyMetric.TPOT):
         slow = metric_seconds(bursty, metric, 99.0)
         assert metric_seconds(steady, metric, 99.0) <= slow * (1 + NOISE), metric
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    workload=workloads,
+    law=laws,
+    limit=limits,
+    loads=st.lists(st.tuples(st.floats(0.01, 1.05), st.integers(1, 40)), min_size=2, max_size=8),
+    dispersion=st.sampled_from([1.0, 1.5, 5.0]),
+    routing=st.sampled_from(Routing),
+)
+def test_loads_evaluated_together_are_what_each_is_alone(
+    workload, law, limit, loads, dispersion, routing
+):
+    """11. What is shared is the call, never a result."""
+    mix = replace(workload, arrival_dispersion=dispersion)
+    model = LatencyModel(mix, law, limit)
+    rates = [ratio * model.saturation_rate_per_second * count for ratio, count in loads]
+    counts = [count for _, count in loads]
+    together = model.predict_many(rates, counts, routing)
+    for metric in METRICS:
+        prepare(together, metric)
+    for prediction, rate, count in zip(together, rates, counts, strict=True):
+        alone = model.predict(rate, count, routing)
+        assert prediction.stable == alone.stable
+        assert prediction.kv_usage_quantile(95.0) == pytest.approx(alone.kv_usage_quantile(95.0))
+        for metric in METRICS:
+            for percentile in (50.0, 99.0):
+                expected = metric_seconds(alone, metric, percentile)
+                found = metric_seconds(prediction, metric, percentile)
+                assert found == pytest.approx(expected, rel=1e-9), (metric, percentile)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, unique
 
-import numpy as np
 from scipy.special import betainc
 
 from servingslo.errors import InvalidInputError
@@ -92,10 +91,14 @@ def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: i
     fixed = rate_per_second * demand.fixed_seconds
     if not 0.0 < load < 1.0 or fixed <= 0.0:
         return max_num_seqs
-    counts = np.arange(1, max_num_seqs + 1)
-    shares = betainc(fixed / load, counts + 1.0, 1.0 - load)
-    found = int(np.searchsorted(shares, RUNNING_PERCENTILE / 100.0)) + 1
-    return min(found, max_num_seqs)
+    low, high = 1, max_num_seqs
+    while low < high:
+        middle = (low + high) // 2
+        if betainc(fixed / load, middle + 1.0, 1.0 - load) >= RUNNING_PERCENTILE / 100.0:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ Lewis, The Statistical Analysis of Series of Events (1966).
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ _SHORTEST_CORRELATION = 1e-3
 _LONGEST_CORRELATION = 1e2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bursts:
+class Bursts(NamedTuple):
     """How the arrival rate of a replica moves.
 
     variance_ratio: squared coefficient of variation of the rate. correlation_seconds: its memory.
@@ -53,9 +52,7 @@ class Bursts:
 
     def remembered_share(self, seconds: FloatArray) -> FloatArray:
         """Share of a burst at arrival that is left on average over a time in seconds."""
-        ratio = np.maximum(seconds / self.correlation_seconds, _LEAST_STAY)
-        share: FloatArray = -np.expm1(-ratio) / ratio
-        return share
+        return remembered_share(seconds, self.correlation_seconds)
 
     def lasting_change(self, change: float, step_seconds: float, prefill_ratio: float) -> float:
         """What steps feel of a relative change of the rate.
@@ -69,11 +66,6 @@ class Bursts:
             lasting = change / (1.0 + memory / self.correlation_seconds)
         return lasting
 
-    def unchanged_share(self, seconds: FloatArray) -> FloatArray:
-        """Probability that the rate keeps its value for times in seconds: e^(−t/2τ)."""
-        share: FloatArray = np.exp(seconds * (-0.5 / self.correlation_seconds))
-        return share
-
     def swing(self, prefill_ratio: float) -> float:
         """Relative swing of the two rates λ(1 ± swing), bounded where prefill would never end.
 
@@ -82,6 +74,20 @@ class Bursts:
         most = _LARGEST_PREFILL_RATIO / prefill_ratio - 1.0 if prefill_ratio > 0.0 else math.inf
         swing = min(math.sqrt(self.variance_ratio), most)
         return swing if swing >= _LEAST_SWING else 0.0
+
+
+def remembered_share(seconds: FloatArray, correlation_seconds: float | FloatArray) -> FloatArray:
+    """Share of a burst at arrival that is left on average over a time in seconds."""
+    ratio = np.maximum(seconds / correlation_seconds, _LEAST_STAY)
+    share: FloatArray = np.expm1(-ratio)
+    share /= -ratio
+    return share
+
+
+def unchanged_share(seconds: FloatArray, correlation_seconds: float | FloatArray) -> FloatArray:
+    """Probability that the rate keeps its value for times in seconds: e^(−t/2τ)."""
+    share: FloatArray = np.exp(seconds * (-0.5 / correlation_seconds))
+    return share
 
 
 def bursts_of(

@@ -1,43 +1,108 @@
 """Moments of the time per output token of one request: the average of its steps."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from servingslo.models.bursts import Bursts
+from servingslo.models.bursts import Bursts, remembered_share, unchanged_share
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.output_laws import GapMoments, OutputGaps
+from servingslo.models.rows import spread_columns
 from servingslo.models.service_time import FloatArray, RequestDemand
 
 _LEAST_RATIO = 1e-9
 _LEAST_CUBE = 1e-30
 _POOL_VARIANCE = 1.0 / 3.0
 
+Number = TypeVar("Number", float, FloatArray)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lumps:
-    """Prefill that is met in the gaps, by output length and per gap.
 
-    reach: gaps that a prompt in the first of them delays. variance, third: cumulants, in powers of
-    seconds. others_seconds: mean prefill of others in a request's own prefill steps.
+class GapLoad(NamedTuple):
+    """What requests meet while they decode: a rate of arrivals, and the law of running sequences.
+
+    rate_per_second: of one replica. mean, variance, third_moment: of the running sequences.
+    wait_probability, pool_count, bursts: as in `Occupancy`. prefill_steps: mean number of steps
+    that prefill a prompt.
     """
+
+    rate_per_second: float
+    mean: float
+    variance: float
+    third_moment: float
+    wait_probability: float
+    pool_count: int
+    bursts: Bursts | None
+    prefill_steps: float
+
+
+class _Met(NamedTuple, Generic[Number]):
+    """What the moments of gaps are made of: a number for each load, or an array of loads × gaps.
+
+    mean_step: seconds of a step with prefill. log_ratio: of p/c of `_prefill_in_gaps`, r; slack,
+    rest: 1 − r and −1/(1 − r²); early, per_lump: 1 + 2r/(1 − r) − r²/(1 − r²), and steps by
+    (1 − r)². own_step: of a request's own prefill, without what arrives in it; own_ratio: r.
+    own_variance: of the prompts that arrive in it. second, third: λ·c² and λ·c³; square, cube:
+    moments of prompts without bursts. first_gaps, all_gaps: what a gap takes longer in proportion
+    to reach, and alike. forget: gaps until half of the running sequences are others, inverse.
+    variance, skewness: of the part of the step that follows n. lump_skewness: what it adds in
+    proportion to the variance of lumps. limit_excess, correlation_seconds: of the bursts. slower,
+    over_stay: seconds of a gap, at a burst that lasts, and in proportion to the dispersion over the
+    stay, per gap; 0 without bursts.
+    """
+
+    mean_step: Number
+    log_ratio: Number
+    ratio: Number
+    slack: Number
+    rest: Number
+    early: Number
+    per_lump: Number
+    own_step: Number
+    own_variance: Number
+    second: Number
+    third: Number
+    square: Number
+    cube: Number
+    first_gaps: Number
+    all_gaps: Number
+    forget: Number
+    variance: Number
+    skewness: Number
+    lump_skewness: Number
+    limit_excess: Number
+    correlation_seconds: Number
+    slower: Number
+    over_stay: Number
+
+
+class _Lumps(NamedTuple):
+    """Prefill met in the gaps, per gap: gaps that a prompt in the first delays, and cumulants."""
 
     reach: FloatArray
     variance: FloatArray
     third: FloatArray
-    others_seconds: float
+
+
+def gap_load(law_of_running: Occupancy, rate_per_second: float, prefill_steps: float) -> GapLoad:
+    """What requests meet at this load; prefill_steps: mean number of steps of a prompt."""
+    return GapLoad(
+        rate_per_second=rate_per_second,
+        mean=law_of_running.mean,
+        variance=law_of_running.variance,
+        third_moment=law_of_running.third_moment,
+        wait_probability=law_of_running.wait_probability,
+        pool_count=law_of_running.pool_count,
+        bursts=law_of_running.bursts,
+        prefill_steps=prefill_steps,
+    )
 
 
 def gap_moments(
-    demand: RequestDemand,
-    output: OutputGaps,
-    law_of_running: Occupancy,
-    rate_per_second: float,
-    budget_tokens: float,
-    prefill_steps: float,
-) -> GapMoments:
-    """Moments of the time per output token given the output length, in seconds.
+    demand: RequestDemand, output: OutputGaps, loads: Sequence[GapLoad], budget_tokens: float
+) -> list[GapMoments]:
+    """Moments of the time per output token given the output length, in seconds, by load.
 
     Three parts. (1) The step s = a + β·n with the request itself among the n: mean conditional
     sojourns of processor sharing are linear in the length, so its mean is the same for all lengths.
@@ -46,115 +111,188 @@ def gap_moments(
     so that their variance shrinks by h(x) = 2(x − 1 + e^−x)/x², x = κ·(O − 1)·s; and arrivals raise
     prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is that
     of the counts N and the work W of the clusters that arrive together during prefill.
-    prefill_steps: mean number of steps that prefill a prompt.
     """
-    prefill_ratio = rate_per_second * demand.prefill_mean_seconds
-    slack = 1.0 - prefill_ratio
-    growth = demand.step_growth_seconds
-    # The request is one more in the pool, which spreads evenly.
-    pool = law_of_running.pool_count
-    step = demand.step_fixed_seconds + growth * (law_of_running.mean + 1.0 / pool)
-    lumps = _prefill_in_gaps(demand, output, rate_per_second, step, budget_tokens, law_of_running)
-    lump_variance, lump_third = lumps.variance, lumps.third
-    prefill_seconds = lumps.others_seconds + demand.prefill_mean_seconds + prefill_steps * step
-    # In a pool a replica gets its share of each cluster, and n is the average of all.
-    forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
-    averaging = np.expm1(output.gaps * -forget)
-    averaging *= output.inverse_square
-    averaging *= 2.0 / forget**2
-    averaging += output.inverse * (2.0 / forget)
-    cluster = _cluster_covariance(demand, law_of_running, rate_per_second)
-    own_variance = (growth / slack) ** 2 * law_of_running.variance
-    full_variance = own_variance + growth * step * cluster / (slack * pool)
-    mean = _mean_gap(demand, lumps.reach, law_of_running, rate_per_second, step, prefill_seconds)
-    bursts = law_of_running.bursts
-    if bursts is not None:
-        mean += _burst_seconds(demand, bursts, output, law_of_running.mean, rate_per_second, step)
-    jumps = cluster_third_moment(demand, rate_per_second) - rate_per_second / slack
-    # With all slots taken clusters wait instead of running.
-    jumps *= 1.0 - law_of_running.wait_probability
-    n_third = law_of_running.third_moment + jumps * step / (3.0 * forget * pool**2)
-    n_skew = n_third / max(law_of_running.variance, 1e-12) ** 1.5
-    # No negative binomial law is more skewed; next to the cap the quotient loses its meaning.
-    n_skew = min(n_skew, 2.0 + max(law_of_running.mean, _LEAST_RATIO) ** -0.5)
+    steps = [_step(demand, load) for load in loads]
+    prefills = [_prefill_seconds(demand, load, at) for load, at in zip(loads, steps, strict=True)]
+    numbers = [
+        _met(demand, load, step, prefill, budget_tokens)
+        for load, step, prefill in zip(loads, steps, prefills, strict=True)
+    ]
+    gaps, inverse, inverse_square, *rest = spread_columns(numbers, output.powers)
+    met = _Met(*rest)
+    excess: FloatArray | None = None
+    slower: FloatArray | None = None
+    if any(load.bursts is not None for load in loads):
+        slower = remembered_share(gaps * met.mean_step, met.correlation_seconds)
+        excess = 1.0 - slower
+        excess *= met.limit_excess
+        slower *= met.slower
+        slower += excess * inverse * met.over_stay
+    lumps = _prefill_in_gaps(demand, (gaps, inverse, inverse_square), met, excess)
+    mean = lumps.reach * met.first_gaps
+    mean += met.all_gaps
+    if slower is not None:
+        mean += slower
+    # 2(x − 1 + e^−x)/x² of x = forget·gaps, the inverse of forget being met.forget.
+    averaging = np.expm1(gaps / -met.forget)
+    averaging *= met.forget
+    averaging *= inverse
+    averaging += 1.0
+    averaging *= inverse
+    averaging *= met.forget
+    averaging *= 2.0
     third = np.sqrt(averaging)
-    third *= n_skew * full_variance**1.5
-    third += lump_variance * (3.0 * own_variance * slack / step)
+    third *= met.skewness
+    third += lumps.variance * met.lump_skewness
     third *= averaging
-    third += lump_third
-    averaging *= full_variance
-    variance = lump_variance
+    third += lumps.third
+    averaging *= met.variance
+    variance = lumps.variance
     variance += averaging
     deviation = np.sqrt(variance)
     variance *= deviation
     third /= np.maximum(variance, _LEAST_CUBE, out=variance)
-    return GapMoments(
-        mean=mean,
-        deviation=deviation,
-        skewness=third,
-        prefill_seconds=prefill_seconds,
-        prefill_steps=prefill_steps,
-    )
-
-
-def _cluster_covariance(
-    demand: RequestDemand, law_of_running: Occupancy, rate_per_second: float
-) -> float:
-    """λ·E[N·W] of the counts and the work of the clusters that arrive together during prefill."""
-    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
-    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
-    cluster = demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
-    # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
-    bursts = law_of_running.bursts
-    excess = bursts.relaxed_excess if bursts is not None else 0.0
-    cluster += law_of_running.pool_count * excess * demand.prefill_mean_seconds / slack**2
-    return rate_per_second * cluster
+    laws = (law.reshape(len(loads), -1) for law in (mean, deviation, third))
+    return list(map(GapMoments, *laws, prefills, [load.prefill_steps for load in loads]))
 
 
 def states_of_bursts(
     demand: RequestDemand,
     output: OutputGaps,
-    law_of_running: Occupancy,
-    rate_per_second: float,
+    loads: Sequence[GapLoad],
     budget_tokens: float,
-    moments: GapMoments,
-) -> tuple[tuple[FloatArray, GapMoments], ...]:
+) -> list[tuple[tuple[FloatArray, GapMoments], ...]]:
     """Shares of requests, by output length, that meet one rate all along, and their moments.
 
-    Nothing without bursts. The rest meet both rates, which the given moments are of.
+    By load; nothing for one without bursts. The rest meet both rates, as the moments over all.
     """
-    bursts = law_of_running.bursts
-    ratio = rate_per_second * demand.prefill_mean_seconds
+    states = [_at_both_rates(demand, output, load) for load in loads]
+    met = [load for pair in states for _, load in pair]
+    if not met:
+        return [()] * len(loads)
+    moments = iter(gap_moments(demand, output, met, budget_tokens))
+    return [tuple((share, next(moments)) for share, _ in pair) for pair in states]
+
+
+def _at_both_rates(
+    demand: RequestDemand, output: OutputGaps, load: GapLoad
+) -> tuple[tuple[FloatArray, GapLoad], ...]:
+    """Shares of requests that meet the lower and the higher rate all along, and what they meet."""
+    bursts = load.bursts
+    ratio = load.rate_per_second * demand.prefill_mean_seconds
     swing = bursts.swing(ratio) if bursts is not None else 0.0
     if bursts is None or swing == 0.0:
         return ()
-    mean = law_of_running.mean
-    step = demand.step_fixed_seconds + demand.step_growth_seconds * mean
-    unchanged = bursts.unchanged_share(output.gaps * (step / (1.0 - ratio)))
-    followed = bursts.followed_ratio * mean
-    left = max(1.0 - (swing * followed) ** 2 / max(law_of_running.variance, _LEAST_CUBE), 0.0)
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
+    unchanged = unchanged_share(output.gaps * (step / (1.0 - ratio)), bursts.correlation_seconds)
+    followed = bursts.followed_ratio * load.mean
+    left = max(1.0 - (swing * followed) ** 2 / max(load.variance, _LEAST_CUBE), 0.0)
     states = []
     for change in (-swing, swing):
-        shifted = replace(
-            law_of_running,
-            mean=max(mean + change * followed, 0.0),
-            variance=left * law_of_running.variance,
-            third_moment=left**1.5 * law_of_running.third_moment,
+        lasting = bursts.lasting_change(change, step, ratio)
+        shifted = load._replace(
+            rate_per_second=load.rate_per_second * (1.0 + lasting),
+            mean=max(load.mean + change * followed, 0.0),
+            variance=left * load.variance,
+            third_moment=left**1.5 * load.third_moment,
             bursts=None,
         )
-        rate = rate_per_second * (1.0 + bursts.lasting_change(change, step, ratio))
-        own = gap_moments(demand, output, shifted, rate, budget_tokens, moments.prefill_steps)
-        states.append((0.5 * (1.0 + change) * unchanged, own))
+        states.append((0.5 * (1.0 + change) * unchanged, shifted))
     return tuple(states)
+
+
+def _step(demand: RequestDemand, load: GapLoad) -> float:
+    """A step with the request itself, which is one more in the pool and spreads evenly."""
+    return demand.step_fixed_seconds + demand.step_growth_seconds * (
+        load.mean + 1.0 / load.pool_count
+    )
+
+
+def _prefill_seconds(demand: RequestDemand, load: GapLoad, step: float) -> float:
+    """Time from the slot to the first token: own prefill, that of others, and their steps."""
+    rate, pool = load.rate_per_second, load.pool_count
+    ratio = rate * demand.prefill_mean_seconds
+    mean_step = step / (1.0 - ratio)
+    alone = max(ratio / pool, _LEAST_RATIO)
+    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
+    others = alone * (mean_step + rate * second / (1.0 - alone**2))
+    others += (1.0 - 1.0 / pool) * (mean_step - step)
+    return others + demand.prefill_mean_seconds + load.prefill_steps * step
+
+
+def _met(
+    demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float, budget_tokens: float
+) -> _Met[float]:
+    rate, pool, growth = load.rate_per_second, load.pool_count, demand.step_growth_seconds
+    per_token, tokens = demand.prefill_per_token_seconds, demand.uncached_mean_tokens
+    slack = 1.0 - rate * demand.prefill_mean_seconds
+    mean_step = step / slack
+    ratio = max((1.0 - slack) / pool, _LEAST_RATIO)
+    left, rest = 1.0 - ratio, 1.0 - ratio**2
+    # Arrivals of a replica follow departures, see `_prefill_in_gaps`.
+    dispersion = 0.5 * (1.0 + 1.0 / pool)
+    prompt_square = demand.uncached_second_moment_tokens2
+    forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
+    # In a pool a replica gets its share of each cluster, and n is the average of all.
+    own = (growth / slack) ** 2 * load.variance
+    cluster = _cluster_covariance(demand, load)
+    full = own + growth * step * cluster / (slack * pool)
+    bursts = load.bursts
+    return _Met(
+        mean_step,
+        math.log(ratio),
+        ratio,
+        left,
+        -1.0 / rest,
+        1.0 + 2.0 * ratio / left - ratio**2 / rest,
+        mean_step / left**2,
+        step + per_token * min(tokens, budget_tokens),
+        per_token**2 * (prompt_square - tokens**2),
+        rate * per_token**2,
+        rate * per_token**3,
+        prompt_square - (1.0 - dispersion) * tokens**2,
+        demand.uncached_third_moment_tokens3,
+        *_mean_gap(demand, load, step, prefill_seconds),
+        1.0 / forget,
+        full,
+        _skewness(demand, load, step, forget) * full**1.5,
+        3.0 * own * slack / step,
+        0.0 if bursts is None else bursts.limit_excess,
+        1.0 if bursts is None else bursts.correlation_seconds,
+        *_slower(demand, load, step),
+    )
+
+
+def _skewness(demand: RequestDemand, load: GapLoad, step: float, forget: float) -> float:
+    """Skewness of n with that of the clusters that arrive together."""
+    rate = load.rate_per_second
+    jumps = cluster_third_moment(demand, rate) - rate / (1.0 - rate * demand.prefill_mean_seconds)
+    # With all slots taken clusters wait instead of running.
+    jumps *= 1.0 - load.wait_probability
+    third = load.third_moment + jumps * step / (3.0 * forget * load.pool_count**2)
+    skewness = third / math.sqrt(max(load.variance, 1e-12)) ** 3
+    # No negative binomial law is more skewed; next to the cap the quotient loses its meaning.
+    return min(skewness, 2.0 + 1.0 / math.sqrt(max(load.mean, _LEAST_RATIO)))
+
+
+def _cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
+    """λ·E[N·W] of the counts and the work of the clusters that arrive together during prefill."""
+    rate_per_second = load.rate_per_second
+    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
+    cluster = demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
+    # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
+    bursts = load.bursts
+    excess = bursts.relaxed_excess if bursts is not None else 0.0
+    cluster += load.pool_count * excess * demand.prefill_mean_seconds / slack**2
+    return rate_per_second * cluster
 
 
 def _prefill_in_gaps(
     demand: RequestDemand,
-    output: OutputGaps,
-    rate_per_second: float,
-    step: float,
-    budget_tokens: float,
-    law_of_running: Occupancy,
+    powers: tuple[FloatArray, FloatArray, FloatArray],
+    met: _Met[FloatArray],
+    excess: FloatArray | None,
 ) -> _Lumps:
     """Variance and third cumulant, per gap, of the prefill met in these gaps.
 
@@ -165,67 +303,55 @@ def _prefill_in_gaps(
 
     A pool sends arrivals to where sequences have left, and a long step lets none leave, so that
     only 1/c of the arrivals that come meanwhile meet it (p/c in place of p in G); and arrivals of a
-    replica follow departures, half as disperse as Poisson in a large pool: (1 + 1/c)/2. Bursts add
-    what they disperse counts over the stay.
+    replica follow departures, half as disperse as Poisson in a large pool: (1 + 1/c)/2.
+    excess: what bursts add to the dispersion of counts over the stay.
     """
-    pool_count = law_of_running.pool_count
-    per_token = demand.prefill_per_token_seconds
-    ratio = rate_per_second * demand.prefill_mean_seconds
-    mean_step = step / (1.0 - ratio)
-    ratio = max(ratio / pool_count, _LEAST_RATIO)
-    slack, rest = 1.0 - ratio, 1.0 - ratio**2
-    square: float | FloatArray = demand.uncached_second_moment_tokens2
-    prompt_variance = square - demand.uncached_mean_tokens**2
-    dispersion = 0.5 * (1.0 + 1.0 / pool_count)
-    square -= (1.0 - dispersion) * demand.uncached_mean_tokens**2
-    cube: float | FloatArray = demand.uncached_third_moment_tokens3
-    others = mean_step + (
-        rate_per_second * per_token**2 * demand.uncached_second_moment_tokens2 / rest
-    )
-    others = ratio * others + (1.0 - 1.0 / pool_count) * (mean_step - step)
-    if law_of_running.bursts is not None:
-        tokens = demand.uncached_mean_tokens
-        excess = tokens * law_of_running.bursts.excess_over(output.gaps * mean_step)
-        cube += 3.0 * excess * square + 1.5 * tokens * excess**2
-        square += excess * tokens
-    second = rate_per_second * per_token**2 * square
-    third = rate_per_second * per_token**3 * cube
-    seen_step = mean_step + second / rest
-    own_step = step + ratio * seen_step
-    own_step += per_token * min(demand.uncached_mean_tokens, budget_tokens)
-    own_variance = ratio**2 * (per_token**2 * prompt_variance + second * seen_step)
-    power = np.exp(output.gaps * math.log(ratio))
+    gaps, inverse, inverse_square = powers
+    square, cube = met.square, met.cube
+    if excess is not None:
+        together = excess * demand.uncached_mean_tokens
+        added = together * demand.uncached_mean_tokens
+        # 3·e·E[I²] + 1.5·I·e², e the tokens that bursts bring together.
+        cube = cube + together * (3.0 * square + 1.5 * added)
+        square = square + added
+    second = met.second * square
+    # Seconds of a step that an arrival meets, and that it makes longer.
+    seen = met.mean_step - second * met.rest
+    seen *= met.ratio
+    own_step = met.own_step + seen
+    seen *= second
+    seen += met.own_variance * met.ratio
+    seen *= met.ratio
+    power = np.exp(gaps * met.log_ratio)
     # From here on per gap.
     reach = 1.0 - power
-    reach *= output.inverse
-    reach *= 1.0 / slack
+    reach *= inverse
+    reach /= met.slack
     # Sum of G² over the later gaps, in closed form.
-    lumps = power * (-1.0 / rest)
-    lumps += 2.0 / slack
+    lumps = power * met.rest
+    lumps += 2.0 / met.slack
     lumps *= power
-    lumps += output.gaps
-    lumps -= 1.0 + 2.0 * ratio / slack - ratio**2 / rest
-    lumps *= output.inverse_square
-    lumps *= mean_step / slack**2
+    lumps += gaps
+    lumps -= met.early
+    lumps *= inverse_square
+    lumps *= met.per_lump
     reach_square = reach * reach
     lumps += reach_square * own_step
-    reach_square *= own_variance
+    reach_square *= seen
     reach_square += second * lumps
     # G ≤ reach in every gap, and equal to it in most, so that Σ G³ is nearly reach·Σ G².
     lumps *= reach
-    lumps *= third + 3.0 * second**2 / slack
-    return _Lumps(reach=reach, variance=reach_square, third=lumps, others_seconds=others)
+    second *= second
+    second *= 3.0 / met.slack
+    second += met.third * cube
+    lumps *= second
+    return _Lumps(reach=reach, variance=reach_square, third=lumps)
 
 
 def _mean_gap(
-    demand: RequestDemand,
-    reach: FloatArray,
-    law_of_running: Occupancy,
-    rate_per_second: float,
-    step: float,
-    prefill_seconds: float,
-) -> FloatArray:
-    """Mean time per output token by output length, in seconds.
+    demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float
+) -> tuple[float, float]:
+    """Mean time per output token, in seconds: what goes with reach, and what is in all gaps alike.
 
     By conservation of time: of all decoding, (O − 1)·s per request are steps and c·I per prompt
     times the sequences that decode while it is prefilled. A Poisson arrival finds as many as there
@@ -240,44 +366,34 @@ def _mean_gap(
     and 1/6 for very many (two levels next to each other); taken as 1/3. Below n = 1 what is lacking
     goes to 0 with n.
     """
-    pool = law_of_running.pool_count
-    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    pool = load.pool_count
+    slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     ratio = 1.0 - slack
     mean_step = step / slack
     excess = prefill_seconds - mean_step
     alone = max(ratio, _LEAST_RATIO) / pool
-    mean: FloatArray = reach * (alone * excess * (1.0 - alone) / slack)
-    mean += mean_step
-    if pool > 1:
-        running = law_of_running.mean
-        lacking = (1.0 - 1.0 / pool - _POOL_VARIANCE / max(running, 1.0)) * min(running, 1.0)
-        lacking = max(lacking, 0.0) / rate_per_second
-        gaps = max(demand.output_mean_tokens - 1.0, 1.0)
-        mean += ratio / slack * ((1.0 - 1.0 / pool) * excess - lacking) / gaps
-    return mean
+    first_gaps = alone * excess * (1.0 - alone) / slack
+    if pool == 1:
+        return first_gaps, mean_step
+    lacking = (1.0 - 1.0 / pool - _POOL_VARIANCE / max(load.mean, 1.0)) * min(load.mean, 1.0)
+    lacking = max(lacking, 0.0) / load.rate_per_second
+    gaps = max(demand.output_mean_tokens - 1.0, 1.0)
+    return first_gaps, mean_step + ratio / slack * ((1.0 - 1.0 / pool) * excess - lacking) / gaps
 
 
-def _burst_seconds(
-    demand: RequestDemand,
-    bursts: Bursts,
-    output: OutputGaps,
-    running_mean: float,
-    rate_per_second: float,
-    step: float,
-) -> FloatArray:
+def _slower(demand: RequestDemand, load: GapLoad, step: float) -> tuple[float, float]:
     """How much slower tokens are for requests, which come in bursts, than over time, in seconds.
 
+    At a burst that lasts; and in proportion to the dispersion over the stay, per gap.
     An arrival finds the rate cv² above its mean, and n by the share of that which n follows. And
     steps grow faster than in proportion to the rate, 1/(1 − λcI), which the variance of the rate
     over the stay adds to.
     """
-    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
+    bursts = load.bursts
+    if bursts is None:
+        return 0.0, 0.0
+    slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     ratio = (1.0 - slack) / slack
     prefill = step * ratio / slack
-    stays = output.gaps * (step / slack)
-    over_stay = bursts.excess_over(stays) / (rate_per_second * stays)
-    decode = demand.step_growth_seconds * running_mean * bursts.followed_ratio / slack
-    remembered = bursts.variance_ratio * bursts.remembered_share(stays)
-    slower: FloatArray = (prefill + decode) * remembered
-    slower += step / slack * ratio**2 * over_stay
-    return slower
+    decode = demand.step_growth_seconds * load.mean * bursts.followed_ratio / slack
+    return (prefill + decode) * bursts.variance_ratio, ratio**2 / load.rate_per_second

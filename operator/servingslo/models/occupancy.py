@@ -1,22 +1,24 @@
 """How many sequences run on a replica: the law of the number in system, with its cap."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
 
 from servingslo.models.bursts import Bursts, bursts_of
+from servingslo.models.rows import columns
 from servingslo.models.service_time import FloatArray, RequestDemand
 
 # Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.8 standard
 # deviations for four digits (trapezoid rule), and the range below is ten of them wide.
 _NODE_COUNT = 14
-_NODES: FloatArray = np.arange(_NODE_COUNT + 1.0)
 _INDEX_CENTRE = 0.5 * _NODE_COUNT
 # One more than the nodes: a lattice of whole numbers may end on both sides.
-_OFFSETS: FloatArray = np.arange(_NODE_COUNT + 3.0) - _INDEX_CENTRE
-_INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2, _OFFSETS**3))
+_NODES: FloatArray = np.arange(_NODE_COUNT + 3.0)
+_OFFSETS: FloatArray = _NODES - _INDEX_CENTRE
+_INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2, _OFFSETS**3), axis=1)
 _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
@@ -27,37 +29,40 @@ _LARGEST_RATIO = 0.999
 _BURST_ITERATIONS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OccupancyBound:
-    """What bounds the running sequences.
+class ReplicaLoad(NamedTuple):
+    """The load of one replica, and what bounds its running sequences.
 
+    rate_per_second: arrivals of one replica. factor: F of `variability_factor`.
     cap: running sequences of one replica. saturation_rate_per_second: of one replica at the cap.
     pool_count: replicas that act as one queue, 1 for a replica on its own. queue_factor:
     variability of the queue above the cap, see the function of that name. bursts: of the
     arrivals of one replica, None where they are no burstier than Poisson.
     """
 
+    rate_per_second: float
+    factor: float
     cap: float
     saturation_rate_per_second: float
     pool_count: int
     queue_factor: float
-    bursts: Bursts | None = None
+    bursts: Bursts | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     """Law of the running sequences on one replica, and of waiting for a slot.
 
-    nodes: running sequences, equally spaced. weights: their probabilities; with wait_probability
-    they sum to 1. cap: running sequences at which an arrival waits.
+    lowest, spacing: the least number of running sequences that has a weight, and how far the next
+    one is. weights: probabilities of these; with wait_probability they sum to 1. cap: running
+    sequences at which an arrival waits.
     wait_probability: probability that an arrival finds all slots taken.
     wait_rate_per_second: the wait of those that wait is exponential with this rate.
-    pool_count: replicas that share arrivals. bursts: as in the bound.
+    pool_count: replicas that share arrivals. bursts: as in the load.
     mean, variance, third_moment: of the running sequences over time; the third is central.
     """
 
-    nodes: FloatArray
     weights: FloatArray
+    lowest: float
+    spacing: float
     cap: float
     wait_probability: float
     wait_rate_per_second: float
@@ -122,24 +127,28 @@ def followed_bursts(
     return bursts
 
 
-def queue_factor(
-    demand: RequestDemand, cap: float, arrival_dispersion: float, *, budget_binds: bool
-) -> float:
-    """Variability of the queue above the cap, (C_a² + C_s²)/2.
+def service_dispersion(demand: RequestDemand, cap: float, *, budget_binds: bool) -> float:
+    """C_s² of the queue above the cap: that of the work O·(a/N + β) + c·I of one request.
 
-    With all slots taken prefill follows departures, so arrivals bring no clusters; C_s² is that of
-    the work O·(a/N + β) + c·I of one request. Where the token budget binds, the queue is one for
-    prefill, and C_s² that of the prompts.
-    Source: Allen–Cunneen approximation (1990).
+    Where the token budget binds, the queue is one for prefill, and C_s² that of the prompts.
     """
     prompt = demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
     if budget_binds and demand.uncached_mean_tokens > 0.0:
-        return 0.5 * (arrival_dispersion + prompt / demand.uncached_mean_tokens**2)
+        return prompt / demand.uncached_mean_tokens**2
     decode = demand.fixed_seconds / max(cap, 1.0) + demand.decode_seconds
     variance = demand.output_dispersion * decode**2
     variance += demand.prefill_per_token_seconds**2 * max(prompt, 0.0)
     work = decode + demand.prefill_mean_seconds
-    return 0.5 * (arrival_dispersion + variance / work**2)
+    return variance / work**2
+
+
+def queue_factor(arrival_dispersion: float, dispersion_of_service: float) -> float:
+    """Variability of the queue above the cap, (C_a² + C_s²)/2.
+
+    With all slots taken prefill follows departures, so arrivals bring no clusters.
+    Source: Allen–Cunneen approximation (1990).
+    """
+    return 0.5 * (arrival_dispersion + dispersion_of_service)
 
 
 def cluster_third_moment(demand: RequestDemand, rate_per_second: float) -> float:
@@ -164,12 +173,8 @@ def cluster_third_moment(demand: RequestDemand, rate_per_second: float) -> float
     return rate_per_second * cube
 
 
-def occupancy(
-    demand: RequestDemand, rate_per_second: float, bound: OccupancyBound, factor: float
-) -> Occupancy:
-    """Law of the running sequences on one replica of a pool that shares its arrivals.
-
-    rate_per_second: per replica. factor: F of `variability_factor`.
+def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occupancy]:
+    """Law of the running sequences on one replica of a pool that shares its arrivals, by load.
 
     Below the cap the pool is a processor-sharing queue, insensitive to output lengths, whose number
     in system is negative binomial with r = c·O·a/(O·β) + 1 and success parameter 1 − ρ′, where
@@ -180,58 +185,52 @@ def occupancy(
     Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues; the F is a
     diffusion argument, see `variability_factor`.
     """
-    cap, pool_count = bound.cap, bound.pool_count
-    decode = max(demand.decode_seconds, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
-    slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
-    ratio = rate_per_second * decode / slack
-    shape = pool_count * demand.fixed_seconds / decode
-    top = cap * pool_count
-    step, totals = _lattice(shape, ratio, factor, top)
+    lattices = [_lattice(demand, load) for load in loads]
+    width = max(lattice.node_count for lattice in lattices)
+    low, step, shape, slope, power = columns(
+        [
+            (at.low, at.step, at.shape, math.log(at.ratio), 1.0 / load.factor)
+            for at, load in zip(lattices, loads, strict=True)
+        ]
+    )
+    totals = _NODES[:width] * step
+    totals += low
     logs = gammaln(totals + (shape + 1.0))
     logs -= gammaln(totals + 1.0)
-    logs += totals * math.log(ratio)
-    logs *= 1.0 / factor
-    logs -= np.maximum.reduce(logs)
+    logs += totals * slope
+    logs *= power
+    for row, lattice in enumerate(lattices):
+        if lattice.node_count < width:
+            logs[row, lattice.node_count :] = -math.inf
+    logs -= np.maximum.reduce(logs, axis=-1, keepdims=True)
     density = np.exp(logs, out=logs)
     weights = step * density
-    weights[0] = 0.5 * (step + 1.0) * density[0]
-    saturation = bound.saturation_rate_per_second
-    queue_ratio = min(rate_per_second / saturation, 1.0) ** (1.0 / bound.queue_factor)
-    waiting = 0.0
-    if totals[-1] >= top * (1.0 - _ROUNDING):
-        weights[-1] = 0.5 * (step - 1.0) * density[-1]
-        # Diffusion: variability times density is continuous where the variability jumps.
-        waiting = float(density[-1]) * factor / (bound.queue_factor * (1.0 - queue_ratio))
-    first, inner_mean, inner_variance, inner_third = even_moments(weights)
-    mass = first + waiting
-    weights *= 1.0 / mass
-    waiting /= mass
-    inner = first / mass
-    spacing = step / pool_count
-    low = float(totals[0]) / pool_count
-    inside = low + spacing * inner_mean
-    mean = inner * inside + waiting * cap
-    off, above = inside - mean, cap - mean
-    square = spacing**2 * inner_variance
-    return Occupancy(
-        nodes=totals * (1.0 / pool_count),
-        weights=weights,
-        cap=cap,
-        wait_probability=waiting,
-        wait_rate_per_second=pool_count * saturation * (1.0 - queue_ratio),
-        mean=mean,
-        variance=inner * (square + off**2) + waiting * above**2,
-        pool_count=pool_count,
-        bursts=bound.bursts,
-        third_moment=inner * (spacing**3 * inner_third + 3.0 * off * square + off**3)
-        + waiting * above**3,
-    )
+    weights[..., :1] = 0.5 * (step + 1.0) * density[..., :1]
+    density, weights = density.reshape(len(loads), -1), weights.reshape(len(loads), -1)
+    tails = [
+        _above_cap(load, lattice, density[row], weights[row])
+        for row, (load, lattice) in enumerate(zip(loads, lattices, strict=True))
+    ]
+    moments = even_moments(weights)
+    weights /= columns([(inner[0] + tail[0],) for inner, tail in zip(moments, tails, strict=True)])[
+        0
+    ]
+    return [
+        _summed(load, lattice, probabilities, inner, tail)
+        for load, lattice, probabilities, inner, tail in zip(
+            loads, lattices, weights, moments, tails, strict=True
+        )
+    ]
 
 
-def even_moments(weights: FloatArray) -> tuple[float, float, float, float]:
-    """Mass, mean, variance and third central moment of weights at 0, 1, 2 and so on."""
-    count = len(weights)
-    mass, first, second, third = (_INDEX_POWERS[:, :count] @ weights).tolist()
+def even_moments(weights: FloatArray) -> list[tuple[float, float, float, float]]:
+    """Mass, mean, variance and third central moment of weights at 0, 1, 2 and so on, by row."""
+    return [_central(*powers) for powers in (weights @ _INDEX_POWERS[: weights.shape[1]]).tolist()]
+
+
+def _central(
+    mass: float, first: float, second: float, third: float
+) -> tuple[float, float, float, float]:
     mass = max(mass, _LEAST_MASS)
     first, second, third = first / mass, second / mass, third / mass
     variance = second - first**2
@@ -239,17 +238,87 @@ def even_moments(weights: FloatArray) -> tuple[float, float, float, float]:
     return mass, mean, variance, third - 3.0 * first * variance - first**3
 
 
-def _lattice(shape: float, ratio: float, factor: float, top: float) -> tuple[float, FloatArray]:
+class _Lattice(NamedTuple):
+    """Nodes over the total number in a pool: low, low + step and so on; and the law's parameters.
+
+    at_cap: the last node is the cap.
+    """
+
+    low: float
+    step: float
+    node_count: int
+    shape: float
+    ratio: float
+    at_cap: bool
+
+
+def _lattice(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
     """Spacing and nodes that cover the law of the total number, ending at the cap if it is near."""
-    mean = (shape + factor) * ratio / (1.0 - ratio)
-    spread = math.sqrt(factor * (shape + 1.0) * ratio) / (1.0 - ratio)
+    decode = max(demand.decode_seconds, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
+    slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
+    ratio = load.rate_per_second * decode / slack
+    shape = load.pool_count * demand.fixed_seconds / decode
+    top = load.cap * load.pool_count
+    mean = (shape + load.factor) * ratio / (1.0 - ratio)
+    spread = math.sqrt(load.factor * (shape + 1.0) * ratio) / (1.0 - ratio)
     low = max(0.0, min(mean - _SPREAD_BELOW * spread, top - 2.0 * _SPREAD_ABOVE * spread))
     high = min(top, mean + _SPREAD_ABOVE * spread + 4.0)
     if high - low <= _NODE_COUNT:
         low = math.floor(low) + (high - math.floor(high) if high == top else 0.0)
-        count = max(round(high - low), 1)
-        return 1.0, np.arange(low, low + count + 0.5)
-    step = (high - low) / _NODE_COUNT
-    nodes = _NODES * step
-    nodes += low
-    return step, nodes
+        step, count = 1.0, max(round(high - low), 1)
+    else:
+        step, count = (high - low) / _NODE_COUNT, _NODE_COUNT
+    at_cap = low + step * count >= top * (1.0 - _ROUNDING)
+    return _Lattice(low, step, count + 1, shape, ratio, at_cap)
+
+
+def _above_cap(
+    load: ReplicaLoad, lattice: _Lattice, density: FloatArray, weights: FloatArray
+) -> tuple[float, float]:
+    """Weight of the states in which all slots are taken, and rate at which a wait ends.
+
+    The weight of the last node becomes that of its part below the cap.
+    """
+    saturation = load.saturation_rate_per_second
+    ratio = min(load.rate_per_second / saturation, 1.0) ** (1.0 / load.queue_factor)
+    waiting = 0.0
+    if lattice.at_cap:
+        last = lattice.node_count - 1
+        at_cap = float(density[last])
+        weights[last] = 0.5 * (lattice.step - 1.0) * at_cap
+        # Diffusion: variability times density is continuous where the variability jumps.
+        waiting = at_cap * load.factor / (load.queue_factor * (1.0 - ratio))
+    return waiting, load.pool_count * saturation * (1.0 - ratio)
+
+
+def _summed(
+    load: ReplicaLoad,
+    lattice: _Lattice,
+    weights: FloatArray,
+    below: tuple[float, float, float, float],
+    above: tuple[float, float],
+) -> Occupancy:
+    """The law with its moments, from those of the nodes below the cap and what lies above it."""
+    first, inner_mean, inner_variance, inner_third = below
+    mass = first + above[0]
+    waiting, inner = above[0] / mass, first / mass
+    spacing = lattice.step / load.pool_count
+    low = lattice.low / load.pool_count
+    inside = low + spacing * inner_mean
+    mean = inner * inside + waiting * load.cap
+    off, over = inside - mean, load.cap - mean
+    square = spacing**2 * inner_variance
+    third = inner * (spacing**3 * inner_third + 3.0 * off * square + off**3) + waiting * over**3
+    return Occupancy(
+        weights,
+        low,
+        spacing,
+        load.cap,
+        waiting,
+        above[1],
+        mean,
+        inner * (square + off**2) + waiting * over**2,
+        third,
+        load.pool_count,
+        load.bursts,
+    )

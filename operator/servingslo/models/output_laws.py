@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from servingslo.models.rows import stacked
 from servingslo.models.service_time import FloatArray
 from servingslo.models.workload import LengthDistribution
 
@@ -24,12 +26,13 @@ _SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 
 )
 _LINE: FloatArray = np.stack((np.ones_like(_BASE), _BASE))
 _DEVIATES: FloatArray = _BASE + _SHIFTS[:, None]
+# Three laws at most for each length and deviate, see `time_per_output_token_laws`; and one point.
+_INDEXES = np.arange(3 * (_OUTPUT_POINTS + 1) * _DEVIATE_COUNT)
 _DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
 _DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtomLaw:
+class AtomLaw(NamedTuple):
     """A law given by weighted points, sorted; percentiles interpolate between midpoints."""
 
     seconds: FloatArray
@@ -48,21 +51,20 @@ class AtomLaw:
 class OutputGaps:
     """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
 
-    inverse, inverse_square: 1/gaps and its square.
+    powers: gaps, 1/gaps and 1/gaps². weighted: weights times gaps.
     weights sum to 1 over these; spread_weights are those of the quadrature over lengths and
     deviates. single_share is the share of requests with one token, which have no such time.
     """
 
     gaps: FloatArray
-    inverse: FloatArray
-    inverse_square: FloatArray
+    powers: FloatArray
     weights: FloatArray
+    weighted: FloatArray
     spread_weights: FloatArray
     single_share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapMoments:
+class GapMoments(NamedTuple):
     """Mean, standard deviation and skewness of the time per output token, by output length.
 
     prefill_seconds, prefill_steps: mean time that a request runs until its first token, and steps.
@@ -89,122 +91,143 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
         gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
     return OutputGaps(
         gaps=gaps,
-        inverse=1.0 / gaps,
-        inverse_square=1.0 / gaps**2,
+        powers=np.stack((gaps, 1.0 / gaps, 1.0 / gaps**2)),
         weights=kept,
+        weighted=kept * gaps,
         spread_weights=kept[:, None] * _DEVIATE_WEIGHTS[: len(kept)],
         single_share=1.0 - share,
     )
 
 
-def spread_points(moments: GapMoments) -> FloatArray:
-    """Points of gamma laws with these moments at the quadrature's deviates, a row for each length.
+def spread_points(mean: FloatArray, deviation: FloatArray, skewness: FloatArray) -> FloatArray:
+    """Points of gamma laws with these moments at the quadrature's deviates.
 
+    Moments by row and output length; points by row, length and deviate.
     Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
     Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
     """
     # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u = v + e the deviate less k, v
     # the same for all lengths: the cube of (1 + k·e)·r + k·r·v, r³ = σ/(3·k), plus a constant.
-    sixth = moments.skewness * (1.0 / 6.0)
+    sixth = skewness * (1.0 / 6.0)
     sixth += _SMALL_SIXTH
-    lines = np.empty((2, len(sixth)))
+    lines = np.empty((2, *sixth.shape))
     constant, slope = lines
-    np.subtract(_SHIFTS[: len(sixth)], sixth, out=constant)
+    np.subtract(_SHIFTS[: sixth.shape[-1]], sixth, out=constant)
     constant *= sixth
     constant += 1.0
-    third = moments.deviation / sixth
+    third = deviation / sixth
     third *= 1.0 / 3.0
     root = np.cbrt(third)
     np.multiply(root, sixth, out=slope)
     constant *= root
-    base = lines.T @ _LINE
-    if np.maximum.reduce(sixth) > _BOUNDED_SIXTH:
-        np.maximum(base, np.where(sixth > 0.0, 0.0, -np.inf)[:, None], out=base)
+    base = lines.reshape(2, -1).T @ _LINE
+    if np.maximum.reduce(sixth, axis=None) > _BOUNDED_SIXTH:
+        np.maximum(base, np.where(sixth > 0.0, 0.0, -np.inf).reshape(-1, 1), out=base)
     points: FloatArray = base * base
     points *= base
-    points += np.subtract(moments.mean, third, out=third)[:, None]
-    return points
+    points += np.subtract(mean, third, out=third).reshape(-1, 1)
+    return points.reshape(*sixth.shape, -1)
 
 
-def atom_law(points: FloatArray, weights: FloatArray) -> AtomLaw:
-    """The law of these weighted points (any shapes that match)."""
-    flat = points.ravel()
-    order = flat.argsort()
+def atom_laws(
+    points: FloatArray, weights: FloatArray, bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> list[AtomLaw]:
+    """The laws of these weighted points, a law for each row; weights may be the same for all.
+
+    bounds: that no point lies outside.
+
+    Numbers are sorted in a third of the time that it takes to sort their indexes: the index of a
+    point stands in the last bits of its number, which are beyond the twelfth digit.
+    """
+    count = points.shape[1]
+    mask = (1 << count.bit_length()) - 1
+    bits = points.view(np.int64) & ~mask
+    bits |= _INDEXES[:count]
+    seconds = bits.view(np.float64)
+    seconds.sort(axis=1)
+    order = bits & mask
+    if weights.ndim > 1:
+        order += np.arange(0, weights.size, count)[:, None]
     mass = weights.ravel().take(order)
-    middle = np.add.accumulate(mass)
+    middle = np.add.accumulate(mass, axis=1)
     mass *= 0.5
     middle -= mass
-    return AtomLaw(seconds=flat.take(order), probability=middle)
+    np.maximum(seconds, bounds[0], out=seconds)
+    np.minimum(seconds, bounds[1], out=seconds)
+    return list(map(AtomLaw, seconds, middle))
 
 
-def time_per_output_token_law(
+def time_per_output_token_laws(
     output: OutputGaps,
-    moments: GapMoments,
-    states: Sequence[tuple[FloatArray, GapMoments]],
-    least_seconds: float,
-    most_seconds: float,
-) -> AtomLaw:
-    """Law of the time per output token over requests, in seconds.
+    moments: Sequence[GapMoments],
+    states: Sequence[Sequence[tuple[FloatArray, GapMoments]]],
+    bounds_seconds: tuple[float, float],
+) -> list[AtomLaw]:
+    """Laws of the time per output token over requests, in seconds, by load.
 
-    states: shares of the requests, by output length, that have moments of their own. least_seconds,
-    most_seconds: an idle step and a step that is full of prefill; no average of steps lies outside.
+    states: shares of the requests, by output length, that have moments of their own, by load.
+    bounds_seconds: an idle step and a step that is full of prefill; no average of steps lies
+    outside.
     """
-    points, weights = spread_points(moments), output.spread_weights
-    if states:
-        several = [points, *(spread_points(own) for _, own in states)]
-        shares = [np.ones(len(output.gaps)), *(share for share, _ in states)]
-        shares[0] -= np.add.reduce(shares[1:])
-        points = np.concatenate(several)
-        weights = np.concatenate([weights * share[:, None] for share in shares])
-    law = atom_law(points, weights)
-    if law.seconds[0] < least_seconds or law.seconds[-1] > most_seconds:
-        np.maximum(law.seconds, least_seconds, out=law.seconds)
-        np.minimum(law.seconds, most_seconds, out=law.seconds)
-    return law
+    weights = output.spread_weights
+    if not any(states):
+        points = spread_points(*_stacked(moments)).reshape(len(moments), -1)
+        return atom_laws(points, weights.ravel(), bounds_seconds)
+    laws: list[AtomLaw | None] = [None] * len(moments)
+    # Loads with as many states have as many points.
+    for count in sorted({len(own) for own in states}):
+        rows = [row for row, own in enumerate(states) if len(own) == count]
+        every = [law for row in rows for law in (moments[row], *(law for _, law in states[row]))]
+        shares = np.ones((len(rows), count + 1, len(output.gaps)))
+        if count:
+            shares[:, 1:] = [[share for share, _ in states[row]] for row in rows]
+            shares[:, 0] -= np.add.reduce(shares[:, 1:], axis=1)
+        points = spread_points(*_stacked(every)).reshape(len(rows), -1)
+        mass = (shares[..., None] * weights).reshape(len(rows), -1)
+        for row, law in zip(rows, atom_laws(points, mass, bounds_seconds), strict=True):
+            laws[row] = law
+    return [law for law in laws if law is not None]
 
 
-def end_to_end_law(
+def _stacked(moments: Sequence[GapMoments]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean, deviation and skewness, a row for each of these moments."""
+    return (
+        stacked([law.mean for law in moments]),
+        stacked([law.deviation for law in moments]),
+        stacked([law.skewness for law in moments]),
+    )
+
+
+def end_to_end_laws(
     output: OutputGaps,
-    moments: GapMoments,
-    first: tuple[float, float, float],
+    moments: Sequence[GapMoments],
+    first: Sequence[tuple[float, float, float]],
     least_seconds: float,
-) -> AtomLaw:
-    """Law of the end-to-end latency over requests, in seconds: first token plus O − 1 gaps.
+) -> list[AtomLaw]:
+    """Laws of the end-to-end latency over requests, in seconds: first token plus O − 1 gaps.
 
-    first: mean, variance and third central moment of the time to first token. Given the output
-    length, the sum is a gamma law with the added cumulants. least_seconds: an idle step; no request
-    takes fewer steps than it has tokens.
+    first: mean, variance and third central moment of the time to first token, by load. Given the
+    output length, the sum is a gamma law with the added cumulants. least_seconds: an idle step; no
+    request takes fewer steps than it has tokens.
     """
-    mean, variance, third = first
-    decode = output.gaps * moments.deviation
+    mean, variance, third = np.array(first).T[:, :, None]
+    gap_mean, gap_deviation, gap_skewness = (np.atleast_2d(law) for law in _stacked(moments))
+    decode = output.gaps * gap_deviation
     square = decode * decode
-    deviation = np.sqrt(square + variance)
-    cubed = moments.skewness * square * decode + third
+    cubed = gap_skewness * square * decode + third
+    square += variance
+    deviation = np.sqrt(square)
     points = spread_points(
-        GapMoments(
-            mean=output.gaps * moments.mean + mean,
-            deviation=deviation,
-            skewness=cubed / (np.maximum(deviation, 1e-12) * (square + variance) + 1e-36),
-            prefill_seconds=moments.prefill_seconds,
-            prefill_steps=moments.prefill_steps,
-        )
+        output.gaps * gap_mean + mean,
+        deviation,
+        cubed / (np.maximum(deviation, 1e-12) * square + 1e-36),
     )
     np.maximum(points, (least_seconds * (output.gaps + 1.0))[:, None], out=points)
-    weights = output.spread_weights
     if output.single_share == 0.0:
-        return atom_law(points, weights)
-    alone = spread_points(
-        GapMoments(
-            mean=np.array([mean]),
-            deviation=np.array([math.sqrt(variance)]),
-            skewness=np.array([third / max(variance, 1e-24) ** 1.5]),
-            prefill_seconds=moments.prefill_seconds,
-            prefill_steps=moments.prefill_steps,
-        )
-    )
+        return atom_laws(points.reshape(len(points), -1), output.spread_weights.ravel())
+    alone = spread_points(mean, np.sqrt(variance), third / np.maximum(variance, 1e-24) ** 1.5)
     np.maximum(alone, least_seconds, out=alone)
     several = 1.0 - output.single_share
-    return atom_law(
-        np.concatenate((points, alone)),
-        np.concatenate((several * weights, output.single_share * _DEVIATE_WEIGHTS[:1])),
-    )
+    weights = (several * output.spread_weights, output.single_share * _DEVIATE_WEIGHTS[:1])
+    every = np.concatenate((points, alone), axis=1)
+    return atom_laws(every.reshape(len(points), -1), np.concatenate(weights).ravel())

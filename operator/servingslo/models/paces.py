@@ -1,7 +1,7 @@
 """The rates and the steps that arrivals meet: one pace, or several where bursts or budgets bind."""
 
 import math
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.prompt_work import PromptWork
@@ -13,8 +13,7 @@ _LEAST_SLACK = 0.02
 _TINY_SECONDS = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(NamedTuple):
     """A rate of arrivals, and what follows from it.
 
     share: of the requests that arrive at this rate. shift: running sequences above the mean.
@@ -67,7 +66,7 @@ def paces_met(
             budget_tokens,
             shift=max(change * followed, _lowest_shift(demand, law_of_running, spread)),
         )
-        paces.append(replace(pace, share=0.5 * (1.0 + change), spread=spread))
+        paces.append(pace._replace(share=0.5 * (1.0 + change), spread=spread))
     return tuple(paces)
 
 
@@ -96,13 +95,13 @@ def _budget_paces(
     for change, share in ((-reach, 1.0 / 6.0), (0.0, 2.0 / 3.0), (reach, 1.0 / 6.0)):
         shift = max(change, _lowest_shift(demand, law_of_running, spread))
         pace = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens, shift)
-        paces.append(replace(pace, share=share, spread=spread))
+        paces.append(pace._replace(share=share, spread=spread))
     return tuple(paces)
 
 
 def _lowest_shift(demand: RequestDemand, law_of_running: Occupancy, spread: float) -> float:
     """How far below the mean n may lie so that no step of its law is shorter than half of a."""
-    lowest = (1.0 - spread) * law_of_running.mean + spread * float(law_of_running.nodes[0])
+    lowest = (1.0 - spread) * law_of_running.mean + spread * law_of_running.lowest
     return -lowest - 0.5 * demand.step_fixed_seconds / max(demand.step_growth_seconds, 1e-9)
 
 

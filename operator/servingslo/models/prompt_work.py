@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from servingslo.models.rows import exponential
 from servingslo.models.service_time import ComplexArray, FloatArray
 from servingslo.models.transform import TERM_COUNT, frequencies
 from servingslo.models.workload import LengthDistribution
@@ -41,13 +42,12 @@ class PromptTable:
 class LongPrompts:
     """Prompts longer than the room in a step, by the number of steps that they fill.
 
-    full_steps: steps before the last. most_sharing: prompts of mean length that the room left in
+    groups: by number, the steps before the last, and prompts of mean length that the room left in
     the last step holds. sharing: transform, less 1, of a prompt that is cut to that room. own: mass
     of these prompts times the transform of their work.
     """
 
-    full_steps: FloatArray
-    most_sharing: FloatArray
+    groups: tuple[tuple[float, float], ...]
     sharing: ComplexArray
     own: ComplexArray
 
@@ -124,7 +124,7 @@ class PromptWork:
         if found is None:
             z: ComplexArray = np.zeros(TERM_COUNT, dtype=np.complex128)
             z.imag = frequencies(RANGE_RATIO**level)
-            by_point: ComplexArray = np.exp(np.outer(self.seconds, z))
+            by_point: ComplexArray = exponential(np.outer(self.seconds, z))
             weighted = self.weights * self.seconds
             below: ComplexArray = np.zeros((len(self.seconds) + 1, TERM_COUNT), dtype=np.complex128)
             np.cumsum(self.weights[:, None] * by_point, axis=0, out=below[1:])
@@ -150,7 +150,7 @@ class PromptWork:
             if len(self.stretched_tables) >= _MOST_STRETCHED_TABLES:
                 self.stretched_tables.pop(next(iter(self.stretched_tables)))
             seconds = self.seconds * 2.0 ** (key[1] / _STRETCH_PARTS)
-            by_point: ComplexArray = np.exp(np.outer(seconds, self.table(level).z))
+            by_point: ComplexArray = exponential(np.outer(seconds, self.table(level).z))
             found = self.stretched_tables[key] = StretchedPrompts(
                 excess=self.weights @ by_point - 1.0, slope=(self.weights * seconds) @ by_point
             )
@@ -183,13 +183,13 @@ def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongP
     cut = prompts.weights_from[whole]
     shared = prompts.mean_tokens_below[whole] + cut * left
     per_token = prompts.longest_seconds / prompts.tokens[-1]
-    sharing: ComplexArray = np.exp((per_token * left)[:, None] * table.z)
+    sharing: ComplexArray = exponential((per_token * left)[:, None] * table.z)
     sharing *= cut[:, None]
     sharing += table.below[whole]
     sharing -= 1.0
+    most = left / np.maximum(shared, _TINY_TOKENS)
     return LongPrompts(
-        full_steps=before,
-        most_sharing=left / np.maximum(shared, _TINY_TOKENS),
+        groups=tuple(zip(before.tolist(), most.tolist(), strict=True)),
         sharing=sharing,
         own=table.below[end] - table.below[first],
     )

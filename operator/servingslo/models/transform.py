@@ -1,20 +1,22 @@
 """Percentiles from a characteristic function: cosine expansion on a bounded range."""
 
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from servingslo.models.service_time import ComplexArray, FloatArray
+from servingslo.models.service_time import FloatArray
 
 # Terms of the cosine series and points of the distribution function. 120 terms resolve 0.8 % of
 # the range; the laws here are continuous, so that terms decay at least as 1/k².
 TERM_COUNT = 120
 _POINT_COUNT = 180
+# Ranges of seconds, one for each quarter of a doubling.
+_RANGES_KEPT = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TabulatedLaw:
+class TabulatedLaw(NamedTuple):
     """A distribution function on an even grid from 0 to range_seconds.
 
     probability: P(T ≤ t) at the grid points, nondecreasing from 0 to 1.
@@ -49,7 +51,7 @@ def frequencies(range_seconds: float) -> FloatArray:
 
 @cache
 def _sine_table() -> FloatArray:
-    """Integrated cosines, shape (points, terms), for a range of length 1.
+    """Integrated cosines, shape (terms, points), for a range of length 1.
 
     Lanczos factors damp the ringing at kinks of the density.
     """
@@ -59,23 +61,26 @@ def _sine_table() -> FloatArray:
     table[:, 0] = points
     table[:, 1:] = np.sin(np.outer(points, np.pi * index)) * (2.0 / (np.pi * index))
     table[:, 1:] *= np.sinc(index / TERM_COUNT)
-    return table
+    return np.ascontiguousarray(table.T)
 
 
-@cache
-def _grid() -> FloatArray:
-    return np.linspace(0.0, 1.0, _POINT_COUNT)
+@lru_cache(maxsize=_RANGES_KEPT)
+def _grid(range_seconds: float) -> FloatArray:
+    return np.linspace(0.0, 1.0, _POINT_COUNT) * range_seconds
 
 
-def invert(characteristic: ComplexArray, range_seconds: float) -> TabulatedLaw:
-    """Distribution function of a time in [0, range_seconds] from its characteristic function.
+def invert(characteristics: FloatArray, ranges_seconds: Sequence[float]) -> list[TabulatedLaw]:
+    """Distribution functions of times in [0, range] from their characteristic functions, by row.
 
-    characteristic: E[exp(iωT)] at `frequencies(range_seconds)`. Mass beyond the range is reflected
-    into it, so choose the range to hold all but the last 0.01 %.
+    characteristics: real part of E[exp(iωT)] at `frequencies(range)`. Mass beyond the range is
+    reflected into it, so choose the range to hold all but the last 0.01 %.
     Source: F. Fang and C. W. Oosterlee, A novel pricing method based on Fourier-cosine series
     expansions, SIAM J. Sci. Comput. 31 (2008), equation 2.8.
     """
-    probability = _sine_table() @ characteristic.real
-    np.maximum.accumulate(probability, out=probability)
-    probability /= probability[-1]
-    return TabulatedLaw(seconds=_grid() * range_seconds, probability=probability)
+    probability = characteristics @ _sine_table()
+    np.maximum.accumulate(probability, axis=1, out=probability)
+    probability /= probability[:, -1:]
+    return [
+        TabulatedLaw(_grid(range_seconds), shares)
+        for range_seconds, shares in zip(ranges_seconds, probability, strict=True)
+    ]

@@ -1,10 +1,11 @@
 """Time to first token, with the wait for a slot."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from servingslo.models.first_token import first_token_law
+from servingslo.models.first_token import first_token_laws
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.prompt_work import PromptWork
 from servingslo.models.service_time import FloatArray, RequestDemand
@@ -17,21 +18,36 @@ _WAIT_TAIL = 1e-5
 _TAIL_POINTS = 64
 
 
-def time_to_first_token_law(
+def time_to_first_token_laws(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    laws_of_running: Sequence[Occupancy],
+    rates_per_second: Sequence[float],
+    budget_tokens: float,
+) -> list[TabulatedLaw]:
+    """Laws of the time to first token in seconds, with the wait for a slot, by load."""
+    started = first_token_laws(demand, prompts, laws_of_running, rates_per_second, budget_tokens)
+    return [
+        law
+        if running.wait_probability < _NEGLIGIBLE_WAIT
+        else _with_wait(demand, prompts, running, rate, budget_tokens, law)
+        for law, running, rate in zip(started, laws_of_running, rates_per_second, strict=True)
+    ]
+
+
+def _with_wait(
     demand: RequestDemand,
     prompts: PromptWork,
     law_of_running: Occupancy,
     rate_per_second: float,
     budget_tokens: float,
+    started: TabulatedLaw,
 ) -> TabulatedLaw:
-    """Law of the time to first token in seconds, with the wait for a slot of those that wait.
+    """The law of those that do not wait, and of those that do, together.
 
-    Those wait an exponential time, then one step with the slots full that holds their prompt.
+    The latter wait an exponential time, then one step with the slots full that holds their prompt.
     """
-    started = first_token_law(demand, prompts, law_of_running, rate_per_second, budget_tokens)
     waiting = law_of_running.wait_probability
-    if waiting < _NEGLIGIBLE_WAIT:
-        return started
     step = demand.step_fixed_seconds + demand.step_growth_seconds * law_of_running.cap
     cycle = step / (1.0 - rate_per_second * demand.prefill_mean_seconds)
     room = max(budget_tokens - law_of_running.cap, 1.0)

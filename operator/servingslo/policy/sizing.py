@@ -1,8 +1,9 @@
 """How many replicas: the least count at which every constraint holds, and which one binds."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from servingslo.models.latency import (
     LatencyMetric,
@@ -11,8 +12,10 @@ from servingslo.models.latency import (
     Prediction,
     Routing,
     metric_seconds,
+    prepare,
 )
 from servingslo.policy.decision import ConstraintNeed
+from servingslo.policy.searching import greatest_holding, least_holding
 from servingslo.reasons import Constraint
 
 # Share of time that KV use stays within its target: the sum of tokens held is a quantile, because
@@ -108,11 +111,44 @@ class Candidates:
         """The prediction for this count."""
         found = self._predictions.get(count)
         if found is None:
-            rate = self.load.rate_per_second
-            engines = count * self.case.engines_per_replica
-            found = self.case.model.predict(rate, engines, self.case.routing)
-            self._predictions[count] = found
+            self.predict((count,))
+            found = self._predictions[count]
         return found
+
+    def predict(self, counts: Iterable[int]) -> None:
+        """Predict for all of these counts at once."""
+        lacking = [count for count in counts if count not in self._predictions]
+        if lacking:
+            case = self.case
+            made = case.model.predict_many(
+                [self.load.rate_per_second] * len(lacking),
+                [count * case.engines_per_replica for count in lacking],
+                case.routing,
+            )
+            self._predictions.update(zip(lacking, made, strict=True))
+
+    def prepare(self, metric: LatencyMetric, counts: Iterable[int]) -> None:
+        """Evaluate the law of a metric at all of these counts at once."""
+        every = list(counts)
+        self.predict(every)
+        prepare([self._predictions[count] for count in every], metric)
+
+    def fitting(self, counts: Sequence[int]) -> list[int]:
+        """Those of the counts at which KV use stays within its target."""
+        self.predict(counts)
+        return [count for count in counts if self.fits_cache(count)]
+
+    def meeting(self, objective: Objective, counts: Sequence[int]) -> list[int]:
+        """Those of the counts at which the objective holds."""
+        self.prepare(objective.metric, counts)
+        return [count for count in counts if self.meets(objective, count)]
+
+    def holding(self, objectives: Sequence[Objective], counts: Sequence[int]) -> list[int]:
+        """Those of the counts at which the KV cache and every objective hold."""
+        held = self.fitting(counts)
+        for objective in objectives:
+            held = self.meeting(objective, held)
+        return held
 
     def seconds(self, objective: Objective, count: int) -> float:
         """The calibrated percentile of the objective at this count, in seconds."""
@@ -133,24 +169,28 @@ class Candidates:
         )
 
 
-def size(candidates: Candidates, hints: Mapping[str, int]) -> Sizing:
+def size(candidates: Candidates, hints: Mapping[str, int], likely: Sequence[int] = ()) -> Sizing:
     """The least count that satisfies every constraint of the case under its load.
 
-    hints: counts near which the search of each need begins, by need key; they save evaluations
-    and change no answer.
+    hints: counts near which the search of each need begins, by need key. likely: counts that will
+    be asked for later. Both save evaluations and change no answer.
     """
     case, load = candidates.case, candidates.load
+    utilization = _utilization_need(case, load)
+    starts = _starts(case, load, hints, utilization)
+    _evaluate_first(candidates, starts, likely)
+    low, kv_start = _stability_need(case, load), starts[Constraint.KV_CACHE.value]
     needs = [
-        ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=_utilization_need(case, load)),
+        ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=utilization),
         *_backlog_need(case, load),
         ConstraintNeed(
             constraint=Constraint.KV_CACHE,
-            replicas=_least(candidates.fits_cache, case, load, hints.get(Constraint.KV_CACHE, 1)),
+            replicas=least_holding(candidates.fitting, low, case.largest_count, kv_start),
         ),
     ]
     infeasible: list[Objective] = []
     for objective in case.objectives:
-        need = _objective_need(candidates, objective, hints)
+        need = _objective_need(candidates, objective, starts[objective_key(objective)])
         needs.append(need)
         if need.least_feasible is not None:
             infeasible.append(objective)
@@ -166,6 +206,34 @@ def size(candidates: Candidates, hints: Mapping[str, int]) -> Sizing:
         needs=tuple(needs),
         infeasible=tuple(infeasible),
     )
+
+
+def _starts(
+    case: SizingCase, load: Load, hints: Mapping[str, int], utilization_count: int
+) -> dict[str, int]:
+    """Where the search of each need begins: at its hint, else at what utilization needs."""
+    low = _stability_need(case, load)
+    keys = [Constraint.KV_CACHE.value, *(objective_key(o) for o in case.objectives)]
+    return {
+        key: min(max(hints.get(key, utilization_count), low), case.largest_count) for key in keys
+    }
+
+
+def _evaluate_first(
+    candidates: Candidates, starts: Mapping[str, int], likely: Sequence[int]
+) -> None:
+    """Evaluate at once what the searches look at first: their starts, and one fewer."""
+    case, low = candidates.case, _stability_need(candidates.case, candidates.load)
+    pairs = {key: {start, max(start - 1, low)} for key, start in starts.items()}
+    asked = [count for count in likely if count >= low]
+    around = {count + more for count in asked for more in (-1, 0, 1)} - {0}
+    candidates.predict(sorted(around.union(*pairs.values())))
+    by_metric: dict[LatencyMetric, set[int]] = {}
+    for objective in case.objectives:
+        counts = by_metric.setdefault(objective.metric, set(asked))
+        counts |= pairs[objective_key(objective)]
+    for metric, counts in by_metric.items():
+        candidates.prepare(metric, sorted(counts))
 
 
 def need_hints(
@@ -203,17 +271,12 @@ def least_safe_count(
         1,
     )
 
-    def holds(count: int) -> bool:
-        left = count - spare
-        return (
-            left >= least
-            and candidates.fits_cache(left)
-            and all(candidates.meets(objective, left) for objective in objectives)
-        )
+    def holding(counts: Sequence[int]) -> list[int]:
+        left = [count - spare for count in counts if count - spare >= least]
+        return [count + spare for count in candidates.holding(objectives, left)]
 
-    if lowest >= current or holds(lowest):
-        return min(lowest, current)
-    return _bisect(holds, lowest, current)
+    found = None if lowest >= current else least_holding(holding, lowest, current - 1, lowest)
+    return found or current
 
 
 def greatest_rate_per_second(
@@ -229,18 +292,38 @@ def greatest_rate_per_second(
     evaluations and changes no answer.
     """
     high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
+    objectives = [objective for objective in case.objectives if objective not in infeasible]
 
-    def fails(part: int) -> bool:
-        return not carries(case, infeasible, serving, high * part / RATE_PARTS)
+    def excesses(parts: Sequence[int]) -> dict[int, float]:
+        rates = [high * part / RATE_PARTS for part in parts]
+        return dict(zip(parts, _excesses(case, objectives, serving, rates), strict=True))
 
-    if not fails(RATE_PARTS):
-        return high
-    # Gallop from the hint to a part that fails above one that does not, then bisect.
-    low, top = 0, RATE_PARTS
+    hint = None
     if hint_per_second is not None and high > 0:
-        start = min(max(int(hint_per_second / high * RATE_PARTS), 1), RATE_PARTS - 1)
-        low, top = _bracket(fails, start)
-    return high * (_bisect(fails, low, top) - 1) / RATE_PARTS
+        hint = min(max(int(hint_per_second / high * RATE_PARTS), 1), RATE_PARTS)
+    return high * greatest_holding(excesses, RATE_PARTS, hint) / RATE_PARTS
+
+
+def _excesses(
+    case: SizingCase, objectives: Sequence[Objective], serving: int, rates: Sequence[float]
+) -> list[float]:
+    """The logarithm of what is most of its limit, over the limit, at each fleet rate.
+
+    Above 0 where a constraint fails; of the constraints after the first that does nothing is known.
+    """
+    engines = serving * case.engines_per_replica
+    predictions = case.model.predict_many(rates, [engines] * len(rates), case.routing)
+    most = [
+        one.kv_usage_quantile(KV_PERCENTILE) / case.kv_cache_target_ratio for one in predictions
+    ]
+    for objective in objectives:
+        rows = [row for row, ratio in enumerate(most) if ratio <= 1.0]
+        prepare([predictions[row] for row in rows], objective.metric)
+        for row in rows:
+            raw = metric_seconds(predictions[row], objective.metric, objective.percentile)
+            seconds = raw * case.calibration.get(objective.metric.value, 1.0)
+            most[row] = max(most[row], seconds / objective.threshold_seconds)
+    return [math.log(ratio) if ratio > 0.0 else -math.inf for ratio in most]
 
 
 def carries(
@@ -250,31 +333,9 @@ def carries(
     ceiling = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
     if rate_per_second > ceiling:
         return False
+    objectives = [objective for objective in case.objectives if objective not in infeasible]
     candidates = Candidates(case, Load(rate_per_second=rate_per_second))
-    return candidates.fits_cache(serving) and all(
-        candidates.meets(objective, serving)
-        for objective in case.objectives
-        if objective not in infeasible
-    )
-
-
-def _bracket(fails: Callable[[int], bool], start: int) -> tuple[int, int]:
-    """A part that holds (or 0) and one above it that fails (or the last), close to the start."""
-    stride = 1
-    if fails(start):
-        top = start
-        while top > 1:
-            trial = max(top - stride, 1)
-            if not fails(trial):
-                return trial, top
-            top, stride = trial, stride * 4
-        return 0, top
-    low = start
-    while low + stride < RATE_PARTS:
-        if fails(low + stride):
-            return low, low + stride
-        low, stride = low + stride, stride * 4
-    return low, RATE_PARTS
+    return bool(candidates.holding(objectives, (serving,)))
 
 
 def _utilization_need(case: SizingCase, load: Load) -> int:
@@ -292,18 +353,16 @@ def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
     return (ConstraintNeed(constraint=Constraint.BACKLOG, replicas=count),)
 
 
-def _objective_need(
-    candidates: Candidates, objective: Objective, hints: Mapping[str, int]
-) -> ConstraintNeed:
+def _objective_need(candidates: Candidates, objective: Objective, start: int) -> ConstraintNeed:
     """Replicas that one objective asks for, or the least it could be where none are enough."""
     case, load = candidates.case, candidates.load
     constraint = CONSTRAINT_OF_METRIC[objective.metric]
-    start = max(hints.get(objective_key(objective), 1), _stability_need(case, load))
     if not candidates.meets(objective, start):
         floor = _single_request_seconds(case, objective)
         if floor > objective.threshold_seconds:
             return ConstraintNeed(constraint=constraint, replicas=None, least_feasible=floor)
-    count = _least(lambda n: candidates.meets(objective, n), case, load, start)
+    low = _stability_need(case, load)
+    count = least_holding(partial(candidates.meeting, objective), low, case.largest_count, start)
     least = None if count is not None else _least_of_idle_fleet(candidates, objective)
     return ConstraintNeed(constraint=constraint, replicas=count, least_feasible=least)
 
@@ -332,42 +391,6 @@ def _stability_need(case: SizingCase, load: Load) -> int:
     """The least count below saturation."""
     capacity = replica_saturation_per_second(case)
     return min(math.floor(load.rate_per_second / capacity) + 1, case.largest_count)
-
-
-def _least(holds: Callable[[int], bool], case: SizingCase, load: Load, hint: int) -> int | None:
-    """The least count at which a condition holds that stays true from there on; None past the end.
-
-    Gallops away from the hint, then bisects: a hint that is right costs two evaluations.
-    """
-    low, high = _stability_need(case, load), case.largest_count
-    start = min(max(hint, low), high)
-    if holds(start):
-        below = start
-        stride = 1
-        while below > low:
-            trial = max(below - stride, low)
-            if not holds(trial):
-                return _bisect(holds, trial, below)
-            below, stride = trial, stride * 2
-        return below
-    above, stride = start, 1
-    while above < high:
-        trial = min(above + stride, high)
-        if holds(trial):
-            return _bisect(holds, above, trial)
-        above, stride = trial, stride * 2
-    return None
-
-
-def _bisect(holds: Callable[[int], bool], failing: int, holding: int) -> int:
-    """The least holding count above one that fails and at most one that holds (or is taken so)."""
-    while holding - failing > 1:
-        middle = (failing + holding) // 2
-        if holds(middle):
-            holding = middle
-        else:
-            failing = middle
-    return holding
 
 
 def counted(replicas: float, largest: int) -> int:

@@ -133,7 +133,7 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
     """The least count that satisfies every constraint, with spare ones for failures."""
     case = sizing_case(frame, mix)
     candidates = Candidates(case, demand.up)
-    sizing = size(candidates, frame.state.hints)
+    sizing = size(candidates, frame.state.hints, (frame.current - frame.excluded,))
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
         "rate_per_second": demand.up.rate_per_second,

@@ -1,0 +1,126 @@
+"""The percentile laws of loads, evaluated when first asked for, of many loads at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servingslo.models.inter_token import GapLoad, gap_load, gap_moments, states_of_bursts
+from servingslo.models.kv_cache import HeldTokens
+from servingslo.models.occupancy import Occupancy
+from servingslo.models.output_laws import (
+    AtomLaw,
+    GapMoments,
+    OutputGaps,
+    end_to_end_laws,
+    time_per_output_token_laws,
+)
+from servingslo.models.prompt_work import PromptWork
+from servingslo.models.service_time import RequestDemand
+from servingslo.models.transform import TabulatedLaw
+from servingslo.models.waiting import time_to_first_token_laws
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLaws:
+    """One engine configuration and one mix of requests, as the percentile laws need them.
+
+    demand: of a request. gaps, prompts: lengths, compacted to a few points. budget_tokens: of a
+    step. least_step_seconds, most_step_seconds: an idle step, and one that is full of prefill.
+    cap: running sequences at saturation. saturation_rate_per_second: of one replica. held: KV
+    tokens of a running sequence. kv_capacity_tokens: that the cache holds.
+    """
+
+    demand: RequestDemand
+    gaps: OutputGaps
+    prompts: PromptWork
+    budget_tokens: float
+    least_step_seconds: float
+    most_step_seconds: float
+    cap: float
+    saturation_rate_per_second: float
+    held: HeldTokens
+    kv_capacity_tokens: float
+
+
+class LoadLaws:
+    """What is known so far of one load below saturation; laws are None until evaluated.
+
+    rate_per_second: of one replica. running: its running sequences. gaps: moments of the time per
+    output token. ttft, tpot, latency: laws over requests.
+    """
+
+    __slots__ = ("gaps", "latency", "rate_per_second", "running", "tpot", "ttft")
+
+    def __init__(self, rate_per_second: float, running: Occupancy) -> None:
+        self.rate_per_second = rate_per_second
+        self.running = running
+        self.gaps: GapMoments | None = None
+        self.ttft: TabulatedLaw | None = None
+        self.tpot: AtomLaw | None = None
+        self.latency: AtomLaw | None = None
+
+
+def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[TabulatedLaw]:
+    """Laws of the time to first token, in seconds, by load."""
+    lacking = [load for load in loads if load.ttft is None]
+    if lacking:
+        laws = time_to_first_token_laws(
+            engine.demand,
+            engine.prompts,
+            [load.running for load in lacking],
+            [load.rate_per_second for load in lacking],
+            engine.budget_tokens,
+        )
+        for load, law in zip(lacking, laws, strict=True):
+            load.ttft = law
+    return [load.ttft for load in loads if load.ttft is not None]
+
+
+def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMoments]:
+    """Moments of the time per output token by output length, by load."""
+    lacking = [load for load in loads if load.gaps is None]
+    if lacking:
+        met = [_met(engine, load) for load in lacking]
+        moments = gap_moments(engine.demand, engine.gaps, met, engine.budget_tokens)
+        for load, gaps in zip(lacking, moments, strict=True):
+            load.gaps = gaps
+    return [load.gaps for load in loads if load.gaps is not None]
+
+
+def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[AtomLaw]:
+    """Laws of the time per output token over requests, in seconds, by load."""
+    lacking = [load for load in loads if load.tpot is None]
+    if lacking:
+        laws = time_per_output_token_laws(
+            engine.gaps,
+            evaluate_gaps(engine, lacking),
+            states_of_bursts(
+                engine.demand,
+                engine.gaps,
+                [_met(engine, load) for load in lacking],
+                engine.budget_tokens,
+            ),
+            (engine.least_step_seconds, engine.most_step_seconds),
+        )
+        for load, law in zip(lacking, laws, strict=True):
+            load.tpot = law
+    return [load.tpot for load in loads if load.tpot is not None]
+
+
+def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[AtomLaw]:
+    """Laws of the end-to-end latency over requests, in seconds, by load."""
+    lacking = [load for load in loads if load.latency is None]
+    if lacking:
+        laws = end_to_end_laws(
+            engine.gaps,
+            evaluate_gaps(engine, lacking),
+            [law.cumulants() for law in evaluate_ttft(engine, lacking)],
+            engine.least_step_seconds,
+        )
+        for load, law in zip(lacking, laws, strict=True):
+            load.latency = law
+    return [load.latency for load in loads if load.latency is not None]
+
+
+def _met(engine: EngineLaws, load: LoadLaws) -> GapLoad:
+    steps = engine.prompts.mean_steps(engine.budget_tokens - load.running.mean)
+    return gap_load(load.running, load.rate_per_second, steps)

@@ -1,0 +1,65 @@
+"""Numbers of many loads side by side: arrays whose first axis is the load.
+
+Percentile laws are made of a hundred operations on arrays of 20 to 360 numbers, most of whose time
+is the call itself. Laws of many loads share the calls. What is one number for each load is computed
+load by load, in plain floats; what is an array is computed for all loads at once. A load by itself
+has no axis of loads: numpy takes twice as long to spread a column of one number as to take a float.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from servingslo.models.service_time import ComplexArray, FloatArray
+
+
+def columns(rows: Sequence[Sequence[float]]) -> Any:
+    """For each number of a row the column of it (loads × 1); for one row the numbers."""
+    if len(rows) == 1:
+        return rows[0]
+    return np.array(rows, dtype=np.float64).T[:, :, None]
+
+
+def spread_columns(rows: Sequence[Sequence[float]], points: FloatArray) -> Any:
+    """First the points (numbers × points), then each number of a row, all as loads × points.
+
+    Arrays of one shape take half of the time of columns that numpy has to spread in each operation.
+    For one row the points and the numbers.
+    """
+    if len(rows) == 1:
+        return [*points, *rows[0]]
+    given = len(points)
+    numbers = np.array(rows, dtype=np.float64)
+    table = np.empty((given + numbers.shape[1], len(rows), points.shape[1]))
+    table[:given] = points[:, None]
+    table[given:] = numbers.T[:, :, None]
+    return table
+
+
+def stacked(arrays: Sequence[Any]) -> Any:
+    """The arrays as rows of one; for one array that array, not to be written to."""
+    return arrays[0] if len(arrays) == 1 else np.array(arrays)
+
+
+def exponential(exponents: ComplexArray) -> ComplexArray:
+    """e^z, to the last digits, in a third of the time of the complex function of numpy."""
+    return polar(np.exp(exponents.real), exponents.imag)
+
+
+def polar(length: FloatArray, angle: FloatArray) -> ComplexArray:
+    """The complex numbers of these lengths, which are overwritten, and angles.
+
+    cos y = (1 − t²)/(1 + t²) and sin y = 2t/(1 + t²) with t = tan(y/2), which the vector units of
+    a processor compute and sine and cosine they do not.
+    """
+    tangent = angle * 0.5
+    np.tan(tangent, out=tangent)
+    square = tangent * tangent
+    length /= square + 1.0
+    result = np.empty(tangent.shape, dtype=np.complex128)
+    tangent *= length
+    np.add(tangent, tangent, out=result.imag)
+    np.subtract(1.0, square, out=square)
+    np.multiply(square, length, out=result.real)
+    return result
