@@ -10,7 +10,8 @@ from servingslo.models.service_time import ComplexArray
 
 # Later generations that move no percentile by more than 0.1 %.
 _NEGLIGIBLE_GENERATION = 4e-3
-_GENERATIONS = 3
+# Near saturation of the budget each has four fifths of the one before.
+_GENERATIONS = 6
 _LEAST_BRANCHING = 0.05
 
 

@@ -113,7 +113,10 @@ def gap_moments(
     of the counts N and the work W of the clusters that arrive together during prefill.
     """
     steps = [_step(demand, load) for load in loads]
-    prefills = [_prefill_seconds(demand, load, at) for load, at in zip(loads, steps, strict=True)]
+    prefills = [
+        _prefill_seconds(demand, load, step, budget_tokens)
+        for load, step in zip(loads, steps, strict=True)
+    ]
     numbers = [
         _met(demand, load, step, prefill, budget_tokens)
         for load, step, prefill in zip(loads, steps, prefills, strict=True)
@@ -208,8 +211,13 @@ def _step(demand: RequestDemand, load: GapLoad) -> float:
     )
 
 
-def _prefill_seconds(demand: RequestDemand, load: GapLoad, step: float) -> float:
-    """Time from the slot to the first token: own prefill, that of others, and their steps."""
+def _prefill_seconds(
+    demand: RequestDemand, load: GapLoad, step: float, budget_tokens: float
+) -> float:
+    """Time from the slot to the first token: own prefill, that of others, and their steps.
+
+    Others have at most the room that the own prompt leaves in its last step.
+    """
     rate, pool = load.rate_per_second, load.pool_count
     ratio = rate * demand.prefill_mean_seconds
     mean_step = step / (1.0 - ratio)
@@ -217,6 +225,8 @@ def _prefill_seconds(demand: RequestDemand, load: GapLoad, step: float) -> float
     second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
     others = alone * (mean_step + rate * second / (1.0 - alone**2))
     others += (1.0 - 1.0 / pool) * (mean_step - step)
+    room = load.prefill_steps * (budget_tokens - load.mean) - demand.uncached_mean_tokens
+    others = min(others, demand.prefill_per_token_seconds * max(room, 0.0))
     return others + demand.prefill_mean_seconds + load.prefill_steps * step
 
 

@@ -11,6 +11,7 @@ from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, LoadLaws
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import (
+    BudgetBound,
     ReplicaLoad,
     followed_bursts,
     occupancies,
@@ -65,6 +66,7 @@ class LatencyModel:
     """
 
     __slots__ = (
+        "budget",
         "cap",
         "correlation_seconds",
         "demand",
@@ -72,12 +74,19 @@ class LatencyModel:
         "engine",
         "saturation_rate_per_second",
         "service_dispersion",
+        "slots",
     )
 
     def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
         demand = self.demand = request_demand(workload, law)
         full = capacity.saturation(workload, law, limits)
         self.cap = full.sequence_count
+        self.slots = float(limits.max_num_seqs)
+        self.budget = (
+            BudgetBound(float(limits.max_num_batched_tokens), self.cap)
+            if full.budget_binds
+            else None
+        )
         self.saturation_rate_per_second = full.rate_per_second
         self.dispersion = workload.arrival_dispersion
         self.correlation_seconds = workload.arrival_correlation_seconds
@@ -150,11 +159,12 @@ class LatencyModel:
         return ReplicaLoad(
             rate_per_second=rate_per_second,
             factor=variability_factor(self.demand, rate_per_second, dispersion),
-            cap=self.cap,
+            cap=self.cap if self.budget is None else self.slots,
             saturation_rate_per_second=self.saturation_rate_per_second,
             pool_count=pool,
             queue_factor=queue_factor(dispersion, self.service_dispersion),
             bursts=bursts,
+            budget=self.budget,
         )
 
 

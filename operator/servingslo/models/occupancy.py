@@ -10,6 +10,7 @@ from scipy.special import gammaln
 from servingslo.models.bursts import Bursts, bursts_of
 from servingslo.models.rows import columns
 from servingslo.models.service_time import FloatArray, RequestDemand
+from servingslo.models.widening import BudgetQueue, factors_by_running, widened
 
 # Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.8 standard
 # deviations for four digits (trapezoid rule), and the range below is ten of them wide.
@@ -29,6 +30,16 @@ _LARGEST_RATIO = 0.999
 _BURST_ITERATIONS = 4
 
 
+class BudgetBound(NamedTuple):
+    """A token budget that bounds: tokens of a step, and the running sequences at saturation.
+
+    More may run for a while: prompts wait for room, no matter how many sequences run.
+    """
+
+    tokens: float
+    running_count: float
+
+
 class ReplicaLoad(NamedTuple):
     """The load of one replica, and what bounds its running sequences.
 
@@ -36,7 +47,8 @@ class ReplicaLoad(NamedTuple):
     cap: running sequences of one replica. saturation_rate_per_second: of one replica at the cap.
     pool_count: replicas that act as one queue, 1 for a replica on its own. queue_factor:
     variability of the queue above the cap, see the function of that name. bursts: of the
-    arrivals of one replica, None where they are no burstier than Poisson.
+    arrivals of one replica, None where they are no burstier than Poisson. budget: where it is what
+    bounds the running sequences, else None.
     """
 
     rate_per_second: float
@@ -46,18 +58,19 @@ class ReplicaLoad(NamedTuple):
     pool_count: int
     queue_factor: float
     bursts: Bursts | None
+    budget: BudgetBound | None
 
 
 class Occupancy(NamedTuple):
     """Law of the running sequences on one replica, and of waiting for a slot.
 
     lowest, spacing: the least number of running sequences that has a weight, and how far the next
-    one is. weights: probabilities of these; with wait_probability they sum to 1. cap: running
-    sequences at which an arrival waits.
-    wait_probability: probability that an arrival finds all slots taken.
+    one is. weights: probabilities of these; what is missing to 1 waits for a slot. cap: running
+    sequences at which an arrival waits. wait_probability: probability that it finds as many.
     wait_rate_per_second: the wait of those that wait is exponential with this rate.
     pool_count: replicas that share arrivals. bursts: as in the load.
     mean, variance, third_moment: of the running sequences over time; the third is central.
+    below_cap: sum of the weights.
     """
 
     weights: FloatArray
@@ -71,6 +84,7 @@ class Occupancy(NamedTuple):
     third_moment: float
     pool_count: int
     bursts: Bursts | None
+    below_cap: float
 
 
 def variability_factor(
@@ -181,24 +195,28 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     β = b + d·k is the growth of a step per sequence and ρ′ = λ·O·β/(1 − λ·c·I): prefill belongs to
     arrivals, so it slows the clock instead of growing with n. The density becomes p^(1/F). Above
     the cap it is geometric in the ratio of arrival rate to saturation rate, to the power
-    1/queue_factor.
+    1/queue_factor. Where the token budget is what bounds, see `widening`.
     Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues; the F is a
     diffusion argument, see `variability_factor`.
     """
     lattices = [_lattice(demand, load) for load in loads]
     width = max(lattice.node_count for lattice in lattices)
-    low, step, shape, slope, power = columns(
-        [
-            (at.low, at.step, at.shape, math.log(at.ratio), 1.0 / load.factor)
-            for at, load in zip(lattices, loads, strict=True)
-        ]
+    low, step, shape, slope = columns(
+        [(at.low, at.step, at.shape, math.log(at.ratio)) for at in lattices]
     )
     totals = _NODES[:width] * step
     totals += low
     logs = gammaln(totals + (shape + 1.0))
     logs -= gammaln(totals + 1.0)
     logs += totals * slope
-    logs *= power
+    factors = [
+        widened(row, load.factor, None)
+        if load.budget is None or demand.uncached_mean_tokens <= 0.0
+        else widened(row, load.factor, _budget_factors(demand, load, load.budget, at))
+        for row, load, at in zip(
+            logs.reshape(len(loads), -1), loads, totals.reshape(len(loads), -1), strict=True
+        )
+    ]
     for row, lattice in enumerate(lattices):
         if lattice.node_count < width:
             logs[row, lattice.node_count :] = -math.inf
@@ -208,19 +226,27 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     weights[..., :1] = 0.5 * (step + 1.0) * density[..., :1]
     density, weights = density.reshape(len(loads), -1), weights.reshape(len(loads), -1)
     tails = [
-        _above_cap(load, lattice, density[row], weights[row])
+        _above_cap(load, lattice, density[row], weights[row], factors[row])
         for row, (load, lattice) in enumerate(zip(loads, lattices, strict=True))
     ]
     moments = even_moments(weights)
-    weights /= columns([(inner[0] + tail[0],) for inner, tail in zip(moments, tails, strict=True)])[
-        0
-    ]
+    masses = [(inner[0] + tail[0],) for inner, tail in zip(moments, tails, strict=True)]
+    weights /= columns(masses)[0]
     return [
         _summed(load, lattice, probabilities, inner, tail)
         for load, lattice, probabilities, inner, tail in zip(
             loads, lattices, weights, moments, tails, strict=True
         )
     ]
+
+
+def _budget_factors(
+    demand: RequestDemand, load: ReplicaLoad, budget: BudgetBound, totals: FloatArray
+) -> FloatArray:
+    """F by the number of running sequences, see `widening`."""
+    mean = running_mean(demand, load.rate_per_second, load.factor / load.pool_count)
+    queue = BudgetQueue(load.rate_per_second, load.factor, load.pool_count, budget.tokens, mean)
+    return factors_by_running(demand, queue, totals / load.pool_count)
 
 
 def even_moments(weights: FloatArray) -> list[tuple[float, float, float, float]]:
@@ -273,7 +299,11 @@ def _lattice(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
 
 
 def _above_cap(
-    load: ReplicaLoad, lattice: _Lattice, density: FloatArray, weights: FloatArray
+    load: ReplicaLoad,
+    lattice: _Lattice,
+    density: FloatArray,
+    weights: FloatArray,
+    factors: Sequence[float],
 ) -> tuple[float, float]:
     """Weight of the states in which all slots are taken, and rate at which a wait ends.
 
@@ -287,7 +317,7 @@ def _above_cap(
         at_cap = float(density[last])
         weights[last] = 0.5 * (lattice.step - 1.0) * at_cap
         # Diffusion: variability times density is continuous where the variability jumps.
-        waiting = at_cap * load.factor / (load.queue_factor * (1.0 - ratio))
+        waiting = at_cap * factors[last] / (load.queue_factor * (1.0 - ratio))
     return waiting, load.pool_count * saturation * (1.0 - ratio)
 
 
@@ -298,7 +328,10 @@ def _summed(
     below: tuple[float, float, float, float],
     above: tuple[float, float],
 ) -> Occupancy:
-    """The law with its moments, from those of the nodes below the cap and what lies above it."""
+    """The law with its moments, from those of the nodes below the cap and what lies above it.
+
+    Where the budget bounds, those wait that find as many running as it carries.
+    """
     first, inner_mean, inner_variance, inner_third = below
     mass = first + above[0]
     waiting, inner = above[0] / mass, first / mass
@@ -310,15 +343,26 @@ def _summed(
     square = spacing**2 * inner_variance
     third = inner * (spacing**3 * inner_third + 3.0 * off * square + off**3) + waiting * over**3
     return Occupancy(
-        weights,
-        low,
-        spacing,
-        load.cap,
-        waiting,
-        above[1],
-        mean,
-        inner * (square + off**2) + waiting * over**2,
-        third,
-        load.pool_count,
-        load.bursts,
+        weights=weights,
+        lowest=low,
+        spacing=spacing,
+        cap=load.cap,
+        wait_probability=waiting + _at_budget(load.budget, low, spacing, weights),
+        wait_rate_per_second=above[1],
+        mean=mean,
+        variance=inner * (square + off**2) + waiting * over**2,
+        third_moment=third,
+        pool_count=load.pool_count,
+        bursts=load.bursts,
+        below_cap=inner,
     )
+
+
+def _at_budget(
+    budget: BudgetBound | None, low: float, spacing: float, weights: FloatArray
+) -> float:
+    """Probability of at least as many running sequences as the budget carries."""
+    if budget is None:
+        return 0.0
+    first = max(math.ceil((budget.running_count - low) / spacing), 0)
+    return float(weights[first:].sum())

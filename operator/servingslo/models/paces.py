@@ -11,6 +11,10 @@ from servingslo.models.service_time import RequestDemand
 LEAST_FULL_RATIO = 0.1
 _LEAST_SLACK = 0.02
 _TINY_SECONDS = 1e-12
+# The length of a cycle settles to three digits in these.
+_CYCLE_ITERATIONS = 8
+# Parts of a step that move no percentile by more than 0.2 %.
+_NEGLIGIBLE_BASE = 0.01
 
 
 class Pace(NamedTuple):
@@ -19,8 +23,10 @@ class Pace(NamedTuple):
     share: of the requests that arrive at this rate. shift: running sequences above the mean.
     spread: of the running sequences at this rate, as a share of that at all rates.
     mean_step: seconds of a step without prefill. room_tokens: of the budget, for prefill.
-    further: seconds of further steps that a prompt causes. budget_ratio: share of the budget that
-    prompts take on average. prefill_ratio: λ·(c·I + further).
+    further: seconds of further steps that a prompt causes. base_ratio, first_ratio: as in `Cycle`.
+    empty_ratio: cycles without prompts. fitting_ratio: prompts that fit beside the rest of another.
+    budget_ratio: share of the budget in use. prefill_ratio: λ·(c·I + further).
+    queued: as met by a queue for the budget that is one deviation above its mean.
     """
 
     share: float
@@ -30,8 +36,28 @@ class Pace(NamedTuple):
     mean_step: float
     room_tokens: float
     further: float
+    base_ratio: float
+    first_ratio: float
+    empty_ratio: float
+    fitting_ratio: float
     budget_ratio: float
     prefill_ratio: float
+    queued: bool = False
+
+
+class Cycle(NamedTuple):
+    """Steps of a cycle of prefill, from one in which nothing waits to the next.
+
+    further: seconds of steps that each of its prompts adds. base_ratio: what a cycle takes without
+    them on average, in steps; first_ratio: where it has prompts. empty_ratio: cycles without any.
+    budget_ratio: share of the budget in use.
+    """
+
+    further: float
+    base_ratio: float
+    first_ratio: float
+    empty_ratio: float
+    budget_ratio: float
 
 
 def paces_met(
@@ -77,25 +103,34 @@ def _budget_paces(
     rate_per_second: float,
     budget_tokens: float,
 ) -> tuple[Pace, ...]:
-    """One pace; three where prompts queue for the budget.
+    """One pace; six where prompts queue for the budget.
 
     The room in a step and its length depend on n, which changes more slowly than that queue does: a
     request meets the queue of its own n. Three points of a normal law (Gauss and Hermite) stand for
-    n, with the share of its variance that lasts: the queue relaxes in λ·E[W²]/(1 − u)², n in s·R/a.
+    n, with the share of its variance that lasts, 1/(1 + κτ): the queue relaxes in τ =
+    λ·E[W²]/(1 − u)², n at κ = a/(s·R).
+
+    The queue makes the rest: what it lets out is what n takes in, and of two such filters of the
+    same arrivals, one after the other, the second has the correlation √(κτ/(1 + κτ)) with the
+    first. A request that meets a queue one deviation above its mean therefore meets n above its own
+    by √(1 − lasting) deviations; and half of that, on average, while the queue has grown, which
+    counts as 1/(1 − u) of a wait where the n that is met counts as 1/u: 1 − u/2 in all. The second
+    three paces are those of a queue one deviation above its mean.
     """
     mean = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens)
     if mean.budget_ratio < LEAST_FULL_RATIO:
         return (mean,)
-    _, queue = budget_queue(demand, mean)
+    load, queue = budget_queue(demand, mean)
     running = law_of_running.mean / rate_per_second * mean.mean_step / demand.step_fixed_seconds
     lasting = running / (running + queue)
     reach = math.sqrt(3.0 * lasting * law_of_running.variance)
-    spread = math.sqrt(1.0 - lasting)
+    queued = (1.0 - 0.5 * load) * math.sqrt((1.0 - lasting) * law_of_running.variance)
     paces = []
-    for change, share in ((-reach, 1.0 / 6.0), (0.0, 2.0 / 3.0), (reach, 1.0 / 6.0)):
-        shift = max(change, _lowest_shift(demand, law_of_running, spread))
-        pace = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens, shift)
-        paces.append(pace._replace(share=share, spread=spread))
+    for growth in (0.0, queued):
+        for change, share in ((-reach, 1.0 / 6.0), (0.0, 2.0 / 3.0), (reach, 1.0 / 6.0)):
+            shift = max(change + growth, _lowest_shift(demand, law_of_running, 0.0))
+            pace = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens, shift)
+            paces.append(pace._replace(share=share, spread=0.0, queued=growth > 0.0))
     return tuple(paces)
 
 
@@ -116,7 +151,7 @@ def _pace(
     running = law_of_running.mean + shift
     mean_step = demand.step_fixed_seconds + demand.step_growth_seconds * running
     room = max(float(round(budget_tokens - running)), 1.0)
-    further, full = further_seconds(demand, prompts, rate_per_second, mean_step, room)
+    cycle = cycle_of_prefill(demand, prompts, rate_per_second, mean_step, room)
     return Pace(
         share=1.0,
         rate_per_second=rate_per_second,
@@ -124,40 +159,58 @@ def _pace(
         spread=1.0,
         mean_step=mean_step,
         room_tokens=room,
-        further=further,
-        budget_ratio=full,
-        prefill_ratio=rate_per_second * (demand.prefill_mean_seconds + further),
+        further=cycle.further,
+        base_ratio=cycle.base_ratio,
+        first_ratio=cycle.first_ratio,
+        empty_ratio=cycle.empty_ratio,
+        fitting_ratio=prompts.fitting_ratio(room),
+        budget_ratio=cycle.budget_ratio,
+        prefill_ratio=rate_per_second * (demand.prefill_mean_seconds + cycle.further),
     )
 
 
-def further_seconds(
+def cycle_of_prefill(
     demand: RequestDemand,
     prompts: PromptWork,
     rate_per_second: float,
     mean_step: float,
     room_tokens: float,
-) -> tuple[float, float]:
-    """Seconds of further steps that each prompt of others causes, and the share of budget in use.
+) -> Cycle:
+    """Steps of s that prompts take in a cycle of prefill.
 
-    A prompt of J tokens in front of one of I tokens adds ⌈(I + J)/room⌉ − ⌈I/room⌉ steps of s, on
-    average over both lengths, and those of a prompt are taken in proportion to its length. Half of
-    the prompts of a step stand behind the request, and cost it these steps only as far as the
-    budget is full. Where several come in a step, those beyond the
-    first find the backlog at any point of a room and add J/room, so that the work diverges exactly
-    at the stability frontier λ·Ī·(c + s/room) = 1.
+    One prompt alone takes ⌈I/room⌉ steps. The next of J tokens adds ⌈(I + J)/room⌉ − ⌈I/room⌉, on
+    average over both lengths; where they fill the budget each adds J/room, so that the work
+    diverges exactly at the stability frontier λ·Ī·(c + s/room) = 1. A cycle with prompts is
+    therefore taken as first + N·further steps, with further that of the next prompt and first what
+    makes N = 1 exact; one without prompts takes one step. Prompts begin a cycle behind one without
+    them as they come in a step, 1 − e^(−λs), and end a row of cycles as none comes in one of them.
     """
     work = demand.prefill_mean_seconds
     if work <= 0.0 or rate_per_second <= 0.0:
-        return 0.0, 0.0
+        return Cycle(0.0, 1.0, 1.0, 1.0, 0.0)
     even = demand.uncached_mean_tokens / room_tokens
+    alone = prompts.mean_steps(room_tokens) - 1.0
     paired = prompts.paired_steps(room_tokens) if 2.0 * prompts.tokens[-1] > room_tokens else 0.0
     most = max((1.0 - _LEAST_SLACK) / rate_per_second - work, 0.0)
+    come = -math.expm1(-rate_per_second * mean_step)
+    further, base, first, empty = min(alone * mean_step, most), 1.0, 1.0, 1.0
+    for _ in range(_CYCLE_ITERATIONS):
+        cycle = base * mean_step / (1.0 - rate_per_second * (work + further))
+        full = min(rate_per_second * cycle * even, 1.0)
+        steps = paired + (even - paired) * full
+        further = min(mean_step * steps, most)
+        # Mean of the cycles with prompts, from that of all.
+        with_prompts = (cycle - empty * mean_step) / (1.0 - empty) if empty < 1.0 else cycle + work
+        busy = max(with_prompts, mean_step)
+        empty = 1.0 / (1.0 + come * (1.0 + rate_per_second * busy))
+        first = max(1.0 - (steps - alone), 0.0)
+        base = empty + (1.0 - empty) * first
+    if alone <= 0.0 and base > 1.0 - _NEGLIGIBLE_BASE:
+        # Few prompts need a step more, and only behind others: half of them behind the request.
+        further, base, first, empty = 0.5 * further, 1.0, 1.0, 1.0
     # A step lasts s/(1 − λ·c·I), however prompts are cut.
     count = rate_per_second * mean_step / max(1.0 - rate_per_second * work, _LEAST_SLACK)
-    beyond = max(count - 1.0, 0.0) / count
-    full = min(count * even, 1.0)
-    steps = (1.0 - beyond) * paired + beyond * full * even
-    return min((0.5 + 0.5 * full) * steps * mean_step, most), full
+    return Cycle(further, base, first, empty, min(count * even, 1.0))
 
 
 def budget_queue(demand: RequestDemand, pace: Pace) -> tuple[float, float]:

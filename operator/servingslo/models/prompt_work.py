@@ -42,14 +42,18 @@ class PromptTable:
 class LongPrompts:
     """Prompts longer than the room in a step, by the number of steps that they fill.
 
-    groups: by number, the steps before the last, and prompts of mean length that the room left in
-    the last step holds. sharing: transform, less 1, of a prompt that is cut to that room. own: mass
-    of these prompts times the transform of their work.
+    full_steps: steps before the last. left: tokens of room in the last step. masses: of these
+    prompts; own: times the transform of their work. fitting: the same of the prompts that fit in
+    one step, all of them. sharing: transform, less 1, of a prompt that is cut to the room beside
+    one that fits.
     """
 
-    groups: tuple[tuple[float, float], ...]
-    sharing: ComplexArray
+    full_steps: FloatArray
+    left: FloatArray
+    masses: FloatArray
     own: ComplexArray
+    fitting: ComplexArray
+    sharing: ComplexArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,13 @@ class PromptWork:
             self.pairs[key] = found
         return found
 
+    def fitting_ratio(self, room_tokens: float) -> float:
+        """Prompts that need no step more when they come behind another one, 0 to 1."""
+        if 2.0 * self.tokens[-1] <= room_tokens:
+            return 1.0
+        saved = self.mean_steps(room_tokens) - self.paired_steps(room_tokens)
+        return min(max(saved, 0.0), 1.0)
+
     def mean_steps(self, room_tokens: float) -> float:
         """Mean of ⌈I/room⌉, at least 1: steps that a prompt takes; room to the nearest few."""
         if self.tokens[-1] <= room_tokens:
@@ -142,14 +153,26 @@ class PromptWork:
     def stretched(self, level: int, stretch: float) -> StretchedPrompts:
         """Transforms, as in `table(level)`, of prompts that take so many times their work.
 
-        stretch: 1 or more; to the nearest part of a doubling.
+        stretch: 1 or more. Between tables a part of a doubling apart, so that the mean is exact to
+        five digits: what is left of a cycle near saturation is a small difference.
         """
-        key = level, round(math.log2(stretch) * _STRETCH_PARTS)
+        parts = math.log2(stretch) * _STRETCH_PARTS
+        key = int(parts)
+        low, high = self._stretched(level, key), self._stretched(level, key + 1)
+        share = (stretch * 2.0 ** (-key / _STRETCH_PARTS) - 1.0) / (2.0 ** (1 / _STRETCH_PARTS) - 1)
+        return StretchedPrompts(
+            excess=low.excess + share * (high.excess - low.excess),
+            slope=low.slope + share * (high.slope - low.slope),
+        )
+
+    def _stretched(self, level: int, parts: int) -> StretchedPrompts:
+        """The table of prompts that take 2^(parts/_STRETCH_PARTS) times their work."""
+        key = level, parts
         found = self.stretched_tables.get(key)
         if found is None:
             if len(self.stretched_tables) >= _MOST_STRETCHED_TABLES:
                 self.stretched_tables.pop(next(iter(self.stretched_tables)))
-            seconds = self.seconds * 2.0 ** (key[1] / _STRETCH_PARTS)
+            seconds = self.seconds * 2.0 ** (parts / _STRETCH_PARTS)
             by_point: ComplexArray = exponential(np.outer(seconds, self.table(level).z))
             found = self.stretched_tables[key] = StretchedPrompts(
                 excess=self.weights @ by_point - 1.0, slope=(self.weights * seconds) @ by_point
@@ -178,20 +201,22 @@ def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongP
     end = np.concatenate((first[1:], (len(prompts.tokens),)))
     weight = prompts.weights_from[first] - prompts.weights_from[end]
     tokens = (prompts.mean_tokens_below[end] - prompts.mean_tokens_below[first]) / weight
-    left = (before + 1.0) * room - tokens
-    whole = prompts.tokens.searchsorted(left, side="right")
-    cut = prompts.weights_from[whole]
-    shared = prompts.mean_tokens_below[whole] + cut * left
+    # Beside a prompt that fits, others are cut to the room that such prompts leave on average.
+    fitting = max(1.0 - float(prompts.weights_from[start]), _TINY_TOKENS)
+    beside = max(room - float(prompts.mean_tokens_below[start]) / fitting, 0.0)
+    whole = int(prompts.tokens.searchsorted(beside, side="right"))
     per_token = prompts.longest_seconds / prompts.tokens[-1]
-    sharing: ComplexArray = exponential((per_token * left)[:, None] * table.z)
-    sharing *= cut[:, None]
+    sharing: ComplexArray = exponential(per_token * beside * table.z)
+    sharing *= prompts.weights_from[whole]
     sharing += table.below[whole]
     sharing -= 1.0
-    most = left / np.maximum(shared, _TINY_TOKENS)
     return LongPrompts(
-        groups=tuple(zip(before.tolist(), most.tolist(), strict=True)),
-        sharing=sharing,
+        full_steps=before,
+        left=(before + 1.0) * room - tokens,
+        masses=weight,
         own=table.below[end] - table.below[first],
+        fitting=table.below[start],
+        sharing=sharing,
     )
 
 

@@ -25,11 +25,14 @@ def time_to_first_token_laws(
     rates_per_second: Sequence[float],
     budget_tokens: float,
 ) -> list[TabulatedLaw]:
-    """Laws of the time to first token in seconds, with the wait for a slot, by load."""
+    """Laws of the time to first token in seconds, with the wait for a slot, by load.
+
+    The wait for room in the budget is in the law of those that wait for no slot.
+    """
     started = first_token_laws(demand, prompts, laws_of_running, rates_per_second, budget_tokens)
     return [
         law
-        if running.wait_probability < _NEGLIGIBLE_WAIT
+        if 1.0 - running.below_cap < _NEGLIGIBLE_WAIT
         else _with_wait(demand, prompts, running, rate, budget_tokens, law)
         for law, running, rate in zip(started, laws_of_running, rates_per_second, strict=True)
     ]

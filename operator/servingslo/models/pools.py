@@ -1,0 +1,153 @@
+"""Pools: how arrivals that are sent where the fewest run meet the steps of one replica."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betainc
+
+from servingslo.models.occupancy import Occupancy
+from servingslo.models.paces import Pace
+from servingslo.models.service_time import RequestDemand
+
+_LARGEST_RATIO = 0.98
+_LEAST_SLACK = 0.02
+_TINY = 1e-12
+# The length of a cycle that is met settles to three digits in these.
+_ITERATIONS = 4
+# Pools are not idle this many deviations below their mean. A Poisson law is close to this.
+_IDLE_DEVIATIONS = 6.0
+_LARGEST_SUCCESS = 1.0 - 1e-6
+_NEGLIGIBLE_IDLE = 1e-4
+# Two arrivals of a step: between rounds in strict order (0) and no order at all (1).
+_ORDER = 0.5
+
+
+class Meeting(NamedTuple):
+    """How the arrivals of one replica meet its steps, see `meeting`.
+
+    even_ratio: share that comes evenly over a step, 1/c to 1. again_ratio: others in the step of
+    an arrival, as a share of those that independent arrivals would find.
+    """
+
+    even_ratio: float
+    again_ratio: float
+
+
+ALONE = Meeting(1.0, 1.0)
+
+
+def meeting(
+    rate_per_second: float, cycle_seconds: float, age_seconds: float, pool_count: int
+) -> Meeting:
+    """How arrivals meet the steps of one replica of a pool.
+
+    Nobody leaves during a step, so a replica in a long one is sent requests only as long as none of
+    the others has fewer. All arrivals less what leaves the others, cλ up and (c − 1)λ down, move
+    the level of the pool, and each of its new maxima is shared by all c. The distance to the
+    maximum is an M/M/1 queue with services cλ and load 1 − 1/c, empty when the step begins, and the
+    replica is sent λ·P(empty): 1/c of its rate in the end, but it takes 4c/λ to come to that. At an
+    exponential time with the age A of the step that is met, P(empty) = 1 − r, r the smaller root of
+    cλ·r² − ((2c − 1)λ + 1/A)·r + (c − 1)λ = 0. The rest of the arrivals fill the holes that
+    sequences left at the end of the step before.
+
+    Who has just been sent a request stands above the level and has to wait until the others have
+    theirs, any number of them from 0 to c − 1: by then the queue is empty again with the share
+    g = (1 − η^c)/(c·(1 − η)), η = r·c/(c − 1), of the probability. That is for a level on which all
+    stand in order; on one without order g is 1. The truth is taken in the middle.
+    rate_per_second: of one replica. cycle_seconds: mean step. age_seconds: see `age_met`.
+    Source: the transient M/M/1 queue at an exponential time, L. Takács, Introduction to the Theory
+    of Queues (1962); maxima as idle services, L. Kleinrock, Queueing Systems I (1975).
+    """
+    if pool_count == 1:
+        return ALONE
+    up, down = pool_count * rate_per_second, (pool_count - 1) * rate_per_second
+    both = up + down + 1.0 / age_seconds
+    even = 1.0 - 0.5 * (both - math.sqrt(both**2 - 4.0 * up * down)) / up
+    below = (1.0 - even) * up / down
+    again = (1.0 - below**pool_count) / (pool_count * (1.0 - below))
+    # Only arrivals that come with the level are in its order; holes are filled as they are.
+    level = 2.0 * age_seconds * even
+    level /= level + cycle_seconds * (1.0 - even)
+    return Meeting(even, 1.0 - _ORDER * (1.0 - again) * level**2)
+
+
+def age_met(
+    demand: RequestDemand, rate_per_second: float, cycle_seconds: float, further: float, even: float
+) -> float:
+    """Half of the length of the steps that make the waits, E[D³]/(2·E[D²]), in seconds.
+
+    cycle_seconds: E[D]. further: seconds that a prompt adds to its prefill. even: share of the
+    arrivals of a replica that come evenly, of which each step makes the next.
+    """
+    work, mean = demand.prefill_mean_seconds + further, cycle_seconds
+    ratio = even * min(rate_per_second * work, _LARGEST_RATIO)
+    per_token = work / max(demand.uncached_mean_tokens, _TINY)
+    second = per_token**2 * demand.uncached_second_moment_tokens2
+    third = per_token**3 * demand.uncached_third_moment_tokens3
+    variance = rate_per_second * second * mean / (1.0 - ratio**2)
+    skew = rate_per_second * third * mean / (1.0 - ratio**3)
+    return 0.5 * (skew + 3.0 * mean * variance + mean**3) / (variance + mean**2)
+
+
+def length_met(demand: RequestDemand, pace: Pace, even_ratio: float = 1.0) -> float:
+    """Mean length of the cycle of prefill that an arrival meets, E[D²]/E[D], in seconds.
+
+    even_ratio: share of the arrivals of a replica that come evenly, see `pools`.
+    """
+    per_token = demand.prefill_per_token_seconds
+    per_token += pace.further / max(demand.uncached_mean_tokens, _TINY)
+    cycle = pace.base_ratio * pace.mean_step / max(1.0 - pace.prefill_ratio, _LEAST_SLACK)
+    lumps = pace.rate_per_second * per_token**2 * demand.uncached_second_moment_tokens2
+    return cycle + lumps / max(1.0 - (even_ratio * pace.prefill_ratio) ** 2, _LEAST_SLACK)
+
+
+def meeting_at(demand: RequestDemand, law_of_running: Occupancy, pace: Pace) -> Meeting:
+    """How arrivals meet the cycles of prefill of a replica, from how they meet its steps.
+
+    A cycle of several steps lets sequences go at the end of each, n/O of them as at other times,
+    and others are sent to where they were: of the rest of the arrivals, those that do not come
+    evenly, this is the share D̄/(s + c·room) of a full step, in all steps but the last. The prompts
+    of the cycle, one and those that come during it, stand in the place of sequences that would
+    leave.
+    """
+    count = law_of_running.pool_count
+    if count == 1:
+        return ALONE
+    rate, mean = pace.rate_per_second, pace.base_ratio * pace.mean_step / (1.0 - pace.prefill_ratio)
+    full_step = pace.mean_step + demand.prefill_per_token_seconds * pace.room_tokens
+    step = pace.mean_step / (1.0 - min(rate * demand.prefill_mean_seconds, _LARGEST_RATIO))
+    met, even = ALONE, 1.0
+    for _ in range(_ITERATIONS):
+        met = meeting(rate, mean, age_met(demand, rate, mean, pace.further, even), count)
+        cycle = length_met(demand, pace, even)
+        several = max(1.0 - full_step / cycle, 0.0) if pace.first_ratio < 1.0 else 0.0
+        decoding = max(1.0 - (1.0 + rate * cycle) / max(law_of_running.mean, _TINY), 0.0)
+        left = several * decoding * min(step / full_step, 1.0)
+        even = met.even_ratio + (1.0 - met.even_ratio) * left
+    return met._replace(even_ratio=even)
+
+
+def idle_met(demand: RequestDemand, law_of_running: Occupancy, pace: Pace, steps: float) -> float:
+    """Share of the arrivals of a pool that find a replica with nothing to do, 0 to 1.
+
+    With M requests in the system of a pool of c that spreads them evenly, there is one if M < c.
+    With c ≤ M < 2c those replicas that have one request become idle as it leaves: 2c − M of them,
+    at the rate λ/L each, L = E[M]/c; and each is met by the next arrival, at cλ. M is negative
+    binomial with the mean and the variance of the sequences that decode and of prompts, λ·T each.
+    steps: mean number of steps of a prompt.
+    """
+    count, rate = law_of_running.pool_count, pace.rate_per_second
+    first = demand.prefill_mean_seconds + steps * pace.mean_step
+    prompts = count * rate * (first + 0.5 * pace.mean_step)
+    mean = count * law_of_running.mean + prompts
+    variance = count**2 * law_of_running.variance + prompts
+    if mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0 * count or mean <= 0.0:
+        return 0.0
+    success = min(mean / variance, _LARGEST_SUCCESS)
+    shape = mean * success / (1.0 - success)
+    at_most = betainc(shape, np.arange(count, 2 * count + 1.0), success)
+    below = float(at_most[0])
+    becoming = float(at_most[1:].sum()) - count * below
+    found = below + (1.0 - 1.0 / count) * max(becoming, 0.0) / mean
+    return min(found, 1.0) if found > _NEGLIGIBLE_IDLE else 0.0
