@@ -120,7 +120,7 @@ def chunked_prompts(
     Behind a prompt that fits, one that comes later in the same step is cut to the room beside it,
     as far as the budget is not full anyway. A longer prompt has each step before its last to
     itself: it takes s and c for each token of room, and what comes until then shares its last step,
-    see `_shared`.
+    see `shared_prefill`.
     """
     per_token = demand.prefill_per_token_seconds
     rows = [
@@ -141,7 +141,7 @@ def chunked_prompts(
             for row, long in zip(rows, longs, strict=True)
         ]
     )
-    longer = _shared(demand, others, left, np.multiply(z, per_token))
+    longer = shared_prefill(demand, others, left, np.multiply(z, per_token))
     longer *= exponential(z * full[:, None])
     longer *= np.concatenate([long.own for long in longs])
     starts = [sum(counts[:at]) for at in range(len(counts))]
@@ -178,7 +178,7 @@ def _others(demand: RequestDemand, arrival: Met, long: LongPrompts) -> FloatArra
     return during * long.full_steps + 0.5 * rate / pool * min(length_met(demand, pace), full_step)
 
 
-def _shared(
+def shared_prefill(
     demand: RequestDemand, counts: FloatArray, left: FloatArray, z_per_token: ComplexArray
 ) -> ComplexArray:
     """Transforms of the prefill of so many prompts (Poisson), all together cut to what is left.
