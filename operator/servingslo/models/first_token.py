@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from servingslo.models.generations import Branching, grow
 from servingslo.models.long_prompts import Chunked, chunked_prompts
@@ -15,16 +14,13 @@ from servingslo.models.pools import ALONE, Meeting, idle_met, meeting_at
 from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork, StretchedPrompts
 from servingslo.models.rows import columns, exponential, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
-from servingslo.models.transform import TabulatedLaw, invert
+from servingslo.models.transform import TabulatedLaw, driven, invert
 
 _RANGE_SPREADS = 9.0
 # Further steps that move no percentile by more than 0.1 %.
 _NEGLIGIBLE_FURTHER = 1e-3
 _TINY_SECONDS = 1e-12
 _ROUNDING = 1e-6
-# How far from its median a wait is followed by the running sequences that come with it.
-_FEWEST = 1e-6
-_MOST_DEVIATIONS = 4.0
 # Nodes of a law of running sequences are evenly spaced, and no more than these.
 _OFFSETS: FloatArray = np.arange(32.0)
 
@@ -86,22 +82,7 @@ def first_token_laws(
         characteristic *= np.array([arrival.pace.share for arrival in arrivals])[:, None]
         characteristic = np.add.reduceat(characteristic, starts)
     laws = iter(invert(characteristic, [RANGE_RATIO**level for level in levels]))
-    return [_grown(next(laws), next(laws)) if both else next(laws) for both in twice]
-
-
-def _grown(usual: TabulatedLaw, queued: TabulatedLaw) -> TabulatedLaw:
-    """The law of a queue that grows with n, from those at its mean and one deviation above.
-
-    Both follow the wait: at a time that is z deviations above the median the law is that of n as it
-    is with a queue z deviations above its mean.
-    """
-    deviations = ndtri(np.clip(usual.probability, _FEWEST, 1.0 - _FEWEST))
-    np.clip(deviations, -_MOST_DEVIATIONS, _MOST_DEVIATIONS, out=deviations)
-    probability = deviations * (queued.probability - usual.probability)
-    probability += usual.probability
-    np.clip(probability, 0.0, 1.0, out=probability)
-    np.maximum.accumulate(probability, out=probability)
-    return TabulatedLaw(seconds=usual.seconds, probability=probability / probability[-1])
+    return [driven(next(laws), next(laws)) if both else next(laws) for both in twice]
 
 
 class _Flow(NamedTuple):
@@ -182,30 +163,59 @@ def _characteristics(
     np.multiply(stacked([work.slope for work in works]), lagged[:classes], out=exponents[:classes])
     exponents[:classes] += excess
     np.multiply(lagged[classes:], mean, out=exponents[classes:])
-    exponents += chunked.joined(lagged)
+    if chunked.joins is not None:
+        exponents += chunked.joins.saved(lagged, classes)
     grow(exponents, list(map(_branching, arrivals, flows)))
-    exponents *= base
     # The next step holds the own prompt, and those of the arrivals that fill holes.
-    arguments = arriving.copy()
-    arguments[:classes] += z
     beside = z + filling * excess if pooled else z
-    mixtures = _averaged(demand, exponents + first * arguments + beside, arrivals)
-    if any(flow.first < 1.0 for flow in flows):
+    if all(flow.first == 1.0 for flow in flows):
+        exponents += arriving
+        exponents[:classes] += z
+        exponents += beside
+        mixtures = _averaged(demand, exponents, arrivals)
+    else:
+        arguments = arriving.copy()
+        arguments[:classes] += z
+        exponents *= base
+        exponents += first * arguments
+        exponents += beside
+        mixtures = _averaged(demand, exponents, arrivals)
         mixtures += _without_prompts(arguments, z, flows, arrivals)
-    characteristic = np.zeros(z.shape)
-    for row, own in enumerate(chunked.own):
-        behind = z + arriving[row] - arriving[classes]
-        behind[..., 0] = 1.0
-        met = (mixtures[row] - mixtures[classes]) / behind
-        if pooled:
-            # Both kinds of arrivals in their proportion.
-            filled = mixtures[row] - mixtures[classes + 1]
-            share = filling_share / filled[..., :1].real
-            met += filled * (share / (z + (arriving[row] - arriving[classes]) + kappa))
-        characteristic += (own * met).real
-    _meet_idle(demand, prompts, arrivals, characteristic, (np.add.reduce(chunked.own), z))
+    characteristic = _over_own(chunked, mixtures, arriving, z, (filling_share, kappa))
+    _meet_idle(demand, prompts, arrivals, characteristic, (chunked.own, z))
     characteristic = characteristic.reshape(len(arrivals), -1)
     characteristic[:, 0] = 1.0
+    return characteristic
+
+
+def _over_own(
+    chunked: Chunked,
+    mixtures: ComplexArray,
+    arriving: ComplexArray,
+    z: ComplexArray,
+    filling: tuple[Any, Any],
+) -> FloatArray:
+    """Real part of what is met times the own prefill, summed over the classes of own prompts.
+
+    filling: share of the arrivals that fill holes, times κ, and κ.
+    """
+    filling_share, kappa = filling
+    classes = len(chunked.own)
+    characteristic = np.zeros(z.shape)
+    for row, own in enumerate(chunked.own):
+        # Who comes behind the request takes longer for it than who comes before: z and the rest.
+        later = z if chunked.joins is None else z + arriving[row] - arriving[classes]
+        evenly = later.copy()
+        evenly[..., 0] = 1.0
+        met = mixtures[row] - mixtures[classes]
+        met /= evenly
+        if len(mixtures) > classes + 1:
+            # Both kinds of arrivals in their proportion.
+            filled = mixtures[row] - mixtures[classes + 1]
+            filled *= filling_share / filled[..., :1].real / (later + kappa)
+            met += filled
+        met *= own
+        characteristic += met.real
     return characteristic
 
 
@@ -221,7 +231,7 @@ def _meet_idle(
     prompts: PromptWork,
     arrivals: Sequence[_Arrival],
     characteristic: FloatArray,
-    transforms: tuple[ComplexArray, ComplexArray],
+    transforms: tuple[Sequence[ComplexArray], ComplexArray],
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
     shares = [
@@ -229,7 +239,7 @@ def _meet_idle(
         for running, pace, _, _ in arrivals
     ]
     if any(share for (share,) in shares):
-        own, z = transforms
+        own, z = np.add.reduce(transforms[0]), transforms[1]
         (idle,) = columns(shares)
         characteristic *= 1.0 - idle
         characteristic += idle * (own * exponential(z * demand.step_fixed_seconds)).real

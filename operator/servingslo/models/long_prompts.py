@@ -1,7 +1,7 @@
 """Prompts that do not fit in one step: what they take themselves, and whom they let go along."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import gammainc
@@ -36,32 +36,20 @@ class Met(Protocol):
         """How arrivals meet steps."""
 
 
-class Chunked:
+class Chunked(NamedTuple):
     """Own prompts by class, those that fit in a step and those that do not, as transforms by pace.
 
     behind: prompt that arrives later in the step in progress, less 1, as it delays each class. own:
-    mass of the class times the transform of its own prefill.
+    mass of the class times the transform of its own prefill. joins: what those save who go along in
+    the last step of a long prompt; None where all prompts fit.
     """
 
-    __slots__ = ("_joins", "behind", "own")
-
-    def __init__(
-        self, behind: ComplexArray, own: Sequence[ComplexArray], joins: "_Joins | None"
-    ) -> None:
-        self.behind = behind
-        self.own = own
-        self._joins = joins
-
-    def joined(self, arriving: ComplexArray) -> ComplexArray | float:
-        """What those save who go along in the last step of a long prompt; by row of exponents.
-
-        arriving: what arrives during the step in progress, by row, of which as many as there are
-        classes belong to the step itself.
-        """
-        return 0.0 if self._joins is None else self._joins.saved(arriving, len(self.own))
+    behind: ComplexArray
+    own: Sequence[ComplexArray]
+    joins: "Joins | None"
 
 
-class _Joins:
+class Joins:
     """Long prompts alone in their cycle, in whose last step others find room.
 
     An arrival during the full steps of such a prompt waits for their end, not for that of its last
@@ -95,7 +83,11 @@ class _Joins:
         self._shape = (len(arrivals), z.shape[1])
 
     def saved(self, arriving: ComplexArray, classes: int) -> ComplexArray:
-        """See `Chunked.joined`."""
+        """What they save, by row of exponents.
+
+        arriving: what arrives during the step in progress, by row, of which as many as there are
+        classes belong to the step itself.
+        """
         by_pace = arriving.reshape(len(arriving), *self._shape)
         met = np.repeat(by_pace[:, self._rows], self._counts, axis=1)
         met[:classes] += self._z
@@ -156,7 +148,7 @@ def chunked_prompts(
         for row, long in zip(rows, longs, strict=True)
     ]
     behind[1, rows] = 0.0
-    joins = _Joins(arrivals, rows, longs, tables, per_token)
+    joins = Joins(arrivals, rows, longs, tables, per_token)
     if len(arrivals) == 1:
         return Chunked(behind[:, 0], [own[0, 0], own[1, 0]], joins)
     return Chunked(behind, [own[0], own[1]], joins)

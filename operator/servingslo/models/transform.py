@@ -5,6 +5,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from servingslo.models.service_time import FloatArray
 
@@ -14,6 +15,9 @@ TERM_COUNT = 120
 _POINT_COUNT = 180
 # Ranges of seconds, one for each quarter of a doubling.
 _RANGES_KEPT = 64
+# How far from its median a wait is followed by the running sequences that come with it.
+_FEWEST = 1e-6
+_MOST_DEVIATIONS = 4.0
 
 
 class TabulatedLaw(NamedTuple):
@@ -84,3 +88,18 @@ def invert(characteristics: FloatArray, ranges_seconds: Sequence[float]) -> list
         TabulatedLaw(_grid(range_seconds), shares)
         for range_seconds, shares in zip(ranges_seconds, probability, strict=True)
     ]
+
+
+def driven(usual: TabulatedLaw, queued: TabulatedLaw) -> TabulatedLaw:
+    """The law of a wait for a queue that drives n, from those at its mean and a deviation above.
+
+    At a time that is z deviations above the median the law is that of n as it is with a queue z
+    deviations above its mean.
+    """
+    deviations = ndtri(np.clip(usual.probability, _FEWEST, 1.0 - _FEWEST))
+    np.clip(deviations, -_MOST_DEVIATIONS, _MOST_DEVIATIONS, out=deviations)
+    probability = deviations * (queued.probability - usual.probability)
+    probability += usual.probability
+    np.clip(probability, 0.0, 1.0, out=probability)
+    np.maximum.accumulate(probability, out=probability)
+    return TabulatedLaw(seconds=usual.seconds, probability=probability / probability[-1])
