@@ -5,9 +5,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 # Counts that are asked for at once where a search has to leave its hint.
 _REACHES = (1, 2, 4)
-# How far from a hint, in parts, the rates lie that are asked for first: mixes that are renewed move
-# the answer by a few parts, or by 2 %.
-_HINT_WIDTH = 4
 # How often secants are tried before the range is parted evenly; they close in within 3.
 _SECANT_ROUNDS = 6
 _SECANT_PARTS = 2
@@ -45,15 +42,10 @@ def greatest_holding(
 ) -> int:
     """The greatest part, 0 to last, whose excess is at most 0; the excess rises with the part.
 
-    A few parts at a time: around the hint, then around the root of the secant, and where that does
-    not close in, parts that divide the range evenly.
+    A few parts at a time: the hint and the last, which often holds, then those around the root of
+    the secant, and where that does not close in, parts that divide the range evenly.
     """
-    if hint is None:
-        trials = _between(0, last) | {last}
-    elif hint + _HINT_WIDTH >= last:
-        trials = {last}
-    else:
-        trials = _around(hint, _HINT_WIDTH, 0, last)
+    trials = _between(0, last) | {last} if hint is None else {min(max(hint, 1), last), last}
     known: dict[int, float] = {}
     low, high, rounds = 0, last + 1, 0
     while high - low > 1:

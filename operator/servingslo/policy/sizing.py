@@ -127,12 +127,6 @@ class Candidates:
             )
             self._predictions.update(zip(lacking, made, strict=True))
 
-    def prepare(self, metric: LatencyMetric, counts: Iterable[int]) -> None:
-        """Evaluate the law of a metric at all of these counts at once."""
-        every = list(counts)
-        self.predict(every)
-        prepare([self._predictions[count] for count in every], metric)
-
     def fitting(self, counts: Sequence[int]) -> list[int]:
         """Those of the counts at which KV use stays within its target."""
         self.predict(counts)
@@ -140,7 +134,8 @@ class Candidates:
 
     def meeting(self, objective: Objective, counts: Sequence[int]) -> list[int]:
         """Those of the counts at which the objective holds."""
-        self.prepare(objective.metric, counts)
+        self.predict(counts)
+        prepare([self._predictions[count] for count in counts], objective.metric)
         return [count for count in counts if self.meets(objective, count)]
 
     def holding(self, objectives: Sequence[Objective], counts: Sequence[int]) -> list[int]:
@@ -169,16 +164,22 @@ class Candidates:
         )
 
 
-def size(candidates: Candidates, hints: Mapping[str, int], likely: Sequence[int] = ()) -> Sizing:
+def size(
+    candidates: Candidates,
+    hints: Mapping[str, int],
+    likely: Sequence[int] = (),
+    beside: Candidates | None = None,
+) -> Sizing:
     """The least count that satisfies every constraint of the case under its load.
 
     hints: counts near which the search of each need begins, by need key. likely: counts that will
-    be asked for later. Both save evaluations and change no answer.
+    be asked for later. beside: another load that will be asked about the count that is found. All
+    save evaluations and change no answer.
     """
     case, load = candidates.case, candidates.load
     utilization = _utilization_need(case, load)
-    starts = _starts(case, load, hints, utilization)
-    _evaluate_first(candidates, starts, likely)
+    starts = _starts(case, load, hints)
+    _evaluate_first(candidates, starts, likely, beside)
     low, kv_start = _stability_need(case, load), starts[Constraint.KV_CACHE.value]
     needs = [
         ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=utilization),
@@ -208,32 +209,32 @@ def size(candidates: Candidates, hints: Mapping[str, int], likely: Sequence[int]
     )
 
 
-def _starts(
-    case: SizingCase, load: Load, hints: Mapping[str, int], utilization_count: int
-) -> dict[str, int]:
-    """Where the search of each need begins: at its hint, else at what utilization needs."""
+def _starts(case: SizingCase, load: Load, hints: Mapping[str, int]) -> dict[str, int]:
+    """Where the search of each need begins: at its hint, else at the least stable count."""
     low = _stability_need(case, load)
     keys = [Constraint.KV_CACHE.value, *(objective_key(o) for o in case.objectives)]
-    return {
-        key: min(max(hints.get(key, utilization_count), low), case.largest_count) for key in keys
-    }
+    return {key: min(max(hints.get(key, low), low), case.largest_count) for key in keys}
 
 
 def _evaluate_first(
-    candidates: Candidates, starts: Mapping[str, int], likely: Sequence[int]
+    candidates: Candidates,
+    starts: Mapping[str, int],
+    likely: Sequence[int],
+    beside: Candidates | None,
 ) -> None:
     """Evaluate at once what the searches look at first: their starts, and one fewer."""
-    case, low = candidates.case, _stability_need(candidates.case, candidates.load)
+    low = _stability_need(candidates.case, candidates.load)
     pairs = {key: {start, max(start - 1, low)} for key, start in starts.items()}
     asked = [count for count in likely if count >= low]
     around = {count + more for count in asked for more in (-1, 0, 1)} - {0}
     candidates.predict(sorted(around.union(*pairs.values())))
+    others = [] if beside is None else [beside.at(max(starts.values()))]
     by_metric: dict[LatencyMetric, set[int]] = {}
-    for objective in case.objectives:
+    for objective in candidates.case.objectives:
         counts = by_metric.setdefault(objective.metric, set(asked))
         counts |= pairs[objective_key(objective)]
     for metric, counts in by_metric.items():
-        candidates.prepare(metric, sorted(counts))
+        prepare([*(candidates.at(count) for count in sorted(counts)), *others], metric)
 
 
 def need_hints(
@@ -300,7 +301,7 @@ def greatest_rate_per_second(
 
     hint = None
     if hint_per_second is not None and high > 0:
-        hint = min(max(int(hint_per_second / high * RATE_PARTS), 1), RATE_PARTS)
+        hint = int(hint_per_second / high * RATE_PARTS)
     return high * greatest_holding(excesses, RATE_PARTS, hint) / RATE_PARTS
 
 
@@ -334,8 +335,7 @@ def carries(
     if rate_per_second > ceiling:
         return False
     objectives = [objective for objective in case.objectives if objective not in infeasible]
-    candidates = Candidates(case, Load(rate_per_second=rate_per_second))
-    return bool(candidates.holding(objectives, (serving,)))
+    return _excesses(case, objectives, serving, [rate_per_second])[0] <= 0.0
 
 
 def _utilization_need(case: SizingCase, load: Load) -> int:

@@ -133,7 +133,8 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
     """The least count that satisfies every constraint, with spare ones for failures."""
     case = sizing_case(frame, mix)
     candidates = Candidates(case, demand.up)
-    sizing = size(candidates, frame.state.hints, (frame.current - frame.excluded,))
+    below = _below(frame, case, demand) if _fewer_before(frame) else None
+    sizing = size(candidates, frame.state.hints, (frame.current - frame.excluded,), below)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
         "rate_per_second": demand.up.rate_per_second,
@@ -172,9 +173,11 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
             least_feasible_seconds=need.least_feasible,
         )
     proposal, spare = _with_spare(frame, proposal)
+    if below is None and proposal.replicas < frame.current:
+        below = _below(frame, case, demand)
     return Wish(
         proposal=proposal,
-        safe_replicas=_safe(frame, case, demand, sizing.infeasible, proposal.replicas, spare),
+        safe_replicas=_safe(frame, case, below, sizing.infeasible, proposal.replicas, spare),
         binding=binding,
         needs=needs,
         infeasible=sizing.infeasible,
@@ -184,19 +187,30 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
     )
 
 
+def _fewer_before(frame: Frame) -> bool:
+    """Whether the last tick needed fewer replicas than there are: then this one may as well."""
+    spare = frame.targets.replicas.tolerated_failures + frame.excluded
+    return max(frame.state.hints.values(), default=frame.current) + spare < frame.current
+
+
+def _below(frame: Frame, case: SizingCase, demand: Demand) -> Candidates:
+    """Predictions at the load that must still be carried after a step down."""
+    return Candidates(case, step_down_load(frame.estimate, demand))
+
+
 def _safe(
     frame: Frame,
     case: SizingCase,
-    demand: Demand,
+    below: Candidates | None,
     infeasible: tuple[Objective, ...],
     wanted: int,
     spare: int,
 ) -> int:
     """The least count that holds until a replica could be had again; one less without trust."""
-    if wanted >= frame.current:
+    if below is None or wanted >= frame.current:
         return frame.current
     least = least_safe_count(
-        Candidates(case, step_down_load(frame.estimate, demand)),
+        below,
         infeasible,
         lowest=wanted,
         current=frame.current,
