@@ -1,5 +1,6 @@
 """The forecast at the lead time: scored against last value and Holt–Winters, fast in a surge."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -240,3 +241,28 @@ def test_the_largest_unforeseen_rise_is_known_after_half_an_hour_and_for_an_hour
     assert 0.15 < found[175] < 0.35
     assert found[175] == found[390]
     assert found[-1] < 0.1
+
+
+def test_a_slope_carries_on_where_it_did_before_and_not_where_demand_swings():
+    """A ramp's slope foretells the next minutes, that of a swing their opposite."""
+    seconds = np.arange(160) * WINDOW_SECONDS
+    ramp = 40.0 + 0.05 * seconds
+    swing = 60.0 + 12.0 * np.sin(2.0 * np.pi * seconds / 480.0)
+    random = np.random.default_rng(2)
+    gains = [
+        _forecasts(random.poisson(level * WINDOW_SECONDS) / WINDOW_SECONDS)[-1].slope_gain
+        for level in (ramp, swing)
+    ]
+    assert gains[0] > 0.8
+    assert gains[1] < 0.2
+
+
+def test_what_a_slope_carries_near_is_not_taken_back():
+    """At half a minute and at a minute and a half the forecast is the same without evidence."""
+    seconds = np.arange(160) * WINDOW_SECONDS
+    swing = 60.0 + 12.0 * np.sin(2.0 * np.pi * seconds / 480.0)
+    found = _forecasts(swing)[-1]
+    plain = replace(found, slope_gain=1.0)
+    for lead in (0.0, 30.0, 90.0):
+        assert found.mean_per_second(lead) == plain.mean_per_second(lead)
+    assert found.mean_per_second(240.0) != plain.mean_per_second(240.0)

@@ -152,8 +152,12 @@ def test_a_change_waits_until_the_count_has_fallen():
 
 
 def test_a_rollout_that_does_not_pay_for_itself_is_only_shown():
-    """With a cold start of hours the surge pods cost more than is saved."""
-    slow = replace(TARGETS, cold_start_seconds=2.0 * PAYBACK_SECONDS)
+    """With a cold start of hours the surge pods cost more than is saved, and no maximum binds."""
+    slow = replace(
+        TARGETS,
+        cold_start_seconds=2.0 * PAYBACK_SECONDS,
+        replicas=replace(TARGETS.replicas, maximum=40),
+    )
     judged = [d.batching for d in story(targets=slow).decisions if d.batching.better is not None]
     assert judged
     assert not any(b.apply for b in judged)

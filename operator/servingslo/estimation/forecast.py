@@ -11,6 +11,13 @@ from dataclasses import dataclass, replace
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation import seasonal
 from servingslo.estimation.mixtures import mixture_quantile
+from servingslo.estimation.pending import (
+    RETURN_PRIOR_LOG_ODDS,
+    PendingScore,
+    judged,
+    season_judged,
+    spread_ratio,
+)
 from servingslo.estimation.rate_filters import (
     PRIOR_OF_NEW,
     SURGE,
@@ -22,6 +29,7 @@ from servingslo.estimation.rate_filters import (
 )
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
+from servingslo.estimation.slopes import CROWD_PROBABILITY, NO_EVIDENCE, SlopeEvidence, learnt
 from servingslo.estimation.surprises import (
     Excess,
     Recurrence,
@@ -33,43 +41,21 @@ from servingslo.estimation.surprises import (
 )
 
 SCORED_LEADS_SECONDS = (30.0, 90.0, 240.0)
+# The scored lead at which what slopes carry is learnt; up to the one before they carry all of it.
+SLOPE_LEAD = 2
 # The scored lead at which a rise that was not expected could not be met any more.
 SURPRISE_LEAD = 1
-SCORE_MEMORY = 40.0
-SPREAD_BOUNDS = (0.5, 2.5)
-LARGEST_SQUARED_ERROR = 9.0
 LONGEST_GAP_SECONDS = 600.0
-# Mean and spread that demand may return to, and how evidence for returning is weighed: log odds
-# before any, their memory in windows, their bounds and the most that one window may add.
+# Of the mean and spread that demand may return to.
 RETURN_MEMORY_SECONDS = 900.0
-RETURN_PRIOR_LOG_ODDS = -2.0
-RETURN_EVIDENCE_MEMORY = 40.0
-RETURN_LOG_ODDS_BOUND = 3.0
 # A level this far from the usual one (squared, in variances) is not usual any more.
 USUAL_DISTANCE = 4.0
-RETURN_EVIDENCE_BOUND = 2.0
 # Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
 # demand varies around, such as rest and a crowd, and no normal law is near.
 USUAL_LEAST_DEVIATIONS = 2.0
-# Evidence that a window must bring to count for returning: steady demand fits both alike.
-RETURN_LEAST_EVIDENCE = 0.1
 # The usual mean is itself known to no better than this share of it.
 USUAL_ERROR_RATIO = 0.02
 PENDING_PER_LEAD = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingScore:
-    """A prediction made earlier that waits for its outcome; level: of the rate when it was made."""
-
-    due_seconds: float
-    level_per_second: float
-    mean_per_second: float
-    variance: float
-    usual_mean_per_second: float
-    usual_variance: float
-    season_mean_per_second: float | None = None
-    season_variance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +79,7 @@ class ForecastState:
     season: SeasonState = NO_SEASON
     surprises: tuple[Surprise, ...] = ()
     excesses: tuple[Excess, ...] = ()
+    slope: SlopeEvidence = NO_EVIDENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +89,8 @@ class Forecast:
     age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
     taken to be as it is there. recurrence: rises that nothing foretells and that keep coming.
     largest_excess_ratio: by which demand has lately risen beyond what was expected a cold start
-    before, None while demand has not been seen for long enough to say.
+    before, None while demand has not been seen for long enough to say. slope_gain: share of what
+    slopes carry that has come true far ahead.
     Nothing is known before the first window, and there is no arrival rate then either.
     """
 
@@ -116,6 +104,7 @@ class Forecast:
     furthest_lead_seconds: float = math.inf
     recurrence: Recurrence | None = None
     largest_excess_ratio: float | None = None
+    slope_gain: float = 1.0
 
     @property
     def known(self) -> bool:
@@ -175,7 +164,9 @@ class Forecast:
             found.append((seasonal_weight, expected, math.sqrt(variance) + 1e-6))
         found.append((usual * (1.0 - seasonal_weight), mean, deviation))
         rest = (1.0 - usual) * (1.0 - seasonal_weight)
-        for probability, mean, variance in ahead(self.filters, lead):
+        for probability, mean, variance in ahead(
+            self.filters, lead, _slope_gain(lead, self.slope_gain)
+        ):
             found.append((probability * rest, mean, ratio * math.sqrt(variance)))
         return found
 
@@ -197,7 +188,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         return Forecast()
     return Forecast(
         filters=state.filters,
-        spread_ratios=tuple(_spread_ratio(e) for e in state.squared_errors),
+        spread_ratios=tuple(spread_ratio(e) for e in state.squared_errors),
         usual_mean_per_second=state.usual_mean_per_second,
         usual_variance=state.usual_variance,
         return_probabilities=tuple(
@@ -212,6 +203,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         largest_excess_ratio=largest_excess_ratio(
             state.excesses, state.observed_seconds, now_seconds
         ),
+        slope_gain=state.slope.gain,
     )
 
 
@@ -282,14 +274,22 @@ def _scored(
         error, log_odds = state.squared_errors[index], state.return_log_odds[index]
         season_odds = state.season.log_odds[index]
         if due:
-            season_odds = _season_judged(due[-1], rate, noise, season_odds)
-            error, log_odds = _judged(due[-1], rate, noise, error, log_odds)
+            season_odds = season_judged(due[-1], rate, noise, season_odds)
+            error, log_odds = judged(due[-1], rate, noise, error, log_odds)
             if index == SURPRISE_LEAD:
                 # A rise is one from what was there, not only from a fall that was carried on.
                 expected = max(due[-1].mean_per_second, due[-1].level_per_second)
                 found = noted(state.surprises, rate, expected, noise, now_seconds)
                 beyond = exceeded(state.excesses, rate, expected, noise, now_seconds)
                 state = replace(state, surprises=found, excesses=beyond)
+            if index == SLOPE_LEAD and due[-1].surge_probability <= CROWD_PROBABILITY:
+                slope = learnt(
+                    state.slope,
+                    carried=due[-1].carried_per_second,
+                    realized=rate - due[-1].level_per_second,
+                    variance=due[-1].variance + noise,
+                )
+                state = replace(state, slope=slope)
         note = _note(state, level, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)
@@ -312,8 +312,10 @@ def _note(
     lead: float,
 ) -> PendingScore:
     """What each opinion predicts now for this lead."""
-    parts = ahead(state.filters, lead)
+    parts = ahead(state.filters, lead, _slope_gain(lead, state.slope.gain))
     mean = sum(w * m for w, m, _ in parts)
+    plain = zip(state.filters, ahead(state.filters, lead), strict=True)
+    carried = [w * (m - f.level) for f, (w, m, _) in plain]
     expected, spread = (None, 0.0) if season is None else season.ahead(lead)
     return PendingScore(
         due_seconds=now_seconds + lead,
@@ -324,46 +326,14 @@ def _note(
         usual_variance=state.usual_variance,
         season_mean_per_second=expected,
         season_variance=spread,
+        carried_per_second=sum(carried) - carried[SURGE],
+        surge_probability=state.filters[SURGE].probability,
     )
 
 
-def _season_judged(note: PendingScore, rate: float, noise: float, log_odds: float) -> float:
-    """Log odds of the season, after the outcome of a prediction."""
-    if note.season_mean_per_second is None:
-        return log_odds
-    return seasonal.judged(
-        log_odds,
-        season_error=(rate - note.season_mean_per_second) ** 2,
-        plain_error=(rate - note.mean_per_second) ** 2,
-        variance=note.variance + note.season_variance + noise,
-    )
-
-
-def _judged(
-    note: PendingScore, rate: float, noise: float, squared_error: float, log_odds: float
-) -> tuple[float, float]:
-    """Squared error and log odds of returning, after a prediction's outcome."""
-    variance = note.variance * _spread_ratio(squared_error) ** 2 + noise
-    error = (rate - note.mean_per_second) ** 2
-    squared = min(error / (note.variance + noise), LARGEST_SQUARED_ERROR)
-    usual_variance = note.usual_variance + noise
-    usual_error = (rate - note.usual_mean_per_second) ** 2
-    unlikely = error / variance + math.log(variance)
-    evidence = 0.5 * (unlikely - usual_error / usual_variance - math.log(usual_variance))
-    evidence = min(max(evidence, -RETURN_EVIDENCE_BOUND), RETURN_EVIDENCE_BOUND)
-    kept = RETURN_PRIOR_LOG_ODDS + (log_odds - RETURN_PRIOR_LOG_ODDS) * (
-        1.0 - 1.0 / RETURN_EVIDENCE_MEMORY
-    )
-    bound = RETURN_LOG_ODDS_BOUND
-    return (
-        squared_error + (squared - squared_error) / SCORE_MEMORY,
-        min(max(kept + evidence - RETURN_LEAST_EVIDENCE, -bound), bound),
-    )
-
-
-def _spread_ratio(squared_error: float) -> float:
-    low, high = SPREAD_BOUNDS
-    return min(max(math.sqrt(squared_error), low), high)
+def _slope_gain(lead: float, furthest: float) -> float:
+    """Share that slopes carry at this lead: all of it near, what was learnt far ahead."""
+    return _interpolated(lead, (1.0,) * SLOPE_LEAD + (furthest,))
 
 
 def _interpolated(lead: float, values: tuple[float, ...]) -> float:

@@ -158,13 +158,20 @@ def _log_likelihood_of_new(rate: float, gap: float, scale: float) -> float:
     return math.log(gap / NEW_DEMAND_SECONDS) - math.log(rate * LOG_RATE_RANGE)
 
 
-def ahead(filters: tuple[FilterState, ...], lead: float) -> list[tuple[float, float, float]]:
-    """(probability, mean, variance) of the rate `lead` seconds from now, by model."""
+def ahead(
+    filters: tuple[FilterState, ...], lead: float, slope_gain: float = 1.0
+) -> list[tuple[float, float, float]]:
+    """(probability, mean, variance) of the rate `lead` seconds from now, by model.
+
+    slope_gain: share of the rise that slopes carry, other than a crowd's.
+    """
     scale = _scale(filters)
     found = []
-    for state, model in zip(filters, MODELS, strict=True):
+    for index, (state, model) in enumerate(zip(filters, MODELS, strict=True)):
         then = _predicted(state, model, lead, scale)
-        found.append((state.probability, then.level, max(then.level_variance, 1e-12)))
+        gain = 1.0 if index == SURGE else slope_gain
+        mean = state.level + gain * (then.level - state.level)
+        found.append((state.probability, mean, max(then.level_variance, 1e-12)))
     return found
 
 

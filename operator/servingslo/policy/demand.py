@@ -1,8 +1,10 @@
 """The demand that a plan is made for: arrivals and backlog when capacity ordered now serves."""
 
+import math
 from dataclasses import dataclass
 
 from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.latency import LatencyMetric
 from servingslo.policy.inputs import Limits, Targets
@@ -19,9 +21,13 @@ SCRAPE_SECONDS = 15.0
 # diurnal, crowd): see docs/designs/0004-planner.md.
 CALM_PROBABILITY = 0.75
 SURGE_PROBABILITY = 0.9
-# A replica given away must not be missed before it could be had again.
-DOWN_CALM_PROBABILITY = 0.8
+# A replica given away in a surge must not be missed before it could be had again.
 DOWN_SURGE_PROBABILITY = 0.95
+# The lead that the calm quantile was chosen at. A shortage lasts until what is ordered against it
+# is there, so the odds of none grow with the lead: by its root, on the same fleets with cold starts
+# of 30 and 240 s; bounded to four times either way of the lead.
+PLAIN_LEAD_SECONDS = 120.0
+LARGEST_LEAD_RATIO = 4.0
 # A backlog is served off within this time after the capacity for it is ready. Requests behind a
 # backlog miss their objective for as long as it lasts, so shorter is better and costs more.
 DRAIN_SECONDS = 15.0
@@ -99,7 +105,7 @@ def expected_demand(
     if rate is None or not estimate.forecast.known:
         return None
     mean = estimate.forecast.mean_per_second(lead)
-    probability = _planned(CALM_PROBABILITY, SURGE_PROBABILITY, estimate, margin_score)
+    probability = planned_probability(SURGE_PROBABILITY, estimate.forecast, lead, margin_score)
     high = estimate.forecast.quantile_per_second(lead, probability)
     known = estimate.forecast.recurrence
     if known is not None and rate <= known.rate_per_second:
@@ -119,7 +125,7 @@ def expected_demand(
         backlog_at_lead_requests=backlog,
         up=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
         probability=probability,
-        plain_probability=_planned(CALM_PROBABILITY, SURGE_PROBABILITY, estimate, 0.0),
+        plain_probability=planned_probability(SURGE_PROBABILITY, estimate.forecast, lead, 0.0),
         margin_score=margin_score,
         idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
     )
@@ -131,25 +137,32 @@ def step_down_load(estimate: Estimate, demand: Demand) -> Load:
     What is given away now is back one lead time after it is missed; so where rises recur that
     nothing foretells, what they reach is kept.
     """
-    probability = _planned(
-        DOWN_CALM_PROBABILITY, DOWN_SURGE_PROBABILITY, estimate, demand.margin_score
+    lead = demand.lead_seconds
+    probability = planned_probability(
+        DOWN_SURGE_PROBABILITY, estimate.forecast, lead, demand.margin_score
     )
     forecast = estimate.forecast
-    highest = max(
-        forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)
-    )
+    highest = max(forecast.quantile_per_second(at, probability) for at in (0.0, lead))
     if forecast.recurrence is not None:
         highest = max(highest, forecast.recurrence.rate_per_second)
     return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
 
 
-def _planned(calm: float, surge: float, estimate: Estimate, margin_score: float) -> float:
-    """From the calm quantile to the other by the probability that demand moves as in a crowd.
+def planned_probability(
+    surge: float, forecast: Forecast, lead_seconds: float, margin_score: float
+) -> float:
+    """The quantile of demand to plan for: the calm one, or `surge` as far as this is a crowd.
 
-    The margin counts in calm alone: in a crowd budget that is left would be gone within minutes,
-    and budget that is gone does not come back by more replicas than the crowd needs.
+    The calm one rises with the lead, which a shortage lasts for. The margin counts in calm alone:
+    in a crowd budget that is left would be gone within minutes, and budget that is gone does not
+    come back by more replicas than the crowd needs.
     """
-    share = min(max(estimate.forecast.surge_probability, 0.0), 1.0)
+    share = min(max(forecast.surge_probability, 0.0), 1.0)
+    ratio = min(
+        max(lead_seconds / PLAIN_LEAD_SECONDS, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO
+    )
+    odds = CALM_PROBABILITY / (1.0 - CALM_PROBABILITY) * math.sqrt(ratio)
+    calm = min(odds / (1.0 + odds), surge)
     return quantile_with_margin(calm + (surge - calm) * share, margin_score * (1.0 - share))
 
 
