@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-# Counts that are asked for at once where a search has to leave its hint.
-_REACHES = (1, 2, 4)
+# Counts that are asked for at once where a search has to leave its hint: it is off by one mostly.
+_REACHES = (1, 2)
 # How often secants are tried before the range is parted evenly; they close in within 3.
 _SECANT_ROUNDS = 6
 _SECANT_PARTS = 2
