@@ -187,14 +187,16 @@ def test_one_replica_is_the_same_pooled_and_random(workload, law, limit, ratio):
     count=st.integers(1, 12), routing=st.sampled_from(Routing),
 )  # fmt: skip
 def test_one_more_replica_is_never_slower(workload, law, limit, ratio, count, routing):
-    """6. At the same fleet rate every percentile falls or stays."""
+    """6. At the same fleet rate every percentile falls or stays, but for gaps that evened out."""
     rate = ratio * count * saturation(workload, law, limit).rate_per_second
     few = predict(workload.at_rate(rate), group(law, limit, count, routing))
     many = predict(workload.at_rate(rate), group(law, limit, count + 1, routing))
     for metric in METRICS:
         for percentile in (50.0, 99.0):
             slow = metric_seconds(few, metric, percentile)
-            assert metric_seconds(many, metric, percentile) <= slow * (1 + NOISE)
+            full = metric is LatencyMetric.TPOT and few.wait_probability > 0.1
+            noise = EVENED if full else NOISE
+            assert metric_seconds(many, metric, percentile) <= slow * (1 + noise)
 
 
 @settings(deadline=None, max_examples=30)
