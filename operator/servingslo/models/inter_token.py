@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from servingslo.models.bursts import Bursts, remembered_share, unchanged_share
+from servingslo.models.gap_prefill import Met, prefill_in_gaps
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.output_laws import GapMoments, OutputGaps
 from servingslo.models.rows import spread_columns
@@ -15,8 +16,6 @@ from servingslo.models.service_time import FloatArray, RequestDemand
 _LEAST_RATIO = 1e-9
 _LEAST_CUBE = 1e-30
 _POOL_VARIANCE = 1.0 / 3.0
-
-Number = TypeVar("Number", float, FloatArray)
 
 
 class GapLoad(NamedTuple):
@@ -35,54 +34,6 @@ class GapLoad(NamedTuple):
     pool_count: int
     bursts: Bursts | None
     prefill_steps: float
-
-
-class _Met(NamedTuple, Generic[Number]):
-    """What the moments of gaps are made of: a number for each load, or an array of loads × gaps.
-
-    mean_step: seconds of a step with prefill. log_ratio: of p/c of `_prefill_in_gaps`, r; slack,
-    rest: 1 − r and −1/(1 − r²); early, per_lump: 1 + 2r/(1 − r) − r²/(1 − r²), and steps by
-    (1 − r)². own_step: of a request's own prefill, without what arrives in it; own_ratio: r.
-    own_variance: of the prompts that arrive in it. second, third: λ·c² and λ·c³; square, cube:
-    moments of prompts without bursts. first_gaps, all_gaps: what a gap takes longer in proportion
-    to reach, and alike. forget: gaps until half of the running sequences are others, inverse.
-    variance, skewness: of the part of the step that follows n. lump_skewness: what it adds in
-    proportion to the variance of lumps. limit_excess, correlation_seconds: of the bursts. slower,
-    over_stay: seconds of a gap, at a burst that lasts, and in proportion to the dispersion over the
-    stay, per gap; 0 without bursts.
-    """
-
-    mean_step: Number
-    log_ratio: Number
-    ratio: Number
-    slack: Number
-    rest: Number
-    early: Number
-    per_lump: Number
-    own_step: Number
-    own_variance: Number
-    second: Number
-    third: Number
-    square: Number
-    cube: Number
-    first_gaps: Number
-    all_gaps: Number
-    forget: Number
-    variance: Number
-    skewness: Number
-    lump_skewness: Number
-    limit_excess: Number
-    correlation_seconds: Number
-    slower: Number
-    over_stay: Number
-
-
-class _Lumps(NamedTuple):
-    """Prefill met in the gaps, per gap: gaps that a prompt in the first delays, and cumulants."""
-
-    reach: FloatArray
-    variance: FloatArray
-    third: FloatArray
 
 
 def gap_load(law_of_running: Occupancy, rate_per_second: float, prefill_steps: float) -> GapLoad:
@@ -106,7 +57,7 @@ def gap_moments(
 
     Three parts. (1) The step s = a + β·n with the request itself among the n: mean conditional
     sojourns of processor sharing are linear in the length, so its mean is the same for all lengths.
-    (2) Prefill that arrives during the gaps, see `_prefill_in_gaps`. (3) Fluctuations of n averaged
+    (2) Prefill that arrives during the gaps, see `prefill_in_gaps`. (3) Fluctuations of n averaged
     over the stay: in the clock that stops during prefill they forget at rate κ = (1 − βn/s)/(O·s),
     so that their variance shrinks by h(x) = 2(x − 1 + e^−x)/x², x = κ·(O − 1)·s; and arrivals raise
     prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is that
@@ -122,7 +73,7 @@ def gap_moments(
         for load, step, prefill in zip(loads, steps, prefills, strict=True)
     ]
     gaps, inverse, inverse_square, *rest = spread_columns(numbers, output.powers)
-    met = _Met(*rest)
+    met = Met(*rest)
     excess: FloatArray | None = None
     slower: FloatArray | None = None
     if any(load.bursts is not None for load in loads):
@@ -131,7 +82,7 @@ def gap_moments(
         excess *= met.limit_excess
         slower *= met.slower
         slower += excess * inverse * met.over_stay
-    lumps = _prefill_in_gaps(demand, (gaps, inverse, inverse_square), met, excess)
+    lumps = prefill_in_gaps(demand, (gaps, inverse, inverse_square), met, excess)
     mean = lumps.reach * met.first_gaps
     mean += met.all_gaps
     if slower is not None:
@@ -232,14 +183,14 @@ def _prefill_seconds(
 
 def _met(
     demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float, budget_tokens: float
-) -> _Met[float]:
+) -> Met[float]:
     rate, pool, growth = load.rate_per_second, load.pool_count, demand.step_growth_seconds
     per_token, tokens = demand.prefill_per_token_seconds, demand.uncached_mean_tokens
     slack = 1.0 - rate * demand.prefill_mean_seconds
     mean_step = step / slack
     ratio = max((1.0 - slack) / pool, _LEAST_RATIO)
     left, rest = 1.0 - ratio, 1.0 - ratio**2
-    # Arrivals of a replica follow departures, see `_prefill_in_gaps`.
+    # Arrivals of a replica follow departures, see `prefill_in_gaps`.
     dispersion = 0.5 * (1.0 + 1.0 / pool)
     prompt_square = demand.uncached_second_moment_tokens2
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
@@ -248,7 +199,7 @@ def _met(
     cluster = _cluster_covariance(demand, load)
     full = own + growth * step * cluster / (slack * pool)
     bursts = load.bursts
-    return _Met(
+    return Met(
         mean_step,
         math.log(ratio),
         ratio,
@@ -296,66 +247,6 @@ def _cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
     excess = bursts.relaxed_excess if bursts is not None else 0.0
     cluster += load.pool_count * excess * demand.prefill_mean_seconds / slack**2
     return rate_per_second * cluster
-
-
-def _prefill_in_gaps(
-    demand: RequestDemand,
-    powers: tuple[FloatArray, FloatArray, FloatArray],
-    met: _Met[FloatArray],
-    excess: FloatArray | None,
-) -> _Lumps:
-    """Variance and third cumulant, per gap, of the prefill met in these gaps.
-
-    Steps form an autoregression D′ = s + c·Σ I over the arrivals during D. A prompt that arrives
-    in gap j delays the rest by c·I·G, G = (1 − p^k)/(1 − p) with k the gaps left, because its step
-    lets further prompts in. The first gap holds what arrived during the request's own prefill step,
-    which is longer than others by its own prompt: short outputs therefore see slower tokens.
-
-    A pool sends arrivals to where sequences have left, and a long step lets none leave, so that
-    only 1/c of the arrivals that come meanwhile meet it (p/c in place of p in G); and arrivals of a
-    replica follow departures, half as disperse as Poisson in a large pool: (1 + 1/c)/2.
-    excess: what bursts add to the dispersion of counts over the stay.
-    """
-    gaps, inverse, inverse_square = powers
-    square, cube = met.square, met.cube
-    if excess is not None:
-        together = excess * demand.uncached_mean_tokens
-        added = together * demand.uncached_mean_tokens
-        # 3·e·E[I²] + 1.5·I·e², e the tokens that bursts bring together.
-        cube = cube + together * (3.0 * square + 1.5 * added)
-        square = square + added
-    second = met.second * square
-    # Seconds of a step that an arrival meets, and that it makes longer.
-    seen = met.mean_step - second * met.rest
-    seen *= met.ratio
-    own_step = met.own_step + seen
-    seen *= second
-    seen += met.own_variance * met.ratio
-    seen *= met.ratio
-    power = np.exp(gaps * met.log_ratio)
-    # From here on per gap.
-    reach = 1.0 - power
-    reach *= inverse
-    reach /= met.slack
-    # Sum of G² over the later gaps, in closed form.
-    lumps = power * met.rest
-    lumps += 2.0 / met.slack
-    lumps *= power
-    lumps += gaps
-    lumps -= met.early
-    lumps *= inverse_square
-    lumps *= met.per_lump
-    reach_square = reach * reach
-    lumps += reach_square * own_step
-    reach_square *= seen
-    reach_square += second * lumps
-    # G ≤ reach in every gap, and equal to it in most, so that Σ G³ is nearly reach·Σ G².
-    lumps *= reach
-    second *= second
-    second *= 3.0 / met.slack
-    second += met.third * cube
-    lumps *= second
-    return _Lumps(reach=reach, variance=reach_square, third=lumps)
 
 
 def _mean_gap(
