@@ -119,7 +119,7 @@ PARTS: Mapping[str, tuple[Taken, str]] = {
     "percentiles": (_by_means, "TPOT is sized by its mean, TTFT by its median"),
     "ceiling": (
         _without_ceiling,
-        f"the utilization target is {GREATEST_UTILIZATION:g}, the greatest allowed, not 0.85",
+        f"the utilization ceiling is {GREATEST_UTILIZATION:g} whatever demand did",
     ),
     "ceiling and percentiles": (_by_means_alone, "both: what rules do that size by means"),
     "calibration": (
