@@ -4,9 +4,10 @@ A fleet file is YAML with the fields of `FleetSpec`; everything has a default.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
@@ -19,6 +20,7 @@ from servingslo.sim.engine import Scheduling
 from servingslo.sim.layout import new_engine
 from servingslo.sim.service import Routing
 
+Read = TypeVar("Read")
 _Positive = Annotated[float, Field(gt=0)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
@@ -159,19 +161,31 @@ def read_fleet(path: Path) -> FleetSpec:
 
     Raises: InvalidInputError naming file, field, value and what is allowed.
     """
+
+    def checked(document: object) -> FleetSpec:
+        fleet = _FLEET.validate_python(document)
+        check_engine(fleet)
+        return fleet
+
+    return read_yaml(path, "fleet", checked)
+
+
+def read_yaml(path: Path, name: str, validated: Callable[[object], Read]) -> Read:
+    """What a YAML file says, as far as it is valid; nothing in it is an empty mapping.
+
+    name: of what is read, for the message about a file that is not readable.
+
+    Raises: InvalidInputError naming file, field, value and what is allowed.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        fleet = _FLEET.validate_python({} if document is None else document)
-        check_engine(fleet)
+        return validated({} if document is None else document)
     except OSError as error:
-        raise InvalidInputError(
-            "fleet", str(path), f"a readable file ({error.strerror})"
-        ) from error
+        raise InvalidInputError(name, str(path), f"a readable file ({error.strerror})") from error
     except yaml.YAMLError as error:
         brief = " ".join(str(error).split())
-        raise InvalidInputError("fleet", str(path), f"YAML ({brief})") from error
+        raise InvalidInputError(name, str(path), f"YAML ({brief})") from error
     except ValidationError as error:
         raise first_refusal(error, str(path)) from error
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error.field}", error.value, error.allowed) from error
-    return fleet

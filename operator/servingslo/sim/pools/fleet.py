@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 
-from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.sim.engine import Scheduling
-from servingslo.sim.fleet import FleetSpec, check_engine
+from servingslo.sim.fleet import FleetSpec, check_engine, read_yaml
 from servingslo.sim.service import Routing
 
 _STRICT = ConfigDict(extra="forbid")
@@ -74,14 +72,4 @@ def read_pools(path: Path) -> PoolsSpec:
 
     Raises: InvalidInputError naming file, field, value and what is allowed.
     """
-    try:
-        return _POOLS.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except OSError as error:
-        raise InvalidInputError(
-            "pools", str(path), f"a readable file ({error.strerror})"
-        ) from error
-    except yaml.YAMLError as error:
-        brief = " ".join(str(error).split())
-        raise InvalidInputError("pools", str(path), f"YAML ({brief})") from error
-    except ValidationError as error:
-        raise first_refusal(error, str(path)) from error
+    return read_yaml(path, "pools", _POOLS.validate_python)
