@@ -259,7 +259,8 @@ def _central(
 ) -> tuple[float, float, float, float]:
     mass = max(mass, _LEAST_MASS)
     first, second, third = first / mass, second / mass, third / mass
-    variance = second - first**2
+    # With all mass at one node rounding alone is left of it.
+    variance = max(second - first**2, 0.0)
     mean = first + _INDEX_CENTRE
     return mass, mean, variance, third - 3.0 * first * variance - first**3
 

@@ -212,7 +212,8 @@ def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongP
     sharing -= 1.0
     return LongPrompts(
         full_steps=before,
-        left=(before + 1.0) * room - tokens,
+        # A prompt that fills its steps leaves nothing, and no rounding below that.
+        left=np.maximum((before + 1.0) * room - tokens, 0.0),
         masses=weight,
         own=table.below[end] - table.below[first],
         fitting=table.below[start],
