@@ -312,10 +312,10 @@ def _note(
     lead: float,
 ) -> PendingScore:
     """What each opinion predicts now for this lead."""
-    parts = ahead(state.filters, lead, _slope_gain(lead, state.slope.gain))
+    plain, gain = ahead(state.filters, lead), _slope_gain(lead, state.slope.gain)
+    parts = plain if gain == 1.0 else ahead(state.filters, lead, gain)
     mean = sum(w * m for w, m, _ in parts)
-    plain = zip(state.filters, ahead(state.filters, lead), strict=True)
-    carried = [w * (m - f.level) for f, (w, m, _) in plain]
+    carried = [w * (m - f.level) for f, (w, m, _) in zip(state.filters, plain, strict=True)]
     expected, spread = (None, 0.0) if season is None else season.ahead(lead)
     return PendingScore(
         due_seconds=now_seconds + lead,

@@ -108,10 +108,10 @@ def objective_outlooks(
 
 def cold_start_outlook(frame: Frame) -> ColdStartOutlook:
     """The cold start that is planned with, stated or measured, and what it is made of."""
-    measured, stated = frame.estimate.cold_start, frame.targets.cold_start_seconds
+    measured = frame.estimate.cold_start
     return ColdStartOutlook(
-        seconds=measured.mean_seconds if stated is None else stated,
-        source=measured.source if stated is None else "stated",
+        seconds=frame.cold_start_seconds,
+        source=measured.source if frame.targets.cold_start_seconds is None else "stated",
         sample_count=measured.sample_count,
         scheduling_seconds=finite(measured.scheduling_mean_seconds),
         image_seconds=finite(measured.image_mean_seconds),

@@ -214,6 +214,34 @@ class Cluster:
     def _lose(self, place: int) -> None:
         self._backend.lose(self.requests, self.clients, self.rows, place, self._gateway, self.now)
 
+    def billed_seconds(self, end: float) -> float:
+        """Replica time paid for until then: from when a pod holds its GPU until it is gone."""
+        return sum(
+            (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
+            for pod in self.pods
+            if pod.scheduled is not None
+        )
+
+    def tick(self) -> Tick:
+        """The fleet now."""
+        rows = [self.rows[place] for place in self.serving]
+        return Tick(
+            time_seconds=self.now,
+            desired=self.desired,
+            ready=len(rows),
+            running=sum(int(row.ints[layout.RUNNING]) for row in rows),
+            waiting=sum(int(row.ints[layout.WAITING_COUNT]) for row in rows),
+        )
+
+    def apply(self, wanted: Wanted) -> None:
+        """Carry out what an autoscaler asked for."""
+        if wanted.limits is not None:
+            self.change_limits(wanted.limits)
+        if wanted.max_queued is not None and wanted.max_queued != self.max_queued:
+            self.bound_queues(wanted.max_queued)
+        if wanted.replicas is not None and wanted.replicas != self.desired:
+            self.scale(wanted.replicas)
+
     def change_limits(self, limits: EngineLimits) -> None:
         """Roll out new limits: each old pod goes when a new one is ready in its place."""
         if limits == self.limits:
@@ -320,11 +348,11 @@ def simulate(
         cluster.scrape()
         cluster.run_until(tick)
         wanted = autoscaler.decide(cluster.observe(tick - lag))
-        _apply(cluster, wanted)
-        cluster.ticks.append(_tick(cluster))
+        cluster.apply(wanted)
+        cluster.ticks.append(cluster.tick())
         tick += interval
     cluster.run_until(trace.duration_seconds)
-    billed = _billed_seconds(cluster, trace.duration_seconds)
+    billed = cluster.billed_seconds(trace.duration_seconds)
     cluster.run_until(trace.duration_seconds + FINISHING_SECONDS)
     result = results_of(
         cluster.requests,
@@ -335,32 +363,3 @@ def simulate(
     if cluster.clients is None:
         return result
     return since_first_attempt(result, trace, cluster.requests, cluster.clients)
-
-
-def _apply(cluster: Cluster, wanted: Wanted) -> None:
-    if wanted.limits is not None:
-        cluster.change_limits(wanted.limits)
-    if wanted.max_queued is not None and wanted.max_queued != cluster.max_queued:
-        cluster.bound_queues(wanted.max_queued)
-    if wanted.replicas is not None and wanted.replicas != cluster.desired:
-        cluster.scale(wanted.replicas)
-
-
-def _tick(cluster: Cluster) -> Tick:
-    serving = [cluster.rows[place] for place in cluster.serving]
-    return Tick(
-        time_seconds=cluster.now,
-        desired=cluster.desired,
-        ready=len(serving),
-        running=sum(int(row.ints[layout.RUNNING]) for row in serving),
-        waiting=sum(int(row.ints[layout.WAITING_COUNT]) for row in serving),
-    )
-
-
-def _billed_seconds(cluster: Cluster, end: float) -> float:
-    """Replica time paid for: from when a pod holds its GPU until it is gone."""
-    return sum(
-        (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
-        for pod in cluster.pods
-        if pod.scheduled is not None
-    )

@@ -7,7 +7,7 @@ import numpy as np
 from servingslo.errors import InvalidInputError
 from servingslo.sim import layout
 from servingslo.sim.backend import Backend, Column, best_backend
-from servingslo.sim.cluster import FINISHING_SECONDS, Autoscaler, Cluster, Wanted
+from servingslo.sim.cluster import FINISHING_SECONDS, Autoscaler, Cluster
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.pods import PodPhase
 from servingslo.sim.pools import flow
@@ -65,34 +65,6 @@ class Pool(Cluster):
     def _lose(self, place: int) -> None:
         super()._lose(place)
         self._pools.lose_transfers(self, place)
-
-    def billed_seconds(self, end: float) -> float:
-        """Replica time paid for until then, from when a pod holds its GPU."""
-        return sum(
-            (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
-            for pod in self.pods
-            if pod.scheduled is not None
-        )
-
-    def tick(self) -> Tick:
-        """The pool now."""
-        rows = [self.rows[place] for place in self.serving]
-        return Tick(
-            time_seconds=self.now,
-            desired=self.desired,
-            ready=len(rows),
-            running=sum(int(row.ints[layout.RUNNING]) for row in rows),
-            waiting=sum(int(row.ints[layout.WAITING_COUNT]) for row in rows),
-        )
-
-    def apply(self, wanted: Wanted) -> None:
-        """Carry out what an autoscaler asked for."""
-        if wanted.limits is not None:
-            self.change_limits(wanted.limits)
-        if wanted.max_queued is not None and wanted.max_queued != self.max_queued:
-            self.bound_queues(wanted.max_queued)
-        if wanted.replicas is not None and wanted.replicas != self.desired:
-            self.scale(wanted.replicas)
 
 
 class Pools:
