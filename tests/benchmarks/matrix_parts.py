@@ -153,7 +153,9 @@ def outcome_without(part: str, cell: Cell, folder: Path = KEPT) -> Outcome:
     fleet = fleet_of(where, trace, oracle.replicas)
     score = oracle.outcome.score
     with without(part):
-        result = simulate(fleet, trace, autoscaler_of(cell.policy, where, fleet), seed=cell.seed)
+        result = simulate(
+            fleet, trace, autoscaler_of(cell.policy, where, fleet, trace), seed=cell.seed
+        )
     found = outcome_of(cell, result, score.replica_hours if score else None, [])
     found = replace(found, policy=f"without {part}")
     store(path, _OUTCOME.dump_json(found))

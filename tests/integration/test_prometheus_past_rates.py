@@ -158,6 +158,22 @@ def test_two_weeks_of_pods_that_are_gone_give_the_season(prometheus):
     assert finding.season.rate_per_second(wednesday + 3 * 3600) == pytest.approx(1.0, rel=0.05)
 
 
+def test_the_past_before_a_moment_is_read_at_once(prometheus):
+    """As the operator would have read it then; a pod of another name tells nothing."""
+    url, now = prometheus
+    until = now - 2 * DAY
+    with past_rates_of(url) as source:
+        history = source.read_past(NAMESPACE, LLAMA, [NEW_POD], until)
+        refused = source.read_past(NAMESPACE, LLAMA, ["other-0"], until)
+
+    end = history.start_seconds + len(history.rates_per_second) * BIN_SECONDS
+    assert until - BIN_SECONDS < end <= until
+    last = history.rates_per_second[-1]
+    assert last == pytest.approx(office_rate(end - BIN_SECONDS / 2), rel=0.2)
+    assert refused.rates_per_second == ()
+    assert "other-0" in refused.detail
+
+
 @pytest.mark.parametrize(
     ("target", "pods", "rate"),
     [

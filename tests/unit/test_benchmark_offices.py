@@ -4,76 +4,27 @@ import numpy as np
 import pytest
 from tests.benchmarks import matrix_gap, matrix_offices
 from tests.benchmarks.matrix_gap import capacity, gap_of
-from tests.benchmarks.matrix_offices import BEGIN, MORNINGS, Remembering, past
+from tests.benchmarks.matrix_offices import BEGIN, MORNINGS, past
 from tests.benchmarks.seasons import DAY, HOUR, MONDAY
 
 from servingslo.estimation.forecast import ForecastState, with_history
-from servingslo.policy.inputs import Observation
 from servingslo.reasons import Reason
 from servingslo.sim.bound import least_replica_hours
-from servingslo.sim.cluster import Wanted
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.scenario import Scenario
-from servingslo.sim.trace import Trace, write_trace
+from servingslo.sim.trace import write_trace
 from servingslo.sim.workloads import constant, generated, uniform_lengths
-
-
-def requests(seconds: float, every: float = 10.0) -> Trace:
-    """One request every so many seconds."""
-    arrivals = np.arange(0.0, seconds, every)
-    ones = np.ones(len(arrivals), dtype=np.int64)
-    return Trace(
-        arrival_seconds=arrivals, prompt_tokens=ones, output_tokens=ones, duration_seconds=seconds
-    )
-
-
-def observed(time_seconds: float) -> Observation:
-    """A look at nothing."""
-    return Observation(
-        time_seconds=time_seconds, namespace="a", name="b", uid="c", generation=1,
-        desired_replicas=1, current_replicas=1, rollout_in_progress=False, pods=(),
-    )  # fmt: skip
-
-
-def test_the_past_is_what_the_operator_would_read():
-    """Bins of five minutes up to now, fourteen days at most, what was served at its end."""
-    first, later = (past(requests(2 * DAY), 1, until) for until in (0.0, DAY + 100.0))
-
-    assert first.start_seconds == MONDAY
-    assert first.start_seconds + len(first.rates_per_second) * 300.0 == BEGIN
-    assert len(later.rates_per_second) == 14 * 288
-    assert later.rates_per_second[-288:] == (0.1,) * 288
-    assert later.start_seconds + 14 * DAY == BEGIN + DAY
 
 
 def test_a_season_is_found_in_the_past():
     """Working days and rest days are told apart."""
-    finding = with_history(ForecastState(), past(requests(60.0), 1, 0.0)).season.finding
+    history = past(1).history_at(np.array([]), 0.0)
+    finding = with_history(ForecastState(), history).season.finding
 
+    assert history.start_seconds == MONDAY
+    assert history.start_seconds + len(history.rates_per_second) * 300.0 == BEGIN
     assert finding.reason is Reason.SEASON_FOUND
     assert finding.season.rest_days == (2, 3)
-
-
-def test_the_planner_is_told_the_date_and_the_past_once_a_day():
-    """At the first tick and a day later; never without a past."""
-
-    class Asked:
-        def __init__(self):
-            self.seen = []
-
-        def decide(self, observation):
-            self.seen.append(observation)
-            return Wanted()
-
-    told, untold = Asked(), Asked()
-    for planner, trace in ((told, requests(2 * DAY)), (untold, None)):
-        world = Remembering(planner, trace, 1)
-        for time in (15.0, 30.0, DAY, DAY + 15.0, DAY + 30.0):
-            world.decide(observed(time))
-
-    assert [o.history is not None for o in told.seen] == [True, False, False, True, False]
-    assert all(o.history is None for o in untold.seen)
-    assert [o.time_seconds - BEGIN for o in untold.seen[:2]] == [15.0, 30.0]
 
 
 def test_mornings_are_those_of_the_days_that_are_served():

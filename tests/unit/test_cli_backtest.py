@@ -285,6 +285,25 @@ def test_a_recording_is_replayed(cli, recording, tmp_path):
     assert told["policies"][0]["share_ratio"] == again["policies"][0]["share_ratio"]
 
 
+def test_a_recording_has_its_own_past(cli, recording, tmp_path):
+    """What the operator was told at its first tick, up to the first sample."""
+    lines = [json.loads(line) for line in recording.read_text().splitlines()]
+    for line in lines:
+        line["time_seconds"] += 9000.0
+    lines[1]["history"] = {
+        "start_seconds": 0.0, "bin_seconds": 300.0, "rates_per_second": [1.0] * 40, "detail": "",
+    }  # fmt: skip
+    recording.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = json.loads(
+        cli(
+            "backtest", "--recording", recording, *OBJECTIVES, "--fleet", "l4-small", "--policy",
+            "servingslo", "-o", "json", "--processes", "1", "--cache", tmp_path / "kept",
+        ).out
+    )  # fmt: skip
+
+    assert told["past_seconds"] == 9000.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -15,6 +15,7 @@ from servingslo.sim.hindsight import best_foresight, best_static, refined
 from servingslo.sim.kept import key_of, source_digest
 from servingslo.sim.oracle import find_oracle
 from servingslo.sim.outcome import Outcome
+from servingslo.sim.past import Past
 from servingslo.sim.policies import RULES, policy_of
 from servingslo.sim.production import benchmark_targets
 from servingslo.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
@@ -109,12 +110,24 @@ def test_a_run_is_found_under_another_name(scenario, tmp_path):
             lambda c: replace(c, scenario=replace(c.scenario, fleet=FleetSpec())), id="fleet"
         ),
         pytest.param(lambda c: replace(c, scenario=replace(c.scenario, scale=2.0)), id="scale"),
+        pytest.param(
+            lambda c: replace(c, scenario=replace(c.scenario, skipped_seconds=9.0)), id="warm-up"
+        ),
     ],
 )
 def test_whatever_decides_a_run_is_in_its_key(scenario, changed):
     """Another run is never taken for this one."""
     one = cell(scenario, "hpa-kv")
     assert key_of(changed(one)) != key_of(one)
+
+
+def test_a_past_is_in_the_key_of_who_is_told(scenario):
+    """Runs of others are found again with it and without it."""
+    past = replace(scenario, past=Past(rates_per_second=(1.0,)))
+    told = {name: key_of(cell(past, name)) != key_of(cell(scenario, name))
+            for name in ("servingslo", "servingslo+knobs", "hpa-kv", "oracle")}  # fmt: skip
+
+    assert told == {"servingslo": True, "servingslo+knobs": True, "hpa-kv": False, "oracle": False}
 
 
 def test_runs_depend_on_the_source_of_their_own_rule(scenario):
@@ -176,7 +189,7 @@ def test_latency_objectives_count():
     objectives = objectives_of(replace(benchmark_targets(), objectives=(objective,)))
     held = replace(FLEET, initial_replicas=9)
     scenario = Scenario(name="x", fleet=FLEET, trace_path="")
-    rule = autoscaler_of(policy_of("hpa-busy:busy=0.5"), scenario, held)
+    rule = autoscaler_of(policy_of("hpa-busy:busy=0.5"), scenario, held, crowd())
     result = simulate(held, crowd(), rule, seed=1)
 
     assert objectives.share == 0.95
@@ -251,7 +264,7 @@ def test_a_score_counts_what_was_never_answered():
     """Requests that were rejected miss, and minutes on end below the share are added up."""
     held = replace(FLEET, initial_replicas=1, max_queued=4)
     scenario = Scenario(name="x", fleet=held, trace_path="")
-    idle = autoscaler_of(policy_of("hpa-kv"), scenario, replace(held, max_replicas=1))
+    idle = autoscaler_of(policy_of("hpa-kv"), scenario, replace(held, max_replicas=1), crowd())
     found = score(simulate(held, crowd(), idle, seed=1), OBJECTIVES, dollars_per_hour=1.0)
 
     assert found.rejected_ratio > 0.3

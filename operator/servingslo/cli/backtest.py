@@ -22,7 +22,7 @@ from servingslo.cli.backtesting.inputs import (
 from servingslo.cli.backtesting.page import page
 from servingslo.cli.backtesting.report import Report, report_of
 from servingslo.cli.backtesting.text import policies_text, report_text
-from servingslo.cli.backtesting.traces import TraceSource, trace_file
+from servingslo.cli.backtesting.traces import TraceSource, replay_of
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
@@ -72,6 +72,22 @@ def backtest(
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     save_trace: Annotated[
         Path | None, typer.Option(help="Where a rebuilt trace is kept, as CSV.")
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV of requests before the trace: the planner is told their rates, as Prometheus "
+            "would tell it. With --prometheus, and of a recording, they are read by themselves."
+        ),
+    ] = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Tell the planner of no past.")
+    ] = False,
+    warm_up: Annotated[
+        str | None,
+        typer.Option(
+            help="The first part of the trace, such as 7d: history, neither run nor scored."
+        ),
     ] = None,
     manifest: Annotated[
         Path | None, typer.Option("--filename", "-f", help="ServingSLO with the objectives.")
@@ -159,23 +175,28 @@ def backtest(
         kubeconfig=kubeconfig,
         context=context,
         save=save_trace,
+        history=history,
+        no_history=no_history,
+        warm_up=warm_up,
     )
-    path, requests = trace_file(source, kept)
+    replay = replay_of(source, kept, scale)
     scenario = Scenario(
-        name=path.stem,
+        name=replay.path.stem,
         fleet=known_fleet,
-        trace_path=str(path),
+        trace_path=str(replay.path),
+        skipped_seconds=replay.skipped_seconds,
         scale=scale,
         targets=targets,
         warm=not cold,
+        past=replay.past,
     )
     inputs = Inputs(
         scenario=scenario,
         policies=tuple(policies),
         seeds=tuple(range(1, seeds + 1)),
         against_oracle=against_oracle or any(p.name == ORACLE for p in policies),
-        request_count=round(len(requests) * scale),
-        duration_seconds=requests.duration_seconds,
+        request_count=round(replay.request_count * scale),
+        duration_seconds=replay.duration_seconds,
     )
     found = _run(inputs, workers, kept)
     if page_file is not None:

@@ -22,6 +22,7 @@ from servingslo.sim.hindsight import Tried, best_foresight, best_static, refined
 from servingslo.sim.kept import key_of, store
 from servingslo.sim.oracle import Oracle, find_oracle
 from servingslo.sim.outcome import OracleOutcome, Outcome, nothing_found, outcome_of
+from servingslo.sim.past import Remembering
 from servingslo.sim.policies import FORESIGHT, ORACLE, STATIC, Policy
 from servingslo.sim.production import Production
 from servingslo.sim.scenario import LARGEST_FLEET, Cell, autoscaler_of, fleet_of
@@ -158,10 +159,11 @@ def _run(cell: Cell, oracle: OracleOutcome | None) -> Outcome:
     if cell.policy.in_hindsight:
         tried = _hindsight(cell, fleet, trace)
         return nothing_found(cell) if tried is None else outcome_of(cell, tried.result, hours, [])
-    autoscaler = autoscaler_of(cell.policy, scenario, fleet)
+    autoscaler = autoscaler_of(cell.policy, scenario, fleet, trace)
     result = simulate(fleet, trace, autoscaler, seed=seed)
-    decisions = autoscaler.decisions if isinstance(autoscaler, Production) else []
-    return outcome_of(cell, result, hours, decisions)
+    if isinstance(autoscaler, Production | Remembering):
+        return outcome_of(cell, result, hours, autoscaler.decisions)
+    return outcome_of(cell, result, hours, [])
 
 
 def _hindsight(cell: Cell, fleet: FleetSpec, trace: Trace) -> Tried | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 import servingslo
-from servingslo.sim.policies import OURS, RULES
+from servingslo.sim.policies import RULES, is_ours
 from servingslo.sim.scenario import Cell
 
 FORMAT_VERSION = 2
@@ -45,6 +45,8 @@ def key_of(cell: Cell) -> str:
     document = json.loads(_CELL.dump_json(cell))
     document["scenario"].pop("name")
     document["policy"].pop("label")
+    if not is_ours(cell.policy.name):
+        document["scenario"].pop("past")  # nobody else is told
     document["scenario"]["trace_path"] = _file_digest(cell.scenario.trace_path)
     text = json.dumps([FORMAT_VERSION, document, source_digest(cell.policy.name)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -73,7 +75,7 @@ def source_digest(policy_name: str) -> str:
 
 
 def _sources(root: Path, policy_name: str) -> Iterator[Path]:
-    ours = policy_name.startswith(OURS)
+    ours = is_ours(policy_name)
     beside = _BESIDE_RUNS if ours else _BESIDE_RUNS | {_PLANNER_ALONE}
     yield from (path for path in (root / "sim").glob("*.py") if path.name not in beside)
     yield from (root / name for name in _SHARED)

@@ -148,6 +148,11 @@ class Policy:
         return RULES[self.name].build(setting, self.parameters)
 
 
+def is_ours(name: str) -> bool:
+    """Whether it is the planner, with or without its other knobs."""
+    return name.partition("+")[0] == OURS
+
+
 def policy_of(text: str, *, tuned_for: str | None = None) -> Policy:
     """The policy that is written like this.
 

@@ -72,6 +72,7 @@ def trace_from_metrics(samples: Sequence[FleetSample], rng: np.random.Generator)
         prompt_tokens=np.concatenate(prompts)[order],
         output_tokens=np.concatenate(outputs)[order],
         duration_seconds=duration,
+        start_seconds=start,
     )
 
 

@@ -13,11 +13,12 @@ from servingslo.sim.baselines.setting import Setting
 from servingslo.sim.cluster import Autoscaler
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.oracle import INTERVAL_SECONDS, interval_work
-from servingslo.sim.policies import OURS, Policy
+from servingslo.sim.past import Past, Remembering
+from servingslo.sim.policies import OURS, Policy, is_ours
 from servingslo.sim.production import Knobs, Production, benchmark_targets
 from servingslo.sim.scoring import Objectives
 from servingslo.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS, standard_case
-from servingslo.sim.trace import Trace, read_trace, scaled
+from servingslo.sim.trace import Trace, read_trace, scaled, window
 
 # Without an oracle and without a maximum in the resource.
 LARGEST_FLEET = 1000
@@ -34,10 +35,11 @@ class Scenario:
 
     trace_path: a CSV file, the trace itself, or for a standard case the one it takes lengths from.
     case: name of a standard case, whose trace is then generated from the seed of each run; None
-    for the file as it is. part: of the case's time. scale: times the file's rate, by copies laid
-    over each other. targets: the resource; None for the benchmark's. warm: the fleet begins with
-    as many as the first minutes need, and without another bound may grow to twice the oracle's
-    peak.
+    for the file as it is. part: of the case's time. skipped_seconds: of the file, before what is
+    played. scale: times the file's rate, by copies laid over each other. targets: the resource;
+    None for the benchmark's. warm: the fleet begins with as many as the first minutes need, and
+    without another bound may grow to twice the oracle's peak. past: what the planner is told of
+    rates before the trace and, a day later, in it; None for nothing.
     """
 
     name: str
@@ -45,9 +47,11 @@ class Scenario:
     trace_path: str
     case: str | None = None
     part: float = 1.0
+    skipped_seconds: float = 0.0
     scale: float = 1.0
     targets: Targets | None = None
     warm: bool = False
+    past: Past | None = None
 
     def trace(self, seed: int) -> Trace:
         """The trace that is played with this seed."""
@@ -56,6 +60,9 @@ class Scenario:
             return standard_case(
                 self.case, self.fleet.engine, source, seed=seed, part=self.part
             ).trace
+        if self.skipped_seconds > 0:
+            end = math.nextafter(source.duration_seconds, math.inf)  # the last arrival is inside
+            source = window(source, self.skipped_seconds, end)
         if self.scale != 1.0:
             return scaled(source, self.scale, np.random.default_rng(seed))
         return source
@@ -128,15 +135,18 @@ def fleet_of(scenario: Scenario, trace: Trace, oracle_replicas: tuple[int, ...])
     return replace(fleet, initial_replicas=max(min(first, most), least), max_replicas=most)
 
 
-def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec) -> Autoscaler:
-    """A fresh autoscaler for one run."""
+def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec, trace: Trace) -> Autoscaler:
+    """A fresh autoscaler for one run of this trace."""
     maximum = fleet.max_replicas or LARGEST_FLEET
     objectives = scenario.objectives
-    if policy.name.partition("+")[0] == OURS:
+    if is_ours(policy.name):
         targets = scenario.targets or benchmark_targets()
         bounded = replace(targets.replicas, maximum=targets.replicas.maximum or maximum)
         knobs = Knobs(batching=True, admission=True) if policy.name != OURS else Knobs()
-        return Production(replace(targets, replicas=bounded), knobs)
+        planner = Production(replace(targets, replicas=bounded), knobs)
+        if scenario.past is None:
+            return planner
+        return Remembering(planner, scenario.past, trace.arrival_seconds)
     minimum = scenario.targets.replicas.minimum if scenario.targets is not None else 1
     return policy.rule(
         Setting(

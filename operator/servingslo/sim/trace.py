@@ -32,7 +32,8 @@ class Trace:
     arrival_seconds: increasing, from the start of the trace. duration_seconds: its length, at
     least the last arrival. The others are None where the trace does not have them. class_names: of
     each request. priorities: lower values go first. sessions: numbers from 0; -1 for none.
-    shared_tokens: of the prompt, in common with earlier requests of the session.
+    shared_tokens: of the prompt, in common with earlier requests of the session. start_seconds: of
+    second 0, since the epoch.
     """
 
     arrival_seconds: FloatArray
@@ -43,6 +44,7 @@ class Trace:
     priorities: IntArray | None = None
     sessions: IntArray | None = None
     shared_tokens: IntArray | None = None
+    start_seconds: float | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_seconds)
@@ -99,7 +101,9 @@ def read_trace(path: Path) -> Trace:
         ) from error
     except UnicodeDecodeError as error:
         raise InvalidInputError("trace", str(path), "a CSV file in UTF-8") from error
-    arrivals -= arrivals.min() if columns is AZURE_COLUMNS else 0.0
+    dated = columns is AZURE_COLUMNS
+    start = float(arrivals.min()) if dated else 0.0
+    arrivals -= start
 
     def column(place: int) -> IntArray:
         return np.array([row[1][place] for row in rows], dtype=np.int64)
@@ -116,6 +120,7 @@ def read_trace(path: Path) -> Trace:
             priorities=found.get("priority"),
             sessions=found.get("session"),
             shared_tokens=found.get("shared_tokens"),
+            start_seconds=start if dated else None,
         )
     )
 
@@ -218,6 +223,7 @@ def window(trace: Trace, start_seconds: float, end_seconds: float) -> Trace:
         kept,
         arrival_seconds=kept.arrival_seconds - start_seconds,
         duration_seconds=end_seconds - start_seconds,
+        start_seconds=None if kept.start_seconds is None else kept.start_seconds + start_seconds,
     )
 
 
@@ -247,6 +253,7 @@ def superposed(*traces: Trace) -> Trace:
             priorities=_joined(traces, [trace.priorities for trace in traces], 0),
             sessions=_joined(traces, sessions, -1),
             shared_tokens=_joined(traces, [trace.shared_tokens for trace in traces], 0),
+            start_seconds=traces[0].start_seconds,
         )
     )
 

@@ -117,10 +117,24 @@ class PastRates:
         refused = _refusal(target, pods)
         if refused:
             return _nothing(refused)
-        rates = reading.rates.get((namespace, f"{_NAMED[target.kind]}/{target.name}"))
-        if rates is None:
-            return _nothing(f"Prometheus remembers no requests in {self._days} days")
-        return _history(reading.start_seconds, rates)
+        return self._told(reading, namespace, target)
+
+    def read_past(
+        self, namespace: str, target: ScaleTarget, pods: Sequence[str], until_seconds: float
+    ) -> RateHistory:
+        """The history of one target up to this time, read at once.
+
+        Raises: MetricsUnavailableError, also when the answer is partial.
+        """
+        refused = _refusal(target, pods)
+        if refused:
+            return _nothing(refused)
+        try:
+            reading = self._read_until(int(until_seconds))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            detail = f"malformed answer: {type(error).__name__}: {error}"
+            raise MetricsUnavailableError(detail) from error
+        return self._told(reading, namespace, target)
 
     def close(self) -> None:
         """Stop the thread once its query ends, and drop the connection."""
@@ -141,7 +155,10 @@ class PastRates:
     def _read(self) -> _Reading:
         """All workloads, day after day. Raises: MetricsUnavailableError, also when partial."""
         now = self._client.query(NOW, deadline=self._monotonic() + _PIECE_TIMEOUT_SECONDS)
-        end = int(float(now.result[1])) // BIN_SECONDS * BIN_SECONDS
+        return self._read_until(int(float(now.result[1])))
+
+    def _read_until(self, until_seconds: int) -> _Reading:
+        end = until_seconds // BIN_SECONDS * BIN_SECONDS
         start = end - self._days * _DAY_SECONDS
         bins = self._days * _DAY_SECONDS // BIN_SECONDS
         rates: dict[Owner, array[float]] = {}
@@ -164,6 +181,12 @@ class PastRates:
                         row = rates.setdefault(owner, array("f", [math.nan]) * bins)
                         _fill(row, series["values"], start)
         return _Reading(start_seconds=start, rates=rates)
+
+    def _told(self, reading: _Reading, namespace: str, target: ScaleTarget) -> RateHistory:
+        rates = reading.rates.get((namespace, f"{_NAMED[target.kind]}/{target.name}"))
+        if rates is None:
+            return _nothing(f"Prometheus remembers no requests in {self._days} days")
+        return _history(reading.start_seconds, rates)
 
     def _owner(self, labels: Mapping[str, str]) -> Owner | None:
         owner = labels.get(OWNER_LABEL)

@@ -9,13 +9,14 @@ from servingslo.cli.backtesting.text import (
     HEADERS,
     gap_text,
     objectives_text,
+    past_text,
     seconds_text,
     spread,
     title,
 )
-from servingslo.cli.backtesting.timelines import dot, is_ours, timelines
+from servingslo.cli.backtesting.timelines import dot, timelines
 from servingslo.sim.outcome import Outcome
-from servingslo.sim.policies import OTHERS, RULES
+from servingslo.sim.policies import OTHERS, RULES, is_ours
 from servingslo.sim.scoring import Interval
 from servingslo.sim.summary import PolicySummary
 from servingslo.units import format_duration
@@ -67,6 +68,7 @@ def page(report: Report) -> str:
         f"<h1>Backtest of {html.escape(report.inputs.scenario.name)}</h1>",
         f'<p class="sub">{html.escape(title(result))}</p>',
         f'<p class="sub">{html.escape(objectives_text(result))}</p>',
+        *(f'<p class="sub">{html.escape(text)}</p>' for text in past_text(result)),
         *_headline(result.policies, result.target_share_ratio),
         *_frontier(report, colors),
         *_table(result.policies, colors),

@@ -39,7 +39,8 @@ class BacktestResult:
     """What a backtest found. Thresholds in seconds, None where there is no such objective.
 
     least_replica_hours: proven, below which no schedule meets the target at the engines' own
-    limits; mean over seeds, None unless costs are set beside an oracle.
+    limits; mean over seeds, None unless costs are set beside an oracle. past_seconds: how far back
+    before the trace the planner, and nobody else, is told arrival rates.
     """
 
     trace: str
@@ -53,6 +54,7 @@ class BacktestResult:
     target_share_ratio: float
     policies: tuple[PolicySummary, ...]
     least_replica_hours: float | None
+    past_seconds: float
     frontier: tuple[str, ...]
     without_solution: tuple[str, ...]
     worst_minutes: tuple[WorstMinute, ...]
@@ -86,6 +88,7 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
         target_share_ratio=objectives.share,
         policies=tuple(found),
         least_replica_hours=_least(inputs),
+        past_seconds=0.0 if scenario.past is None else scenario.past.duration_seconds,
         frontier=tuple(one.policy for one in found if one.on_frontier and not one.in_hindsight),
         without_solution=tuple(p.label for p in inputs.policies if p.label not in known),
         worst_minutes=tuple(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from servingslo.cli.backtesting.report import BacktestResult, Report, oracle_over_bound
-from servingslo.sim.policies import OTHERS, RULES
+from servingslo.sim.policies import OTHERS, OURS, RULES, is_ours
 from servingslo.sim.scoring import Interval
 from servingslo.sim.summary import PolicySummary
 from servingslo.units import format_duration, milliseconds_from_seconds
@@ -18,7 +18,8 @@ def report_text(report: Report) -> str:
     """What was replayed, a row for each policy, and how to read it."""
     result = report.result
     rows = [[*HEADERS], *(_row(one) for one in result.policies)]
-    lines = [title(result), objectives_text(result), "", *aligned(rows), ""]
+    lines = [title(result), objectives_text(result), *past_text(result)]
+    lines += ["", *aligned(rows), ""]
     lines += [f"{name}: no count or schedule meets the target" for name in result.without_solution]
     lines += gap_text(result)
     lines.append("* nobody is both cheaper and better; ~ made from the trace itself, in hindsight")
@@ -53,6 +54,14 @@ def objectives_text(result: BacktestResult) -> str:
     )
     named = ", ".join(f"{name} ≤ {seconds_text(s)}" for name, s in thresholds if s is not None)
     return f"{named}; the target is {100 * result.target_share_ratio:g} % of all requests"
+
+
+def past_text(result: BacktestResult) -> list[str]:
+    """Who knows of the time before the trace; empty where nobody does."""
+    if not result.past_seconds or not any(is_ours(one.policy) for one in result.policies):
+        return []
+    span = format_duration(round(result.past_seconds))
+    return [f"past: {OURS} is told the arrival rates of {span} before; no other rule uses them"]
 
 
 def seconds_text(seconds: float) -> str:

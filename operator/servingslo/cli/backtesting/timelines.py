@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from servingslo.cli.backtesting.charts import Axis, Series, line_chart
 from servingslo.cli.backtesting.report import Report
 from servingslo.sim.outcome import Timeline
-from servingslo.sim.policies import OURS
+from servingslo.sim.policies import is_ours
 from servingslo.sim.summary import PolicySummary
 from servingslo.units import SECONDS_PER_MINUTE
 
@@ -110,11 +110,6 @@ def _shown(policies: Sequence[PolicySummary], target: float) -> list[str]:
         return not is_ours(one.policy), one.in_hindsight, not met, order
 
     return [one.policy for one in sorted(policies, key=place)[:_SHOWN_AT_FIRST]]
-
-
-def is_ours(policy: str) -> bool:
-    """Whether it is the planner, with or without its other knobs."""
-    return policy.partition("+")[0] == OURS
 
 
 def dot(color: str) -> str:

@@ -1,17 +1,25 @@
-"""Where the trace of a backtest comes from: a CSV file, a recording, or a live Prometheus."""
+"""Where trace and past of a backtest come from: CSV files, a recording, or a live Prometheus."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import typer
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.season import DAY_SECONDS, RateHistory
+from servingslo.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo.sim.rebuilt import trace_from_metrics
 from servingslo.sim.trace import Trace, read_trace, write_trace
-from servingslo.units import parse_duration_seconds
+from servingslo.units import format_duration, parse_duration_seconds
+
+if TYPE_CHECKING:
+    from servingslo.adapters.prometheus.client import PrometheusConfig
 
 # Fewer ticks than this decide nothing.
 SHORTEST_TRACE_SECONDS = 60.0
@@ -22,7 +30,11 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSource:
-    """What the user said about the trace; exactly one of file, recording and Prometheus."""
+    """What the user said about the trace; exactly one of file, recording and Prometheus.
+
+    history: a CSV of requests before the trace. no_history: the planner is told none. warm_up: the
+    part of the trace that is past too; None for none of it.
+    """
 
     file: Path | None = None
     recording: str | None = None
@@ -37,13 +49,96 @@ class TraceSource:
     kubeconfig: Path | None = None
     context: str | None = None
     save: Path | None = None
+    history: Path | None = None
+    no_history: bool = False
+    warm_up: str | None = None
 
 
-def trace_file(source: TraceSource, cache: Path) -> tuple[Path, Trace]:
-    """The trace and the file it is in; one that was rebuilt is kept in the cache.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The trace in this file without its first seconds, and what is known of the time before.
 
-    Raises: InvalidInputError, and as reading from a cluster does.
+    request_count, duration_seconds: of what is played. past: None where the planner is told none.
     """
+
+    path: Path
+    skipped_seconds: float
+    request_count: int
+    duration_seconds: float
+    past: Past | None
+
+
+def replay_of(source: TraceSource, cache: Path, scale: float) -> Replay:
+    """What is to be played; a trace that was rebuilt is kept in the cache.
+
+    scale: times the rates of the past. Raises: InvalidInputError, and as reading from a cluster
+    does.
+    """
+    if source.history is not None and source.no_history:
+        raise InvalidInputError("--history", str(source.history), "not with --no-history")
+    path, trace, history = _trace_file(source, cache)
+    skipped = _skipped_seconds(source, trace)
+    past = None if source.no_history else _past(source, trace, history, skipped, scale)
+    return Replay(
+        path=path,
+        skipped_seconds=skipped,
+        request_count=int((trace.arrival_seconds >= skipped).sum()),
+        duration_seconds=trace.duration_seconds - skipped,
+        past=past,
+    )
+
+
+def _past(
+    source: TraceSource,
+    trace: Trace,
+    history: Callable[[], RateHistory | None],
+    skipped_seconds: float,
+    scale: float,
+) -> Past | None:
+    """What is known before the part that is played; None where that would change nothing."""
+    start = trace.start_seconds or 0.0
+    read = history() if source.history is None else _stated_history(source.history, trace)
+    before = Past(begin_seconds=start)
+    if read is not None:
+        before = past_of_history(read, begin_seconds=start)
+    known = before.history_at(trace.arrival_seconds, skipped_seconds)
+    past = past_of_history(known, begin_seconds=start + skipped_seconds, scale=scale)
+    # A memory that has just begun is looked at again after a day.
+    lasts = trace.duration_seconds - skipped_seconds > DAY_SECONDS
+    return past if past.rates_per_second or lasts else None
+
+
+def _stated_history(path: Path, trace: Trace) -> RateHistory:
+    """The rates of these requests: by their time stamps, or up to the begin of the trace."""
+    requests = read_trace(path)
+    begin = trace.start_seconds or 0.0
+    dated = requests.start_seconds is not None and trace.start_seconds is not None
+    first = (requests.start_seconds or 0.0) if dated else begin - requests.duration_seconds
+    last = first + requests.duration_seconds
+    until = begin if last > begin - BIN_SECONDS else last
+    found = history_of_arrivals(first + requests.arrival_seconds, first, until)
+    if not found.rates_per_second:
+        span = format_duration(round(max(until - first, 0.0)))
+        allowed = "requests of 10m or more before the trace begins; of days, for a season"
+        raise InvalidInputError("--history", f"{path} ({span} before it)", allowed)
+    return found
+
+
+def _skipped_seconds(source: TraceSource, trace: Trace) -> float:
+    if source.warm_up is None:
+        return 0.0
+    seconds = parse_duration_seconds(source.warm_up, "--warm-up")
+    most = trace.duration_seconds - SHORTEST_TRACE_SECONDS
+    if not seconds <= most:
+        allowed = f"up to {format_duration(int(most))}: the trace less a minute to play"
+        raise InvalidInputError("--warm-up", source.warm_up, allowed)
+    return seconds
+
+
+def _trace_file(
+    source: TraceSource, cache: Path
+) -> tuple[Path, Trace, Callable[[], RateHistory | None]]:
+    """The whole trace, the file that it is in, and what reads the past that comes with it."""
     stated = {
         "--trace": source.file,
         "--recording": source.recording,
@@ -54,7 +149,7 @@ def trace_file(source: TraceSource, cache: Path) -> tuple[Path, Trace]:
         allowed = f"exactly one of {', '.join(stated)}; --trace takes a CSV file of requests"
         raise InvalidInputError("--trace", " and ".join(given) or None, allowed)
     if source.file is not None:
-        return source.file, _long_enough(read_trace(source.file), str(source.file))
+        return source.file, _long_enough(read_trace(source.file), str(source.file)), _nothing
     flag = given[0]
     samples = _recorded(source) if flag == "--recording" else _live(source)
     try:
@@ -68,7 +163,35 @@ def trace_file(source: TraceSource, cache: Path) -> tuple[Path, Trace]:
         path = cache / "traces" / f"{digest}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
     write_trace(trace, path)
-    return path, trace
+    read = _recorded_past if flag == "--recording" else partial(_live_past, source)
+    return path, trace, partial(read, samples)
+
+
+def _nothing() -> RateHistory | None:
+    return None
+
+
+def _recorded_past(samples: Sequence[FleetSample]) -> RateHistory | None:
+    """The past as the operator was told it first."""
+    return next((s.history for s in samples if s.history is not None), None)
+
+
+def _live_past(source: TraceSource, samples: Sequence[FleetSample]) -> RateHistory:
+    from servingslo.adapters.prometheus.past_rates import PastRates  # noqa: PLC0415 - as _live
+    from servingslo.cli.fitting.sources import parsed_target  # noqa: PLC0415
+
+    pods = [pod.name for pod in samples[-1].pods]
+    past = PastRates(_config(source))
+    try:
+        found = past.read_past(
+            source.namespace or "", parsed_target(source.target or ""), pods,
+            samples[0].time_seconds,
+        )  # fmt: skip
+        if found.detail:
+            typer.echo(f"no past rates: {found.detail}", err=True)
+        return found
+    finally:
+        past.close()
 
 
 def _long_enough(trace: Trace, name: str) -> Trace:
@@ -93,7 +216,6 @@ def _recorded(source: TraceSource) -> Sequence[FleetSample]:
 
 def _live(source: TraceSource) -> Sequence[FleetSample]:
     # Kubernetes and HTTP clients are not needed for a file.
-    from servingslo.adapters.prometheus.client import PrometheusConfig  # noqa: PLC0415
     from servingslo.cli.fitting.sources import LiveSource, live_samples  # noqa: PLC0415
     from servingslo.cli.live import Access  # noqa: PLC0415
 
@@ -111,15 +233,21 @@ def _live(source: TraceSource) -> Sequence[FleetSample]:
         raise InvalidInputError("--window", source.window, allowed)
     return live_samples(
         LiveSource(
-            config=PrometheusConfig(
-                url=source.prometheus or "",
-                namespace_label=source.namespace_label,
-                pod_label=source.pod_label,
-            ),
+            config=_config(source),
             access=Access(kubeconfig=source.kubeconfig, context=source.context),
             namespace=source.namespace,
             target=source.target,
             window_seconds=window,
             step_seconds=step,
         )
+    )
+
+
+def _config(source: TraceSource) -> "PrometheusConfig":
+    from servingslo.adapters.prometheus.client import PrometheusConfig  # noqa: PLC0415 - as _live
+
+    return PrometheusConfig(
+        url=source.prometheus or "",
+        namespace_label=source.namespace_label,
+        pod_label=source.pod_label,
     )

@@ -70,6 +70,7 @@ def recorded_samples(source: str) -> dict[str, list[FleetSample]]:
                 time_seconds=observation.time_seconds,
                 pods=observation.pods,
                 gateway=observation.gateway,
+                history=observation.history,
             )
             found.setdefault(name, []).append(sample)
     if not found:
