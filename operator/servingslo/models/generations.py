@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from servingslo.models.rows import columns
 from servingslo.models.service_time import ComplexArray
 
-# Later generations that move no percentile by more than 0.1 %.
-_NEGLIGIBLE_GENERATION = 4e-3
 # Near saturation of the budget each has four fifths of the one before.
 _GENERATIONS = 6
-_LEAST_BRANCHING = 0.05
+# Ratios below which generations are taken as their mean, and with one point: either moves no
+# percentile by more than 0.1 %.
+_FEW = 0.05
+_MANY = 0.2
 
 
 class Branching(NamedTuple):
@@ -33,41 +32,71 @@ def grow(lumps: ComplexArray, branchings: Sequence[Branching]) -> None:
 
     With v = λ·(M − 1) the transform of one generation is replaced by ρ·v/(1 − L·v), L =
     E[S²]/(2·E[S]), which has the same first two moments and stays bounded. Such maps compose: the
-    k-th generation is ρ^k·v/(1 − L_k·v), L_k = L·(1 + ρ + … + ρ^(k−1)). What follows the last is
-    taken as its mean.
+    k-th generation is ρ^k·v/(1 − L_k·v), L_k = L·(1 + ρ + … + ρ^(k−1)). What follows the sixth is
+    taken as its mean. The sum is that over a measure with the weights ρ^k at the points L_k, taken
+    by the rule of Gauss and Radau with the point 0 and two more: exact to the fifth power of v.
+    Source: the rule as a quotient of polynomials, G. H. Golub and G. Meurant, Matrices, Moments and
+    Quadrature with Applications (2010).
     """
-    rows = [_generations(*branching) for branching in branchings]
-    table = columns(rows)
-    total = table[0]
-    for at in range(1, 2 * _GENERATIONS, 2):
-        if not any(row[at] for row in rows):
-            break
-        current = lumps * -table[at + 1]
-        current += 1.0
-        np.divide(table[at], current, out=current)
-        current += total
-        total = current
-    lumps *= total
+    rows = [_quotient(*branching) for branching in branchings]
+    none, first, second, first_below, second_below = columns(rows)
+    if not any(row[3] for row in rows):
+        lumps *= none
+        return
+    if any(row[4] for row in rows):
+        below = lumps * second_below
+        below += first_below
+        below *= lumps
+        above = lumps * second
+        above += first
+        above *= lumps
+    else:
+        below, above = lumps * first_below, lumps * first
+    below += 1.0
+    above += none
+    above /= below
+    lumps *= above
 
 
-def _generations(rate: float, ratio: float, lag: float, more: float) -> list[float]:
-    """The arrivals themselves, then ρ^k and L_k of each generation, all times the arrivals.
+def _quotient(
+    rate: float, ratio: float, lag: float, more: float
+) -> tuple[float, float, float, float, float]:
+    """Coefficients of all generations: of v⁰, v and v² above, and of v and v² below.
 
-    Where generations are few, only their mean: all with the arrivals themselves.
+    ρ^k is u, and L_k is (1 − u)·L/(1 − ρ): moments of 1 − u under the weights follow from those of
+    u, which are sums of powers of ρ. Where generations are few, only their mean: all with the
+    arrivals.
     """
-    scaled = rate + more
-    row = [0.0] * (1 + 2 * _GENERATIONS)
-    if ratio < _LEAST_BRANCHING:
-        row[0] = scaled / (1.0 - ratio)
-        return row
-    row[0] = scaled
-    share, reach = ratio, lag
-    for generation in range(1, _GENERATIONS + 1):
-        last = generation == _GENERATIONS or share * ratio < _NEGLIGIBLE_GENERATION
-        row[2 * generation - 1] = scaled * (share / (1.0 - ratio) if last else share)
-        row[2 * generation] = reach * rate
-        if last:
-            break
-        reach += lag * share
-        share *= ratio
-    return row
+    scaled, mean = rate + more, 1.0 / (1.0 - ratio)
+    if ratio < _FEW:
+        return scaled * mean, 0.0, 0.0, 0.0, 0.0
+    reach = lag * rate * mean
+    u1, u2, u3, u4 = _moments(ratio, mean)
+    first, second = mean - u1, mean - 2.0 * u1 + u2
+    if ratio < _MANY:
+        below = -second / first
+        return scaled * mean, scaled * reach * (first + below * mean), 0.0, below * reach, 0.0
+    third = mean - 3.0 * (u1 - u2) - u3
+    fourth = mean - 4.0 * (u1 + u3) + 6.0 * u2 + u4
+    determinant = first * third - second * second
+    square = (second * fourth - third * third) / determinant
+    below = (second * third - first * fourth) / determinant
+    return (
+        scaled * mean,
+        scaled * reach * (first + below * mean),
+        scaled * reach**2 * (second + below * first + square * mean),
+        below * reach,
+        square * reach**2,
+    )
+
+
+def _moments(ratio: float, mean: float) -> list[float]:
+    """Σ u^j over the generations, j from 1 to 4: Σ ρ^k·ρ^(kj), the last standing for the rest."""
+    moments, power, cut = [], ratio, ratio**_GENERATIONS
+    rest = cut
+    for _ in range(4):
+        power *= ratio
+        rest *= cut
+        endless = 1.0 / (1.0 - power)
+        moments.append(endless + rest * (mean - endless))
+    return moments

@@ -15,6 +15,7 @@ _LEAST_SLACK = 0.02
 _TINY = 1e-12
 # The length of a cycle that is met settles to three digits in these.
 _ITERATIONS = 4
+_SETTLED = 1e-4
 # Pools are not idle this many deviations below their mean. A Poisson law is close to this.
 _IDLE_DEVIATIONS = 6.0
 _LARGEST_SUCCESS = 1.0 - 1e-6
@@ -61,15 +62,57 @@ def meeting(
     """
     if pool_count == 1:
         return ALONE
-    up, down = pool_count * rate_per_second, (pool_count - 1) * rate_per_second
-    both = up + down + 1.0 / age_seconds
-    even = 1.0 - 0.5 * (both - math.sqrt(both**2 - 4.0 * up * down)) / up
-    below = (1.0 - even) * up / down
+    even = _even_ratio(rate_per_second, age_seconds, pool_count)
+    below = (1.0 - even) * pool_count / (pool_count - 1)
     again = (1.0 - below**pool_count) / (pool_count * (1.0 - below))
     # Only arrivals that come with the level are in its order; holes are filled as they are.
     level = 2.0 * age_seconds * even
     level /= level + cycle_seconds * (1.0 - even)
     return Meeting(even, 1.0 - _ORDER * (1.0 - again) * level**2)
+
+
+def _even_ratio(rate_per_second: float, age_seconds: float, pool_count: int) -> float:
+    """Share 1 − r of the arrivals that comes evenly, see `meeting`."""
+    down = (pool_count - 1.0) / pool_count
+    half = 0.5 * (1.0 + down + 1.0 / (pool_count * rate_per_second * age_seconds))
+    return 1.0 - half + math.sqrt(half * half - down)
+
+
+class _Lumps(NamedTuple):
+    """What steps that make the waits are computed from, see `age_met`.
+
+    load: λ times the prefill of a prompt. variance, skew: cumulants of a step of which no prompt
+    lets further ones in. mean: E[D].
+    """
+
+    load: float
+    variance: float
+    skew: float
+    mean: float
+
+    def age_seconds(self, even: float) -> float:
+        """Half of E[D³]/E[D²]; even: share of the arrivals that each step makes of the next."""
+        ratio, mean = even * self.load, self.mean
+        square = ratio * ratio
+        variance = self.variance / (1.0 - square)
+        skew = self.skew / (1.0 - square * ratio)
+        mean_square = mean * mean
+        whole = skew + 3.0 * mean * variance + mean_square * mean
+        return 0.5 * whole / (variance + mean_square)
+
+
+def _lumps(
+    demand: RequestDemand, rate_per_second: float, cycle_seconds: float, further: float
+) -> _Lumps:
+    work = demand.prefill_mean_seconds + further
+    per_token = work / max(demand.uncached_mean_tokens, _TINY)
+    variance = rate_per_second * cycle_seconds * per_token * per_token
+    return _Lumps(
+        min(rate_per_second * work, _LARGEST_RATIO),
+        variance * demand.uncached_second_moment_tokens2,
+        variance * per_token * demand.uncached_third_moment_tokens3,
+        cycle_seconds,
+    )
 
 
 def age_met(
@@ -80,14 +123,7 @@ def age_met(
     cycle_seconds: E[D]. further: seconds that a prompt adds to its prefill. even: share of the
     arrivals of a replica that come evenly, of which each step makes the next.
     """
-    work, mean = demand.prefill_mean_seconds + further, cycle_seconds
-    ratio = even * min(rate_per_second * work, _LARGEST_RATIO)
-    per_token = work / max(demand.uncached_mean_tokens, _TINY)
-    second = per_token**2 * demand.uncached_second_moment_tokens2
-    third = per_token**3 * demand.uncached_third_moment_tokens3
-    variance = rate_per_second * second * mean / (1.0 - ratio**2)
-    skew = rate_per_second * third * mean / (1.0 - ratio**3)
-    return 0.5 * (skew + 3.0 * mean * variance + mean**3) / (variance + mean**2)
+    return _lumps(demand, rate_per_second, cycle_seconds, further).age_seconds(even)
 
 
 def length_met(demand: RequestDemand, pace: Pace, even_ratio: float = 1.0) -> float:
@@ -115,17 +151,31 @@ def meeting_at(demand: RequestDemand, law_of_running: Occupancy, pace: Pace) -> 
     if count == 1:
         return ALONE
     rate, mean = pace.rate_per_second, pace.base_ratio * pace.mean_step / (1.0 - pace.prefill_ratio)
-    full_step = pace.mean_step + demand.prefill_per_token_seconds * pace.room_tokens
-    step = pace.mean_step / (1.0 - min(rate * demand.prefill_mean_seconds, _LARGEST_RATIO))
-    met, even = ALONE, 1.0
+    lumps = _lumps(demand, rate, mean, pace.further)
+    age, even = lumps.age_seconds(1.0), 1.0
+    several = pace.first_ratio < 1.0
     for _ in range(_ITERATIONS):
-        met = meeting(rate, mean, age_met(demand, rate, mean, pace.further, even), count)
-        cycle = length_met(demand, pace, even)
-        several = max(1.0 - full_step / cycle, 0.0) if pace.first_ratio < 1.0 else 0.0
-        decoding = max(1.0 - (1.0 + rate * cycle) / max(law_of_running.mean, _TINY), 0.0)
-        left = several * decoding * min(step / full_step, 1.0)
-        even = met.even_ratio + (1.0 - met.even_ratio) * left
-    return met._replace(even_ratio=even)
+        before, even = even, _even_ratio(rate, age, count)
+        if several:
+            even += (1.0 - even) * _left_in_cycles(demand, law_of_running, pace, before)
+        if abs(even - before) < _SETTLED:
+            break
+        age = lumps.age_seconds(even)
+    return meeting(rate, mean, age, count)._replace(even_ratio=even)
+
+
+def _left_in_cycles(
+    demand: RequestDemand, law_of_running: Occupancy, pace: Pace, even_ratio: float
+) -> float:
+    """Share of those that do not come evenly who come where others left during a cycle."""
+    rate = pace.rate_per_second
+    cycle = length_met(demand, pace, even_ratio)
+    full_step = pace.mean_step + demand.prefill_per_token_seconds * pace.room_tokens
+    if cycle <= full_step:
+        return 0.0
+    step = pace.mean_step / (1.0 - min(rate * demand.prefill_mean_seconds, _LARGEST_RATIO))
+    decoding = max(1.0 - (1.0 + rate * cycle) / max(law_of_running.mean, _TINY), 0.0)
+    return (1.0 - full_step / cycle) * decoding * min(step / full_step, 1.0)
 
 
 def idle_met(demand: RequestDemand, law_of_running: Occupancy, pace: Pace, steps: float) -> float:
