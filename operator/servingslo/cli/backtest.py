@@ -13,10 +13,12 @@ from servingslo.cli.backtesting.inputs import (
     MOST_PROCESSES,
     MOST_SEEDS,
     Inputs,
+    check_objectives_of_pools,
     default_cache,
     default_processes,
     stated_fleet,
     stated_policies,
+    stated_policies_of_pools,
     stated_targets,
 )
 from servingslo.cli.backtesting.page import page
@@ -28,6 +30,8 @@ from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
 from servingslo.sim.backtest import run, runs_of
 from servingslo.sim.policies import ORACLE
+from servingslo.sim.pools.cluster import check_trace
+from servingslo.sim.pools.fleet import PoolsSpec
 from servingslo.sim.scenario import Cell, Scenario
 
 
@@ -97,7 +101,11 @@ def backtest(
         typer.Option(help="Instead of -f: METRIC:pPERCENTILE:THRESHOLD, such as ttft:p99:1s."),
     ] = None,
     fleet: Annotated[
-        str, typer.Option(help="YAML file of the fleet, or a known engine: h100-8b, l4-small.")
+        str,
+        typer.Option(
+            help="YAML file of the fleet, or of its prefill and decode pools; or a known engine: "
+            "h100-8b, l4-small."
+        ),
     ] = "h100-8b",
     policy: Annotated[
         list[str] | None,
@@ -155,9 +163,15 @@ def backtest(
     in_range("--processes", workers, 1, MOST_PROCESSES, f"1 to {MOST_PROCESSES}")
     if page_file is not None and not page_file.parent.is_dir():
         raise InvalidInputError("--html", str(page_file), "a file in a folder that exists")
-    known_fleet = stated_fleet(fleet)
+    stated = stated_fleet(fleet)
+    pools = stated if isinstance(stated, PoolsSpec) else None
+    known_fleet = stated.prefill if isinstance(stated, PoolsSpec) else stated
     targets = stated_targets(manifest, objective or [])
-    policies = stated_policies(policy or [], known_fleet.engine, against_oracle=against_oracle)
+    if pools is None:
+        policies = stated_policies(policy or [], known_fleet.engine, against_oracle=against_oracle)
+    else:
+        check_objectives_of_pools(targets)
+        policies = stated_policies_of_pools(policy or [], against_oracle=against_oracle)
     kept = cache or default_cache()
     if kept.exists() and not kept.is_dir():
         raise InvalidInputError("--cache", str(kept), "a folder")
@@ -180,6 +194,8 @@ def backtest(
         warm_up=warm_up,
     )
     replay = replay_of(source, kept, scale)
+    if pools is not None:
+        check_trace(replay.trace)
     scenario = Scenario(
         name=replay.path.stem,
         fleet=known_fleet,
@@ -189,6 +205,7 @@ def backtest(
         targets=targets,
         warm=not cold,
         past=replay.past,
+        pools=pools,
     )
     inputs = Inputs(
         scenario=scenario,

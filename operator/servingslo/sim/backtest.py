@@ -24,6 +24,7 @@ from servingslo.sim.oracle import Oracle, find_oracle
 from servingslo.sim.outcome import OracleOutcome, Outcome, nothing_found, outcome_of
 from servingslo.sim.past import Remembering
 from servingslo.sim.policies import FORESIGHT, ORACLE, STATIC, Policy
+from servingslo.sim.pools.replay import run_pools
 from servingslo.sim.production import Production
 from servingslo.sim.scenario import LARGEST_FLEET, Cell, autoscaler_of, fleet_of
 from servingslo.sim.trace import Trace
@@ -106,7 +107,7 @@ def run_cell(cell: Cell, cache_folder: Path) -> Outcome:
         if path.exists():
             outcome = _OUTCOME.validate_json(path.read_bytes())
         else:
-            outcome = _run(cell, oracle_of(cell, cache_folder) if _needs_oracle(cell) else None)
+            outcome = _run(cell, cache_folder)
             store(path, _OUTCOME.dump_json(outcome))
     # Kept perhaps by another scenario or policy of other names.
     return replace(outcome, scenario=cell.scenario.name, policy=cell.policy.label)
@@ -150,8 +151,11 @@ def oracle_of(cell: Cell, cache_folder: Path) -> OracleOutcome:
     return found
 
 
-def _run(cell: Cell, oracle: OracleOutcome | None) -> Outcome:
+def _run(cell: Cell, cache_folder: Path) -> Outcome:
     scenario, seed = cell.scenario, cell.seed
+    if scenario.pools is not None:
+        return run_pools(cell, scenario.pools)
+    oracle = oracle_of(cell, cache_folder) if _needs_oracle(cell) else None
     trace = scenario.trace(seed)
     fleet = fleet_of(scenario, trace, oracle.replicas if oracle is not None else ())
     known = oracle.outcome.score if oracle is not None else None

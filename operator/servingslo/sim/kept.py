@@ -78,6 +78,7 @@ def _sources(root: Path, policy_name: str) -> Iterator[Path]:
     ours = is_ours(policy_name)
     beside = _BESIDE_RUNS if ours else _BESIDE_RUNS | {_PLANNER_ALONE}
     yield from (path for path in (root / "sim").glob("*.py") if path.name not in beside)
+    yield from (root / "sim" / "pools").glob("*.py")
     yield from (root / name for name in _SHARED)
     if ours:
         for package in _PLANNER:

@@ -16,7 +16,10 @@ _MINUTE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionLine:
-    """One decision of the planner, short. text: its line in the operator's log."""
+    """One decision of the planner, short. text: its line in the operator's log.
+
+    pool: that it is for, where there are several.
+    """
 
     time_seconds: float
     before: int | None
@@ -26,6 +29,16 @@ class DecisionLine:
     rate_per_second: float | None
     planned_rate_per_second: float | None
     text: str
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLine:
+    """One of several pools at each tick."""
+
+    name: str
+    ready: tuple[int, ...]
+    waiting: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +46,7 @@ class Timeline:
     """A run over time. Per minute: requests per second, share in SLO, TTFT; per tick: the fleet.
 
     None stands for what is not there: a minute without requests, a percentile that is infinite.
+    pools: where there are several; the other columns are then sums.
     """
 
     offered_per_second: tuple[float, ...]
@@ -44,6 +58,7 @@ class Timeline:
     running: tuple[int, ...]
     waiting: tuple[int, ...]
     decisions: tuple[DecisionLine, ...] = ()
+    pools: tuple[PoolLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +81,19 @@ class OracleOutcome:
 
 
 def outcome_of(
-    cell: Cell, result: RunResult, oracle_hours: float | None, decisions: Sequence[Decision]
+    cell: Cell,
+    result: RunResult,
+    oracle_hours: float | None,
+    decisions: Sequence[Decision],
+    *,
+    dollars_per_hour: float | None = None,
 ) -> Outcome:
-    """The outcome of a run; oracle_hours: what the oracle paid, None to leave it out."""
+    """The outcome of a run; oracle_hours: what the oracle paid, None to leave it out.
+
+    dollars_per_hour: of a replica; None for what one of the fleet costs.
+    """
     scenario = cell.scenario
+    price = scenario.fleet.dollars_per_hour if dollars_per_hour is None else dollars_per_hour
     return Outcome(
         scenario=scenario.name,
         policy=cell.policy.label,
@@ -77,7 +101,7 @@ def outcome_of(
         score=score(
             result,
             scenario.objectives,
-            dollars_per_hour=scenario.fleet.dollars_per_hour,
+            dollars_per_hour=price,
             oracle_hours=oracle_hours,
         ),
         timeline=_timeline(result, scenario.objectives, decisions) if cell.with_timeline else None,
@@ -118,11 +142,11 @@ def _timeline(result: RunResult, objectives: Objectives, decisions: Sequence[Dec
         ready=tuple(tick.ready for tick in ticks),
         running=tuple(tick.running for tick in ticks),
         waiting=tuple(tick.waiting for tick in ticks),
-        decisions=tuple(_told(decisions)),
+        decisions=tuple(told(decisions)),
     )
 
 
-def _told(decisions: Sequence[Decision]) -> Iterator[DecisionLine]:
+def told(decisions: Sequence[Decision]) -> Iterator[DecisionLine]:
     """The decisions that changed something, and those whose reason is new."""
     last = None
     for d in decisions:

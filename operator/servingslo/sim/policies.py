@@ -130,6 +130,14 @@ OTHERS: Mapping[str, str] = MappingProxyType(
 )
 
 
+# What scales prefill and decode pools each for itself: rules on the load of a pool's own engines.
+# WVA and Dynamo have rules of their own for pools, which are not built here.
+IN_POOLS = (
+    OURS, STATIC, "hpa-waiting", "hpa-kv", "hpa-both", "hpa-busy", "keda-guide", "keda-raw",
+    "keda-slo", "knative", "aibrix-apa", "aibrix-kpa", "ray-serve",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """A policy with its settings. label: as it was asked for."""

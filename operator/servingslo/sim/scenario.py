@@ -15,6 +15,7 @@ from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.oracle import INTERVAL_SECONDS, interval_work
 from servingslo.sim.past import Past, Remembering
 from servingslo.sim.policies import OURS, Policy, is_ours
+from servingslo.sim.pools.fleet import PoolsSpec
 from servingslo.sim.production import Knobs, Production, benchmark_targets
 from servingslo.sim.scoring import Objectives
 from servingslo.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS, standard_case
@@ -31,7 +32,7 @@ _WARM_WORK = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A trace on a fleet.
+    """A trace on a fleet, or on two pools: fleet is then that of prefill.
 
     trace_path: a CSV file, the trace itself, or for a standard case the one it takes lengths from.
     case: name of a standard case, whose trace is then generated from the seed of each run; None
@@ -52,6 +53,7 @@ class Scenario:
     targets: Targets | None = None
     warm: bool = False
     past: Past | None = None
+    pools: PoolsSpec | None = None
 
     def trace(self, seed: int) -> Trace:
         """The trace that is played with this seed."""

@@ -36,6 +36,15 @@ class Objectives:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCost:
+    """What one of several pools was paid for."""
+
+    name: str
+    replica_hours: float
+    dollars: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """One run, or the mean of several.
 
@@ -44,6 +53,7 @@ class Score:
     worst_minute_ratio: least share of a minute of arrival. recovery_seconds: the longest time on
     end in which minutes stayed below the share. dollars_per_million_tokens: of finished answers,
     None without any. TTFT and TPOT at the 99th percentile, None where it is infinite.
+    pools: of a fleet of several, what the replica-hours are the sum of.
     """
 
     share_ratio: float
@@ -57,6 +67,7 @@ class Score:
     lost_ratio: float
     ttft_p99_seconds: float | None
     tpot_p99_seconds: float | None
+    pools: tuple[PoolCost, ...] = ()
 
 
 def score(

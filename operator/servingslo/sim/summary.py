@@ -13,13 +13,21 @@ _HINDSIGHT = frozenset({ORACLE, STATIC, FORESIGHT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSummary:
+    """One of several pools under a policy; mean, with an interval where there are several seeds."""
+
+    name: str
+    replica_hours: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySummary:
     """One policy over all seeds; means, with intervals where there are several seeds.
 
     seeds: those that have a score. relative_cost: over the oracle's replica-hours.
     worst_minute_ratio: the least of all seeds. recovery_seconds: the longest of all seeds.
     beaten_by: policies with a share as high and a cost as low, one of them better; those that know
-    the trace beforehand beat nobody. on_frontier: nobody does.
+    the trace beforehand beat nobody. on_frontier: nobody does. pools: where there are several.
     """
 
     scenario: str
@@ -38,6 +46,7 @@ class PolicySummary:
     ttft_p99_seconds: float | None
     tpot_p99_seconds: float | None
     beaten_by: tuple[str, ...] = ()
+    pools: tuple[PoolSummary, ...] = ()
 
     @property
     def in_hindsight(self) -> bool:
@@ -82,7 +91,7 @@ def _summary(outcomes: Sequence[Outcome], dollars_per_hour: float) -> PolicySumm
         share_ratio=interval([s.share_ratio for s in scores]),
         replica_hours=interval([s.replica_hours for s in scores]),
         relative_cost=of(lambda s: s.relative_cost),
-        dollars=interval([s.replica_hours * dollars_per_hour for s in scores]),
+        dollars=interval([_dollars(s, dollars_per_hour) for s in scores]),
         dollars_per_million_tokens=of(lambda s: s.dollars_per_million_tokens),
         actions_per_hour=interval([s.actions_per_hour for s in scores]),
         worst_minute_ratio=min(s.worst_minute_ratio for s in scores),
@@ -91,6 +100,22 @@ def _summary(outcomes: Sequence[Outcome], dollars_per_hour: float) -> PolicySumm
         lost_ratio=sum(s.lost_ratio for s in scores) / len(scores),
         ttft_p99_seconds=worst(lambda s: s.ttft_p99_seconds),
         tpot_p99_seconds=worst(lambda s: s.tpot_p99_seconds),
+        pools=_pools(scores),
+    )
+
+
+def _dollars(score: Score, dollars_per_hour: float) -> float:
+    if score.pools:
+        return sum(pool.dollars for pool in score.pools)
+    return score.replica_hours * dollars_per_hour
+
+
+def _pools(scores: Sequence[Score]) -> tuple[PoolSummary, ...]:
+    return tuple(
+        PoolSummary(
+            name=pools[0].name, replica_hours=interval([pool.replica_hours for pool in pools])
+        )
+        for pools in zip(*(score.pools for score in scores), strict=True)
     )
 
 

@@ -12,8 +12,19 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.latency import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
 from servingslo.sim.catalogue import ENGINE_KINDS
-from servingslo.sim.fleet import FleetSpec, read_fleet
-from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, Policy, policy_of
+from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.policies import (
+    FORESIGHT,
+    IN_POOLS,
+    ORACLE,
+    OURS,
+    STATIC,
+    TUNED,
+    Policy,
+    policy_of,
+)
+from servingslo.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
+from servingslo.sim.pools.replay import DECIDES, DECODE, PREFILL
 from servingslo.sim.scenario import Cell, Scenario
 
 DEFAULT_POLICIES = (OURS, "hpa-waiting", "hpa-kv", "keda-slo", "knative", STATIC)
@@ -77,8 +88,8 @@ def stated_targets(manifest: Path | None, objectives: Sequence[str]) -> Targets:
     return targets
 
 
-def stated_fleet(text: str) -> FleetSpec:
-    """The fleet of a file, or of engines that are known by name.
+def stated_fleet(text: str) -> FleetSpec | PoolsSpec:
+    """The fleet or the pools of a file, or engines that are known by name.
 
     Raises: InvalidInputError for neither, and as `read_fleet` does.
     """
@@ -87,24 +98,63 @@ def stated_fleet(text: str) -> FleetSpec:
     path = Path(text)
     if not path.exists():
         raise InvalidInputError("--fleet", text, f"a YAML file, or {', '.join(ENGINE_KINDS)}")
-    fleet = read_fleet(path)
+    found = read_fleet_or_pools(path)
+    if isinstance(found, FleetSpec):
+        _check_fleet(f"{path}: ", found)
+    else:
+        _check_fleet(f"{path}: {PREFILL}.", found.prefill)
+        _check_fleet(f"{path}: {DECODE}.", found.decode)
+    return found
+
+
+def _check_fleet(place: str, fleet: FleetSpec) -> None:
+    """Raises: InvalidInputError for what a simulation may be but a fleet is not."""
     for name, value in (
         ("initial_replicas", fleet.initial_replicas),
         ("max_replicas", fleet.max_replicas),
         ("gpu_quota", fleet.gpu_quota),
     ):
         if value is not None and value < 1:
-            raise InvalidInputError(f"{path}: {name}", value, "1 or more")
+            raise InvalidInputError(f"{place}{name}", value, "1 or more")
     for name, seconds, least in (
         ("cold_start.mean_seconds", fleet.cold_start.mean_seconds, 0.0),
         ("scrape_interval_seconds", fleet.scrape_interval_seconds, 1.0),
     ):
         if not least <= seconds < float("inf"):
-            raise InvalidInputError(f"{path}: {name}", seconds, f"{least:g} seconds or more")
+            raise InvalidInputError(f"{place}{name}", seconds, f"{least:g} seconds or more")
     if not 0.0 <= fleet.scrape_lag_seconds < fleet.scrape_interval_seconds:
         allowed = f"0 to below {fleet.scrape_interval_seconds:g} (scrape_interval_seconds)"
-        raise InvalidInputError(f"{path}: scrape_lag_seconds", fleet.scrape_lag_seconds, allowed)
-    return fleet
+        lag = fleet.scrape_lag_seconds
+        raise InvalidInputError(f"{place}scrape_lag_seconds", lag, allowed)
+
+
+def stated_policies_of_pools(names: Sequence[str], *, against_oracle: bool) -> list[Policy]:
+    """The policies by name, each once; of those that scale pools, at settings that are stated.
+
+    Raises: InvalidInputError for others, and as `stated_policies`.
+    """
+    if against_oracle:
+        raise InvalidInputError("--against-oracle", "pools", "a fleet of one pool")
+    for name in names:
+        rule, _, settings = name.partition(":")
+        if rule not in IN_POOLS:
+            allowed = f"with prefill and decode pools {', '.join(IN_POOLS)}"
+            raise InvalidInputError("--policy", rule, allowed)
+        if settings == TUNED:
+            allowed = "name=number: the tuned ones are of one pool"
+            raise InvalidInputError(f"--policy: settings of {rule}", settings, allowed)
+    return stated_policies(names, "", against_oracle=False)
+
+
+def check_objectives_of_pools(targets: Targets) -> None:
+    """Raises: InvalidInputError unless each pool has an objective, and each objective a pool."""
+    metrics = {objective.metric for objective in targets.objectives}
+    for metric in sorted(metrics - DECIDES[PREFILL] - DECIDES[DECODE]):
+        raise InvalidInputError("objective", metric, "with pools those that one of them decides")
+    for pool, decided in DECIDES.items():
+        if not metrics & decided:
+            allowed = f"with pools an objective of {pool}: {' or '.join(sorted(decided))}"
+            raise InvalidInputError("objectives", ", ".join(sorted(metrics)), allowed)
 
 
 def stated_policies(names: Sequence[str], engine: str, *, against_oracle: bool) -> list[Policy]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from servingslo.cli.backtesting.charts import Point, frontier_chart
 from servingslo.cli.backtesting.report import Report, WorstMinute
 from servingslo.cli.backtesting.text import (
-    HEADERS,
     gap_text,
+    headers,
     objectives_text,
+    parts_of_cost,
     past_text,
     seconds_text,
     spread,
@@ -153,7 +154,7 @@ def _frontier(report: Report, colors: dict[str, str]) -> Iterator[str]:
 
 def _table(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterator[str]:
     yield '<h2>Policies</h2><div class="scroll"><table><tr>'
-    heads = (*HEADERS, "REJECTED %", "TTFT p99", "TPOT p99")
+    heads = (*headers(policies), "REJECTED %", "TTFT p99", "TPOT p99")
     yield "".join(f"<th{_left(place)}>{html.escape(head)}</th>" for place, head in enumerate(heads))
     yield "</tr>"
     for one in policies:
@@ -166,7 +167,7 @@ def _table(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterato
             ),
             _spread(one.share_ratio, 100.0, 2),
             _spread(one.replica_hours, 1.0, 2),
-            _spread(one.relative_cost, 1.0, 2),
+            *(_spread(value, 1.0, 2) for value in parts_of_cost(one)),
             _spread(one.dollars, 1.0, 2),
             _spread(one.dollars_per_million_tokens, 1.0, 2),
             _spread(one.actions_per_hour, 1.0, 0),
@@ -247,8 +248,10 @@ def _decisions(outcomes: Sequence[Outcome]) -> Iterator[str]:
             f"new reason{f'; the last {left} are left out' if left else ''}.</p>"
         )
         yield '<details open><summary>Show</summary><div class="scroll"><table><tr>'
-        heads = ("TIME", "REPLICAS", "REASON", "BINDING", "ARRIVALS/S", "PLANNED FOR/S")
-        left_ones = {0, 2, 3}
+        pooled = any(line.pool for line in lines)
+        heads = ["TIME", "REPLICAS", "REASON", "BINDING", "ARRIVALS/S", "PLANNED FOR/S"]
+        heads += ["POOL"] * pooled
+        left_ones = {0, 2, 3, 6}
         yield "".join(
             f"<th{_left(0 if place in left_ones else 1)}>{head}</th>"
             for place, head in enumerate(heads)
@@ -264,7 +267,8 @@ def _decisions(outcomes: Sequence[Outcome]) -> Iterator[str]:
                 f'<td class="l">{html.escape(line.reason)}</td>'
                 f'<td class="l">{html.escape(line.binding or "-")}</td>'
                 f"<td>{_rate(line.rate_per_second)}</td>"
-                f"<td>{_rate(line.planned_rate_per_second)}</td></tr>"
+                f"<td>{_rate(line.planned_rate_per_second)}</td>"
+                + (f'<td class="l">{line.pool}</td></tr>' if pooled else "</tr>")
             )
         yield "</table></div></details>"
 

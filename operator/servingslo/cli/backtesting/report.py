@@ -7,6 +7,7 @@ from servingslo.cli.backtesting.inputs import Inputs
 from servingslo.sim.bound import least_replica_hours
 from servingslo.sim.outcome import Outcome
 from servingslo.sim.policies import ORACLE
+from servingslo.sim.scenario import Scenario
 from servingslo.sim.scoring import Score
 from servingslo.sim.summary import PolicySummary, summaries
 
@@ -80,7 +81,7 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
         trace=scenario.trace_path,
         request_count=inputs.request_count,
         duration_seconds=inputs.duration_seconds,
-        engine=scenario.fleet.engine,
+        engine=_engine(scenario),
         seeds=inputs.seeds,
         ttft_seconds=_finite(objectives.ttft_seconds),
         tpot_seconds=_finite(objectives.tpot_seconds),
@@ -97,6 +98,12 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
         runs=tuple(SeedScore(policy=o.policy, seed=o.seed, score=o.score) for o in outcomes),
     )
     return Report(inputs=inputs, result=result, outcomes=tuple(outcomes))
+
+
+def _engine(scenario: Scenario) -> str:
+    if scenario.pools is None:
+        return scenario.fleet.engine
+    return f"{scenario.pools.prefill.engine} for prefill, {scenario.pools.decode.engine} for decode"
 
 
 def oracle_over_bound(result: BacktestResult) -> float | None:

@@ -8,16 +8,11 @@ from servingslo.sim.scoring import Interval
 from servingslo.sim.summary import PolicySummary
 from servingslo.units import format_duration, milliseconds_from_seconds
 
-HEADERS = (
-    "POLICY", "IN SLO %", "REPLICA-H", "× ORACLE", "$", "$/MTOK", "ACTIONS/H", "WORST MIN %",
-    "RECOVERY",
-)  # fmt: skip
-
 
 def report_text(report: Report) -> str:
     """What was replayed, a row for each policy, and how to read it."""
     result = report.result
-    rows = [[*HEADERS], *(_row(one) for one in result.policies)]
+    rows = [headers(result.policies), *(_row(one) for one in result.policies)]
     lines = [title(result), objectives_text(result), *past_text(result)]
     lines += ["", *aligned(rows), ""]
     lines += [f"{name}: no count or schedule meets the target" for name in result.without_solution]
@@ -77,13 +72,26 @@ def _row(one: PolicySummary) -> list[str]:
         f"{mark} {one.policy}",
         spread(one.share_ratio, 100.0, 2),
         spread(one.replica_hours, 1.0, 2),
-        spread(one.relative_cost, 1.0, 2),
+        *(spread(value, 1.0, 2) for value in parts_of_cost(one)),
         spread(one.dollars, 1.0, 2),
         spread(one.dollars_per_million_tokens, 1.0, 2),
         spread(one.actions_per_hour, 1.0, 0),
         f"{100 * one.worst_minute_ratio:.1f}",
         format_duration(one.recovery_seconds),
     ]
+
+
+def headers(policies: Sequence[PolicySummary]) -> list[str]:
+    """Of the columns that table and page have in common."""
+    pools = policies[0].pools if policies else ()
+    parts = [f"{pool.name.upper()}-H" for pool in pools] or ["× ORACLE"]
+    first = ["POLICY", "IN SLO %", "REPLICA-H", *parts]
+    return [*first, "$", "$/MTOK", "ACTIONS/H", "WORST MIN %", "RECOVERY"]
+
+
+def parts_of_cost(one: PolicySummary) -> list[Interval | None]:
+    """Replica-hours of each pool, or of one pool what they are over the oracle's."""
+    return [pool.replica_hours for pool in one.pools] or [one.relative_cost]
 
 
 def spread(value: Interval | None, factor: float, digits: int) -> str:

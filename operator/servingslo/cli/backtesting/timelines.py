@@ -1,11 +1,11 @@
 """The part of a backtest's page that runs over time."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from servingslo.cli.backtesting.charts import Axis, Series, line_chart
 from servingslo.cli.backtesting.report import Report
-from servingslo.sim.outcome import Timeline
+from servingslo.sim.outcome import PoolLine, Timeline
 from servingslo.sim.policies import is_ours
 from servingslo.sim.summary import PolicySummary
 from servingslo.units import SECONDS_PER_MINUTE
@@ -68,7 +68,12 @@ def _charts(
         name="requests per second", x=minutes(first), y=first.offered_per_second, color="#374151"
     )
     yield chart(Axis(label="requests per second"), [demand])
-    yield chart(Axis(label="ready replicas"), each(ticks, lambda t: t.ready, stepped=True))
+    parts = _parts(first)
+    for name, part in parts:
+        yield chart(
+            Axis(label=f"ready replicas{name}"),
+            each(ticks, lambda t, part=part: part(t).ready, stepped=True),
+        )
     threshold = report.result.ttft_seconds
     yield chart(
         Axis(
@@ -79,10 +84,11 @@ def _charts(
         ),
         each(minutes, _slow),
     )
-    yield chart(
-        Axis(label="waiting requests", logarithmic=True, floor=1.0),
-        each(ticks, lambda t: t.waiting),
-    )
+    for name, part in parts:
+        yield chart(
+            Axis(label=f"waiting requests{name}", logarithmic=True, floor=1.0),
+            each(ticks, lambda t, part=part: part(t).waiting),
+        )
     yield chart(
         Axis(label="in SLO, %", ceiling=100.0, threshold=100.0 * report.result.target_share_ratio),
         each(minutes, lambda t: [None if s is None else 100.0 * s for s in t.share_ratio]),
@@ -92,6 +98,16 @@ def _charts(
         "replicas and queue. TTFT along the upper edge: more than 1 % of the minute's requests "
         "never had a first token. Dashed red: the objective.</p>"
     )
+
+
+def _parts(line: Timeline) -> list[tuple[str, Callable[[Timeline], Timeline | PoolLine]]]:
+    """The fleet, or each of its pools: how a label ends, and where its counts are."""
+    if not line.pools:
+        return [("", lambda t: t)]
+    return [
+        (f", {pool.name}", lambda t, place=place: t.pools[place])  # type: ignore[misc]
+        for place, pool in enumerate(line.pools)
+    ]
 
 
 def _slow(line: Timeline) -> list[float | None]:

@@ -58,14 +58,23 @@ class TraceSource:
 class Replay:
     """The trace in this file without its first seconds, and what is known of the time before.
 
-    request_count, duration_seconds: of what is played. past: None where the planner is told none.
+    trace: all of it. past: None where the planner is told none.
     """
 
     path: Path
+    trace: Trace
     skipped_seconds: float
-    request_count: int
-    duration_seconds: float
     past: Past | None
+
+    @property
+    def request_count(self) -> int:
+        """How many requests are played."""
+        return int((self.trace.arrival_seconds >= self.skipped_seconds).sum())
+
+    @property
+    def duration_seconds(self) -> float:
+        """How long it plays."""
+        return self.trace.duration_seconds - self.skipped_seconds
 
 
 def replay_of(source: TraceSource, cache: Path, scale: float) -> Replay:
@@ -81,9 +90,8 @@ def replay_of(source: TraceSource, cache: Path, scale: float) -> Replay:
     past = None if source.no_history else _past(source, trace, history, skipped, scale)
     return Replay(
         path=path,
+        trace=trace,
         skipped_seconds=skipped,
-        request_count=int((trace.arrival_seconds >= skipped).sum()),
-        duration_seconds=trace.duration_seconds - skipped,
         past=past,
     )
 

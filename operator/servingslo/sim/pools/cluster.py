@@ -71,7 +71,7 @@ class Pools:
     """Both pools with the requests that go through them; use `simulate_pools`."""
 
     def __init__(self, spec: PoolsSpec, trace: Trace, seed: int, backend: Backend) -> None:
-        _check(trace)
+        check_trace(trace)
         remaining = np.maximum(trace.output_tokens, 1) - 1
         prompts = np.maximum(trace.prompt_tokens, 1)
         first = replace(trace, output_tokens=np.ones_like(remaining))
@@ -158,7 +158,8 @@ def simulate_pools(
     )
 
 
-def _check(trace: Trace) -> None:
+def check_trace(trace: Trace) -> None:
+    """Raises: InvalidInputError for requests that pools do not serve."""
     for name in ("sessions", "priorities", "shared_tokens"):
         if getattr(trace, name) is not None:
             raise InvalidInputError("trace", name, "requests without sessions and priorities")

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 
 from servingslo.errors import InvalidInputError
 from servingslo.sim.engine import Scheduling
-from servingslo.sim.fleet import FleetSpec, check_engine, read_yaml
+from servingslo.sim.fleet import FleetSpec, check_engine, read_fleet, read_yaml
 from servingslo.sim.service import Routing
 
 _STRICT = ConfigDict(extra="forbid")
@@ -46,7 +46,7 @@ class PoolsSpec:
 
     def __post_init__(self) -> None:
         for name, fleet in (("prefill", self.prefill), ("decode", self.decode)):
-            check_engine(fleet)
+            _check_engine(name, fleet)
             for setting, allowed in (
                 ("dynamic_batching", None),
                 ("clients", None),
@@ -64,6 +64,13 @@ class PoolsSpec:
             )
 
 
+def _check_engine(name: str, fleet: FleetSpec) -> None:
+    try:
+        check_engine(fleet)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{name}.{error.field}", error.value, error.allowed) from error
+
+
 _POOLS: TypeAdapter[PoolsSpec] = TypeAdapter(PoolsSpec)
 
 
@@ -73,3 +80,18 @@ def read_pools(path: Path) -> PoolsSpec:
     Raises: InvalidInputError naming file, field, value and what is allowed.
     """
     return read_yaml(path, "pools", _POOLS.validate_python)
+
+
+def read_fleet_or_pools(path: Path) -> FleetSpec | PoolsSpec:
+    """The fleet in a YAML file, or the pools where it has any; then it must have both.
+
+    Raises: InvalidInputError naming file, field, value and what is allowed.
+    """
+    document = read_yaml(path, "fleet", lambda found: found)
+    names = set(document) & {"prefill", "decode", "transfer"} if isinstance(document, dict) else ()
+    if not names:
+        return read_fleet(path)
+    for name in ("prefill", "decode"):
+        if name not in names:
+            raise InvalidInputError(f"{path}: {name}", None, "a fleet, beside the other pool")
+    return read_pools(path)
