@@ -69,6 +69,11 @@ class Reason(StrEnum):
     METRICS_NOT_A_NUMBER = "MetricsNotANumber"
     PROMETHEUS_UNAVAILABLE = "PrometheusUnavailable"
     FALLBACK_FLOOR = "FallbackFloor"
+    GATEWAY_COUNTS = "GatewayCounts"
+    GATEWAY_REFUSALS_ADDED = "GatewayRefusalsAdded"
+    GATEWAY_SILENT = "GatewaySilent"
+    GATEWAY_STALE = "GatewayStale"
+    GATEWAY_UNDERCOUNTS = "GatewayUndercounts"
 
     # Model
     MODEL_TRUSTED = "ModelTrusted"

@@ -104,6 +104,8 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("limits.maxReplicas=-1", "maxReplicas", id="limit"),
         pytest.param("watchNamespaces[0]=Not_A_Name", "watchNamespaces", id="namespace"),
         pytest.param("batching.apply.enabled=yes-please", "enabled", id="switch"),
+        pytest.param("gateway.profile=nginx", "profile", id="gateway"),
+        pytest.param("gateway.labels.workload=a b", "workload", id="gateway-label"),
         pytest.param("mod=Auto", "mod", id="unknown-value"),
     ],
 )
@@ -149,6 +151,23 @@ def test_the_pod_is_locked_down(rig: Rig) -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.rig
+def test_the_gateway_s_settings_reach_the_operator(rig: Rig) -> None:
+    """Profile and overrides are flags that the operator takes; by default no gateway is read."""
+    plain = _only(_render(rig), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert [flag for flag in plain["args"] if "gateway" in flag] == ["--gateway-profile=none"]
+    pattern = "(?P<namespace>[^.]+)[.](?P<name>.+)"
+    settings = ("gateway.profile=envoy-gateway", f"gateway.pattern={pattern}")
+    labels = ("gateway.labels.workload=cluster", "gateway.labels.namespace=ns")
+    full = _only(_render(rig, *settings, *labels), "Deployment")["spec"]["template"]["spec"]
+    assert [flag for flag in full["containers"][0]["args"] if "gateway" in flag] == [
+        "--gateway-profile=envoy-gateway",
+        "--gateway-workload-label=cluster",
+        "--gateway-namespace-label=ns",
+        f"--gateway-pattern={pattern}",
+    ]
 
 
 @pytest.mark.rig

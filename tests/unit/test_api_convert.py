@@ -100,6 +100,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 behavior=FallbackBehavior.FLOOR, replicas=4, stale_after_seconds=120.0
             ),
             cost=CostTargets(gpu_hourly=3.5, gpus_per_replica=2, currency="EUR"),
+            gateway_name="llama-route",
         )
     )
 

@@ -1,7 +1,9 @@
 """Joining what Kubernetes and Prometheus know: only what is provably this workload's counts."""
 
+from dataclasses import replace
+
 from servingslo.controller.join import Subject, join
-from servingslo.estimation.sample import EngineSample, GPUSample, PodSample
+from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
@@ -84,6 +86,24 @@ def test_every_problem_is_kept() -> None:
         SUBJECT, _view(problems=(seen,)), _metrics(problem=blind), now_seconds=NOW, problems=(own,)
     )
     assert joined.problems == (own, seen, blind)
+
+
+def test_the_gateway_s_counts_are_those_of_this_workload_alone() -> None:
+    """By the target's own name, or the stated one, in the subject's own namespace."""
+    counted = {
+        (namespace, name): GatewaySample(requests_total=total)
+        for total, (namespace, name) in enumerate([("team", "chat"), ("team", "route"), ("b", "x")])
+    }
+    metrics = ClusterMetrics(gateways=counted)
+    of = {
+        name: join(replace(SUBJECT, gateway_name=name), _view(), metrics, now_seconds=NOW).gateway
+        for name in (None, "route", "x")
+    }
+    assert of[None] == counted["team", "chat"]
+    assert of["route"] == counted["team", "route"]
+    # Read and not known there is another outcome than not read.
+    assert of["x"] == GatewaySample()
+    assert join(SUBJECT, _view(), _metrics(), now_seconds=NOW).gateway is None
 
 
 def test_the_subject_and_the_time_are_carried_over() -> None:

@@ -7,14 +7,17 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from kubernetes.client import ApiClient
+from prometheus_client.parser import text_string_to_metric_families
 
 from servingslo.errors import InvalidInputError
 from servingslo.rig.engine_host import EngineHost, Fault, FaultKind
 from servingslo.rig.engine_pods import EnginePod, engine_pod
 from servingslo.rig.engines import traffic_plan, web_application
+from servingslo.rig.gateway_metrics import RouteReading, envoy_page
 from servingslo.sim.catalogue import engine_kind
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
+ENVOY_CAPTURE = Path(__file__).parents[1] / "golden" / "data" / "envoy_1.40.0_metrics.txt"
 KIND = engine_kind("l4-small")
 
 
@@ -93,6 +96,48 @@ def test_overload_shows_in_the_truth():
 
     assert stats["share_in_slo"] < 0.5
     assert stats["engines"][0]["waiting"] > 0
+
+
+async def test_the_gateway_counts_what_it_refuses_and_only_where_it_is_read():
+    """Every request is passed on, refused beyond the bound in flight, or met no engine."""
+    host, clock = host_with(pod("a"), route="chat", max_in_flight=8)
+    clock.now += 60
+    host.set_pods([])
+    clock.now += 10
+    stats = host.stats()["traffic"]["t"]
+    client = await pages(host)
+    targets = await (await client.get("/sd")).json()
+    page = await client.get(targets[-1]["labels"]["__metrics_path__"])
+    series = [line for line in (await page.text()).splitlines() if not line.startswith("#")]
+    counted = {
+        line.partition("{")[0].removeprefix("envoy_cluster_"): float(line.split()[-1])
+        for line in series
+    }
+    await client.close()
+
+    assert counted["upstream_rq_active_overflow"] > 50
+    assert counted["upstream_cx_none_healthy"] > 20
+    refused = counted["upstream_rq_active_overflow"] + counted["upstream_cx_none_healthy"]
+    assert counted["upstream_rq_total"] + refused == stats["offered"]
+    assert stats["outcomes"]["rejected"] == counted["upstream_rq_active_overflow"]
+    assert stats["offered"] == stats["over"]
+    without, _ = host_with(pod("a"))
+    assert len(without.discovery("address")) == 2
+
+
+def test_the_gateway_s_page_has_the_names_types_and_labels_of_a_real_envoy():
+    """Each family of ours is in the capture, alike."""
+
+    def shape(text: str) -> dict[str, tuple[str, frozenset[str]]]:
+        return {
+            family.name: (family.type, frozenset(family.samples[0].labels))
+            for family in text_string_to_metric_families(text)
+        }
+
+    real = shape(ENVOY_CAPTURE.read_text(encoding="utf-8"))
+    ours = shape(envoy_page([RouteReading(namespace="inference", route="chat", offered=3)]))
+    assert len(ours) == 6
+    assert ours.items() <= real.items()
 
 
 def test_new_pod_takes_requests_from_when_it_is_ready():

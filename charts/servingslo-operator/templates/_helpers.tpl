@@ -36,6 +36,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.prometheus.caConfigMap }}
 - --prometheus-ca-file=/var/run/prometheus/ca/ca.crt
 {{- end }}
+- --gateway-profile={{ .Values.gateway.profile }}
+{{- with .Values.gateway.labels.workload }}
+- --gateway-workload-label={{ . }}
+{{- end }}
+{{- with .Values.gateway.labels.namespace }}
+- --gateway-namespace-label={{ . }}
+{{- end }}
+{{- with .Values.gateway.reporter }}
+- --gateway-reporter={{ . }}
+{{- end }}
+{{- with .Values.gateway.pattern }}
+- {{ printf "--gateway-pattern=%s" . | quote }}
+{{- end }}
 - --tick-seconds={{ .Values.tickSeconds }}
 - --mode={{ .Values.mode }}
 - --batching-apply={{ .Values.batching.apply.enabled }}

@@ -100,6 +100,7 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             gpus_per_replica=spec.cost.gpus_per_replica,
             currency=spec.cost.currency,
         ),
+        gateway_name=spec.gateway.name,
     )
 
 

@@ -75,7 +75,13 @@ async def observation_of(
     if past is not None:
         history = past.take(ref.uid, ref.namespace, targets, [pod.name for pod in view.pods])
     return join(
-        Subject(namespace=ref.namespace, name=ref.name, uid=ref.uid, generation=record.generation),
+        Subject(
+            namespace=ref.namespace,
+            name=ref.name,
+            uid=ref.uid,
+            generation=record.generation,
+            gateway_name=targets.gateway_name,
+        ),
         view,
         metrics,
         now_seconds=SystemClock.now_seconds(),

@@ -33,6 +33,7 @@ from servingslo.controller.teller import Teller
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
 from servingslo.policy.inputs import Limits
+from servingslo.runtimes.gateways import GatewayProfile
 
 _LOG = logging.getLogger(__name__)
 # A resource that is not served yet (its CRD is being installed) is waited for this long.
@@ -62,9 +63,13 @@ class PrometheusOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Everything that the operator was started with. No namespaces: all of them."""
+    """Everything that the operator was started with. No namespaces: all of them.
+
+    gateway: whose counts are read; None for none.
+    """
 
     prometheus: PrometheusOptions
+    gateway: GatewayProfile | None
     limits: Limits
     namespaces: tuple[str, ...]
     health_host: str
@@ -115,6 +120,7 @@ def prometheus_config(options: RunOptions) -> PrometheusConfig:
         tenant=prometheus.tenant,
         namespace_label=prometheus.namespace_label,
         pod_label=prometheus.pod_label,
+        gateway=options.gateway,
     )
 
 

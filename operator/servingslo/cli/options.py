@@ -17,6 +17,44 @@ PrometheusBearerTokenFile = Annotated[Path | None, typer.Option(help="File with 
 PrometheusCAFile = Annotated[Path | None, typer.Option(help="Certificate authority of Prometheus.")]
 PrometheusTenant = Annotated[str | None, typer.Option(help="Value of the X-Scope-OrgID header.")]
 
+GatewayProfileName = Annotated[
+    str,
+    typer.Option(
+        "--gateway-profile",
+        envvar="SERVINGSLO_GATEWAY_PROFILE",
+        help="Gateway whose counts are read: istio, envoy-gateway, gateway-api-inference-extension "
+        "or none.",
+    ),
+]
+GatewayWorkloadLabel = Annotated[
+    str,
+    typer.Option(
+        envvar="SERVINGSLO_GATEWAY_WORKLOAD_LABEL",
+        help="Label that names the workload, where it is not the profile's own.",
+    ),
+]
+GatewayNamespaceLabel = Annotated[
+    str,
+    typer.Option(
+        envvar="SERVINGSLO_GATEWAY_NAMESPACE_LABEL",
+        help="Label that names its namespace, where it is not the profile's own.",
+    ),
+]
+GatewayReporter = Annotated[
+    str,
+    typer.Option(
+        envvar="SERVINGSLO_GATEWAY_REPORTER",
+        help="Istio's reporter: source (default), destination or waypoint.",
+    ),
+]
+GatewayPattern = Annotated[
+    str,
+    typer.Option(
+        envvar="SERVINGSLO_GATEWAY_PATTERN",
+        help="Envoy Gateway's cluster names, as a pattern with the groups namespace and name.",
+    ),
+]
+
 
 def path_text(path: Path | None) -> str | None:
     """A path as configurations hold it; None stays None."""

@@ -26,6 +26,11 @@ from servingslo.cli.live import (
 )
 from servingslo.cli.options import (
     Context,
+    GatewayNamespaceLabel,
+    GatewayPattern,
+    GatewayProfileName,
+    GatewayReporter,
+    GatewayWorkloadLabel,
     Kubeconfig,
     PrometheusBearerTokenFile,
     PrometheusCAFile,
@@ -39,6 +44,7 @@ from servingslo.controller.registry import Resource, target_conflicts
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.ports import ClusterMetrics
+from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 from servingslo.units import parse_duration_seconds
 
 _SHORTEST_TICK_SECONDS = 0.5
@@ -117,6 +123,11 @@ def record(
     prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
     prometheus_ca_file: PrometheusCAFile = None,
     prometheus_tenant: PrometheusTenant = None,
+    gateway_profile_name: GatewayProfileName = NO_GATEWAY,
+    gateway_workload_label: GatewayWorkloadLabel = "",
+    gateway_namespace_label: GatewayNamespaceLabel = "",
+    gateway_reporter: GatewayReporter = "",
+    gateway_pattern: GatewayPattern = "",
     max_replicas: Annotated[
         int | None, typer.Option(help="The operator's --max-replicas, for the header.", min=1)
     ] = None,
@@ -148,6 +159,13 @@ def record(
         tenant=prometheus_tenant,
         namespace_label=prometheus_namespace_label,
         pod_label=prometheus_pod_label,
+        gateway=gateway_profile(
+            gateway_profile_name,
+            workload_label=gateway_workload_label,
+            namespace_label=gateway_namespace_label,
+            reporter=gateway_reporter,
+            pattern=gateway_pattern,
+        ),
     )
     limits = Limits(max_replicas=max_replicas, max_step=max_step, tick_seconds=tick_seconds)
     access = Access(kubeconfig=kubeconfig, context=context)

@@ -9,8 +9,16 @@ from typing import Annotated
 
 import typer
 
+from servingslo.cli.options import (
+    GatewayNamespaceLabel,
+    GatewayPattern,
+    GatewayProfileName,
+    GatewayReporter,
+    GatewayWorkloadLabel,
+)
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import Limits
+from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Libraries that say at INFO what is of no use to an administrator.
@@ -86,6 +94,11 @@ def run(
             envvar="SERVINGSLO_PROMETHEUS_CA_FILE", help="Certificate authority of Prometheus."
         ),
     ] = None,
+    gateway_profile_name: GatewayProfileName = NO_GATEWAY,
+    gateway_workload_label: GatewayWorkloadLabel = "",
+    gateway_namespace_label: GatewayNamespaceLabel = "",
+    gateway_reporter: GatewayReporter = "",
+    gateway_pattern: GatewayPattern = "",
     tick_seconds: Annotated[
         float,
         typer.Option(envvar="SERVINGSLO_TICK_SECONDS", help="Time between decisions.", min=0.5),
@@ -159,6 +172,13 @@ def run(
             username_file=prometheus_username_file,
             password_file=prometheus_password_file,
             ca_file=prometheus_ca_file,
+        ),
+        gateway=gateway_profile(
+            gateway_profile_name,
+            workload_label=gateway_workload_label,
+            namespace_label=gateway_namespace_label,
+            reporter=gateway_reporter,
+            pattern=gateway_pattern,
         ),
         limits=Limits(
             recommend_only=mode is OperatorMode.RECOMMEND,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.service_law import CARD_SEPARATOR
 from servingslo.policy.inputs import Observation, SignalProblem
@@ -14,12 +14,16 @@ _NO_ARGUMENTS = EngineArguments()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Which ServingSLO an observation is made for."""
+    """Which ServingSLO an observation is made for.
+
+    gateway_name: what a gateway calls its workload; None where that is the target's own name.
+    """
 
     namespace: str
     name: str
     uid: str
     generation: int
+    gateway_name: str | None = None
 
 
 def join(
@@ -51,10 +55,19 @@ def join(
         rollout_in_progress=view.rollout_in_progress,
         last_rollout_seconds=view.last_rollout_seconds,
         pods=tuple(_pod(subject.namespace, pod, view, metrics) for pod in view.pods),
+        gateway=_gateway(subject, view, metrics),
         problems=tuple(trouble),
         batching_change_refused=view.batching_change_refused,
         history=history,
     )
+
+
+def _gateway(subject: Subject, view: WorkloadView, metrics: ClusterMetrics) -> GatewaySample | None:
+    """What the gateway counts for this workload, in the subject's own namespace alone."""
+    if metrics.gateways is None:
+        return None
+    name = subject.gateway_name or view.target.name
+    return metrics.gateways.get((subject.namespace, name), GatewaySample())
 
 
 def _pod(namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMetrics) -> PodSample:

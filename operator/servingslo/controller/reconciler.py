@@ -111,6 +111,7 @@ class Reconciler:
                 name=ref.name,
                 uid=ref.uid,
                 generation=resource.record.generation,
+                gateway_name=targets.gateway_name,
             ),
             view,
             metrics,

@@ -3,14 +3,18 @@
 Arrivals = increase of the first-token count + change in requests without a first token (waiting;
 those in prefill are unseen and bounded by one step's worth) + rejections. Completions plus change
 in system is the cross-check, and the substitute where first tokens are not counted. A gateway that
-counts requests wins.
+counts requests as they come wins, unless it counts fewer than the engines got: then some go past
+it. One that counts them as they end adds what it refused to what the engines got.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.counters import SHORTEST_WINDOW_SECONDS, Window, increase
-from servingslo.estimation.sample import GatewaySample
+from servingslo.estimation.counters import Window
+from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
+from servingslo.reasons import Reason
+from servingslo.runtimes.gateways import CountedWhen
 
 # Memory of the dispersion, in windows (20 minutes at 15 s), and the Poisson windows it starts from.
 DISPERSION_MEMORY_WINDOWS = 80.0
@@ -31,6 +35,12 @@ VANISHED_SHARE = 0.5
 # A retry client gives up: more than this many retries per rejection is not believed.
 MOST_RETRIES_PER_REJECTION = 3.0
 RETRY_MEMORY_WINDOWS = 40.0
+# A gateway that counts less than this share of what the engines got is not all there is. Windows of
+# both are not in step, so a single one counts only where it is this many deviations below as well.
+UNDERCOUNT_RATIO = 0.9
+UNDERCOUNT_DEVIATIONS = 3.0
+COMPARISON_MEMORY_WINDOWS = 20.0
+COMPARISON_PRIOR_WINDOWS = 5.0
 # More is admitted than before by this share of the load: capacity came, it was not chance.
 CAPACITY_CAME_RATIO = 0.25
 
@@ -72,15 +82,52 @@ class RetryState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What gateway and engines counted over the last windows: sums of rates, and how many."""
+
+    gateway_sum: float = 0.0
+    engines_sum: float = 0.0
+    windows: float = 0.0
+
+    def with_window(self, gateway_per_second: float, engines_per_second: float) -> "Comparison":
+        """The sums with one more window of both."""
+        memory = 1.0 - 1.0 / COMPARISON_MEMORY_WINDOWS
+        return Comparison(
+            gateway_sum=self.gateway_sum * memory + gateway_per_second,
+            engines_sum=self.engines_sum * memory + engines_per_second,
+            windows=self.windows * memory + 1.0,
+        )
+
+    @property
+    def undercounts(self) -> bool:
+        """Whether the gateway has lastingly counted less."""
+        known = self.windows >= COMPARISON_PRIOR_WINDOWS
+        return known and self.gateway_sum < UNDERCOUNT_RATIO * self.engines_sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayUse:
+    """What became of the gateway's count at this tick; rates per second, None where unknown.
+
+    reason: GATEWAY_COUNTS, GATEWAY_REFUSALS_ADDED, or why the engines' own count stands.
+    """
+
+    reason: Reason
+    gateway_per_second: float | None = None
+    engines_per_second: float | None = None
+    refused_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalState:
-    """Flows by engine, the gateway's last counters, recent rates, dispersion and retries.
+    """Flows by engine and by gateway instance, recent rates, dispersion and retries.
 
     unsettled_ratio: share of the engines that came or went lately.
     """
 
     flows: tuple[EngineFlow, ...] = ()
-    gateway: GatewaySample | None = None
-    gateway_time_seconds: float | None = None
+    gateway: tuple[InstanceFlow, ...] = ()
+    comparison: Comparison = Comparison()
     recent_rates_per_second: tuple[float, ...] = ()
     dispersion_sum: float = 0.0
     dispersion_weight: float = 0.0
@@ -101,7 +148,7 @@ class ArrivalMeasurement:
 
     seconds: length of the window. is_new: something was measured at this tick. error_ratio: error
     beyond counting noise, since windows of several engines are not in step and their flow moves
-    when engines come and go.
+    when engines come and go. gateway: None where none is read.
     """
 
     offered_per_second: float | None = None
@@ -110,6 +157,7 @@ class ArrivalMeasurement:
     seconds: float = 0.0
     is_new: bool = False
     error_ratio: float = COUNTING_ERROR_RATIO
+    gateway: GatewayUse | None = None
 
 
 def arrivals_of(window: Window) -> float | None:
@@ -129,18 +177,29 @@ def arrivals_of(window: Window) -> float | None:
     return window.finished + in_system + rejected
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """Arrivals as one side counted them; offered_per_second None where it cannot say."""
+
+    offered_per_second: float | None
+    rejected_per_second: float
+    seconds: float
+    is_new: bool
+    error_ratio: float
+
+
 def measure(
     state: ArrivalState,
     windows: Sequence[Window],
     engines: frozenset[tuple[str, str]],
     coverage_ratio: float,
-    gateway: tuple[GatewaySample, float] | None,
+    gateway: GatewayFlow | None,
 ) -> tuple[ArrivalState, ArrivalMeasurement]:
     """Arrivals now, and the state with this tick's windows in it.
 
     engines: present in this sample; flows of others are dropped with their pods. coverage_ratio:
     share of the ready pods whose metrics are fresh; what the others receive is unseen, and taken to
-    be as much each. gateway: its fresh sample and when that was taken.
+    be as much each. gateway: what it counts, None where none is read.
     """
     flows = _flows(state.flows, windows, engines)
     changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
@@ -148,31 +207,81 @@ def measure(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
     )
     state = replace(state, flows=flows, unsettled_ratio=unsettled)
-    error_ratio = COUNTING_ERROR_RATIO + UNSETTLED_ERROR_RATIO * unsettled
-    seconds = max((w.seconds for w in windows), default=0.0)
-    offered: float | None = None
-    rejected = 0.0
-    is_new = bool(windows)
-    if flows and coverage_ratio > 0:
-        offered = max(sum(f.arrivals_per_second for f in flows), 0.0) / coverage_ratio
-        rejected = sum(f.rejections_per_second for f in flows) / coverage_ratio
-    state, counted = _through_gateway(state, gateway)
-    if counted is not None:
-        offered, rejected, seconds, is_new = *counted, True
-        error_ratio = COUNTING_ERROR_RATIO
-    if offered is None or not is_new:
-        return state, ArrivalMeasurement(offered_per_second=offered, unique_per_second=offered)
+    known = flows and coverage_ratio > 0
+    by_engines = _Counted(
+        offered_per_second=max(sum(f.arrivals_per_second for f in flows), 0.0) / coverage_ratio
+        if known
+        else None,
+        rejected_per_second=sum(f.rejections_per_second for f in flows) / coverage_ratio
+        if known
+        else 0.0,
+        seconds=max((w.seconds for w in windows), default=0.0),
+        is_new=bool(windows),
+        error_ratio=COUNTING_ERROR_RATIO + UNSETTLED_ERROR_RATIO * unsettled,
+    )
+    state, counted, use = _with_gateway(state, by_engines, gateway)
+    offered, rejected = counted.offered_per_second, counted.rejected_per_second
+    if offered is None or not counted.is_new:
+        return state, ArrivalMeasurement(
+            offered_per_second=offered, unique_per_second=offered, gateway=use
+        )
     retries = _learn_retries(state.retries, offered, rejected)
     unique = _without_echo(state.retries, offered, rejected)
     state = replace(state, retries=retries)
-    return _with_dispersion(state, unique, seconds), ArrivalMeasurement(
+    return _with_dispersion(state, unique, counted.seconds), ArrivalMeasurement(
         offered_per_second=offered,
         unique_per_second=unique,
         rejected_per_second=rejected,
-        seconds=seconds,
+        seconds=counted.seconds,
         is_new=True,
-        error_ratio=error_ratio,
+        error_ratio=counted.error_ratio,
+        gateway=use,
     )
+
+
+def _with_gateway(
+    state: ArrivalState, engines: _Counted, gateway: GatewayFlow | None
+) -> tuple[ArrivalState, _Counted, GatewayUse | None]:
+    """Whose count stands, and why. A gateway that says nothing never means that nothing came."""
+    if gateway is None:
+        return state, engines, None
+    rate, own = gateway.requests_per_second, engines.offered_per_second
+    use = GatewayUse(
+        reason=gateway.problem or Reason.GATEWAY_SILENT,
+        gateway_per_second=rate,
+        engines_per_second=own,
+        refused_per_second=gateway.rejected_per_second,
+    )
+    if rate is None:
+        return state, engines, use
+    # What an engine refuses has passed the gateway: it is among its requests, not its refusals.
+    rejected = gateway.rejected_per_second + engines.rejected_per_second
+    if gateway.counted is CountedWhen.ENDED:
+        offered = None if own is None else own + gateway.rejected_per_second
+        added = replace(engines, offered_per_second=offered, rejected_per_second=rejected)
+        return state, added, replace(use, reason=Reason.GATEWAY_REFUSALS_ADDED)
+    if own is not None and gateway.is_new:
+        state = replace(state, comparison=state.comparison.with_window(rate, own))
+    if own is not None and (state.comparison.undercounts or _far_below(gateway, engines, state)):
+        return state, engines, replace(use, reason=Reason.GATEWAY_UNDERCOUNTS)
+    counted = _Counted(
+        offered_per_second=rate,
+        rejected_per_second=rejected,
+        seconds=gateway.seconds,
+        is_new=gateway.is_new,
+        error_ratio=COUNTING_ERROR_RATIO,
+    )
+    return state, counted, replace(use, reason=Reason.GATEWAY_COUNTS)
+
+
+def _far_below(gateway: GatewayFlow, engines: _Counted, state: ArrivalState) -> bool:
+    """Whether chance does not explain by how much the gateway's window is below the engines'."""
+    rate, own = gateway.requests_per_second, engines.offered_per_second
+    if rate is None or own is None or gateway.seconds <= 0:
+        return False
+    # Two windows out of step share no request in the worst case: both counts have their own noise.
+    noise = math.sqrt(2.0 * state.dispersion * own / gateway.seconds) + engines.error_ratio * own
+    return rate < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
 
 
 def _change(after: float | None, before: float | None) -> float:
@@ -207,27 +316,6 @@ def _flows(
                 seconds=window.seconds,
             )
     return tuple(flows.values())
-
-
-def _through_gateway(
-    state: ArrivalState, gateway: tuple[GatewaySample, float] | None
-) -> tuple[ArrivalState, tuple[float, float, float] | None]:
-    """(offered, rejected, seconds) as the gateway counted them, None without a new window."""
-    if gateway is None or gateway[0].requests_total is None:
-        return state, None
-    sample, time_seconds = gateway
-    before, before_time = state.gateway, state.gateway_time_seconds
-    if before_time is not None and time_seconds - before_time < SHORTEST_WINDOW_SECONDS:
-        return state, None
-    state = replace(state, gateway=sample, gateway_time_seconds=time_seconds)
-    if before is None or before_time is None:
-        return state, None
-    requests = increase(sample.requests_total, before.requests_total)
-    if requests is None:
-        return state, None
-    seconds = time_seconds - before_time
-    rejected = increase(sample.rejected_total, before.rejected_total) or 0.0
-    return state, (requests / seconds, rejected / seconds, seconds)
 
 
 def _learn_retries(state: RetryState, offered: float, rejected: float) -> RetryState:

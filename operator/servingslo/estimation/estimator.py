@@ -12,12 +12,13 @@ from servingslo.estimation import (
     calibration,
     cold_start,
     forecast,
+    gateway,
     health,
     lengths,
     pod_paces,
     service_law,
 )
-from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState
+from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, GatewayUse
 from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.cold_start import ColdStartEstimate, ColdStartState
 from servingslo.estimation.configuration import fleet_configuration, newest_pod
@@ -92,7 +93,8 @@ class Estimate:
     'latency', 'queueTime'. calibration: observed / predicted by metric. reliable_pods: Ready and
     serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving, but more
     slowly than their siblings. freshness: reason METRICS_FRESH,
-    _STALE, _MISSING or _NOT_A_NUMBER, and age_seconds of the oldest group used.
+    _STALE, _MISSING or _NOT_A_NUMBER, and age_seconds of the oldest group used. gateway: what
+    became of its count, None where none is read.
     """
 
     arrival_rate_per_second: float | None
@@ -123,6 +125,7 @@ class Estimate:
     slow_pods: tuple[SlowPod, ...]
     saturation_signal: SaturationSignal
     freshness: Freshness
+    gateway: GatewayUse | None = None
 
 
 def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
@@ -200,9 +203,11 @@ def _learn(
     memories = {(m.pod, m.engine): m for m in state.engines}
     memories.update({(s.memory.pod, s.memory.engine): s.memory for s in steps})
     named = {p.name for p in sample.pods}
-    flow, measured = arrivals.measure(
-        state.arrivals, windows, present, fresh.coverage_ratio, _fresh_gateway(sample)
+    through, counted = gateway.measure(
+        state.arrivals.gateway, sample.gateway, now, sample.stale_after_seconds
     )
+    before = replace(state.arrivals, gateway=through)
+    flow, measured = arrivals.measure(before, windows, present, fresh.coverage_ratio, counted)
     demand = state.forecast
     if measured.is_new and measured.unique_per_second is not None:
         window = RateWindow(
@@ -250,13 +255,14 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
     return arrivals_per_engine * work_seconds
 
 
-def _fresh_gateway(sample: FleetSample) -> tuple[GatewaySample, float] | None:
-    gateway = sample.gateway
-    if gateway is None or gateway.age_seconds is None:
-        return None
-    if gateway.age_seconds > sample.stale_after_seconds:
-        return None
-    return gateway, sample.time_seconds - gateway.age_seconds
+def _queued_at_gateway(sample: FleetSample) -> float:
+    """Requests that wait at the gateway, as far as they were seen lately."""
+    through = () if sample.gateway is None else sample.gateway.all_instances
+    return sum(
+        instance.queued or 0.0
+        for instance in through
+        if instance.age_seconds is not None and instance.age_seconds <= sample.stale_after_seconds
+    )
 
 
 def _learn_law(
@@ -302,7 +308,6 @@ def _estimate(
     newest = newest_pod(sample.pods)
     first = newest.engines[0] if newest else None
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
-    queued = sample.gateway.queued if sample.gateway and sample.gateway.queued else 0.0
     return state, Estimate(
         arrival_rate_per_second=rate,
         offered_rate_per_second=offered if offered is not None else rate,
@@ -315,7 +320,7 @@ def _estimate(
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
         forecast=forecast.forecast(state.forecast, sample.time_seconds),
-        backlog_requests=waiting + queued,
+        backlog_requests=waiting + _queued_at_gateway(sample),
         running_requests=sum(e.running or 0.0 for _, e in fresh.engines),
         waiting_requests=waiting,
         cold_start=cold_start.estimate(state.cold_start),
@@ -332,6 +337,7 @@ def _estimate(
         slow_pods=pod_paces.slow_pods(state.paces),
         saturation_signal=signal,
         freshness=fresh,
+        gateway=measured.gateway,
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from servingslo.runtimes.gateways import CountedWhen
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSample:
@@ -121,10 +123,48 @@ class PodSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySample:
-    """What a gateway in front of the workload counts, where one is read."""
+class GatewayInstance:
+    """What one proxy or endpoint picker counts for the workload, cumulative.
 
+    requests_total: those that it refused included, and each of its own retries again.
+    rejected_total: refused by the gateway itself. retried_total: its own retries. queued: waiting
+    there now.
+    """
+
+    name: str = ""
+    age_seconds: float | None = None
+    requests_total: float | None = None
+    rejected_total: float | None = None
+    retried_total: float | None = None
+    queued: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySample:
+    """What a gateway in front of the workload counts, where one is read.
+
+    counted: when it counts a request. instances: each with its own counters; one that tells none
+    is a single one with the counters below. Without instances and counters nothing is known of the
+    workload there.
+    """
+
+    counted: CountedWhen = CountedWhen.ARRIVED
+    instances: tuple[GatewayInstance, ...] = ()
     age_seconds: float | None = None
     requests_total: float | None = None
     rejected_total: float | None = None
     queued: float | None = None
+
+    @property
+    def all_instances(self) -> tuple[GatewayInstance, ...]:
+        """The instances, also of a gateway that tells none."""
+        if self.instances or self.requests_total is None:
+            return self.instances
+        return (
+            GatewayInstance(
+                age_seconds=self.age_seconds,
+                requests_total=self.requests_total,
+                rejected_total=self.rejected_total,
+                queued=self.queued,
+            ),
+        )

@@ -143,6 +143,7 @@ class Targets:
 
     utilization_target_ratio: None means derived from what demand lately did. cold_start_seconds:
     None means measured from the workload's own pods. cost: None where no price is known.
+    gateway_name: what a gateway calls the workload; None where that is the target's own name.
     """
 
     target: ScaleTarget
@@ -160,6 +161,7 @@ class Targets:
     admission_mode: AdmissionMode = AdmissionMode.OFF
     fallback: FallbackTargets = FallbackTargets()
     cost: CostTargets | None = None
+    gateway_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from servingslo.policy import guards
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
 from servingslo.policy.decision import Decision, DecisionStep, ReplicaView
+from servingslo.policy.found import found_steps
 from servingslo.policy.frame import Frame, frame_of
 from servingslo.policy.guards import Proposal
 from servingslo.policy.inputs import (
@@ -25,7 +26,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.margin import margin_step, tracked
+from servingslo.policy.margin import tracked
 from servingslo.policy.outlook import (
     cold_start_outlook,
     cost_outlook,
@@ -37,10 +38,7 @@ from servingslo.policy.outlook import (
     model_use,
     objective_outlooks,
 )
-from servingslo.policy.recurrence import recurrence_step
-from servingslo.policy.seasonality import season_step
 from servingslo.policy.signals import Signals, read_signals
-from servingslo.policy.slow_pods import slow_pods_step
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
 from servingslo.policy.wish import Wish, step_down_blocks, wished_count
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
@@ -184,8 +182,7 @@ def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
             inputs={"relative_error": law.relative_error, "samples": law.sample_count},
         )
     )
-    told = (season_step(frame), recurrence_step(frame), margin_step(frame), slow_pods_step(frame))
-    return (*notes, *(step for step in told if step is not None))
+    return (*notes, *found_steps(frame))
 
 
 def _hands_off(

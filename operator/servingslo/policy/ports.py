@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from servingslo.estimation.sample import EngineSample, GPUSample, PodSample
+from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import ScaleTarget, SignalProblem, Targets
 
@@ -21,10 +21,13 @@ class PodMetrics:
 class ClusterMetrics:
     """One reading of the whole cluster's engines, by (namespace, pod).
 
+    gateways: what the gateway counts, by namespace and the name it has for a workload; None where
+    no gateway is read.
     problem: why the reading is unusable or partial; None when all queries were answered in full.
     """
 
     pods: Mapping[tuple[str, str], PodMetrics] = field(default_factory=dict)
+    gateways: Mapping[tuple[str, str], GatewaySample] | None = None
     problem: SignalProblem | None = None
 
 

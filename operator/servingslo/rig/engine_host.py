@@ -11,12 +11,14 @@ from typing import Any
 from servingslo.errors import InvalidInputError
 from servingslo.rig.engine_metrics import GPUReading, dcgm_page, vllm_page
 from servingslo.rig.engine_pods import EnginePod
+from servingslo.rig.gateway_metrics import envoy_page
 from servingslo.rig.traffic import Traffic, TrafficPlan
 from servingslo.sim import layout
 from servingslo.sim.engine import Engine, RequestTable
 
 _TICK_SECONDS = 0.05
 _UTILIZATION_SPAN_SECONDS = 1.0
+_ENVOY = {"namespace": "envoy-gateway-system", "pod": "envoy-rig", "container": "envoy"}
 _DCGM_EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter", "container": "dcgm"}
 
 
@@ -183,7 +185,10 @@ class EngineHost:
             await asyncio.sleep(_TICK_SECONDS)
 
     def discovery(self, address: str) -> list[dict[str, Any]]:
-        """Prometheus's HTTP discovery answer: every ready pod, and one exporter for all GPUs."""
+        """Prometheus's HTTP discovery answer: every ready pod, and one exporter for all GPUs.
+
+        Beside them one gateway, once it counts any traffic.
+        """
         targets: list[dict[str, Any]] = [
             {
                 "targets": [address],
@@ -200,7 +205,11 @@ class EngineHost:
         # Target labels clash with those on the page, and Prometheus renames the latter.
         labels = _DCGM_EXPORTER if self._exported_gpu_labels else {}
         gpus = {"__metrics_path__": "/dcgm", "instance": "dcgm", **labels}
-        return [*targets, {"targets": [address], "labels": gpus}]
+        targets.append({"targets": [address], "labels": gpus})
+        if any(traffic.counted() for traffic in self._traffic.values()):
+            envoy = {"__metrics_path__": "/envoy", "instance": "envoy", **_ENVOY}
+            targets.append({"targets": [address], "labels": envoy})
+        return targets
 
     async def page(self, key: str) -> str | None:
         """The metrics page of a pod with its faults, None when no engine of that name runs."""
@@ -240,6 +249,12 @@ class EngineHost:
             )
             for hosted in self._hosted.values()
         )
+
+    def gateway_page(self) -> str:
+        """The page of the gateway in front of all traffic that it counts."""
+        self._advance(self._clock())
+        counted = (traffic.counted() for traffic in self._traffic.values())
+        return envoy_page(route for route in counted if route is not None)
 
     def stats(self) -> dict[str, Any]:
         """The truth about all traffic, by its name, and the pods that serve, for JSON."""

@@ -5,8 +5,8 @@ Start it as a process of its own, so that its work does not disturb what is meas
     python -m servingslo.rig.engines --kubeconfig FILE [--port N] [--traffic FILE.json]
 
 or run `EngineHost(...)` in an event loop. It ends on SIGINT and SIGTERM and leaves nothing behind.
-Paths: `/sd` (Prometheus HTTP discovery), `/metrics/NAMESPACE/POD`, `/dcgm`, `/healthz`, `/stats`;
-POST `/traffic` begins traffic, DELETE `/traffic/NAME` ends it; POST `/faults` breaks the
+Paths: `/sd` (Prometheus HTTP discovery), `/metrics/NAMESPACE/POD`, `/dcgm`, `/envoy`, `/healthz`,
+`/stats`; POST `/traffic` begins traffic, DELETE `/traffic/NAME` ends it; POST `/faults` breaks the
 metrics or the engine of one pod.
 """
 
@@ -65,6 +65,9 @@ def web_application(host: EngineHost) -> web.Application:  # noqa: C901 - one cl
     async def gpus(_: web.Request) -> web.Response:
         return web.Response(text=host.gpu_page(), headers=_CONTENT_TYPE)
 
+    async def gateway(_: web.Request) -> web.Response:
+        return web.Response(text=host.gateway_page(), headers=_CONTENT_TYPE)
+
     async def health(_: web.Request) -> web.Response:
         return web.Response(status=200 if host.synced else 503, text="ok\n")
 
@@ -92,6 +95,7 @@ def web_application(host: EngineHost) -> web.Application:  # noqa: C901 - one cl
             web.get("/sd", discovery),
             web.get("/metrics/{namespace}/{pod}", metrics),
             web.get("/dcgm", gpus),
+            web.get("/envoy", gateway),
             web.get("/healthz", health),
             web.get("/stats", stats),
             web.post("/traffic", begin),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from servingslo.rig.gateway_metrics import RouteReading
 from servingslo.sim.engine import Outcome, RequestRecord
 from servingslo.sim.service import Routing, Service, WhenNoEngine
 from servingslo.sim.trace import Trace, read_trace, repeated, scaled, sped_up, with_surge
@@ -39,6 +40,8 @@ class TrafficPlan:
     other; both keep the lengths. start_seconds: where in the trace to begin. It is repeated until
     duration_seconds (of the clock) are filled. cached_ratio: share of every prompt that the prefix
     cache serves. ttft_seconds, tpot_seconds: what a request must meet to count as good.
+    route: name of the HTTPRoute under which a gateway counts it; None where no gateway is read.
+    max_in_flight: requests beyond that many in engines and gateway are refused by the gateway.
     """
 
     name: str
@@ -55,6 +58,8 @@ class TrafficPlan:
     when_no_engine: WhenNoEngine = WhenNoEngine.FAIL
     ttft_seconds: float = 1.0
     tpot_seconds: float = 0.05
+    route: str | None = None
+    max_in_flight: int | None = None
     seed: int = 0
 
     def arrivals(self) -> Trace:
@@ -144,6 +149,7 @@ class Traffic:
         self._prompts = trace.prompt_tokens.tolist()
         self._outputs = trace.output_tokens.tolist()
         self._next = 0
+        self._unrouted = self._overflowed = 0
         self._clock = began
         self.replica_seconds = 0.0
 
@@ -167,6 +173,10 @@ class Traffic:
             i = self._next
             self._next += 1
             truth.offer(self._arrivals[i])
+            if self._overflows(began + self._arrivals[i]):
+                truth.close(self._refused(i), began)
+                continue
+            self._unrouted += not service.engines and self.plan.when_no_engine is WhenNoEngine.FAIL
             service.offer(
                 arrival=began + self._arrivals[i],
                 prompt_tokens=self._prompts[i],
@@ -179,6 +189,41 @@ class Traffic:
         replicas = len(service.engines) + len(service.draining)
         self.replica_seconds += replicas * max(now - self._clock, 0.0)
         self._clock = now
+
+    def counted(self) -> RouteReading | None:
+        """What the gateway counts; None where it is not read."""
+        if self.plan.route is None:
+            return None
+        return RouteReading(
+            namespace=self.plan.namespace,
+            route=self.plan.route,
+            offered=self.truth.total.offered,
+            unrouted=self._unrouted,
+            overflowed=self._overflowed,
+            waiting=self.service.waiting_at_gateway,
+        )
+
+    def _overflows(self, at: float) -> bool:
+        """Whether the gateway refuses a request that comes now."""
+        bound = self.plan.max_in_flight
+        if bound is None:
+            return False
+        for record in self.service.advance(at):
+            self.truth.close(record, self.began)
+        overflows = self.service.in_flight >= bound
+        self._overflowed += overflows
+        return overflows
+
+    def _refused(self, i: int) -> RequestRecord:
+        at = self.began + self._arrivals[i]
+        return RequestRecord(
+            outcome=Outcome.REJECTED,
+            arrival_seconds=at,
+            first_token_seconds=None,
+            finish_seconds=at,
+            prompt_tokens=self._prompts[i],
+            output_tokens=0,
+        )
 
     def stats(self, now: float) -> dict[str, Any]:
         """The truth so far, for JSON: totals, by minute of arrival, and of the last 30 seconds."""

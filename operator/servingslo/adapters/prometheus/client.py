@@ -24,6 +24,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from servingslo.errors import InvalidInputError, MetricsUnavailableError
+from servingslo.runtimes.gateways import GatewayProfile
 
 # Bounds the memory of one answer: a histogram of 4,000 engines is about 20 MB.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -49,6 +50,7 @@ class PrometheusConfig:
     are not added up.
     histogram_engines_each_tick: up to so many engines, every reading holds their histograms; those
     of more are read in the background every histogram_every_ticks readings.
+    gateway: whose counts are read beside the engines'; None for none.
     Raises: InvalidInputError when a value is outside its range.
     """
 
@@ -66,6 +68,7 @@ class PrometheusConfig:
     source_labels: tuple[str, ...] = ("job", "instance", "prometheus", "prometheus_replica")
     histogram_every_ticks: int = 4
     histogram_engines_each_tick: int = 500
+    gateway: GatewayProfile | None = None
 
     def __post_init__(self) -> None:
         url = urlsplit(self.url)

@@ -14,8 +14,10 @@ from servingslo.adapters.prometheus.client import (
     PrometheusConfig,
     no_collection,
 )
+from servingslo.adapters.prometheus.gateways import gateway_query, gateways_of
 from servingslo.adapters.prometheus.queries import NOW, build_queries
 from servingslo.errors import MetricsUnavailableError
+from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import ClusterMetrics, PodMetrics
 from servingslo.reasons import Reason
@@ -30,7 +32,8 @@ _GRACE_SECONDS = 2.0
 class PrometheusReader:
     """The metrics source of the operator. Implements ports.MetricsSource.
 
-    Ages are those at the moment the reading is returned.
+    Ages are those at the moment the reading is returned. A gateway that does not answer takes
+    nothing else along: engines are read all the same.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class PrometheusReader:
     @property
     def query_count(self) -> int:
         """How many queries a full reading sends."""
-        return self._queries.count
+        return self._queries.count + (self._config.gateway is not None)
 
     async def read(self) -> ClusterMetrics:
         """All engines and GPUs by (namespace, pod), or the problem that prevented it."""
@@ -109,12 +112,33 @@ class PrometheusReader:
         if not few:
             self._background.tick()
             pods = self._background.merged_into(pods, evaluated_at)
+        gateways = self._read_gateways(deadline, at_seconds)
         elapsed = self._monotonic() - evaluated_at
         problem = None
         if warnings:
             detail = "; ".join(dict.fromkeys(warnings))
             problem = SignalProblem(reason=Reason.METRICS_PARTIAL, detail=detail)
-        return ClusterMetrics(pods=_aged(pods, elapsed), problem=problem)
+        return ClusterMetrics(
+            pods=_aged(pods, elapsed),
+            gateways=None if gateways is None else _aged_gateways(gateways, elapsed),
+            problem=problem,
+        )
+
+    def _read_gateways(
+        self, deadline: float, at_seconds: float
+    ) -> Mapping[Pod, GatewaySample] | None:
+        """What the gateway counts by workload; None where none is read, {} where none answers."""
+        profile = self._config.gateway
+        if profile is None:
+            return None
+        promql = gateway_query(profile, self._config)
+        try:
+            answer = self._client.query(promql, deadline=deadline, at_seconds=at_seconds)
+            if answer.warnings:
+                return {}
+            return gateways_of(profile, self._config, answer.result)
+        except (MetricsUnavailableError, KeyError, TypeError, ValueError, IndexError):
+            return {}
 
 
 def _unavailable(detail: str) -> ClusterMetrics:
@@ -145,4 +169,20 @@ def _aged(pods: Mapping[Pod, PodMetrics], elapsed: float) -> dict[Pod, PodMetric
             ),
         )
         for pod, metrics in pods.items()
+    }
+
+
+def _aged_gateways(
+    gateways: Mapping[Pod, GatewaySample], elapsed: float
+) -> dict[Pod, GatewaySample]:
+    """The same counters, older by the time that reading took."""
+    return {
+        workload: replace(
+            sample,
+            instances=tuple(
+                replace(instance, age_seconds=_plus(instance.age_seconds, elapsed))
+                for instance in sample.instances
+            ),
+        )
+        for workload, sample in gateways.items()
     }

@@ -191,6 +191,17 @@ class Admission(ApiModel):
     )
 
 
+class Gateway(ApiModel):
+    """How the gateway knows the workload, where the administrator has one read."""
+
+    name: Annotated[str, DNS_NAME] | None = Field(
+        None,
+        description="Name that the gateway has for the workload, in the namespace of this "
+        "resource: of the HTTPRoute (Envoy Gateway), of the InferencePool (inference extension) or "
+        "of the workload (Istio); by default targetRef.name.",
+    )
+
+
 class Fallback(ApiModel):
     """What happens while metrics stay away."""
 
@@ -287,6 +298,7 @@ class ServingSLOSpec(ApiModel):
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")
+    gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
     fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
     cost: Cost | None = Field(
         None, description="Price of a replica; without one no costs are told."

@@ -1,0 +1,17 @@
+"""What was found before anything is decided, as steps of the decision."""
+
+from servingslo.policy.decision import DecisionStep
+from servingslo.policy.frame import Frame
+from servingslo.policy.gateway_use import gateway_step
+from servingslo.policy.margin import margin_step
+from servingslo.policy.recurrence import recurrence_step
+from servingslo.policy.seasonality import season_step
+from servingslo.policy.slow_pods import slow_pods_step
+
+_STEPS = (gateway_step, season_step, recurrence_step, margin_step, slow_pods_step)
+
+
+def found_steps(frame: Frame) -> tuple[DecisionStep, ...]:
+    """A step for everything that there is something to say about."""
+    told = (step(frame) for step in _STEPS)
+    return tuple(step for step in told if step is not None)

@@ -1,0 +1,244 @@
+"""Gateways that count requests: what each calls them, and how a series tells whose they are.
+
+The administrator chooses one profile for the cluster; nothing in it comes from a tenant. Series are
+read raw, for each instance (each proxy, each endpoint picker): counters of several instances are
+never added before they are subtracted, for the sum falls when one of them goes away.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from servingslo.errors import InvalidInputError
+
+NO_GATEWAY = "none"
+_LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
+# Istio's reporters: a client's proxy or an ingress gateway, the server's proxy, a waypoint.
+REPORTERS = ("source", "destination", "waypoint")
+# Requests that no engine ever computes anything for: they are no demand. 408, 429 and 499 are.
+_CLIENT_ERRORS = "400|401|403|404|405|413|414|415|422"
+
+
+class CountedWhen(StrEnum):
+    """When a gateway counts a request.
+
+    ARRIVED: as it comes. PASSED_ON: when it leaves the gateway's own queue, so that arrivals are
+    counts and growth of the queue. ENDED: when it is answered, which for a stream is a whole stay
+    later: such counts say nothing about arrivals now, only what was refused is known at once.
+    """
+
+    ARRIVED = "arrived"
+    PASSED_ON = "passed-on"
+    ENDED = "ended"
+
+
+class GatewayField(StrEnum):
+    """What a metric of a gateway adds to."""
+
+    REQUESTS = "requests_total"
+    REJECTED = "rejected_total"
+    RETRIED = "retried_total"
+    QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayMetric:
+    """One metric that adds to one or more fields of a GatewayInstance.
+
+    names: newest first; the first one that an instance exports is used. label, values: where
+    given, only series count whose label has one of these values among its comma-separated ones.
+    """
+
+    fields: tuple[GatewayField, ...]
+    names: tuple[str, ...]
+    label: str = ""
+    values: frozenset[str] = frozenset()
+
+    def counts(self, label_value: str) -> bool:
+        """Whether a series with this value of the label counts."""
+        return not self.label or not self.values.isdisjoint(label_value.split(","))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayProfile:
+    """Everything this package knows of one gateway.
+
+    metrics: the first one is exported wherever requests are counted, and tells the age of all.
+    matchers: of the selector. workload_label: names the workload. namespace_label: its namespace;
+    '' where `pattern` or the scrape tells it. pattern: of workload_label's value, with the groups
+    `name` and `namespace`. pages: metrics whose workload_label names the one workload that all
+    requests of the same page are for. service_labels: namespace and name of a service that stands
+    in for a workload that a series does not know.
+    """
+
+    name: str
+    counted: CountedWhen
+    metrics: tuple[GatewayMetric, ...]
+    workload_label: str
+    namespace_label: str = ""
+    matchers: tuple[str, ...] = ()
+    pattern: str = ""
+    pages: tuple[str, ...] = ()
+    service_labels: tuple[str, str] | None = None
+
+
+_UNKNOWN_WORKLOADS = frozenset({"", "unknown"})
+
+
+def is_unknown(workload: str) -> bool:
+    """Whether a workload label says that the proxy does not know; Istio writes 'unknown'."""
+    return workload in _UNKNOWN_WORKLOADS
+
+
+# Source: istio.io/latest/docs/reference/config/metrics for names and labels; istio/proxy
+# source/extensions/filters/http/istio_stats/istio_stats.cc: istio_requests_total is incremented in
+# log(), at the end of the stream. A request that found no host has an unknown workload, but its
+# service. response_flags are those of Envoy's access log: UO upstream overflow (circuit breaker),
+# UH no healthy upstream, RL rate limited, DO dropped by load shedding, OM overload manager.
+ISTIO = GatewayProfile(
+    name="istio",
+    counted=CountedWhen.ENDED,
+    metrics=(
+        GatewayMetric(fields=(GatewayField.REQUESTS,), names=("istio_requests_total",)),
+        GatewayMetric(
+            fields=(GatewayField.REJECTED,),
+            names=("istio_requests_total",),
+            label="response_flags",
+            values=frozenset({"UO", "UH", "RL", "DO", "OM"}),
+        ),
+    ),
+    workload_label="destination_workload",
+    namespace_label="destination_workload_namespace",
+    matchers=('reporter="source"', f'response_code!~"{_CLIENT_ERRORS}"'),
+    service_labels=("destination_service_namespace", "destination_service_name"),
+)
+
+# Source: envoyproxy/envoy docs, configuration/upstream/cluster_manager/cluster_stats, and
+# source/common/conn_pool/conn_pool_base.cc: upstream_rq_total is incremented when a stream is
+# attached to a connection, retries included; one that overflows a circuit breaker or finds no
+# healthy host is not in it. A capture of Envoy 1.40.0 (tests/golden/data/envoy_1.40.0_metrics.txt):
+# beyond max_requests a request counts as active_overflow alone, beyond max_pending_requests as
+# pending_overflow; older versions have only the latter, for both. envoyproxy/gateway names the
+# cluster of a route's rule httproute/<namespace>/<name>/rule/<number> (test/e2e/tests/retry.go
+# queries it so).
+ENVOY_GATEWAY = GatewayProfile(
+    name="envoy-gateway",
+    counted=CountedWhen.PASSED_ON,
+    metrics=(
+        GatewayMetric(fields=(GatewayField.REQUESTS,), names=("envoy_cluster_upstream_rq_total",)),
+        GatewayMetric(
+            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
+            names=("envoy_cluster_upstream_rq_pending_overflow",),
+        ),
+        GatewayMetric(
+            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
+            names=("envoy_cluster_upstream_rq_active_overflow",),
+        ),
+        GatewayMetric(
+            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
+            names=("envoy_cluster_upstream_cx_none_healthy",),
+        ),
+        GatewayMetric(fields=(GatewayField.RETRIED,), names=("envoy_cluster_upstream_rq_retry",)),
+        GatewayMetric(
+            fields=(GatewayField.QUEUED,), names=("envoy_cluster_upstream_rq_pending_active",)
+        ),
+    ),
+    workload_label="envoy_cluster_name",
+    pattern=r"(?:http|grpc)route/(?P<namespace>[^/]+)/(?P<name>[^/]+)/rule/.*",
+)
+
+# Source: kubernetes-sigs/gateway-api-inference-extension and llm-d/llm-d-router, pkg/epp/metrics
+# and pkg/epp/handlers/server.go: a request is counted once a pod was found for it; one that is
+# refused (429 at saturation, 503 without pods) is in the error counter alone. An endpoint picker
+# serves one InferencePool and names it in its pool metrics, not on the counters. Versions in
+# transition export the old and the new names on one page.
+INFERENCE_EXTENSION = GatewayProfile(
+    name="gateway-api-inference-extension",
+    counted=CountedWhen.PASSED_ON,
+    metrics=(
+        GatewayMetric(
+            fields=(GatewayField.REQUESTS,),
+            names=(
+                "llm_d_epp_request_total",
+                "inference_objective_request_total",
+                "inference_model_request_total",
+            ),
+        ),
+        GatewayMetric(
+            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
+            names=(
+                "llm_d_epp_request_error_total",
+                "inference_objective_request_error_total",
+                "inference_model_request_error_total",
+            ),
+            label="error_code",
+            values=frozenset({"InferencePoolResourceExhausted", "ServiceUnavailable"}),
+        ),
+        GatewayMetric(
+            fields=(GatewayField.QUEUED,),
+            names=(
+                "llm_d_epp_flow_control_queue_size",
+                "inference_extension_flow_control_queue_size",
+            ),
+        ),
+    ),
+    workload_label="name",
+    pages=("llm_d_epp_ready_endpoints", "inference_pool_ready_pods"),
+)
+
+GATEWAYS: tuple[GatewayProfile, ...] = (ISTIO, ENVOY_GATEWAY, INFERENCE_EXTENSION)
+
+
+def gateway_profile(
+    name: str,
+    *,
+    workload_label: str = "",
+    namespace_label: str = "",
+    reporter: str = "",
+    pattern: str = "",
+) -> GatewayProfile | None:
+    """The profile of that name with the administrator's overrides, '' for none; None for 'none'.
+
+    Raises: InvalidInputError for an unknown name, or an override that is malformed or that the
+    profile has no use for.
+    """
+    if name == NO_GATEWAY:
+        return None
+    found = next((known for known in GATEWAYS if known.name == name), None)
+    if found is None:
+        allowed = ", ".join((*(known.name for known in GATEWAYS), NO_GATEWAY))
+        raise InvalidInputError("gateway.profile", name, allowed)
+    for field, label in (("workload", workload_label), ("namespace", namespace_label)):
+        if label and not _LABEL_NAME.match(label):
+            raise InvalidInputError(f"gateway.labels.{field}", label, "a label name: [a-zA-Z0-9_]+")
+    if pattern:
+        _check_pattern(found, pattern)
+    if reporter:
+        found = replace(found, matchers=_reported_by(found, reporter))
+    return replace(
+        found,
+        workload_label=workload_label or found.workload_label,
+        namespace_label=namespace_label or found.namespace_label,
+        pattern=pattern or found.pattern,
+    )
+
+
+def _reported_by(profile: GatewayProfile, reporter: str) -> tuple[str, ...]:
+    if reporter not in REPORTERS:
+        raise InvalidInputError("gateway.reporter", reporter, ", ".join(REPORTERS))
+    if profile is not ISTIO:
+        raise InvalidInputError("gateway.reporter", reporter, f"only with {ISTIO.name}")
+    return (f'reporter="{reporter}"', *profile.matchers[1:])
+
+
+def _check_pattern(profile: GatewayProfile, pattern: str) -> None:
+    if profile is not ENVOY_GATEWAY:
+        raise InvalidInputError("gateway.pattern", pattern, f"only with {ENVOY_GATEWAY.name}")
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        raise InvalidInputError("gateway.pattern", pattern, "a regular expression") from error
+    if not {"namespace", "name"} <= groups.keys():
+        raise InvalidInputError(
+            "gateway.pattern", pattern, "a pattern with the groups namespace and name"
+        )

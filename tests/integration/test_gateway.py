@@ -1,0 +1,131 @@
+"""An operator that reads a gateway: its count is what the decision is made of."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from tests.integration.operator_under_test import Operator, Tenant, steady_trace
+
+from servingslo.explain.log_line import log_line
+from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.reasons import Reason
+from servingslo.rig.cluster import Rig
+
+ROUTE = "chat-route"
+PROFILE = "--gateway-profile=envoy-gateway"
+RATE_PER_SECOND = 12.0
+# One engine serves about six a second with this many in flight; the gateway refuses the others.
+MAX_IN_FLIGHT = 16
+# What is sent past the gateway later.
+PAST_RATE_PER_SECOND = 4.0
+LONGEST_SECONDS = 240.0
+PATIENCE_SECONDS = 60.0
+# Decisions that see the same thing, at a tick of one second.
+TICKS = 6
+
+
+@pytest.fixture(scope="module")
+def recording_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the operator of this module records."""
+    return tmp_path_factory.mktemp("recordings") / "recording.jsonl"
+
+
+@pytest.fixture(scope="module")
+def operator_settings(recording_path: Path) -> tuple[str, ...]:
+    """The administrator has Envoy Gateway read."""
+    return (PROFILE, f"--record={recording_path}")
+
+
+@pytest.fixture
+def crowded(tenant: Tenant, tmp_path: Path) -> Tenant:
+    """A workload in front of which half of the requests are refused."""
+    tenant.create_deployment()
+    trace = steady_trace(tmp_path / "trace.csv", rate=RATE_PER_SECOND, seconds=LONGEST_SECONDS)
+    tenant.begin_traffic(trace, route=ROUTE, max_in_flight=MAX_IN_FLIGHT)
+    tenant.create_slo(mode="Recommend", gateway={"name": ROUTE})
+    return tenant
+
+
+def _whole_lines(path: Path) -> str:
+    """What is recorded so far; the operator may be in the middle of a line."""
+    return path.read_text(encoding="utf-8").rpartition("\n")[0] + "\n"
+
+
+def _instances(path: Path, namespace: str) -> list[list[dict[str, Any]]]:
+    """What each tick of one resource saw of the gateway."""
+    lines = [json.loads(line) for line in _whole_lines(path).splitlines() if line]
+    seen = [line for line in lines if line.get("namespace") == namespace and "pods" in line]
+    return [line["gateway"]["instances"] for line in seen]
+
+
+def _call(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "servingslo.cli", *arguments],
+        env={**os.environ, "KUBECONFIG": str(rig.admin_kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def _replayed(rig: Rig, path: Path, namespace: str) -> list[Decision]:
+    adapter = TypeAdapter(Decision)
+    made = _call(rig, "plan", "--observations", str(path)).stdout.splitlines()
+    decisions = [adapter.validate_json(line) for line in made]
+    return [decision for decision in decisions if decision.namespace == namespace]
+
+
+def _steps(decisions: list[Decision], reason: Reason) -> list[DecisionStep]:
+    return [step for decision in decisions for step in decision.steps if step.reason is reason]
+
+
+def test_what_a_gateway_refuses_is_demand_until_it_falls_silent(
+    rig: Rig, crowded: Tenant, operator: Operator, recording_path: Path, tmp_path: Path
+) -> None:
+    """Twelve a second, of which engines see half; without the gateway what they see, not zero."""
+    name = crowded.namespace
+    crowded.wait(
+        lambda: sum(map(bool, _instances(recording_path, name))) > 2 * TICKS,
+        what="the gateway counts",
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    recorded = tmp_path / "recorded.jsonl"
+    limits = ("--for", "3s", "--every", "1s", "--prometheus-url", rig.prometheus_url)
+    _call(rig, "record", f"{name}/chat", "--out", str(recorded), *limits, PROFILE)
+    crowded.end_traffic()
+    past = steady_trace(tmp_path / "past.csv", rate=PAST_RATE_PER_SECOND, seconds=LONGEST_SECONDS)
+    crowded.begin_traffic(past)
+    before = len(_instances(recording_path, name))
+    crowded.wait(
+        lambda: _instances(recording_path, name)[before:].count([]) > TICKS,
+        what="the gateway is silent",
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    crowded.delete_slo()
+    crowded.wait(lambda: not crowded.slo_exists(), what="the resource is gone")
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text(_whole_lines(recording_path))
+    decisions = _replayed(rig, copy, name)
+
+    counted = _steps(decisions, Reason.GATEWAY_COUNTS)[-1]
+    assert counted.before is not None
+    assert float(counted.before) < 0.7 * RATE_PER_SECOND
+    assert counted.after == pytest.approx(RATE_PER_SECOND, rel=0.25)
+    assert float(counted.inputs["refused_per_second"] or 0.0) > 0.3 * RATE_PER_SECOND
+    silent = _steps(decisions, Reason.GATEWAY_SILENT)[-1]
+    assert silent.after == pytest.approx(PAST_RATE_PER_SECOND, rel=0.3)
+    # The operator said the same as its replay does, and a recording beside it held the same.
+    live = [line[line.index("decided ") :] for line in operator.log_lines("decided ", name)]
+    told = {log_line(decision) for decision in decisions}
+    assert live
+    assert [line for line in live if line not in told] == []
+    assert all(instances[0]["requests_total"] > 0 for instances in _instances(recorded, name))
+    assert _steps(_replayed(rig, recorded, name), Reason.GATEWAY_COUNTS)

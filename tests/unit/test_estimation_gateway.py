@@ -1,0 +1,204 @@
+"""Arrivals from a gateway: by instance, never from one scrape, never zero because it is silent."""
+
+import pytest
+
+from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, measure
+from servingslo.estimation.counters import Window
+from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
+from servingslo.estimation.gateway import measure as measure_gateway
+from servingslo.estimation.sample import GatewayInstance, GatewaySample
+from servingslo.reasons import Reason
+from servingslo.runtimes.gateways import CountedWhen
+
+TICK_SECONDS = 15.0
+ENGINES = frozenset({("a", "0")})
+
+
+def _instance(name: str = "envoy-1", *, age: float = 0.0, **counters: float) -> GatewayInstance:
+    return GatewayInstance(name=name, age_seconds=age, **counters)
+
+
+def _flow(
+    *samples: tuple[GatewayInstance, ...], counted: CountedWhen = CountedWhen.PASSED_ON
+) -> GatewayFlow:
+    """What is known after these samples, a tick apart."""
+    flows: tuple[InstanceFlow, ...] = ()
+    known = None
+    for number, instances in enumerate(samples):
+        sample = GatewaySample(counted=counted, instances=instances)
+        flows, known = measure_gateway(flows, sample, 1000.0 + TICK_SECONDS * number, 60.0)
+    assert known is not None
+    return known
+
+
+def test_one_scrape_of_a_gateway_is_not_a_rate() -> None:
+    """Its counter may hold a day's requests."""
+    flow = _flow((_instance(requests_total=9e6),))
+    assert flow.requests_per_second is None
+    assert flow.problem is None
+
+
+def test_its_own_retries_are_no_arrivals_and_its_queue_is() -> None:
+    """45 attempts, 15 of them retries, and 15 more queued: 45 came in 15 s, 3 of them refused."""
+    flow = _flow(
+        (_instance(requests_total=100.0, retried_total=10.0, rejected_total=5.0, queued=0.0),),
+        (_instance(requests_total=145.0, retried_total=25.0, rejected_total=8.0, queued=15.0),),
+    )
+    assert flow.requests_per_second == pytest.approx(3.0)
+    assert flow.rejected_per_second == pytest.approx(0.2)
+    assert flow.queued == 15.0
+
+
+def test_instances_are_measured_apart() -> None:
+    """Each between its own scrapes; one that restarted counts from zero, the sum never falls."""
+    flow = _flow(
+        (
+            _instance("one", age=0.0, requests_total=1000.0),
+            _instance("two", age=5.0, requests_total=90_000.0),
+        ),
+        (
+            _instance("one", age=0.0, requests_total=1030.0),
+            _instance("two", age=5.0, requests_total=15.0),
+        ),
+    )
+    assert flow.requests_per_second == pytest.approx(3.0)
+
+
+def test_an_instance_that_comes_or_goes_adds_nothing_it_did_not_count_now() -> None:
+    """A new proxy's counter is not this tick's, and that of a gone one is not subtracted."""
+    flow = _flow(
+        (_instance("old", requests_total=50_000.0), _instance("stays", requests_total=100.0)),
+        (_instance("new", requests_total=40_000.0), _instance("stays", requests_total=130.0)),
+    )
+    assert flow.requests_per_second == pytest.approx(2.0)
+
+
+def test_a_refusal_counter_that_appears_counts_from_zero() -> None:
+    """Series of labelled counters appear with their first event; it is not lost."""
+    flow = _flow(
+        (_instance(requests_total=100.0),), (_instance(requests_total=130.0, rejected_total=15.0),)
+    )
+    assert flow.rejected_per_second == pytest.approx(1.0)
+
+
+def test_rate_stays_where_no_newer_scrape_arrived() -> None:
+    """The same scrape again, 15 s older, is no window."""
+    flow = _flow(
+        (_instance(requests_total=100.0),),
+        (_instance(requests_total=130.0),),
+        (_instance(requests_total=130.0, age=TICK_SECONDS),),
+    )
+    assert flow.requests_per_second == pytest.approx(2.0)
+    assert not flow.is_new
+
+
+def _served(per_second: float, rejected: float = 0.0) -> Window:
+    return Window(
+        pod="a",
+        engine="0",
+        seconds=TICK_SECONDS,
+        first_tokens=TICK_SECONDS * per_second,
+        rejected=TICK_SECONDS * rejected,
+    )
+
+
+def _counting(
+    per_second: float | None,
+    rejected: float = 0.0,
+    counted: CountedWhen = CountedWhen.PASSED_ON,
+    problem: Reason | None = None,
+) -> GatewayFlow:
+    return GatewayFlow(
+        counted=counted,
+        requests_per_second=per_second,
+        rejected_per_second=rejected,
+        seconds=TICK_SECONDS,
+        is_new=per_second is not None,
+        problem=problem,
+    )
+
+
+def _after(*ticks: tuple[Window, GatewayFlow]) -> ArrivalMeasurement:
+    state = ArrivalState()
+    measured = ArrivalMeasurement()
+    for window, flow in ticks:
+        state, measured = measure(state, [window], ENGINES, 1.0, flow)
+    return measured
+
+
+def _reason(measured: ArrivalMeasurement) -> Reason:
+    assert measured.gateway is not None
+    return measured.gateway.reason
+
+
+def test_a_gateway_counts_what_it_refused_and_what_engines_refused() -> None:
+    """20/s came, it refused 8, the engine 2 of the other 12."""
+    measured = _after((_served(10.0, rejected=2.0), _counting(20.0, rejected=8.0)))
+    assert _reason(measured) is Reason.GATEWAY_COUNTS
+    assert measured.offered_per_second == pytest.approx(20.0)
+    assert measured.rejected_per_second == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("problem", [Reason.GATEWAY_SILENT, Reason.GATEWAY_STALE])
+def test_a_gateway_that_says_nothing_leaves_the_engines_count(problem: Reason) -> None:
+    """Not zero, not unknown: what the engines got, and why."""
+    silent = _counting(None, problem=problem)
+    measured = _after((_served(10.0), _counting(20.0)), (_served(12.0), silent))
+    assert _reason(measured) is problem
+    assert measured.offered_per_second == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize(
+    ("instances", "problem"),
+    [
+        pytest.param((), Reason.GATEWAY_SILENT, id="unknown-there"),
+        pytest.param((_instance(queued=3.0),), Reason.GATEWAY_SILENT, id="no-requests"),
+        pytest.param((_instance(requests_total=9.0, age=61.0),), Reason.GATEWAY_STALE, id="old"),
+        pytest.param(
+            (GatewayInstance(name="x", requests_total=9.0),), Reason.GATEWAY_STALE, id="no-age"
+        ),
+    ],
+)
+def test_why_a_gateway_says_nothing_is_told(
+    instances: tuple[GatewayInstance, ...], problem: Reason
+) -> None:
+    """Absent and old are different outcomes."""
+    before = (_instance(requests_total=1.0),)
+    assert _flow(before, instances).problem is problem
+
+
+def test_no_gateway_says_nothing_at_all() -> None:
+    """Where none is read there is no reason either."""
+    assert measure_gateway((), None, 1000.0, 60.0) == ((), None)
+    state, measured = measure(ArrivalState(), [_served(10.0)], ENGINES, 1.0, None)
+    assert measured.gateway is None
+    assert state.comparison.windows == 0
+
+
+def test_a_gateway_that_restarted_does_not_hide_the_demand() -> None:
+    """All its proxies are new but one: a tenth of what the engines got is not all there is."""
+    steady = [(_served(40.0), _counting(40.0))] * 4
+    measured = _after(*steady, (_served(40.0), _counting(4.0)))
+    assert _reason(measured) is Reason.GATEWAY_UNDERCOUNTS
+    assert measured.offered_per_second == pytest.approx(40.0)
+
+
+def test_requests_that_go_past_the_gateway_are_noticed() -> None:
+    """15 % past it are within the noise of one window, and not within that of a few minutes."""
+    ticks = [(_served(10.0), _counting(8.5))] * 12
+    assert _reason(_after(*ticks[:2])) is Reason.GATEWAY_COUNTS
+    assert _reason(_after(*ticks)) is Reason.GATEWAY_UNDERCOUNTS
+
+
+def test_noise_of_windows_out_of_step_is_no_undercount() -> None:
+    """Three requests fewer in one window than the engines saw in theirs."""
+    ticks = [(_served(2.0 + 0.2 * (-1) ** k), _counting(2.0 - 0.2 * (-1) ** k)) for k in range(20)]
+    assert {_reason(_after(*ticks[: k + 1])) for k in range(20)} == {Reason.GATEWAY_COUNTS}
+
+
+def test_counts_at_the_end_of_requests_add_refusals_alone() -> None:
+    """A stream is counted a stay late, so a rise shows at the engines first."""
+    measured = _after((_served(30.0), _counting(9.0, rejected=4.0, counted=CountedWhen.ENDED)))
+    assert _reason(measured) is Reason.GATEWAY_REFUSALS_ADDED
+    assert measured.offered_per_second == pytest.approx(34.0)
+    assert measured.rejected_per_second == pytest.approx(4.0)
