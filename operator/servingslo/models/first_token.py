@@ -88,42 +88,40 @@ def first_token_laws(
 class _Flow(NamedTuple):
     """Numbers of `_characteristics` that are one for each pace.
 
-    even: arrivals per second that come evenly over steps. again: those that a request finds beside
-    itself. kappa: the others come with the density e^(−κt) of the age t of the step. filling: how
-    many they are, for each second of a step without prefill. mean, lag: seconds of prefill that a
-    prompt causes, and E[S²]/(2·E[S]) of it. filling_share: their share, times κ. base, first,
-    empty: as in the pace.
+    again: arrivals per second that a request finds beside itself. kappa: those that fill holes come
+    with the density e^(−κt) of the age t of the step. filling: how many they are, for each second
+    of a step without prefill. mean: seconds of prefill that a prompt causes. less_lag:
+    −E[S²]/(2·E[S]) of it. filling_share: their share, times κ. base, first: as in the pace.
     """
 
-    even: float
     again: float
     kappa: float
     filling: float
     mean: float
-    lag: float
+    less_lag: float
     filling_share: float
     base: float
     first: float
-    empty: float
 
 
-def _flow(demand: RequestDemand, prompts: PromptWork, arrival: _Arrival) -> _Flow:
-    pace, even = arrival.pace, arrival.meeting.even_ratio
-    rate, others = pace.rate_per_second, arrival.law_of_running.pool_count - 1.0
-    kappa = rate * (1.0 + others * even)
-    stretch = pace.further / max(demand.prefill_mean_seconds, _TINY_SECONDS)
-    return _Flow(
-        even=rate * even,
-        again=rate * even * arrival.meeting.again_ratio,
-        kappa=kappa,
-        filling=pace.base_ratio * rate * (1.0 - even) / (1.0 - pace.prefill_ratio),
-        mean=demand.prefill_mean_seconds + pace.further,
-        lag=prompts.lag_seconds * (1.0 + stretch),
-        filling_share=(1.0 - even) * kappa,
-        base=pace.base_ratio,
-        first=pace.first_ratio,
-        empty=pace.empty_ratio,
+def _flow(demand: RequestDemand, prompts: PromptWork, arrival: _Arrival) -> tuple[_Flow, Branching]:
+    """Numbers of a pace; and arrivals that come evenly, with those that fill holes on top."""
+    pace, (even, again) = arrival.pace, arrival.meeting
+    rate, mean = pace.rate_per_second, demand.prefill_mean_seconds
+    kappa = rate * (1.0 + (arrival.law_of_running.pool_count - 1.0) * even)
+    lag = prompts.lag_seconds * (1.0 + pace.further / max(mean, _TINY_SECONDS))
+    filling = rate * (1.0 - even) / (1.0 - pace.prefill_ratio)
+    flow = _Flow(
+        rate * even * again,
+        kappa,
+        pace.base_ratio * filling,
+        mean + pace.further,
+        -lag,
+        (1.0 - even) * kappa,
+        pace.base_ratio,
+        pace.first_ratio,
     )
+    return flow, Branching(rate * even, pace.prefill_ratio * even, lag, filling)
 
 
 def _characteristics(
@@ -131,9 +129,10 @@ def _characteristics(
 ) -> FloatArray:
     """Real part of the characteristic function of `first_token_laws`, by pace.
 
-    Rows of the arrays below: for each class of own prompts (`Chunked`) the step in progress
+    Rows of the exponents below: for each class of own prompts (`Chunked`) the step in progress
     together with what arrives after the request; what arrives before it; and, in pools, the latter
-    less κ, for arrivals that fill holes.
+    less κ, for arrivals that fill holes. Where all prompts fit in a step what arrives before and
+    after is the same.
     """
     tables = [prompts.table(arrival.level) for arrival in arrivals]
     works = [
@@ -143,44 +142,42 @@ def _characteristics(
     z = stacked([table.z for table in tables])
     excess = stacked([work.excess for work in works])
     chunked = _chunked(demand, prompts, arrivals, tables, works)
-    classes = len(chunked.behind)
-    flows = [_flow(demand, prompts, arrival) for arrival in arrivals]
-    again, kappa, filling, mean, lag, filling_share, base, first = columns(
-        [flow[1:-1] for flow in flows]
-    )
+    classes = len(chunked.own)
+    before = 0 if chunked.joins is None else classes
+    flows, branchings = zip(*[_flow(demand, prompts, arrival) for arrival in arrivals], strict=True)
+    again, kappa, filling, mean, less_lag, filling_share, base, first = columns(flows)
     pooled = any(arrival.meeting is not ALONE for arrival in arrivals)
-    arriving = np.empty((classes + (2 if pooled else 1), *z.shape), dtype=np.complex128)
-    np.multiply(chunked.behind, again, out=arriving[:classes])
-    np.multiply(excess, again, out=arriving[classes])
+    arriving = np.empty((before + (2 if pooled else 1), *z.shape), dtype=np.complex128)
+    np.multiply(excess, again, out=arriving[before])
+    if chunked.joins is not None:
+        np.multiply(chunked.behind, again, out=arriving[:classes])
     if pooled:
-        np.subtract(arriving[classes], kappa, out=arriving[classes + 1])
+        np.subtract(arriving[before], kappa, out=arriving[before + 1])
     # Arrivals times the prefill of the prompts of a step, λ·(M(w) − 1) for each row w: to first
     # order in w for the step in progress, and with two moments of the prefill for the others.
-    lagged = arriving * -lag
+    lagged = arriving * less_lag
     lagged += 1.0
     np.divide(arriving, lagged, out=lagged)
-    exponents = np.empty_like(arriving)
-    np.multiply(stacked([work.slope for work in works]), lagged[:classes], out=exponents[:classes])
+    exponents = np.empty((classes + len(arriving) - before, *z.shape), dtype=np.complex128)
+    np.multiply(lagged[:classes], stacked([work.slope for work in works]), out=exponents[:classes])
     exponents[:classes] += excess
-    np.multiply(lagged[classes:], mean, out=exponents[classes:])
+    np.multiply(lagged[before:], mean, out=exponents[classes:])
     if chunked.joins is not None:
         exponents += chunked.joins.saved(lagged, classes)
-    grow(exponents, list(map(_branching, arrivals, flows)))
+    grow(exponents, branchings)
     # The next step holds the own prompt, and those of the arrivals that fill holes.
-    beside = z + filling * excess if pooled else z
-    if all(flow.first == 1.0 for flow in flows):
-        exponents += arriving
-        exponents[:classes] += z
-        exponents += beside
-        mixtures = _averaged(demand, exponents, arrivals)
-    else:
-        arguments = arriving.copy()
-        arguments[:classes] += z
+    beside = z + excess * filling if pooled else z
+    arguments = None
+    if any(flow.first != 1.0 for flow in flows):
+        arguments = np.concatenate((arriving[:classes] + z, arriving[before:]))
         exponents *= base
-        exponents += first * arguments
-        exponents += beside
-        mixtures = _averaged(demand, exponents, arrivals)
-        mixtures += _without_prompts(arguments, z, flows, arrivals)
+        exponents += arguments * first
+    else:
+        exponents[:classes] += arriving[:classes]
+        exponents[:classes] += z
+        exponents[classes:] += arriving[before:]
+    exponents += beside
+    mixtures = _averaged(demand, exponents, arguments, z, arrivals)
     characteristic = _over_own(chunked, mixtures, arriving, z, (filling_share, kappa))
     _meet_idle(demand, prompts, arrivals, characteristic, (chunked.own, z))
     characteristic = characteristic.reshape(len(arrivals), -1)
@@ -201,29 +198,25 @@ def _over_own(
     """
     filling_share, kappa = filling
     classes = len(chunked.own)
-    characteristic = np.zeros(z.shape)
-    for row, own in enumerate(chunked.own):
+    later = z
+    if chunked.joins is not None:
         # Who comes behind the request takes longer for it than who comes before: z and the rest.
-        later = z if chunked.joins is None else z + arriving[row] - arriving[classes]
-        evenly = later.copy()
-        evenly[..., 0] = 1.0
-        met = mixtures[row] - mixtures[classes]
-        met /= evenly
-        if len(mixtures) > classes + 1:
-            # Both kinds of arrivals in their proportion.
-            filled = mixtures[row] - mixtures[classes + 1]
-            filled *= filling_share / filled[..., :1].real / (later + kappa)
-            met += filled
-        met *= own
-        characteristic += met.real
+        later = arriving[:classes] - arriving[classes]
+        later += z
+    evenly = later.copy()
+    evenly[..., 0] = 1.0
+    met = mixtures[:classes] - mixtures[classes]
+    met /= evenly
+    if len(mixtures) > classes + 1:
+        # Both kinds of arrivals in their proportion.
+        filled = mixtures[:classes] - mixtures[classes + 1]
+        shares = filling_share / filled[..., :1].real
+        filled /= later + kappa
+        filled *= shares
+        met += filled
+    met *= chunked.own
+    characteristic: FloatArray = np.add.reduce(met.real)
     return characteristic
-
-
-def _branching(arrival: _Arrival, flow: _Flow) -> Branching:
-    """Arrivals that come evenly, and those that fill holes, which come on top."""
-    pace, even = arrival.pace, arrival.meeting.even_ratio
-    filling = pace.rate_per_second * (1.0 - even) / (1.0 - pace.prefill_ratio)
-    return Branching(flow.even, pace.prefill_ratio * even, flow.lag, filling)
 
 
 def _meet_idle(
@@ -231,7 +224,7 @@ def _meet_idle(
     prompts: PromptWork,
     arrivals: Sequence[_Arrival],
     characteristic: FloatArray,
-    transforms: tuple[Sequence[ComplexArray], ComplexArray],
+    transforms: tuple[ComplexArray, ComplexArray],
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
     shares = [
@@ -245,30 +238,6 @@ def _meet_idle(
         characteristic += idle * (own * exponential(z * demand.step_fixed_seconds)).real
 
 
-def _without_prompts(
-    arguments: ComplexArray, z: ComplexArray, flows: Sequence[_Flow], arrivals: Sequence[_Arrival]
-) -> ComplexArray:
-    """What cycles without prompts add: they take a whole step, where others begin with less.
-
-    All with the mean step of their pace: the spread of steps is that of the others.
-    """
-    step, first, less, mass = columns(
-        [
-            (
-                arrival.pace.mean_step,
-                arrival.pace.mean_step * flow.first,
-                arrival.pace.mean_step * (1.0 - flow.first),
-                flow.empty / (arrival.pace.mean_step * _cycle_steps(arrival)),
-            )
-            for arrival, flow in zip(arrivals, flows, strict=True)
-        ]
-    )
-    whole = exponential(first * arguments + step * z)
-    whole *= mass
-    whole *= exponential(less * arguments) - 1.0
-    return whole
-
-
 def _chunked(
     demand: RequestDemand,
     prompts: PromptWork,
@@ -280,7 +249,7 @@ def _chunked(
     longest = prompts.tokens[-1]
     if all(longest <= arrival.pace.room_tokens for arrival in arrivals):
         behind = stacked([work.excess for work in works])
-        return Chunked(behind[None], [stacked([table.mgf for table in tables])], None)
+        return Chunked(behind[None], stacked([table.mgf for table in tables])[None], None)
     return chunked_prompts(demand, prompts, arrivals, tables, works)
 
 
@@ -295,22 +264,24 @@ def _work(
 
 
 def _averaged(
-    demand: RequestDemand, exponents: ComplexArray, arrivals: Sequence[_Arrival]
+    demand: RequestDemand,
+    exponents: ComplexArray,
+    arguments: ComplexArray | None,
+    z: ComplexArray,
+    arrivals: Sequence[_Arrival],
 ) -> ComplexArray:
     """Σ w·exp(s·x)/s over the steps s of each pace, at each exponent x, by three cumulants of s.
 
     Steps are met in proportion to their length; s·x is what an arrival waits for.
     Steps spread by a tenth or two of their mean, with little skewness, and make the lesser part of
     the spread of a time to first token: what the fourth cumulant would add is below 0.1 %.
+
+    arguments: where there are cycles without prompts, which take a whole step where others begin
+    with less, what they wait for per second of a step: all with the mean step of their pace, as the
+    spread of steps is that of the others.
     """
     lines = [_steps(demand, arrival) for arrival in arrivals]
-    first, spacing, scale = columns(lines)
-    running = [arrival.law_of_running for arrival in arrivals]
-    width = max(len(law.weights) for law in running)
-    steps = _OFFSETS[:width] * spacing
-    steps += first
-    weights = _weights(running, width)
-    weights /= steps * scale
+    steps, weights = _steps_met(lines, arrivals)
     masses = even_moments(weights)
     cubic, square, mean, mass = columns(
         [
@@ -323,21 +294,56 @@ def _averaged(
             for line, moments in zip(lines, masses, strict=True)
         ]
     )
-    total: ComplexArray = exponents * cubic
+    logs = np.empty((1 if arguments is None else 3, *exponents.shape), dtype=np.complex128)
+    total = logs[0]
+    np.multiply(exponents, cubic, out=total)
     total += square
     total *= exponents
     total += mean
     total *= exponents
     total += mass
-    # No transform is above its mass: else steps too spread for a series, so each by itself.
-    bounds = [math.log(moments[0]) + _ROUNDING for moments in masses]
-    averaged = exponential(total)
-    for row in np.flatnonzero(np.maximum.reduce(total.real, axis=(0, -1)) > bounds).tolist():
-        by_row = exponents.reshape(len(exponents), len(arrivals), -1)[:, row]
-        by_step = exponential(np.multiply.outer(steps.reshape(len(arrivals), -1)[row], by_row))
-        by_step *= weights[row][:, None, None]
-        np.add.reduce(by_step, out=averaged.reshape(len(exponents), len(arrivals), -1)[:, row])
+    peaks = np.maximum.reduce(total.real, axis=(0, -1)).reshape(-1).tolist()
+    without: Any = 0.0
+    if arguments is not None:
+        pace_step, begun, without = columns([_without_prompts(arrival) for arrival in arrivals])
+        np.multiply(arguments + z, pace_step, out=logs[1])
+        np.multiply(arguments, begun, out=logs[2])
+        logs[2] += z * pace_step
+    averaged: ComplexArray
+    averaged, *others = exponential(logs)
+    for row, moments in enumerate(masses):
+        # No transform is above its mass: else steps too spread for a series, so each by itself.
+        if peaks[row] > math.log(moments[0]) + _ROUNDING:
+            by_row = exponents.reshape(len(exponents), len(arrivals), -1)[:, row]
+            by_step = exponential(np.multiply.outer(steps.reshape(len(arrivals), -1)[row], by_row))
+            by_step *= weights[row][:, None, None]
+            np.add.reduce(by_step, out=averaged.reshape(len(exponents), len(arrivals), -1)[:, row])
+    if others:
+        others[0] -= others[1]
+        others[0] *= without
+        averaged += others[0]
     return averaged
+
+
+def _steps_met(
+    lines: Sequence[tuple[float, float, float]], arrivals: Sequence[_Arrival]
+) -> tuple[FloatArray, FloatArray]:
+    """Steps and, over their length, their weights, by pace."""
+    first, spacing, scale = columns(lines)
+    running = [arrival.law_of_running for arrival in arrivals]
+    width = max(len(law.weights) for law in running)
+    steps = _OFFSETS[:width] * spacing
+    steps += first
+    weights = _weights(running, width)
+    weights /= steps * scale
+    return steps, weights
+
+
+def _without_prompts(arrival: _Arrival) -> tuple[float, float, float]:
+    """Step of a pace, what it is begun with in cycles with prompts, and the mass of the others."""
+    step = arrival.pace.mean_step
+    without = arrival.pace.empty_ratio / (step * _cycle_steps(arrival))
+    return step, step * arrival.pace.first_ratio, without
 
 
 def _steps(demand: RequestDemand, arrival: _Arrival) -> tuple[float, float, float]:
