@@ -181,3 +181,16 @@ def test_a_quota_of_the_namespace_is_told_in_its_own_words(tenant: Tenant) -> No
     tenant.wait(
         lambda: tenant.condition("ScalingLimited")[1] != "QuotaReached", what="no quota any more"
     )
+
+
+def test_a_quota_stops_a_stateful_set_in_its_own_words_too(tenant: Tenant) -> None:
+    """It has no condition for that: its events tell."""
+    tenant.core.create_namespaced_resource_quota(
+        tenant.namespace, {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": "1"}}}
+    )
+    tenant.create_stateful_set()
+    tenant.create_slo(
+        targetRef={"kind": "StatefulSet", "name": "chat"}, replicas={"min": 2, "max": 4}
+    )
+    tenant.wait_condition("ScalingLimited", "True", "QuotaReached")
+    assert "exceeded quota: pods" in tenant.message("ScalingLimited")

@@ -30,7 +30,7 @@ EXPECTED = {
     ("apps", "statefulsets/scale"): _SCALE,
     ("autoscaling", "horizontalpodautoscalers"): _READ,
     ("keda.sh", "scaledobjects"): _READ,
-    ("", "events"): frozenset({"create", "patch"}),
+    ("", "events"): frozenset({"create", "patch", "list"}),
 }
 # What every authenticated user has (system:basic-user), without which nobody can ask for rules.
 _EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}

@@ -11,6 +11,7 @@ from servingslo.adapters.kubernetes.records import (
     scaled_object_record,
     stateful_set_record,
 )
+from servingslo.adapters.kubernetes.refusals import latest_refusal
 
 NOW = 1_767_323_100.0  # 2026-01-02T03:05:00Z
 
@@ -99,6 +100,50 @@ def test_a_deployment_tells_why_its_pods_are_not_made(status, message, refused) 
         "status": {"conditions": conditions},
     }
     assert deployment_record(item, None).pods_refused == refused
+
+
+def _attempt(reason: str, minute: int, **fields: object) -> dict[str, object]:
+    return {"reason": reason, "lastTimestamp": f"2026-01-02T03:{minute:02}:00Z", **fields}
+
+
+FORBIDDEN = (
+    'create Pod chat-1 in StatefulSet chat failed error: pods "chat-1" is forbidden: exceeded quota'
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "refused"),
+    [
+        pytest.param((), None, id="none"),
+        pytest.param(
+            (_attempt("SuccessfulCreate", 1), _attempt("FailedCreate", 2, message=FORBIDDEN)),
+            "exceeded quota",
+            id="refused-since",
+        ),
+        pytest.param(
+            (_attempt("FailedCreate", 2, message=FORBIDDEN), _attempt("SuccessfulCreate", 3)),
+            None,
+            id="made-since",
+        ),
+        pytest.param(
+            (
+                _attempt("SuccessfulCreate", 1),
+                {
+                    "reason": "FailedCreate",
+                    "lastTimestamp": None,
+                    "series": {"lastObservedTime": "2026-01-02T03:02:00.5Z"},
+                    "message": "webhook denied it",
+                },
+            ),
+            "webhook denied it",
+            id="new-event-api",
+        ),
+        pytest.param((_attempt("FailedDelete", 4, message=FORBIDDEN),), None, id="other"),
+    ],
+)
+def test_a_stateful_set_s_last_attempt_tells_why_no_pod_is_made(events, refused) -> None:
+    """In the API server's words; an attempt that succeeded since ends it."""
+    assert latest_refusal(events) == refused
 
 
 def test_a_pod_that_was_never_ready_has_no_start_time() -> None:

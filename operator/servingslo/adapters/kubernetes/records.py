@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from servingslo.adapters.kubernetes.client import KubeObject
+from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
 from servingslo.estimation.sample import PodSample
@@ -254,15 +255,11 @@ def _started(containers: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _pods_refused(conditions: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why pods are not made: a quota, an admission policy. StatefulSets tell it in events alone.
-
-    The name of the pod that was tried, which differs each time, is left out.
-    """
+    """Why pods are not made, as a Deployment has it; StatefulSets tell it in events alone."""
     failed = next((entry for entry in conditions if entry.get("type") == "ReplicaFailure"), None)
     if failed is None or not _holds(failed):
         return None
-    message = failed.get("message") or failed.get("reason") or "no pod is made"
-    return message.partition("is forbidden: ")[2] or message
+    return refusal_words(failed.get("message") or failed.get("reason") or "no pod is made")
 
 
 def _unschedulable(scheduled: Mapping[str, Any] | None) -> str | None:

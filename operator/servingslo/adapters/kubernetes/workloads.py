@@ -15,6 +15,7 @@ from servingslo.adapters.kubernetes.records import (
     group_of,
     stateful_set_record,
 )
+from servingslo.adapters.kubernetes.refusals import stateful_set_refusal
 from servingslo.adapters.kubernetes.selectors import Selector, parse_selector
 from servingslo.errors import (
     ClusterError,
@@ -112,16 +113,20 @@ class KubernetesWorkloads:
         if collection is None:
             return await self._read_scale(namespace, target, resource)
         record = await self._read_record(namespace, target, resource, collection)
+        # The API server defaults an absent count to 1 in both kinds.
+        desired = 1 if record.replicas is None else record.replicas
+        refused = record.pods_refused
+        if target.kind == "StatefulSet" and (record.current_replicas or 0) < desired:
+            refused = await stateful_set_refusal(self._client, namespace, record.uid)
         return _Target(
             uid=record.uid,
-            # The API server defaults an absent count to 1 in both kinds.
-            desired=1 if record.replicas is None else record.replicas,
+            desired=desired,
             current=record.current_replicas,
             selector=record.selector,
             rollout_in_progress=record.rollout_in_progress
             or self._inventory.template_count(record.uid) > 1,
             containers=record.containers,
-            pods_refused=record.pods_refused,
+            pods_refused=refused,
         )
 
     async def _read_record(
