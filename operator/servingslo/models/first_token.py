@@ -9,18 +9,20 @@ import numpy as np
 from servingslo.models.generations import Branching, grow
 from servingslo.models.long_prompts import Chunked, chunked_prompts
 from servingslo.models.occupancy import Occupancy, even_moments
-from servingslo.models.paces import Pace, paces_met
+from servingslo.models.paces import Pace, paces_met, range_level
 from servingslo.models.pools import ALONE, Meeting, idle_met, meeting_at
 from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork, StretchedPrompts
 from servingslo.models.rows import columns, exponential, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw, driven, invert
 
-_RANGE_SPREADS = 9.0
 # Further steps that move no percentile by more than 0.1 %.
 _NEGLIGIBLE_FURTHER = 1e-3
 _TINY_SECONDS = 1e-12
 _ROUNDING = 1e-6
+# Paces whose arrays are computed together, half of it where prompts are longer than the room: of
+# larger arrays each allocation is given back to the system, and its pages are made anew.
+_BLOCK = 16
 # Nodes of a law of running sequences are evenly spaced, and no more than these.
 _OFFSETS: FloatArray = np.arange(32.0)
 
@@ -67,7 +69,7 @@ def first_token_laws(
     starts, levels, twice = [], [], []
     for running, rate in zip(laws_of_running, rates_per_second, strict=True):
         paces = paces_met(demand, prompts, running, rate, budget_tokens)
-        level = _range_level(demand, prompts, running, paces[-1])
+        level = range_level(demand, prompts, running, paces[-1])
         twice.append(paces[-1].queued)
         for queued in (False, True)[: 1 + twice[-1]]:
             starts.append(len(arrivals))
@@ -77,7 +79,13 @@ def first_token_laws(
                 for pace in paces
                 if pace.queued == queued
             ]
-    characteristic = _characteristics(demand, prompts, arrivals)
+    fitting = all(prompts.tokens[-1] <= arrival.pace.room_tokens for arrival in arrivals)
+    block = _BLOCK if fitting else _BLOCK // 2
+    blocks = [
+        _characteristics(demand, prompts, arrivals[start : start + block])
+        for start in range(0, len(arrivals), block)
+    ]
+    characteristic = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     if len(arrivals) > len(starts):
         characteristic *= np.array([arrival.pace.share for arrival in arrivals])[:, None]
         characteristic = np.add.reduceat(characteristic, starts)
@@ -227,13 +235,13 @@ def _meet_idle(
     transforms: tuple[ComplexArray, ComplexArray],
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
-    shares = [
-        (idle_met(demand, running, pace, prompts.mean_steps(pace.room_tokens)),)
-        for running, pace, _, _ in arrivals
-    ]
-    if any(share for (share,) in shares):
+    shares = idle_met(
+        demand,
+        [(running, pace, prompts.mean_steps(pace.room_tokens)) for running, pace, _, _ in arrivals],
+    )
+    if any(shares):
         own, z = np.add.reduce(transforms[0]), transforms[1]
-        (idle,) = columns(shares)
+        (idle,) = columns([(share,) for share in shares])
         characteristic *= 1.0 - idle
         characteristic += idle * (own * exponential(z * demand.step_fixed_seconds)).real
 
@@ -369,27 +377,3 @@ def _weights(running: Sequence[Occupancy], width: int) -> FloatArray:
     for row, law in enumerate(running):
         weights[row, : len(law.weights)] = law.weights
     return weights
-
-
-def _range_level(
-    demand: RequestDemand,
-    prompts: PromptWork,
-    law_of_running: Occupancy,
-    pace: Pace,
-) -> int:
-    """Level of the shortest range that holds all but the last 0.01 % of the law."""
-    cycle = pace.mean_step / (1.0 - pace.prefill_ratio)
-    stretch = 1.0 + pace.further / max(demand.prefill_mean_seconds, _TINY_SECONDS)
-    arrivals = pace.rate_per_second * cycle / (1.0 - pace.prefill_ratio**2)
-    mean = 2.0 * cycle + prompts.mean_seconds * stretch
-    square = prompts.second_moment_seconds2 * stretch**2
-    spread_n = demand.step_growth_seconds**2 * law_of_running.variance
-    variance = (
-        square
-        - (prompts.mean_seconds * stretch) ** 2
-        + 3.0 * arrivals * square
-        + 4.0 * spread_n
-        + cycle**2
-    )
-    reach = mean + max(_RANGE_SPREADS * math.sqrt(variance), prompts.longest_seconds * stretch)
-    return math.ceil(math.log(reach) / math.log(RANGE_RATIO))

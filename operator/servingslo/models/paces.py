@@ -4,12 +4,13 @@ import math
 from typing import NamedTuple
 
 from servingslo.models.occupancy import Occupancy
-from servingslo.models.prompt_work import PromptWork
+from servingslo.models.prompt_work import RANGE_RATIO, PromptWork
 from servingslo.models.service_time import RequestDemand
 
 # Share of the budget in use from which prompts are taken to queue for it.
 LEAST_FULL_RATIO = 0.1
 _LEAST_SLACK = 0.02
+_RANGE_SPREADS = 9.0
 _TINY_SECONDS = 1e-12
 # The length of a cycle settles to three digits in these.
 _CYCLE_ITERATIONS = 8
@@ -227,3 +228,27 @@ def budget_queue(demand: RequestDemand, pace: Pace) -> tuple[float, float]:
     load = min(load, 1.0 - _LEAST_SLACK)
     square = demand.uncached_second_moment_tokens2 * per_token**2
     return load, pace.rate_per_second * square / (1.0 - load) ** 2
+
+
+def range_level(
+    demand: RequestDemand,
+    prompts: PromptWork,
+    law_of_running: Occupancy,
+    pace: Pace,
+) -> int:
+    """Level of the shortest range that holds all but the last 0.01 % of the law."""
+    cycle = pace.mean_step / (1.0 - pace.prefill_ratio)
+    stretch = 1.0 + pace.further / max(demand.prefill_mean_seconds, _TINY_SECONDS)
+    arrivals = pace.rate_per_second * cycle / (1.0 - pace.prefill_ratio**2)
+    mean = 2.0 * cycle + prompts.mean_seconds * stretch
+    square = prompts.second_moment_seconds2 * stretch**2
+    spread_n = demand.step_growth_seconds**2 * law_of_running.variance
+    variance = (
+        square
+        - (prompts.mean_seconds * stretch) ** 2
+        + 3.0 * arrivals * square
+        + 4.0 * spread_n
+        + cycle**2
+    )
+    reach = mean + max(_RANGE_SPREADS * math.sqrt(variance), prompts.longest_seconds * stretch)
+    return math.ceil(math.log(reach) / math.log(RANGE_RATIO))

@@ -1,9 +1,9 @@
 """Pools: how arrivals that are sent where the fewest run meet the steps of one replica."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 from scipy.special import betainc
 
 from servingslo.models.occupancy import Occupancy
@@ -178,26 +178,49 @@ def _left_in_cycles(
     return (1.0 - full_step / cycle) * decoding * min(step / full_step, 1.0)
 
 
-def idle_met(demand: RequestDemand, law_of_running: Occupancy, pace: Pace, steps: float) -> float:
-    """Share of the arrivals of a pool that find a replica with nothing to do, 0 to 1.
+def idle_met(demand: RequestDemand, met: Sequence[tuple[Occupancy, Pace, float]]) -> list[float]:
+    """Share of the arrivals of a pool that find a replica with nothing to do, 0 to 1, by pace.
 
     With M requests in the system of a pool of c that spreads them evenly, there is one if M < c.
     With c ≤ M < 2c those replicas that have one request become idle as it leaves: 2c − M of them,
     at the rate λ/L each, L = E[M]/c; and each is met by the next arrival, at cλ. M is negative
     binomial with the mean and the variance of the sequences that decode and of prompts, λ·T each.
-    steps: mean number of steps of a prompt.
+    Sums of P(M ≤ m) are E[(k − M)⁺] = k·P(M < k) − E[M]·P(M′ < k − 1), M′ with a shape one more.
+    met: running sequences, a pace, and the mean number of steps of a prompt.
     """
+    shares = [0.0] * len(met)
+    asked = [
+        (row, law.pool_count, *found)
+        for row, (law, pace, steps) in enumerate(met)
+        for found in [_in_system(demand, law, pace, steps)]
+        if found is not None
+    ]
+    if not asked:
+        return shares
+    at_most = betainc(
+        [(shape, shape + 1.0, shape, shape + 1.0) for _, _, _, shape, _ in asked],
+        [(c, max(c - 1, 1), 2 * c, 2 * c - 1) for _, c, _, _, _ in asked],
+        [(success,) for _, _, _, _, success in asked],
+    )
+    for (row, count, mean, _, _), (one, one_more, two, two_more) in zip(
+        asked, at_most.tolist(), strict=True
+    ):
+        becoming = count * (2.0 * two - one) - mean * (two_more - one_more) - count * one
+        found = one + (1.0 - 1.0 / count) * max(becoming, 0.0) / mean
+        shares[row] = min(found, 1.0) if found > _NEGLIGIBLE_IDLE else 0.0
+    return shares
+
+
+def _in_system(
+    demand: RequestDemand, law_of_running: Occupancy, pace: Pace, steps: float
+) -> tuple[float, float, float] | None:
+    """Mean, shape and success of the requests in the system; None where no replica is ever idle."""
     count, rate = law_of_running.pool_count, pace.rate_per_second
     first = demand.prefill_mean_seconds + steps * pace.mean_step
     prompts = count * rate * (first + 0.5 * pace.mean_step)
     mean = count * law_of_running.mean + prompts
     variance = count**2 * law_of_running.variance + prompts
     if mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0 * count or mean <= 0.0:
-        return 0.0
+        return None
     success = min(mean / variance, _LARGEST_SUCCESS)
-    shape = mean * success / (1.0 - success)
-    at_most = betainc(shape, np.arange(count, 2 * count + 1.0), success)
-    below = float(at_most[0])
-    becoming = float(at_most[1:].sum()) - count * below
-    found = below + (1.0 - 1.0 / count) * max(becoming, 0.0) / mean
-    return min(found, 1.0) if found > _NEGLIGIBLE_IDLE else 0.0
+    return mean, mean * success / (1.0 - success), success

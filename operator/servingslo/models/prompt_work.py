@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from servingslo.models.rows import exponential
+from servingslo.models.rows import exact_exponential
 from servingslo.models.service_time import ComplexArray, FloatArray
 from servingslo.models.transform import TERM_COUNT, frequencies
 from servingslo.models.workload import LengthDistribution
@@ -15,8 +15,8 @@ RANGE_RATIO = 2.0**0.25
 _PROMPT_POINTS = 24
 # Rooms closer than this many tokens share a table entry.
 _ROOM_TOKENS = 8
-# Tables of long prompts that are kept, 10 to 30 KiB each: loads close to each other share them.
-_MOST_LONG_TABLES = 24
+# Tables of long prompts that are kept, 8 KiB and 2 for each step: loads near each other share them.
+_MOST_LONG_TABLES = 96
 # Tables of stretched prompts, 4 KiB each, a fiftieth of a doubling (1.4 %) apart.
 _MOST_STRETCHED_TABLES = 64
 _STRETCH_PARTS = 50
@@ -135,7 +135,7 @@ class PromptWork:
         if found is None:
             z: ComplexArray = np.zeros(TERM_COUNT, dtype=np.complex128)
             z.imag = frequencies(RANGE_RATIO**level)
-            by_point: ComplexArray = exponential(np.outer(self.seconds, z))
+            by_point: ComplexArray = exact_exponential(np.outer(self.seconds, z))
             weighted = self.weights * self.seconds
             below: ComplexArray = np.zeros((len(self.seconds) + 1, TERM_COUNT), dtype=np.complex128)
             np.cumsum(self.weights[:, None] * by_point, axis=0, out=below[1:])
@@ -173,7 +173,7 @@ class PromptWork:
             if len(self.stretched_tables) >= _MOST_STRETCHED_TABLES:
                 self.stretched_tables.pop(next(iter(self.stretched_tables)))
             seconds = self.seconds * 2.0 ** (parts / _STRETCH_PARTS)
-            by_point: ComplexArray = exponential(np.outer(seconds, self.table(level).z))
+            by_point: ComplexArray = exact_exponential(np.outer(seconds, self.table(level).z))
             found = self.stretched_tables[key] = StretchedPrompts(
                 excess=self.weights @ by_point - 1.0, slope=(self.weights * seconds) @ by_point
             )
@@ -206,7 +206,7 @@ def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongP
     beside = max(room - float(prompts.mean_tokens_below[start]) / fitting, 0.0)
     whole = int(prompts.tokens.searchsorted(beside, side="right"))
     per_token = prompts.longest_seconds / prompts.tokens[-1]
-    sharing: ComplexArray = exponential(per_token * beside * table.z)
+    sharing: ComplexArray = exact_exponential(per_token * beside * table.z)
     sharing *= prompts.weights_from[whole]
     sharing += table.below[whole]
     sharing -= 1.0

@@ -43,17 +43,32 @@ def stacked(arrays: Sequence[Any]) -> Any:
 
 
 def exponential(exponents: ComplexArray) -> ComplexArray:
-    """e^z, to the last digits, in a third of the time of the complex function of numpy."""
+    """e^z for transforms that are turned into shares of requests; see `polar`."""
     return polar(np.exp(exponents.real), exponents.imag)
 
 
 def polar(length: FloatArray, angle: FloatArray) -> ComplexArray:
-    """The complex numbers of these lengths, which are overwritten, and angles.
+    """The complex numbers of these lengths and angles, to 1e-6 of the length; exact at 0.
+
+    Sine and cosine of single precision are computed by the vector units of a processor, those of
+    double precision are not: a third of the time, or less.
+    """
+    single = angle.astype(np.float32)
+    result = np.empty(single.shape, dtype=np.complex128)
+    np.multiply(length, np.cos(single), out=result.real)
+    np.sin(single, out=single)
+    np.multiply(length, single, out=result.imag)
+    return result
+
+
+def exact_exponential(exponents: ComplexArray) -> ComplexArray:
+    """e^z to the last digits, for tables that many loads share.
 
     cos y = (1 − t²)/(1 + t²) and sin y = 2t/(1 + t²) with t = tan(y/2), which the vector units of
-    a processor compute and sine and cosine they do not.
+    a processor compute in double precision: a third of the time of the complex function of numpy.
     """
-    tangent = angle * 0.5
+    length = np.exp(exponents.real)
+    tangent = exponents.imag * 0.5
     np.tan(tangent, out=tangent)
     square = tangent * tangent
     length /= square + 1.0
