@@ -165,3 +165,11 @@ def test_rounding_keeps_four_digits_and_is_idempotent(value):
     assert abs(short - value) <= 1e-3 * abs(value) + 5e-324
     assert rounded(short) == short
     assert math.isfinite(short)
+
+
+def test_swings_of_arrivals_are_told_once_they_are_known():
+    """At both scales, and not a word before."""
+    swinging = replace(SCALE_UP.demand, scrape_dispersion=1.9, cold_start_dispersion=61.6)
+    told = explain.text(replace(SCALE_UP, demand=swinging))
+    assert "(1 is chance): 1.9 from scrape to scrape, 61.6 over a cold start" in told
+    assert "1 is chance" not in explain.text(SCALE_UP)

@@ -14,6 +14,7 @@ from servingslo.estimation import (
     forecast,
     gateway,
     health,
+    lead_counts,
     lengths,
     pod_paces,
     service_law,
@@ -28,6 +29,7 @@ from servingslo.estimation.freshness import Freshness, assess
 from servingslo.estimation.health import HealthState, SaturationSignal
 from servingslo.estimation.histograms import ObservedLatency
 from servingslo.estimation.law_rows import Row, law_rows
+from servingslo.estimation.lead_counts import LeadCounts
 from servingslo.estimation.lengths import Lengths, LengthState
 from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
 from servingslo.estimation.pod_paces import PodPace, SlowPod
@@ -52,7 +54,7 @@ class FleetSample:
 
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
     history: past arrival rates, at the tick at which they were read. season_days: 1 or 7 where it
-    is stated that they have a season of a day or a week.
+    is stated that they have a season of a day or a week. cold_start_seconds: where one is stated.
     """
 
     time_seconds: float
@@ -61,6 +63,7 @@ class FleetSample:
     stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
     history: RateHistory | None = None
     season_days: int | None = None
+    cold_start_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class EstimatorState:
     law: LawState = field(default_factory=LawState)
     paces: tuple[PodPace, ...] = ()
     forecast: ForecastState = field(default_factory=ForecastState)
+    lead_counts: LeadCounts = field(default_factory=LeadCounts)
     cold_start: ColdStartState = field(default_factory=ColdStartState)
     health: HealthState = field(default_factory=HealthState)
     observed: ObservedState = field(default_factory=ObservedState)
@@ -94,7 +98,8 @@ class Estimate:
     serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving, but more
     slowly than their siblings. freshness: reason METRICS_FRESH,
     _STALE, _MISSING or _NOT_A_NUMBER, and age_seconds of the oldest group used. gateway: what
-    became of its count, None where none is read.
+    became of its count, None where none is read. cold_start_dispersion: index of dispersion of
+    arrivals over a cold start; that from scrape to scrape is in workload.
     """
 
     arrival_rate_per_second: float | None
@@ -126,6 +131,7 @@ class Estimate:
     saturation_signal: SaturationSignal
     freshness: Freshness
     gateway: GatewayUse | None = None
+    cold_start_dispersion: float | None = None
 
 
 def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
@@ -217,6 +223,11 @@ def _learn(
             error_ratio=measured.error_ratio,
         )
         demand = forecast.observe(demand, window, now)
+        cold = sample.cold_start_seconds or cold_start.estimate(state.cold_start).mean_seconds
+        counts = lead_counts.observe(
+            state.lead_counts, measured.unique_per_second, measured.seconds, cold
+        )
+        state = replace(state, lead_counts=counts)
     histograms = pooled(steps)
     share = (measured.offered_per_second or 0.0) / max(len(fresh.engines), 1)
     law, paces = _learn_law(state, sample, windows, flow.dispersion)
@@ -338,6 +349,7 @@ def _estimate(
         saturation_signal=signal,
         freshness=fresh,
         gateway=measured.gateway,
+        cold_start_dispersion=state.lead_counts.dispersion,
     )
 
 

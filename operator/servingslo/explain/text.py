@@ -24,6 +24,7 @@ from servingslo.policy.decision import (
     CountOutlook,
     Decision,
     DecisionStep,
+    DemandOutlook,
     LimitsPlan,
     ObjectiveOutlook,
     RolloutCost,
@@ -124,8 +125,18 @@ def _demand(decision: Decision) -> Iterator[str]:
             f"  a request: {number(demand.prompt_tokens_mean)} prompt tokens{cached}, "
             f"{number(demand.output_tokens_mean)} output tokens"
         )
+    yield from _swings(demand)
     if decision.cold_start is not None:
         yield f"  a cold start takes {_cold_start(decision.cold_start)}"
+
+
+def _swings(demand: DemandOutlook) -> Iterator[str]:
+    """How far arrivals swing beyond chance, where that was seen for long enough."""
+    if demand.cold_start_dispersion is not None:
+        over = f"{number(demand.cold_start_dispersion)} over a cold start"
+        least = demand.scrape_dispersion
+        within = "" if least is None else f"{number(least)} from scrape to scrape, "
+        yield f"  dispersion of arrivals (1 is chance): {within}{over}"
 
 
 def _cold_start(start: ColdStartOutlook) -> str:

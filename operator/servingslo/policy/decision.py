@@ -66,7 +66,11 @@ class CountOutlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandOutlook:
-    """Demand as measured and as expected when capacity ordered now would be ready."""
+    """Demand as measured and as expected when capacity ordered now would be ready.
+
+    scrape_dispersion, cold_start_dispersion: index of dispersion of arrivals, 1 for Poisson, from
+    scrape to scrape and over a cold start; None before enough was seen.
+    """
 
     arrival_rate_per_second: float | None = None
     forecast_rate_per_second: float | None = None
@@ -78,6 +82,8 @@ class DemandOutlook:
     output_tokens_mean: float | None = None
     cached_ratio: float | None = None
     kv_usage_ratio: float | None = None
+    scrape_dispersion: float | None = None
+    cold_start_dispersion: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,10 @@ def demand_outlook(frame: Frame) -> DemandOutlook:
         output_tokens_mean=finite(estimate.output_tokens_mean),
         cached_ratio=finite(estimate.cached_ratio),
         kv_usage_ratio=finite(estimate.kv_usage_ratio),
+        scrape_dispersion=None
+        if estimate.workload is None
+        else finite(estimate.workload.arrival_dispersion),
+        cold_start_dispersion=finite(estimate.cold_start_dispersion),
     )
 
 

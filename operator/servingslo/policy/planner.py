@@ -102,6 +102,7 @@ def _estimated(
         stale_after_seconds=targets.fallback.stale_after_seconds,
         history=observation.history,
         season_days=targets.forecast.season_days,
+        cold_start_seconds=targets.cold_start_seconds,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:
