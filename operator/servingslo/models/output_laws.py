@@ -15,8 +15,6 @@ _OUTPUT_POINTS = 20
 _DEVIATE_COUNT = 24
 # Keeps the gamma law of no skewness from a division by zero; seven digits are left.
 _SMALL_SIXTH = 1e-9
-# A sixth of the skewness from which the lowest deviates fall below the least value of a gamma law.
-_BOUNDED_SIXTH = 0.25
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
@@ -24,7 +22,6 @@ _BASE: FloatArray = np.linspace(-3.0, 4.0, _DEVIATE_COUNT)
 _SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
     7.0 / (_DEVIATE_COUNT - 1)
 )
-_LINE: FloatArray = np.stack((np.ones_like(_BASE), _BASE))
 _DEVIATES: FloatArray = _BASE + _SHIFTS[:, None]
 # Three laws at most for each length and deviate, see `time_per_output_token_laws`; and one point.
 _INDEXES = np.arange(3 * (_OUTPUT_POINTS + 1) * _DEVIATE_COUNT)
@@ -110,23 +107,28 @@ def spread_points(mean: FloatArray, deviation: FloatArray, skewness: FloatArray)
     # the same for all lengths: the cube of (1 + k·e)·r + k·r·v, r³ = σ/(3·k), plus a constant.
     sixth = skewness * (1.0 / 6.0)
     sixth += _SMALL_SIXTH
-    lines = np.empty((2, *sixth.shape))
-    constant, slope = lines
-    np.subtract(_SHIFTS[: sixth.shape[-1]], sixth, out=constant)
+    constant = _SHIFTS[: sixth.shape[-1]] - sixth
     constant *= sixth
     constant += 1.0
     third = deviation / sixth
     third *= 1.0 / 3.0
     root = np.cbrt(third)
-    np.multiply(root, sixth, out=slope)
     constant *= root
-    base = lines.reshape(2, -1).T @ _LINE
-    if np.maximum.reduce(sixth, axis=None) > _BOUNDED_SIXTH:
-        np.maximum(base, np.where(sixth > 0.0, 0.0, -np.inf).reshape(-1, 1), out=base)
+    root *= sixth
+    base = np.multiply.outer(root, _BASE)
+    base += constant[..., None]
+    # Without skewness to the left no point lies below the least value of a gamma law.
+    least = 0.0 if np.minimum.reduce(sixth, axis=None) > 0.0 else _least(sixth)
+    np.maximum(base, least, out=base)
     points: FloatArray = base * base
     points *= base
-    points += np.subtract(mean, third, out=third).reshape(-1, 1)
-    return points.reshape(*sixth.shape, -1)
+    points += np.subtract(mean, third, out=third)[..., None]
+    return points
+
+
+def _least(sixth: FloatArray) -> FloatArray:
+    least: FloatArray = np.where(sixth > 0.0, 0.0, -np.inf)[..., None]
+    return least
 
 
 def atom_laws(
@@ -134,14 +136,15 @@ def atom_laws(
 ) -> list[AtomLaw]:
     """The laws of these weighted points, a law for each row; weights may be the same for all.
 
-    bounds: that no point lies outside.
+    points: overwritten. bounds: that no point lies outside.
 
     Numbers are sorted in a third of the time that it takes to sort their indexes: the index of a
     point stands in the last bits of its number, which are beyond the twelfth digit.
     """
     count = points.shape[1]
     mask = (1 << count.bit_length()) - 1
-    bits = points.view(np.int64) & ~mask
+    bits = points.view(np.int64)
+    bits &= ~mask
     bits |= _INDEXES[:count]
     seconds = bits.view(np.float64)
     seconds.sort(axis=1)
