@@ -13,6 +13,8 @@ PRIOR_P90_RATIO = 1.27
 REMEMBERED_PODS = 16
 # Waiting for a GPU is shortage, not cold start: scheduling beyond this is left out.
 LONGEST_SCHEDULING_SECONDS = 60.0
+# A first token that is seen later than this says that nobody asked, not that the pod was cold.
+LONGEST_FIRST_TOKEN_SECONDS = 60.0
 # A Ready condition that flipped back much later than its siblings' is not a start.
 OUTLIER_FACTOR = 3.0
 
@@ -22,12 +24,15 @@ class StartRecord:
     """One start: creation to scheduling, and scheduling to readiness, in seconds.
 
     image_seconds: of the second, until the containers started; None where that was not seen.
+    first_token_seconds: from readiness to the first scrape with generated tokens in it, so that the
+    first token came before; None where that was not seen.
     """
 
     pod: str
     scheduling_seconds: float
     loading_seconds: float
     image_seconds: float | None = None
+    first_token_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,8 @@ class ColdStartEstimate:
 
     The parts of the mean: scheduling; image, until the containers started; loading, until they
     were ready. Without the start of containers loading has the image in it, and image is None; all
-    are None before a start was measured.
+    are None before a start was measured. first_token_at_most_seconds: from readiness to the first
+    token, on top of the mean; a bound that holds a scrape interval and the wait for a request, too.
     """
 
     mean_seconds: float
@@ -53,10 +59,11 @@ class ColdStartEstimate:
     scheduling_mean_seconds: float | None = None
     image_mean_seconds: float | None = None
     loading_mean_seconds: float | None = None
+    first_token_at_most_seconds: float | None = None
 
 
 def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
-    """The state with the pods that have become ready since."""
+    """The state with the pods that have become ready since, and with their first tokens."""
     known = {s.pod for s in state.starts}
     new = [
         StartRecord(
@@ -73,10 +80,10 @@ def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
         and pod.restarts == 0
         and pod.name not in known
     ]
-    if not new:
-        return state
-    # Old starts of pods that still run come first in `pods` only by chance; the newest pods count.
-    return replace(state, starts=(*state.starts, *new)[-REMEMBERED_PODS:])
+    if new:
+        # Old starts of running pods come first in `pods` only by chance; the newest pods count.
+        state = replace(state, starts=(*state.starts, *new)[-REMEMBERED_PODS:])
+    return _with_first_tokens(state, pods)
 
 
 def estimate(state: ColdStartState) -> ColdStartEstimate:
@@ -96,6 +103,7 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
     ]
     scheduled = sum(scheduling) / len(scheduling) if scheduling else 0.0
     mean = sum(loading) / len(loading)
+    firsts = [s.first_token_seconds for s in state.starts if s.first_token_seconds is not None]
     images = _without_outliers(
         [s.image_seconds for s in state.starts if s.image_seconds is not None]
     )
@@ -116,7 +124,40 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
         scheduling_mean_seconds=scheduled,
         image_mean_seconds=image,
         loading_mean_seconds=mean if image is None else max(mean - image, 0.0),
+        first_token_at_most_seconds=sum(firsts) / len(firsts) if firsts else None,
     )
+
+
+def _with_first_tokens(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
+    """The starts, with the first tokens that were seen since."""
+    waiting = {s.pod for s in state.starts if s.first_token_seconds is None}
+    seen = {
+        pod.name: seconds
+        for pod in pods
+        if pod.name in waiting and (seconds := _first_token_seconds(pod)) is not None
+    }
+    if not seen:
+        return state
+    starts = (
+        replace(s, first_token_seconds=seen.get(s.pod)) if s.pod in seen else s
+        for s in state.starts
+    )
+    return replace(state, starts=tuple(starts))
+
+
+def _first_token_seconds(pod: PodSample) -> float | None:
+    """From readiness to a scrape that has tokens; None without one, or too long after."""
+    if pod.age_seconds is None or pod.ready_after_seconds is None or pod.restarts:
+        return None
+    ages = [
+        engine.counters_age_seconds
+        for engine in pod.engines
+        if engine.generation_tokens_total and engine.counters_age_seconds is not None
+    ]
+    if not ages:
+        return None
+    seconds = pod.age_seconds - pod.ready_after_seconds - min(ages)
+    return seconds if 0.0 <= seconds <= LONGEST_FIRST_TOKEN_SECONDS else None
 
 
 def _image_seconds(pod: PodSample) -> float | None:

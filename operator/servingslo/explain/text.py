@@ -126,8 +126,9 @@ def _demand(decision: Decision) -> Iterator[str]:
             f"{number(demand.output_tokens_mean)} output tokens"
         )
     yield from _swings(demand)
-    if decision.cold_start is not None:
-        yield f"  a cold start takes {_cold_start(decision.cold_start)}"
+    start = decision.cold_start
+    if start is not None:
+        yield f"  a cold start takes {_cold_start(start)}{_first(start)}"
 
 
 def _swings(demand: DemandOutlook) -> Iterator[str]:
@@ -137,6 +138,12 @@ def _swings(demand: DemandOutlook) -> Iterator[str]:
         least = demand.scrape_dispersion
         within = "" if least is None else f"{number(least)} from scrape to scrape, "
         yield f"  dispersion of arrivals (1 is chance): {within}{over}"
+
+
+def _first(start: ColdStartOutlook) -> str:
+    """The first token, which readiness does not wait for."""
+    least = start.first_token_at_most_seconds
+    return "" if least is None else f"; the first token at most {seconds(least)} after readiness"
 
 
 def _cold_start(start: ColdStartOutlook) -> str:

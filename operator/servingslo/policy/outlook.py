@@ -120,6 +120,7 @@ def cold_start_outlook(frame: Frame) -> ColdStartOutlook:
         scheduling_seconds=finite(measured.scheduling_mean_seconds),
         image_seconds=finite(measured.image_mean_seconds),
         loading_seconds=finite(measured.loading_mean_seconds),
+        first_token_at_most_seconds=finite(measured.first_token_at_most_seconds),
     )
 
 
