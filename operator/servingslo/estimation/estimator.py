@@ -93,7 +93,8 @@ class Estimate:
     with them. workload: at that rate. limits: in force on the newest ready pods, None unless all
     are known; max_num_seqs, max_num_batched_tokens, kv_capacity_tokens: each by itself.
     engines_per_pod: data-parallel engines of a pod. backlog_requests: without a first token,
-    in engines and gateway. observed: latencies over the last two minutes by 'ttft', 'tpot',
+    in engines and gateway. prefill_tokens_per_token: prompt tokens computed for each token decoded,
+    of the last scrapes. observed: latencies over the last two minutes by 'ttft', 'tpot',
     'latency', 'queueTime'. calibration: observed / predicted by metric. reliable_pods: Ready and
     serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving, but more
     slowly than their siblings. freshness: reason METRICS_FRESH,
@@ -123,6 +124,7 @@ class Estimate:
     output_tokens_mean: float | None
     cached_ratio: float | None
     abort_ratio: float | None
+    prefill_tokens_per_token: float | None
     calibration: Mapping[str, float]
     routing: Routing
     reliable_pods: tuple[str, ...]
@@ -286,9 +288,9 @@ def _learn_law(
     configuration, same = found
     law = service_law.select_configuration(state.law, configuration)
     rows: dict[str, list[Row]] = {}
-    for window in windows:
-        if window.pod in same:
-            rows.setdefault(window.pod, []).extend(law_rows(window, dispersion))
+    alike = [window for window in windows if window.pod in same]
+    for window in alike:
+        rows.setdefault(window.pod, []).extend(law_rows(window, dispersion, len(alike)))
     paces = pod_paces.observe(state.paces, rows, service_law.solution(law.fits[0]), same)
     fit = service_law.learn(law.fits[0], [row for each in rows.values() for row in each])
     return LawState(fits=(fit, *law.fits[1:])), paces
@@ -341,6 +343,7 @@ def _estimate(
         output_tokens_mean=now_lengths.output_tokens_mean,
         cached_ratio=now_lengths.cached_ratio,
         abort_ratio=now_lengths.abort_ratio,
+        prefill_tokens_per_token=now_lengths.prefill_tokens_per_token,
         calibration=calibration.ratios(state.calibration),
         routing=routing_of(state.routing),
         reliable_pods=reliable,

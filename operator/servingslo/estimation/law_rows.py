@@ -19,6 +19,17 @@ FEW_SEQUENCES_ERROR_RATIO = 0.05
 LARGEST_PREFILL_OVERLAP = 0.2
 # A window that is known less well than this does not judge predictions.
 LARGEST_SCORED_ERROR_RATIO = 0.1
+# Tokens of an answer up to which it is the first one alone: counters and histograms may be of
+# moments a little apart. In a window with so many answers that is no accident.
+LARGEST_ONE_TOKEN_ANSWER = 1.02
+LEAST_ONE_TOKEN_ANSWERS = 3.0
+# Busy time of an engine that only prefills, from its mean time to first token: 0.96 to 1.01 of the
+# truth in simulation of one engine that is busy between a tenth and 94 % of the time.
+ONE_TOKEN_ERROR_RATIO = 0.05
+# Windows of an engine that is half idle are known to 10 to 15 %; they judge on average.
+LARGEST_SCORED_ONE_TOKEN_ERROR_RATIO = 0.2
+# Halvings of the busy share: to 1e-6.
+BUSY_STEPS = 20
 # Below this mean concurrency idle time dominates the accounting.
 ACCOUNTED_CONCURRENCY = 4.0
 
@@ -27,7 +38,8 @@ ACCOUNTED_CONCURRENCY = 4.0
 class Row:
     """One equation 1 = x·(a, b, c), with the relative error it is trusted to.
 
-    sequences: mean concurrency in it. scored: predictions are judged by it.
+    sequences: mean concurrency in it, 0 where nothing decodes. scored: predictions are judged by
+    it.
     """
 
     x: tuple[float, float, float]
@@ -37,7 +49,7 @@ class Row:
     scored: bool = True
 
 
-def law_rows(window: Window, dispersion: float = 1.0) -> tuple[Row, ...]:
+def law_rows(window: Window, dispersion: float = 1.0, engine_count: int = 1) -> tuple[Row, ...]:
     """The equations that a window gives, none where it gives none.
 
     With a step count and little idle time: time = a·steps + b·generated + c·prefilled, where the
@@ -45,11 +57,16 @@ def law_rows(window: Window, dispersion: float = 1.0) -> tuple[Row, ...]:
     insensitive queue is Poisson; F its dispersion) and widens the error. Otherwise mean inter-token
     latency: a + b·(1 + L) + c·(prompt tokens per step), since a token sees on average one more than
     the time average of concurrency; and mean time to first token, which alone shows c there.
+    Where answers are one token, as in a prefill pool: a·steps + c·prefilled.
+    engine_count: of the fleet, which share its load.
     """
     inter_token_sum = window.inter_token_sum_seconds
-    if not window.paired or window.restarted or not inter_token_sum or not window.generated_tokens:
+    if not window.paired or window.restarted or not window.generated_tokens:
         return ()
     uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
+    if not inter_token_sum:
+        row = _one_token_row(window, uncached, engine_count)
+        return () if row is None else (row,)
     decoding = inter_token_sum / window.seconds
     in_system = decoding + (window.ttft_sum_seconds or 0.0) / window.seconds
     if window.step_count and in_system >= ACCOUNTED_CONCURRENCY:
@@ -79,6 +96,50 @@ def _accounting_row(
         prefill_per_step_tokens=uncached_tokens / steps,
         scored=error_ratio <= LARGEST_SCORED_ERROR_RATIO,
     )
+
+
+def _one_token_row(window: Window, uncached_tokens: float, engine_count: int) -> Row | None:
+    """Time = a·steps + c·prefilled, of an engine whose answers are one token; None for others.
+
+    Nothing decodes there: b is not told, and nothing that such an engine does depends on it. What
+    a sequence adds to the step that prefills it is in c.
+    """
+    steps, answers = window.step_count, window.first_tokens or 0.0
+    if not steps or answers < LEAST_ONE_TOKEN_ANSWERS or not uncached_tokens:
+        return None
+    if not window.ttft_sum_seconds or (
+        (window.generated_tokens or 0.0) > LARGEST_ONE_TOKEN_ANSWER * answers
+    ):
+        return None
+    busy = busy_ratio(window.ttft_sum_seconds / window.seconds, engine_count)
+    busy_seconds = busy * window.seconds
+    residence_seconds = window.ttft_sum_seconds / answers
+    idle_error = math.sqrt((1.0 - busy) * min(2.0 * residence_seconds / window.seconds, 1.0))
+    error_ratio = math.hypot(ONE_TOKEN_ERROR_RATIO, idle_error)
+    return Row(
+        x=(steps / busy_seconds, 0.0, uncached_tokens / busy_seconds),
+        error_ratio=error_ratio,
+        sequences=0.0,
+        prefill_per_step_tokens=uncached_tokens / steps,
+        scored=error_ratio <= LARGEST_SCORED_ONE_TOKEN_ERROR_RATIO,
+    )
+
+
+def busy_ratio(in_system: float, engine_count: int) -> float:
+    """Share of the time ρ that each of so many engines is busy which hold this many on average.
+
+    Of engines that share one queue, in_system = ρ + ρ^√(2(c+1)) / (c·(1−ρ)); one alone is busy
+    in_system / (1 + in_system) of the time. Engines that are chosen at random hold more at the same
+    ρ, so theirs comes out too high.
+    Source: H. Sakasegawa, "An approximation formula L_q ≃ α·ρ^β / (1−ρ)", 1977.
+    """
+    exponent = math.sqrt(2.0 * (engine_count + 1.0))
+    low, high = 0.0, 1.0
+    for _ in range(BUSY_STEPS):
+        middle = 0.5 * (low + high)
+        held = middle + middle**exponent / (engine_count * (1.0 - middle))
+        low, high = (middle, high) if held < in_system else (low, middle)
+    return 0.5 * (low + high)
 
 
 def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float) -> Row | None:

@@ -294,13 +294,22 @@ def solution(fit: LawFit) -> Vector | None:
 
 
 def _with_prior(information: Information) -> Information:
-    """The equations with weak ones for b and c, in units of the mean step time so far."""
+    """The equations with weak ones for b and c, in units of the mean step time so far.
+
+    Where nothing decodes, steps are mostly prefill, and nearly all as full as each other: a and c
+    are hardly told apart, and what they have in common is all that matters there. So the unit is
+    what of the step is not prefill, and the equations weigh as much as all windows together.
+    """
     if information.normal[0] <= 0:
         return information
-    step_seconds = information.moment[0] / information.normal[0]
+    step_seconds, strength = information.moment[0] / information.normal[0], 1.0
+    if information.normal[3] == 0.0:
+        prefilled = information.normal[2] / information.normal[0]
+        step_seconds /= 1.0 + prefilled * PRIOR_PREFILL_RATIO
+        strength = max(information.weight, 1.0)
     for unknown, ratio in ((1, PRIOR_SEQUENCE_RATIO), (2, PRIOR_PREFILL_RATIO)):
         deviation = PRIOR_SPREAD * ratio * step_seconds
-        information = pulled(information, unknown, ratio, 1.0 / deviation**2)
+        information = pulled(information, unknown, ratio, strength / deviation**2)
     return information
 
 
@@ -308,7 +317,9 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     """Relative standard error of the step time at twice the concurrency seen, None without a fit.
 
     This is the identifiability check: where concurrency hardly varied, b is not known, and the step
-    time at a higher concurrency has a wide error although the present one is predicted well.
+    time at a higher concurrency has a wide error although the present one is predicted well. Where
+    nothing decodes, b is not needed, and load makes steps longer by their prompts: it is the error
+    at twice the tokens that they have.
     """
     values = solution(fit)
     if values is None:
@@ -316,7 +327,8 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     sequences = EXTRAPOLATION_FACTOR * fit.sequences_high
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
-    point = (1.0, sequences, fit.prefill_per_step_tokens)
+    prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else EXTRAPOLATION_FACTOR)
+    point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
     variance = residual_variance(fit.information, values)
     error = standard_error(_with_prior(fit.information), point, variance)
