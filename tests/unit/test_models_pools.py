@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servingslo.models.long_prompts import shared_prefill
+from servingslo.models.long_prompts import Found, shared_prefill
 from servingslo.models.paces import cycle_of_prefill
 from servingslo.models.pools import ALONE, age_met, meeting
 from servingslo.models.prompt_work import prompt_work
@@ -94,5 +94,5 @@ def test_prompts_that_share_a_step_are_cut_to_what_is_left(count):
     left = 1500.0
     mean = np.minimum(drawn.sum(axis=1), left).mean() * LAW.prefill_per_token_seconds
     small = np.full((1, 1), 1e-3j)
-    transform = shared_prefill(DEMAND, np.array([count]), np.array([left]), np.array([0.0]), small)
+    transform = shared_prefill(DEMAND, [Found(count, left, 0.0)], small)
     assert transform[0, 0].imag / 1e-3 == pytest.approx(mean, rel=0.12)

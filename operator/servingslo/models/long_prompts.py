@@ -1,5 +1,6 @@
 """Prompts that do not fit in one step: what they take themselves, and whom they let go along."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -11,7 +12,7 @@ from servingslo.models.paces import Pace
 from servingslo.models.pools import Meeting, length_met
 from servingslo.models.prompt_work import LongPrompts, PromptTable, PromptWork, StretchedPrompts
 from servingslo.models.rows import columns, exponential, polar, stacked
-from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
+from servingslo.models.service_time import ComplexArray, RequestDemand
 
 _TINY = 1e-12
 # Arrivals that hold each other up, λ·(M − 1) and those that fill holes, as multiples of λ.
@@ -114,18 +115,17 @@ def _cycles_of_long(
     """
     pace, others = arrival.pace, arrival.law_of_running.pool_count - 1.0
     step = pace.mean_step + per_token_seconds * pace.room_tokens
-    full = long.full_steps * step
-    length = full - per_token_seconds * long.left
-    length += step
-    full *= long.masses
-    full /= length
-    mass = float(np.add.reduce(full))
-    mean = float(full @ length) / mass
-    length -= mean
-    length *= length
+    mass, first, second = 0.0, 0.0, 0.0
+    for full_steps, left, share in long.groups:
+        length = (full_steps + 1.0) * step - per_token_seconds * left
+        weight = share * full_steps * step / length
+        mass += weight
+        first += weight * length
+        second += weight * length * length
+    mean = first / mass
     rate = pace.rate_per_second * (_LARGEST_EXCESS + others * arrival.meeting.even_ratio)
     rate /= 1.0 + lag_seconds * rate
-    half_variance = min(0.5 * float(full @ length) / mass, mean / rate)
+    half_variance = min(0.5 * max(second / mass - mean * mean, 0.0), mean / rate)
     return pace.fitting_ratio * mass, mean, half_variance, -pace.mean_step
 
 
@@ -135,12 +135,8 @@ def _groups(rows: Sequence[int], longs: Sequence[LongPrompts]) -> tuple[list[int
     by_group: list[int] = []
     for row, long in zip(rows, longs, strict=True):
         starts.append(len(by_group))
-        by_group += [row] * len(long.masses)
+        by_group += [row] * len(long.groups)
     return starts, by_group
-
-
-def _joined(arrays: Sequence[FloatArray]) -> FloatArray:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def chunked_prompts(
@@ -167,9 +163,7 @@ def chunked_prompts(
     pairs = list(zip(rows, longs, strict=True))
     longer = shared_prefill(
         demand,
-        _joined([_others(demand, arrivals[row], long) for row, long in pairs]),
-        _joined([long.left for long in longs]),
-        _joined([long.full_steps * arrivals[row].pace.mean_step for row, long in pairs]),
+        [found for row, long in pairs for found in _found(demand, arrivals[row], long)],
         np.array([tables[row].z for row in by_group]),
     )
     longer *= np.concatenate([long.own for long in longs]) if len(longs) > 1 else longs[0].own
@@ -190,8 +184,19 @@ def chunked_prompts(
     return Chunked(behind, own, joins)
 
 
-def _others(demand: RequestDemand, arrival: Met, long: LongPrompts) -> FloatArray:
-    """Prompts that arrive at the replica behind a long one before its last step, on average.
+class Found(NamedTuple):
+    """What a long prompt takes with itself: prompts behind it, room in its last step, full steps.
+
+    mean_count: those that arrive before its last step. left_tokens, full_seconds: see above.
+    """
+
+    mean_count: float
+    left_tokens: float
+    full_seconds: float
+
+
+def _found(demand: RequestDemand, arrival: Met, long: LongPrompts) -> list[Found]:
+    """Prompts that arrive at the replica behind long ones before their last step, by group.
 
     Those of the rest of the step in progress, half of one that is met, and those of its full steps.
     A pool of c sends arrivals where sequences leave, which is n/O of them at the end of a step
@@ -203,57 +208,55 @@ def _others(demand: RequestDemand, arrival: Met, long: LongPrompts) -> FloatArra
     arriving = rate * full_step
     leaving = running.mean / demand.output_mean_tokens
     during = arriving / pool + (1.0 - 1.0 / pool) * min(leaving, arriving)
-    return during * long.full_steps + 0.5 * rate / pool * min(length_met(demand, pace), full_step)
+    rest = 0.5 * rate / pool * min(length_met(demand, pace), full_step)
+    return [
+        Found(during * full_steps + rest, left, full_steps * pace.mean_step)
+        for full_steps, left, _ in long.groups
+    ]
 
 
-def shared_prefill(
-    demand: RequestDemand,
-    counts: FloatArray,
-    left: FloatArray,
-    full_seconds: FloatArray,
-    z: ComplexArray,
-) -> ComplexArray:
+def shared_prefill(demand: RequestDemand, found: Sequence[Found], z: ComplexArray) -> ComplexArray:
     """Transforms of full steps, and the prefill of so many prompts (Poisson) in what is left then.
 
     Where there are any their sum, all together cut to the room that is left, is taken as a gamma
     law with its two moments: it fills the room, or is below it with the mean and the variance of
     that part.
     """
-    mean, square = demand.uncached_mean_tokens, demand.uncached_second_moment_tokens2
-    none = np.exp(-counts)
-    some = np.maximum(1.0 - none, _TINY)
-    first = counts * (mean / some)
-    first_square = first * first
-    variance = counts * square + (counts * mean) ** 2
-    variance = np.maximum(variance, _TINY) / some - first_square
-    np.maximum(variance, _TINY * first_square + _TINY, out=variance)
-    scale = variance / np.maximum(first, _TINY)
-    shape = first_square / variance
-    room = left / scale
-    below = np.maximum(gammainc(shape, room), _TINY)
-    part = gammainc(shape + 1.0, room)
-    part *= shape
-    part_square = gammainc(shape + 2.0, room)
-    part_square *= shape * (shape + 1.0)
-    scale /= below
-    part *= scale
-    scale *= scale
-    part_square *= scale * below
-    spread = np.maximum(part_square - part * part, 0.0)
-    # No prompts, some that leave room, and some that fill it.
+    sums = [_sum_of_prompts(demand, one.mean_count) for one in found]
+    shares = gammainc(
+        [(shape, shape + 1.0, shape + 2.0) for _, shape, _ in sums],
+        [(one.left_tokens / scale,) for one, (_, _, scale) in zip(found, sums, strict=True)],
+    )
     per_token = demand.prefill_per_token_seconds
-    times = np.empty((3, len(counts)))
-    times[0], times[1], times[2] = 0.0, part, left
-    times *= per_token
-    times += full_seconds
+    rows = []
+    for one, (some, shape, scale), (share, first, second) in zip(
+        found, sums, shares.tolist(), strict=True
+    ):
+        below = max(share, _TINY)
+        part = first * shape * scale / below
+        spread = max(second * shape * (shape + 1.0) * scale**2 / below - part * part, 0.0)
+        full = one.full_seconds
+        # No prompts, some that leave room, and some that fill it: mass and time of each.
+        masses = 1.0 - some, some * below, some * (1.0 - below)
+        times = full, full + per_token * part, full + per_token * one.left_tokens
+        rows.append((*masses, *times, -0.5 * per_token**2 * spread))
+    table = np.array(rows).T[:, :, None]
     frequencies = z.imag
     lengths = np.empty((3, *z.shape))
-    lengths[0] = none[:, None]
-    lengths[2] = (some * (1.0 - below))[:, None]
-    np.multiply(
-        frequencies * frequencies, (spread * (-0.5 * per_token**2))[:, None], out=lengths[1]
-    )
+    lengths[0], lengths[2] = table[0], table[2]
+    np.multiply(frequencies * frequencies, table[6], out=lengths[1])
     np.exp(lengths[1], out=lengths[1])
-    lengths[1] *= (some * below)[:, None]
-    shared: ComplexArray = np.add.reduce(polar(lengths, times[:, :, None] * frequencies))
+    lengths[1] *= table[1]
+    shared: ComplexArray = np.add.reduce(polar(lengths, table[3:6] * frequencies))
     return shared
+
+
+def _sum_of_prompts(demand: RequestDemand, count: float) -> tuple[float, float, float]:
+    """Chance of any of a Poisson number of prompts; shape and scale of their tokens then."""
+    mean = demand.uncached_mean_tokens
+    some = max(-math.expm1(-count), _TINY)
+    first = count * mean / some
+    square = count * demand.uncached_second_moment_tokens2 + (count * mean) ** 2
+    variance = max(square, _TINY) / some - first * first
+    variance = max(variance, _TINY * first * first + _TINY)
+    return some, first * first / variance, variance / max(first, _TINY)

@@ -42,15 +42,13 @@ class PromptTable:
 class LongPrompts:
     """Prompts longer than the room in a step, by the number of steps that they fill.
 
-    full_steps: steps before the last. left: tokens of room in the last step. masses: of these
-    prompts; own: times the transform of their work. fitting: the same of the prompts that fit in
+    groups: steps before the last, tokens of room in the last step, and the mass of these prompts.
+    own: that times the transform of their work. fitting: the same of the prompts that fit in
     one step, all of them. sharing: transform, less 1, of a prompt that is cut to the room beside
     one that fits.
     """
 
-    full_steps: FloatArray
-    left: FloatArray
-    masses: FloatArray
+    groups: tuple[tuple[float, float, float], ...]
     own: ComplexArray
     fitting: ComplexArray
     sharing: ComplexArray
@@ -210,11 +208,10 @@ def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongP
     sharing *= prompts.weights_from[whole]
     sharing += table.below[whole]
     sharing -= 1.0
+    # A prompt that fills its steps leaves nothing, and no rounding below that.
+    left = np.maximum((before + 1.0) * room - tokens, 0.0)
     return LongPrompts(
-        full_steps=before,
-        # A prompt that fills its steps leaves nothing, and no rounding below that.
-        left=np.maximum((before + 1.0) * room - tokens, 0.0),
-        masses=weight,
+        groups=tuple(zip(before.tolist(), left.tolist(), weight.tolist(), strict=True)),
         own=table.below[end] - table.below[first],
         fitting=table.below[start],
         sharing=sharing,
