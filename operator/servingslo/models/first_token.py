@@ -310,7 +310,7 @@ def _averaged(
     total += mean
     total *= exponents
     total += mass
-    peaks = np.maximum.reduce(total.real, axis=(0, -1)).reshape(-1).tolist()
+    peaks = np.maximum.reduce(np.maximum.reduce(total.real), axis=-1).reshape(-1).tolist()
     without: Any = 0.0
     if arguments is not None:
         pace_step, begun, without = columns([_without_prompts(arrival) for arrival in arrivals])

@@ -89,11 +89,10 @@ def gap_moments(
         mean += slower
     # 2(x − 1 + e^−x)/x² of x = forget·gaps, the inverse of forget being met.forget.
     averaging = np.expm1(gaps / -met.forget)
-    averaging *= met.forget
-    averaging *= inverse
+    forgotten = inverse * met.forget
+    averaging *= forgotten
     averaging += 1.0
-    averaging *= inverse
-    averaging *= met.forget
+    averaging *= forgotten
     averaging *= 2.0
     third = np.sqrt(averaging)
     third *= met.skewness

@@ -220,7 +220,7 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     for row, lattice in enumerate(lattices):
         if lattice.node_count < width:
             logs[row, lattice.node_count :] = -math.inf
-    logs -= np.maximum.reduce(logs, axis=-1, keepdims=True)
+    logs -= np.maximum.reduce(logs, axis=-1)[..., None]
     density = np.exp(logs, out=logs)
     weights = step * density
     weights[..., :1] = 0.5 * (step + 1.0) * density[..., :1]

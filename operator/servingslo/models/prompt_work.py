@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ _MOST_LONG_TABLES = 96
 # Tables of stretched prompts, 4 KiB each, a fiftieth of a doubling (1.4 %) apart.
 _MOST_STRETCHED_TABLES = 64
 _STRETCH_PARTS = 50
+_STRETCH_PART = 2.0 ** (1.0 / _STRETCH_PARTS) - 1.0
 _TINY_TOKENS = 1e-9
 
 
@@ -54,8 +56,7 @@ class LongPrompts:
     sharing: ComplexArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StretchedPrompts:
+class StretchedPrompts(NamedTuple):
     """Transforms of the work of prompts that take longer by the same factor.
 
     excess: the mean of exp(z·w) over prompts, less 1; slope: with w as a factor.
@@ -85,7 +86,7 @@ class PromptWork:
     tables: dict[int, PromptTable] = field(default_factory=dict, compare=False)
     pairs: dict[int, float] = field(default_factory=dict, compare=False)
     steps: dict[int, float] = field(default_factory=dict, compare=False)
-    stretched_tables: dict[tuple[int, int], StretchedPrompts] = field(
+    stretched_tables: dict[tuple[int, int], ComplexArray] = field(
         default_factory=dict, compare=False
     )
     long_tables: dict[tuple[int, float], LongPrompts] = field(default_factory=dict, compare=False)
@@ -157,14 +158,14 @@ class PromptWork:
         parts = math.log2(stretch) * _STRETCH_PARTS
         key = int(parts)
         low, high = self._stretched(level, key), self._stretched(level, key + 1)
-        share = (stretch * 2.0 ** (-key / _STRETCH_PARTS) - 1.0) / (2.0 ** (1 / _STRETCH_PARTS) - 1)
-        return StretchedPrompts(
-            excess=low.excess + share * (high.excess - low.excess),
-            slope=low.slope + share * (high.slope - low.slope),
-        )
+        share = (stretch * 2.0 ** (-key / _STRETCH_PARTS) - 1.0) / _STRETCH_PART
+        between = high - low
+        between *= share
+        between += low
+        return StretchedPrompts(between[0], between[1])
 
-    def _stretched(self, level: int, parts: int) -> StretchedPrompts:
-        """The table of prompts that take 2^(parts/_STRETCH_PARTS) times their work."""
+    def _stretched(self, level: int, parts: int) -> ComplexArray:
+        """Excess and slope of prompts that take 2^(parts/_STRETCH_PARTS) times their work."""
         key = level, parts
         found = self.stretched_tables.get(key)
         if found is None:
@@ -172,9 +173,9 @@ class PromptWork:
                 self.stretched_tables.pop(next(iter(self.stretched_tables)))
             seconds = self.seconds * 2.0 ** (parts / _STRETCH_PARTS)
             by_point: ComplexArray = exact_exponential(np.outer(seconds, self.table(level).z))
-            found = self.stretched_tables[key] = StretchedPrompts(
-                excess=self.weights @ by_point - 1.0, slope=(self.weights * seconds) @ by_point
-            )
+            found = np.stack((self.weights, self.weights * seconds)) @ by_point
+            found[0] -= 1.0
+            self.stretched_tables[key] = found
         return found
 
     def long_prompts(self, level: int, room_tokens: float) -> LongPrompts:
