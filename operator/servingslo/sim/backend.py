@@ -17,13 +17,26 @@ from typing import Any
 import numpy as np
 
 from servingslo.models.service_time import FloatArray
-from servingslo.sim import batches, clients, endings, intake, kernel, layout, queues, routing, runs
+from servingslo.sim import (
+    batches,
+    clients,
+    endings,
+    intake,
+    kernel,
+    layout,
+    queues,
+    routing,
+    runs,
+    timers,
+)
 from servingslo.sim.clients import Clients
 from servingslo.sim.layout import FLOAT_PARTS, EngineRow, Requests
 from servingslo.sim.trace import IntArray
 
 Column = FloatArray | IntArray
-_KERNEL_MODULES = (layout, queues, runs, endings, batches, kernel, intake, routing, clients)
+_KERNEL_MODULES = (
+    layout, queues, runs, endings, batches, kernel, intake, routing, timers, clients,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from servingslo.sim.layout import (
 from servingslo.sim.routing import (
     NEXT_ARRIVAL, PREFIX_AFFINE, RANDOM_BITS, REQUESTS, RULE, pick, random_bits,
 )  # fmt: skip
+from servingslo.sim.timers import TIMERS, remove_timer, set_timer
 
 
 class Clients(NamedTuple):
@@ -52,7 +53,7 @@ class Clients(NamedTuple):
 
 CLIENT_FLOATS = frozenset({"wake", "floats"})
 
-TIMERS, RETRIES = 0, 1
+RETRIES = TIMERS + 1
 CLIENT_INTS = 2
 FIRST_TOKEN_TIMEOUT, TIMEOUT, BACKOFF, LARGEST_BACKOFF, JITTER = 0, 1, 2, 3, 4
 CLIENT_FLOAT_COUNT = 5
@@ -215,52 +216,3 @@ def serve_clients(
         else:
             gateway[NEXT_ARRIVAL] = r + 1
             send(q, c, rows, serving, gateway, r)
-
-
-def _sooner(c: Clients, one: int, other: int) -> bool:
-    if c.wake[one] != c.wake[other]:
-        return c.wake[one] < c.wake[other]
-    return one < other
-
-
-def _put(c: Clients, r: int, place: int) -> None:
-    c.heap[place] = r
-    c.place[r] = place
-
-
-def _settle(c: Clients, place: int) -> None:
-    """Move the timer at this place up or down to where it belongs."""
-    r = c.heap[place]
-    size = c.ints[TIMERS]
-    while place > 0 and _sooner(c, r, c.heap[(place - 1) // 2]):
-        _put(c, c.heap[(place - 1) // 2], place)
-        place = (place - 1) // 2
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and _sooner(c, c.heap[child + 1], c.heap[child]):
-            child += 1
-        if not _sooner(c, c.heap[child], r):
-            break
-        _put(c, c.heap[child], place)
-        place = child
-    _put(c, r, place)
-
-
-def set_timer(c: Clients, r: int, time: float) -> None:
-    """Wake the client of a request, which has no timer, at this time."""
-    c.wake[r] = time
-    place = c.ints[TIMERS]
-    c.ints[TIMERS] = place + 1
-    _put(c, r, place)
-    _settle(c, place)
-
-
-def remove_timer(c: Clients, r: int) -> None:
-    """Take the timer of a request out of the heap."""
-    place = c.place[r]
-    c.place[r] = NONE
-    last = c.ints[TIMERS] - 1
-    c.ints[TIMERS] = last
-    if place != last:
-        _put(c, c.heap[last], place)
-        _settle(c, place)

@@ -69,6 +69,7 @@ class Production:
             if targets.batching
             else BatchingTargets(mode=batching),
             admission_mode=admission,
+            admission_enforced=self._knobs.admission,
         )
         self._limits = Limits(batching_apply_enabled=self._knobs.batching)
         self._state = PlannerState()

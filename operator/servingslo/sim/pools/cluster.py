@@ -14,6 +14,7 @@ from servingslo.sim.pools import flow
 from servingslo.sim.pools.backend import flow_of, transfer_table
 from servingslo.sim.pools.fleet import PoolsSpec, Transfer
 from servingslo.sim.result import RunResult, Tick
+from servingslo.sim.timers import TIMERS
 from servingslo.sim.trace import Trace
 
 _DECODE_SEED = 1 << 20
@@ -99,7 +100,7 @@ class Pools:
         if pool is not self.prefill:
             return
         transfers, decode = self.transfers, self.decode.requests
-        for r in transfers.heap[: transfers.ints[flow.SENDING]]:
+        for r in transfers.heap[: transfers.ints[TIMERS]]:
             if pool.requests.engine[r] == place:
                 decode.status[r] = layout.FAILED
                 decode.finish[r] = pool.now
@@ -170,7 +171,8 @@ def _columns(transfer: Transfer, requests: int) -> dict[str, Column]:
     floats[flow.FIXED_SECONDS] = transfer.fixed_seconds
     floats[flow.TOKEN_SECONDS] = 1.0 / transfer.tokens_per_second
     return {
-        "arrives": np.full(requests, -1.0),
+        "wake": np.full(requests, -1.0),
+        "place": np.full(requests, layout.NONE),
         "heap": np.full(max(requests, 1), layout.NONE),
         "ints": np.zeros(flow.TRANSFER_INTS, dtype=np.int64),
         "floats": floats,

@@ -25,62 +25,27 @@ from servingslo.sim.layout import (
     PREEMPTIONS, RUNNING, WAITING_COUNT, WAIT_HEAD, EngineRow, Requests,
 )  # fmt: skip
 from servingslo.sim.routing import NEXT_ARRIVAL, REQUESTS, pick
+from servingslo.sim.timers import TIMERS, remove_timer, set_timer
 
 
 class Transfers(NamedTuple):
-    """KV caches on their way.
+    """KV caches on their way: a timer for each request whose cache is, until it is there.
 
-    arrives: for each request, when its cache is there. heap: of requests, the next to arrive first.
-    ints, floats: see the constants.
+    wake, place, heap: of `timers`. ints, floats: see the constants.
     """
 
-    arrives: list[float]
+    wake: list[float]
+    place: list[int]
     heap: list[int]
     ints: list[int]
     floats: list[float]
 
 
-TRANSFER_FLOATS = frozenset({"arrives", "floats"})
+TRANSFER_FLOATS = frozenset({"wake", "floats"})
 
-SENDING = 0
-TRANSFER_INTS = 1
+TRANSFER_INTS = TIMERS + 1
 FIXED_SECONDS, TOKEN_SECONDS = 0, 1
 TRANSFER_FLOAT_COUNT = 2
-
-
-def _sooner(t: Transfers, one: int, other: int) -> bool:
-    if t.arrives[one] != t.arrives[other]:
-        return t.arrives[one] < t.arrives[other]
-    return one < other
-
-
-def send(t: Transfers, r: int, arrives: float) -> None:
-    """Note a transfer that ends at this time."""
-    t.arrives[r] = arrives
-    place = t.ints[SENDING]
-    t.ints[SENDING] = place + 1
-    while place > 0 and _sooner(t, r, t.heap[(place - 1) // 2]):
-        t.heap[place] = t.heap[(place - 1) // 2]
-        place = (place - 1) // 2
-    t.heap[place] = r
-
-
-def arrived(t: Transfers) -> int:
-    """Take out the transfer that ends next."""
-    first = t.heap[0]
-    size = t.ints[SENDING] - 1
-    t.ints[SENDING] = size
-    r, place = t.heap[size], 0
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and _sooner(t, t.heap[child + 1], t.heap[child]):
-            child += 1
-        if not _sooner(t, t.heap[child], r):
-            break
-        t.heap[place] = t.heap[child]
-        place = child
-    t.heap[place] = r
-    return first
 
 
 def rest_when_full(p: Requests, row: EngineRow) -> None:
@@ -102,7 +67,7 @@ def end_prefill(p: Requests, t: Transfers, row: EngineRow, remaining: list[int])
         if remaining[r] > 0:
             row.ints[FREE_BLOCKS] -= blocks_of(p.prompt[r])
             tokens = p.prompt[r]
-            send(t, r, now + t.floats[FIXED_SECONDS] + t.floats[TOKEN_SECONDS] * tokens)
+            set_timer(t, r, now + t.floats[FIXED_SECONDS] + t.floats[TOKEN_SECONDS] * tokens)
         r = p.next[r]
     rest_when_full(p, row)
 
@@ -127,8 +92,9 @@ def hand_over(
     serving: list[int], gateway: list[int],
 ) -> None:  # fmt: skip
     """Free the blocks of the transfer that ends next, and let a decode engine go on with it."""
-    r = arrived(t)
-    now = t.arrives[r]
+    r = t.heap[0]
+    remove_timer(t, r)
+    now = t.wake[r]
     if d.status[r] != PENDING:  # lost with the engine that sent it
         return
     row = prefill[p.engine[r]]
@@ -185,7 +151,7 @@ def serve_pools(
             next_change = prefill[i].floats[NEXT_CHANGE]
             if next_change < change or (next_change == change and idle < begins):
                 change, begins, place = next_change, idle, i
-        transfer = t.arrives[t.heap[0]] if t.ints[SENDING] > 0 else math.inf
+        transfer = t.wake[t.heap[0]] if t.ints[TIMERS] > 0 else math.inf
         r = gateway[NEXT_ARRIVAL]
         arrival = p.arrival[r] if r < gateway[REQUESTS] else math.inf
         now = min(change, transfer, arrival)
