@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from servingslo.models.rows import exact_exponential
 from servingslo.models.service_time import ComplexArray, FloatArray
-from servingslo.models.transform import TERM_COUNT, frequencies
+from servingslo.models.transform import TERM_COUNT, frequencies, phases
 from servingslo.models.workload import LengthDistribution
 
 # Ranges of the inversion are powers of this ratio, so that tables are shared by many loads.
@@ -134,7 +133,7 @@ class PromptWork:
         if found is None:
             z: ComplexArray = np.zeros(TERM_COUNT, dtype=np.complex128)
             z.imag = frequencies(RANGE_RATIO**level)
-            by_point: ComplexArray = exact_exponential(np.outer(self.seconds, z))
+            by_point = phases(self.seconds, RANGE_RATIO**level)
             weighted = self.weights * self.seconds
             below: ComplexArray = np.zeros((len(self.seconds) + 1, TERM_COUNT), dtype=np.complex128)
             np.cumsum(self.weights[:, None] * by_point, axis=0, out=below[1:])
@@ -172,7 +171,7 @@ class PromptWork:
             if len(self.stretched_tables) >= _MOST_STRETCHED_TABLES:
                 self.stretched_tables.pop(next(iter(self.stretched_tables)))
             seconds = self.seconds * 2.0 ** (parts / _STRETCH_PARTS)
-            by_point: ComplexArray = exact_exponential(np.outer(seconds, self.table(level).z))
+            by_point = phases(seconds, RANGE_RATIO**level)
             found = np.stack((self.weights, self.weights * seconds)) @ by_point
             found[0] -= 1.0
             self.stretched_tables[key] = found
@@ -205,7 +204,7 @@ def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongP
     beside = max(room - float(prompts.mean_tokens_below[start]) / fitting, 0.0)
     whole = int(prompts.tokens.searchsorted(beside, side="right"))
     per_token = prompts.longest_seconds / prompts.tokens[-1]
-    sharing: ComplexArray = exact_exponential(per_token * beside * table.z)
+    sharing: ComplexArray = np.exp(per_token * beside * table.z)
     sharing *= prompts.weights_from[whole]
     sharing += table.below[whole]
     sharing -= 1.0

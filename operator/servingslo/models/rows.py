@@ -59,22 +59,3 @@ def polar(length: FloatArray, angle: FloatArray) -> ComplexArray:
     np.sin(single, out=single)
     np.multiply(length, single, out=result.imag)
     return result
-
-
-def exact_exponential(exponents: ComplexArray) -> ComplexArray:
-    """e^z to the last digits, for tables that many loads share.
-
-    cos y = (1 − t²)/(1 + t²) and sin y = 2t/(1 + t²) with t = tan(y/2), which the vector units of
-    a processor compute in double precision: a third of the time of the complex function of numpy.
-    """
-    length = np.exp(exponents.real)
-    tangent = exponents.imag * 0.5
-    np.tan(tangent, out=tangent)
-    square = tangent * tangent
-    length /= square + 1.0
-    result = np.empty(tangent.shape, dtype=np.complex128)
-    tangent *= length
-    np.add(tangent, tangent, out=result.imag)
-    np.subtract(1.0, square, out=square)
-    np.multiply(square, length, out=result.real)
-    return result

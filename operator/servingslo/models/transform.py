@@ -7,12 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.service_time import ComplexArray, FloatArray
 
 # Terms of the cosine series and points of the distribution function. 120 terms resolve 0.8 % of
 # the range; the laws here are continuous, so that terms decay at least as 1/k².
 TERM_COUNT = 120
 _POINT_COUNT = 180
+_FINE_COUNT = 12
 # Ranges of seconds, one for each quarter of a doubling.
 _RANGES_KEPT = 64
 # How far from its median a wait is followed by the running sequences that come with it.
@@ -51,6 +52,24 @@ def frequencies(range_seconds: float) -> FloatArray:
     """Angular frequencies of the cosine series on this range, per second."""
     index: FloatArray = np.arange(TERM_COUNT, dtype=np.float64)
     return index * (np.pi / range_seconds)
+
+
+@cache
+def _fine_and_coarse() -> FloatArray:
+    """Indexes 0, 1, … below a part of the terms, and the multiples of that part."""
+    fine = np.arange(_FINE_COUNT, dtype=np.float64)
+    return np.concatenate((fine, np.arange(0.0, TERM_COUNT, _FINE_COUNT)))
+
+
+def phases(seconds: FloatArray, range_seconds: float) -> ComplexArray:
+    """e^(iωt) at `frequencies(range)`, as times × frequencies.
+
+    Frequencies are even: 120 powers are the products of 12 and 10 of them.
+    """
+    angles = np.multiply.outer(seconds, _fine_and_coarse() * (np.pi / range_seconds))
+    powers = np.exp(1j * angles)
+    fine, coarse = powers[:, :_FINE_COUNT], powers[:, _FINE_COUNT:]
+    return (coarse[:, :, None] * fine[:, None, :]).reshape(len(seconds), TERM_COUNT)
 
 
 @cache

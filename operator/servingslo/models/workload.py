@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -73,7 +74,10 @@ class LengthDistribution(_Moments):
         try:
             return float(getattr(self, slot))
         except AttributeError:
-            moment = sum(t**power * w for t, w in zip(self.tokens, self.weights, strict=True))
+            terms: Sequence[float] = self.weights
+            for _ in range(power):
+                terms = list(map(mul, self.tokens, terms))
+            moment = sum(terms)
             # The value follows from the fields, so the distribution stays what it is.
             object.__setattr__(self, slot, moment)
             return moment
