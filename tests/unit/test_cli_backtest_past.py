@@ -148,11 +148,14 @@ def test_requests_after_the_begin_are_no_history(call, written):
     assert called.refuses("--history", "later.csv (0s before it)"), called.err
 
 
-def test_it_is_told_who_knows_the_past(call, written):
-    """The planner alone; nothing is said where it does not run."""
+def test_it_is_told_who_knows_the_past(call, written, tmp_path):
+    """The planner alone, in table and page; nothing is said where it does not run."""
+    page = tmp_path / "report.html"
     arguments = ("--history", written("before.csv", offices(0.0, DAY), dated=False))
-    told = call(*arguments, "--policy", "servingslo", "--policy", "hpa-kv").out
+    policies = ("--policy", "servingslo", "--policy", "hpa-kv")
+    told = call(*arguments, *policies, "--html", page).out
     untold = call(*arguments, "--policy", "hpa-kv").out
 
     assert "past: servingslo is told the arrival rates of 23h55m before; no other rule" in told
+    assert "past: servingslo is told the arrival rates of 23h55m before" in page.read_text()
     assert "past:" not in untold

@@ -12,6 +12,7 @@ from servingslo.controller.recording import Header, Outcome
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
 from servingslo.sim.fleet import FleetSpec
+from servingslo.sim.pools.fleet import PoolsSpec
 
 
 class Document(StrEnum):
@@ -41,7 +42,7 @@ _TYPES: dict[Document, Any] = {
     Document.OBSERVATION: Observation,
     Document.DECISION: Decision,
     Document.RECORDING: HeaderLine | OutcomeLine | Observation,
-    Document.FLEET: FleetSpec,
+    Document.FLEET: FleetSpec | PoolsSpec,
 }
 # The last edge of a histogram is infinite, which JSON has no number for.
 _EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}

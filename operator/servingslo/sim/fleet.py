@@ -135,11 +135,6 @@ class FleetSpec:
 _FLEET: TypeAdapter[FleetSpec] = TypeAdapter(FleetSpec)
 
 
-def fleet_schema() -> dict[str, object]:
-    """The JSON schema of a fleet file."""
-    return _FLEET.json_schema()
-
-
 def check_engine(fleet: FleetSpec) -> None:
     """Raises: InvalidInputError for engines that nobody knows, or that would not start."""
     for name, seconds in asdict(fleet.engine_law).items():
