@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from tests.unit.cli_calls import CLI
 
+from servingslo.cli.backtesting.pasts import read_past, write_past
+from servingslo.sim.past import Past
+
 OBJECTIVES = ("--objective", "ttft:p99:1s", "--objective", "tpot:p99:50ms")
 DAY, NINE, LEAD = 86400.0, 9 * 3600.0, 600.0
 BEGIN = 4 * DAY + NINE - LEAD
@@ -128,6 +131,12 @@ def call(cli, written, tmp_path):
         pytest.param(
             ("--history", "{short}", "--no-history"), ("--history", "--no-history"), id="both"
         ),
+        pytest.param(
+            ("--save-history", "p.csv", "--no-history"), ("--save-history",), id="none to keep"
+        ),
+        pytest.param(
+            ("--save-history", "p.csv"), ("--save-history", "none is known"), id="none is known"
+        ),
     ],
 )
 def test_a_past_that_cannot_be_told_is_named(call, written, tmp_path, arguments, words):
@@ -159,3 +168,47 @@ def test_it_is_told_who_knows_the_past(call, written, tmp_path):
     assert "past: servingslo is told the arrival rates of 23h55m before; no other rule" in told
     assert "past: servingslo is told the arrival rates of 23h55m before" in page.read_text()
     assert "past:" not in untold
+
+
+def test_a_past_that_was_kept_is_the_same(morning, written, tmp_path):
+    """Of dated requests, for a trace that has no dates: the planner plans for the same."""
+    saved = tmp_path / "past.csv"
+    before = written("before.csv", offices(0.0, BEGIN), dated=True)
+    arrivals = offices(BEGIN, BEGIN + LEAD)
+    arguments = ("--trace", written("today.csv", arrivals, dated=True))
+    told, planned = morning(*arguments, "--history", before, "--save-history", saved)
+    plain = written("plain.csv", arrivals, dated=False)
+    again, planned_again = morning("--trace", plain, "--history", saved)
+
+    assert again["past_seconds"] == told["past_seconds"]
+    assert planned_again == pytest.approx(planned, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        pytest.param("-600,1\n-300,x\n", (":3: requests_per_second", "'x'"), id="no rate"),
+        pytest.param("-600,-1\n", (":2: requests_per_second", "≥ 0"), id="a negative rate"),
+        pytest.param("-900,1\n-300,1\n", (":3: start_seconds", "-600"), id="a hole"),
+        pytest.param("-900,1\n-600,1\n", ("last start_seconds", "-600"), id="ends too early"),
+        pytest.param("0,1\n", ("last start_seconds",), id="in the trace"),
+        pytest.param("", ("last start_seconds",), id="nothing"),
+        pytest.param("-300\n", (":2", "start_seconds,requests_per_second"), id="columns"),
+    ],
+)
+def test_bad_rates_are_named_with_their_line(call, tmp_path, rows, words):
+    """File, line, column, value and what is allowed."""
+    path = tmp_path / "past.csv"
+    path.write_text("start_seconds,requests_per_second\n" + rows)
+    called = call("--history", path)
+
+    assert called.refuses("past.csv", *words), called.err
+
+
+def test_a_past_is_written_and_read_whole(tmp_path):
+    """Unknown rates stay unknown, and bins lie as they did."""
+    path = tmp_path / "past.csv"
+    past = Past(begin_seconds=1_000_100.0, rates_per_second=(1.25, None, 0.0))
+    write_past(past, path)
+
+    assert read_past(path) == Past(begin_seconds=200.0, rates_per_second=past.rates_per_second)

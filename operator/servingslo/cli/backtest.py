@@ -80,9 +80,13 @@ def backtest(
     history: Annotated[
         Path | None,
         typer.Option(
-            help="CSV of requests before the trace: the planner is told their rates, as Prometheus "
-            "would tell it. With --prometheus, and of a recording, they are read by themselves."
+            help="CSV of requests before the trace, or of --save-history: the planner is told the "
+            "rates, as Prometheus would tell it. With --prometheus, and of a recording, they are "
+            "read by themselves."
         ),
+    ] = None,
+    save_history: Annotated[
+        Path | None, typer.Option(help="Where the rates before the trace are kept, as CSV.")
     ] = None,
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Tell the planner of no past.")
@@ -190,6 +194,7 @@ def backtest(
         context=context,
         save=save_trace,
         history=history,
+        save_history=save_history,
         no_history=no_history,
         warm_up=warm_up,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
+from servingslo.cli.backtesting.pasts import read_past, write_past
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimator import FleetSample
 from servingslo.estimation.season import DAY_SECONDS, RateHistory
@@ -32,8 +33,8 @@ _SEED = 1
 class TraceSource:
     """What the user said about the trace; exactly one of file, recording and Prometheus.
 
-    history: a CSV of requests before the trace. no_history: the planner is told none. warm_up: the
-    part of the trace that is past too; None for none of it.
+    history: a CSV of requests before the trace, or of rates as save_history is written. no_history:
+    the planner is told none. warm_up: the part of the trace that is past too; None for none of it.
     """
 
     file: Path | None = None
@@ -50,6 +51,7 @@ class TraceSource:
     context: str | None = None
     save: Path | None = None
     history: Path | None = None
+    save_history: Path | None = None
     no_history: bool = False
     warm_up: str | None = None
 
@@ -83,8 +85,9 @@ def replay_of(source: TraceSource, cache: Path, scale: float) -> Replay:
     scale: times the rates of the past. Raises: InvalidInputError, and as reading from a cluster
     does.
     """
-    if source.history is not None and source.no_history:
-        raise InvalidInputError("--history", str(source.history), "not with --no-history")
+    for flag, stated in (("--history", source.history), ("--save-history", source.save_history)):
+        if stated is not None and source.no_history:
+            raise InvalidInputError(flag, str(stated), "not with --no-history")
     path, trace, history = _trace_file(source, cache)
     skipped = _skipped_seconds(source, trace)
     past = None if source.no_history else _past(source, trace, history, skipped, scale)
@@ -104,16 +107,31 @@ def _past(
     scale: float,
 ) -> Past | None:
     """What is known before the part that is played; None where that would change nothing."""
-    start = trace.start_seconds or 0.0
-    read = history() if source.history is None else _stated_history(source.history, trace)
-    before = Past(begin_seconds=start)
-    if read is not None:
-        before = past_of_history(read, begin_seconds=start)
+    before = _before(source, trace, history)
+    if source.save_history is not None:
+        write_past(before, source.save_history)
     known = before.history_at(trace.arrival_seconds, skipped_seconds)
-    past = past_of_history(known, begin_seconds=start + skipped_seconds, scale=scale)
+    begin = before.begin_seconds + skipped_seconds
+    past = past_of_history(known, begin_seconds=begin, scale=scale)
     # A memory that has just begun is looked at again after a day.
     lasts = trace.duration_seconds - skipped_seconds > DAY_SECONDS
     return past if past.rates_per_second or lasts else None
+
+
+def _before(source: TraceSource, trace: Trace, history: Callable[[], RateHistory | None]) -> Past:
+    """What is known before the whole trace."""
+    start = trace.start_seconds or 0.0
+    if source.history is None:
+        read = history()
+        return (
+            Past(begin_seconds=start)
+            if read is None
+            else past_of_history(read, begin_seconds=start)
+        )
+    kept = read_past(source.history)
+    if kept is not None:
+        return kept
+    return past_of_history(_stated_history(source.history, trace), begin_seconds=start)
 
 
 def _stated_history(path: Path, trace: Trace) -> RateHistory:
