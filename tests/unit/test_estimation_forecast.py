@@ -243,6 +243,17 @@ def test_the_largest_unforeseen_rise_is_known_after_half_an_hour_and_for_an_hour
     assert found[-1] < 0.1
 
 
+def test_rises_from_nothing_recur_like_others() -> None:
+    """Ten minutes of 80/s after ten of nothing: from the second time on they are expected."""
+    silence, busy = np.zeros(40), np.full(40, 80.0)
+    found = [each.recurrence for each in _forecasts(np.concatenate([busy, silence] * 3))]
+    assert found[159] is None or found[159].count < 2
+    again = found[-1]
+    assert again is not None
+    assert again.count == 2
+    assert again.rate_per_second == pytest.approx(80.0)
+
+
 def test_a_slope_carries_on_where_it_did_before_and_not_where_demand_swings():
     """A ramp's slope foretells the next minutes, that of a swing their opposite."""
     seconds = np.arange(160) * WINDOW_SECONDS

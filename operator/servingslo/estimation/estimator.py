@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from servingslo.estimation import (
     arrivals,
     calibration,
+    changed_mix,
     cold_start,
     forecast,
     gateway,
@@ -92,15 +93,14 @@ class Estimate:
     arrival_rate_per_second: now, of the whole workload, retries removed; offered_rate_per_second
     with them. workload: at that rate. limits: in force on the newest ready pods, None unless all
     are known; max_num_seqs, max_num_batched_tokens, kv_capacity_tokens: each by itself.
-    engines_per_pod: data-parallel engines of a pod. backlog_requests: without a first token,
-    in engines and gateway. prefill_tokens_per_token: prompt tokens computed for each token decoded,
-    of the last scrapes. observed: latencies over the last two minutes by 'ttft', 'tpot',
-    'latency', 'queueTime'. calibration: observed / predicted by metric. reliable_pods: Ready and
-    serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving, but more
-    slowly than their siblings. freshness: reason METRICS_FRESH,
-    _STALE, _MISSING or _NOT_A_NUMBER, and age_seconds of the oldest group used. gateway: what
-    became of its count, None where none is read. cold_start_dispersion: index of dispersion of
-    arrivals over a cold start; that from scrape to scrape is in workload.
+    engines_per_pod: data-parallel engines of a pod. backlog_requests: without a first token, in
+    engines and gateway. prefill_tokens_per_token: prompt tokens computed for each token decoded, of
+    the last scrapes. observed: latencies over the last two minutes by 'ttft', 'tpot', 'latency',
+    'queueTime'. calibration: observed / predicted by metric. reliable_pods: Ready and serving;
+    unreliable_pods: Ready and no capacity, each with why; slow_pods: serving, but more slowly than
+    their siblings. freshness: why metrics can be used or not, and the age of the oldest group used.
+    gateway: what became of its count, None where none is read. cold_start_dispersion: index of
+    dispersion of arrivals over a cold start; that from scrape to scrape is in workload.
     """
 
     arrival_rate_per_second: float | None
@@ -239,7 +239,7 @@ def _learn(
         engines=tuple(m for (pod, _), m in memories.items() if pod in named),
         arrivals=flow,
         forecast=demand,
-        lengths=lengths.observe(
+        lengths=changed_mix.observe(
             state.lengths, windows, histograms.get("prompt"), histograms.get("output")
         ),
         law=law,

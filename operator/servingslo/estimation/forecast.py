@@ -66,6 +66,7 @@ class ForecastState:
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
     return_log_odds: evidence, by lead, that demand returns to them. surprises, excesses: of the
     last hour, rises that nothing foretold, and by how much rates were beyond what was expected.
+    begun_seconds: when demand became something new, of which earlier predictions know nothing.
     """
 
     time_seconds: float | None = None
@@ -77,6 +78,7 @@ class ForecastState:
     pending: tuple[tuple[PendingScore, ...], ...] = ((), (), ())
     squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
     season: SeasonState = NO_SEASON
+    begun_seconds: float | None = None
     surprises: tuple[Surprise, ...] = ()
     excesses: tuple[Excess, ...] = ()
     slope: SlopeEvidence = NO_EVIDENCE
@@ -238,9 +240,8 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         return state
     filters = next_filters(state.filters, window, gap)
     if filters is None:
-        # What was predicted before says nothing of how well this will be.
         filters = first_filters(window, PRIOR_OF_NEW)
-        state = replace(state, pending=((),) * len(SCORED_LEADS_SECONDS))
+        state = replace(state, begun_seconds=now_seconds)
     level = sum(f.probability * f.level for f in filters)
     noise = window.variance(level)
     state = replace(state, time_seconds=now_seconds, filters=filters)
@@ -267,21 +268,16 @@ def _scored(
 ) -> ForecastState:
     """The state with due predictions scored and new ones noted; level: of the filters now."""
     pending, errors, odds, seasons = [], [], [], []
-    season = seasonal.outlook(state.season, now_seconds)
+    season, begun = seasonal.outlook(state.season, now_seconds), state.begun_seconds
     for index, lead in enumerate(SCORED_LEADS_SECONDS):
         queue = state.pending[index]
         due = [p for p in queue if p.due_seconds <= now_seconds]
         error, log_odds = state.squared_errors[index], state.return_log_odds[index]
         season_odds = state.season.log_odds[index]
-        if due:
+        # What was predicted of other demand does not say how well this one is, only how it rose.
+        if due and (begun is None or due[-1].due_seconds - lead >= begun):
             season_odds = season_judged(due[-1], rate, noise, season_odds)
             error, log_odds = judged(due[-1], rate, noise, error, log_odds)
-            if index == SURPRISE_LEAD:
-                # A rise is one from what was there, not only from a fall that was carried on.
-                expected = max(due[-1].mean_per_second, due[-1].level_per_second)
-                found = noted(state.surprises, rate, expected, noise, now_seconds)
-                beyond = exceeded(state.excesses, rate, expected, noise, now_seconds)
-                state = replace(state, surprises=found, excesses=beyond)
             if index == SLOPE_LEAD and due[-1].surge_probability <= CROWD_PROBABILITY:
                 slope = learnt(
                     state.slope,
@@ -290,6 +286,12 @@ def _scored(
                     variance=due[-1].variance + noise,
                 )
                 state = replace(state, slope=slope)
+        if due and index == SURPRISE_LEAD:
+            # A rise is one from what was there, not only from a fall that was carried on.
+            expected = max(due[-1].mean_per_second, due[-1].level_per_second)
+            found = noted(state.surprises, rate, expected, noise, now_seconds)
+            beyond = exceeded(state.excesses, rate, expected, noise, now_seconds)
+            state = replace(state, surprises=found, excesses=beyond)
         note = _note(state, level, season, now_seconds, lead)
         pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
         errors.append(error)

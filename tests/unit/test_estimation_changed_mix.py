@@ -1,0 +1,88 @@
+"""A change of mix: longer requests are planned with at once, drift and crowds are not one."""
+
+from dataclasses import replace
+
+import pytest
+
+from servingslo.estimation.changed_mix import observe
+from servingslo.estimation.counters import Window
+from servingslo.estimation.lengths import Lengths, LengthState, publish
+
+STARTED = 300.0
+
+
+def _window(*, prompt: float = 1000.0, output: float = 200.0, growth: float = 0.0) -> Window:
+    """A quarter of a minute in which batches grow by so much."""
+    return Window(
+        pod="a",
+        engine="0",
+        seconds=15.0,
+        running_before=100.0,
+        running_after=100.0 + growth,
+        first_tokens=STARTED,
+        prompt_tokens=STARTED * prompt,
+        cached_tokens=0.1 * STARTED * prompt,
+        generated_tokens=STARTED * output,
+        finished=STARTED - growth,
+    )
+
+
+def _after(state: LengthState, *windows: Window) -> tuple[LengthState, Lengths]:
+    found = Lengths()
+    for window in windows:
+        state, found = publish(observe(state, [window], None, None))
+    return state, found
+
+
+@pytest.fixture
+def usual() -> LengthState:
+    """Ten minutes of prompts of 1,000 and outputs of 200 tokens."""
+    return _after(LengthState(), *[_window()] * 40)[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "prompt", "output"),
+    [
+        pytest.param(_window(prompt=3000.0), 3000.0, 200.0, id="prompts"),
+        pytest.param(_window(output=600.0), 1000.0, 600.0, id="outputs"),
+        pytest.param(_window(prompt=3000.0, output=600.0), 3000.0, 600.0, id="both"),
+    ],
+)
+def test_a_mix_of_longer_requests_is_known_within_one_window(
+    usual: LengthState, changed: Window, prompt: float, output: float
+) -> None:
+    """Three times as long: the mean is the new one, and what did not change stays."""
+    found = _after(usual, changed)[1]
+    assert found.prompt_tokens_mean == pytest.approx(prompt, rel=0.05)
+    assert found.output_tokens_mean == pytest.approx(output, rel=0.05)
+    assert found.cached_ratio == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_changed_mix_is_corrected_by_what_follows(usual: LengthState) -> None:
+    """A window that lies half in the old mix does not stay for ten minutes."""
+    mixed = _window(prompt=2100.0)
+    found = _after(usual, mixed, *[_window(prompt=3000.0)] * 4)[1]
+    assert found.prompt_tokens_mean == pytest.approx(3000.0, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(_window(prompt=1600.0, output=320.0), id="drift"),
+        pytest.param(_window(prompt=300.0, output=60.0), id="shorter"),
+        pytest.param(_window(output=400.0, growth=200.0), id="batches that grow in a crowd"),
+        pytest.param(
+            replace(
+                _window(), first_tokens=3.0, prompt_tokens=9e3, generated_tokens=6e2, finished=3.0
+            ),
+            id="few",
+        ),
+    ],
+)
+def test_drift_crowds_and_single_requests_are_no_other_mix(
+    usual: LengthState, other: Window
+) -> None:
+    """They enter memory with the weight of one window among forty."""
+    found = _after(usual, other)[1]
+    assert found.prompt_tokens_mean == pytest.approx(1000.0, rel=0.05)
+    assert found.output_tokens_mean == pytest.approx(200.0, rel=0.1)
