@@ -15,6 +15,9 @@ from servingslo.models.workload import LengthDistribution
 
 # Memory of lengths: long enough for the tail, short enough for a change of mix.
 MEMORY_SECONDS = 600.0
+# Memory of how much prefill comes with each token, which batches are bounded by: two or three
+# scrapes. Requests of a mix that changes slow those that run long before their lengths are known.
+RECENT_SECONDS = 30.0
 # Means of the Azure LLM inference trace 2023 (conversation), the prior until there are requests,
 # worth this many of them.
 PRIOR_PROMPT_TOKENS = 1155.0
@@ -37,7 +40,8 @@ NEW_SHAPE_RATIO = 0.1
 class LengthState:
     """Exponentially forgotten sums of flows, pooled histograms, and what was published last.
 
-    unpublished: requests that ended since the histograms were last looked at.
+    unpublished: requests that ended since the histograms were last looked at. recent_*: computed
+    prompt tokens, and tokens decoded, with a shorter memory.
     """
 
     started: float = 0.0
@@ -53,6 +57,8 @@ class LengthState:
     published_prompt: LengthDistribution | None = None
     published_output: LengthDistribution | None = None
     unpublished: float = 0.0
+    recent_prefill_tokens: float = 0.0
+    recent_decoded_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,7 @@ class Lengths:
 
     context_tokens_per_sequence: KV tokens held by a running sequence. abort_ratio: share of
     requests that got a first token and never ended in the engine's counters (client aborts).
+    prefill_tokens_per_token: prompt tokens computed for each token decoded, lately.
     """
 
     prompt: LengthDistribution | None = None
@@ -70,6 +77,7 @@ class Lengths:
     cached_ratio: float | None = None
     context_tokens_per_sequence: float | None = None
     abort_ratio: float | None = None
+    prefill_tokens_per_token: float | None = None
 
 
 def observe(
@@ -83,6 +91,7 @@ def observe(
         return state
     seconds = max(w.seconds for w in windows)
     keep = max(1.0 - seconds / MEMORY_SECONDS, 0.0)
+    keep_recent = max(1.0 - seconds / RECENT_SECONDS, 0.0)
 
     def after(old: float, values: Sequence[float | None]) -> float:
         return old * keep + sum(v for v in values if v is not None)
@@ -113,6 +122,10 @@ def observe(
         prompt=_remembered(state.prompt, prompt, keep),
         output=_remembered(state.output, output, keep),
         unpublished=state.unpublished + (0.0 if output is None else output.count),
+        recent_prefill_tokens=state.recent_prefill_tokens * keep_recent
+        + sum((w.prompt_tokens or 0.0) - (w.cached_tokens or 0.0) for w in windows),
+        recent_decoded_tokens=state.recent_decoded_tokens * keep_recent
+        + sum((w.generated_tokens or 0.0) - (w.first_tokens or 0.0) for w in windows),
     )
 
 
@@ -151,6 +164,11 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
         cached_ratio=None if cached is None else min(max(cached, 0.0), 1.0),
         context_tokens_per_sequence=held,
         abort_ratio=_abort_ratio(state),
+        prefill_tokens_per_token=(
+            max(state.recent_prefill_tokens, 0.0) / state.recent_decoded_tokens
+            if state.recent_decoded_tokens > 0.0
+            else None
+        ),
     )
     return replace(state, published_prompt=prompt, published_output=output), lengths
 

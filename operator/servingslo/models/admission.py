@@ -107,6 +107,8 @@ class EngineBound:
 
     max_num_seqs, max_num_batched_tokens, saturation_rate_per_second: of one engine. engine_count:
     engines of the replica. wait_budget_seconds: how long a request may wait for a slot.
+    full_batch: sequences that may decode at once in one engine, or more of them are late than are
+    served more; None without an inter-token objective.
     """
 
     max_num_seqs: int
@@ -114,6 +116,7 @@ class EngineBound:
     saturation_rate_per_second: float
     wait_budget_seconds: float
     engine_count: int = 1
+    full_batch: int | None = None
 
     @property
     def queue_limit(self) -> int:
@@ -125,13 +128,18 @@ class EngineBound:
 def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: EngineBound) -> int:
     """What may be at one replica: the batches of its engines, prompts in progress, and one queue.
 
+    Where there are more slots than a full batch may use nobody waits for one: what is let in runs,
+    and no more is let in than a full batch may have.
     rate_per_second: of one engine, at most what may be admitted.
     """
     decoding = running_bound(demand, rate_per_second, bound.max_num_seqs)
-    prefilling = prefilling_count(demand, rate_per_second, bound.max_num_batched_tokens)
+    prefilling = math.ceil(prefilling_count(demand, rate_per_second, bound.max_num_batched_tokens))
     # Both hold slots.
-    running = min(decoding + math.ceil(prefilling), bound.max_num_seqs)
-    return bound.engine_count * running + bound.queue_limit
+    running = min(decoding + prefilling, bound.max_num_seqs)
+    in_flight = bound.engine_count * running + bound.queue_limit
+    if bound.full_batch is None or bound.full_batch + prefilling >= bound.max_num_seqs:
+        return in_flight
+    return min(in_flight, bound.engine_count * (bound.full_batch + prefilling))
 
 
 def prefilling_count(

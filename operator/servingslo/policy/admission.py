@@ -5,6 +5,8 @@ capacity is there, and relaxes by itself as soon as it is.
 """
 
 from servingslo.models.admission import EngineBound, in_flight_bound, shed_ratio
+from servingslo.models.full_batch import full_batch_now, full_batch_of
+from servingslo.models.latency import LatencyMetric
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
@@ -47,6 +49,12 @@ def admission_decision(
             admitted_rate_per_second=greatest_rate_per_second(
                 sizing_case(frame, frame.mix), wish.infeasible, serving, hint
             ),
+            full_batch=full_batch_of(
+                frame.mix.model.engine,
+                frame.targets.objectives,
+                frame.mix.limits.max_num_seqs,
+                frame.estimate.calibration.get(LatencyMetric.TPOT.value, 1.0),
+            ),
         )
     admitted = memory.admitted_rate_per_second
     engines = frame.estimate.engines_per_pod
@@ -56,6 +64,7 @@ def admission_decision(
         saturation_rate_per_second=frame.mix.model.saturation_rate_per_second,
         wait_budget_seconds=frame.wait_budget_seconds,
         engine_count=engines,
+        full_batch=_full_batch_now(frame, frame.mix, memory),
     )
     in_flight = in_flight_bound(frame.mix.model.demand, admitted / (serving * engines), bound)
     arriving = frame.estimate.arrival_rate_per_second
@@ -67,6 +76,15 @@ def admission_decision(
         in_flight_limit=in_flight,
         shed_ratio=shed,
     ), memory
+
+
+def _full_batch_now(frame: Frame, mix: Mix, memory: AdmissionMemory) -> int | None:
+    """The full batch at the prefill of the last scrapes: batches fill before mixes are seen."""
+    if memory.full_batch is None:
+        return None
+    return full_batch_now(
+        mix.model.demand, memory.full_batch, frame.estimate.prefill_tokens_per_token
+    )
 
 
 def _outdated(frame: Frame, mix: Mix, memory: AdmissionMemory) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.models.admission import EngineBound, in_flight_bound
 from servingslo.models.capacity import kv_concurrency
+from servingslo.models.full_batch import full_batch_of
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
@@ -124,6 +125,12 @@ def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> L
                 saturation_rate_per_second=case.model.saturation_rate_per_second,
                 wait_budget_seconds=batch.wait_budget_seconds,
                 engine_count=case.engines_per_replica,
+                full_batch=full_batch_of(
+                    case.model.engine,
+                    batch.objectives,
+                    limits.max_num_seqs,
+                    case.calibration.get(LatencyMetric.TPOT.value, 1.0),
+                ),
             ),
         ),
     )

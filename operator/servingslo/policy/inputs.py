@@ -159,6 +159,7 @@ class Targets:
     forecast: ForecastTargets = ForecastTargets()
     batching: BatchingTargets = BatchingTargets()
     admission_mode: AdmissionMode = AdmissionMode.OFF
+    admission_enforced: bool = False
     fallback: FallbackTargets = FallbackTargets()
     cost: CostTargets | None = None
     gateway_name: str | None = None

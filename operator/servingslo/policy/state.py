@@ -107,11 +107,15 @@ class Steadiness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionMemory:
-    """The admitted rate last computed, and what it holds for."""
+    """The admitted rate last computed, and what it holds for.
+
+    full_batch: what a full batch of one engine may be, None without an inter-token objective.
+    """
 
     serving: int
     mix_at_seconds: float
     admitted_rate_per_second: float
+    full_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

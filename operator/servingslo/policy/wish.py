@@ -27,6 +27,9 @@ KNEE_UTILIZATION = 0.7
 # Ceiling of utilization for demand that rises beyond its forecast, or of which too little is known
 # to say. Chosen on simulated fleets: on the Azure trace 0.9 costs a point of requests in SLO.
 LEAST_UTILIZATION_CEILING = 0.85
+# The same where engines accept no more than they serve in time: a shortage then costs what is
+# refused, where without a bound nearly every request is late.
+LEAST_BOUNDED_CEILING = 0.9
 # Under this name the ceiling stands in the step that sized.
 UTILIZATION_INPUT = "utilization_target_ratio"
 # The search ends at twice the greatest allowed count, so that a need beyond it is still named.
@@ -123,10 +126,12 @@ def utilization_ceiling_ratio(frame: Frame) -> float:
     stated = frame.targets.utilization_target_ratio
     if stated is not None:
         return stated
+    enforced = frame.targets.admission_enforced
+    least = LEAST_BOUNDED_CEILING if enforced else LEAST_UTILIZATION_CEILING
     excess = frame.estimate.forecast.largest_excess_ratio
     if excess is None:
-        return LEAST_UTILIZATION_CEILING
-    return min(max(1.0 / (1.0 + excess), LEAST_UTILIZATION_CEILING), DRAIN_UTILIZATION)
+        return least
+    return min(max(1.0 / (1.0 + excess), least), DRAIN_UTILIZATION)
 
 
 def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:

@@ -1,0 +1,111 @@
+"""The time per output token while a batch is full, and the batch that then serves most in time.
+
+An overloaded engine that bounds what is in flight always runs as many sequences: a request starts
+when another ends. Starts come with steps then, not with time, so that prefill brings no further
+prefill, and the tail is far shorter than at an open load with as many running sequences.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from servingslo.models.load_laws import EngineLaws
+from servingslo.models.objectives import LatencyMetric, Objective
+from servingslo.models.output_laws import AtomLaw, GapMoments, time_per_output_token_laws
+from servingslo.models.service_time import RequestDemand
+
+_LEAST_SECONDS = 1e-12
+# Batches looked at in each round, between the neighbours of the best of the round before: three
+# rounds for any number of slots.
+_TRIALS = 16
+
+
+def full_batch_tpot(engine: EngineLaws, sequences: Sequence[int]) -> list[AtomLaw]:
+    """Laws over requests of the time per output token, in seconds, while as many sequences run.
+
+    n sequences end r = n/(O − 1) requests a step and as many start, at random over steps: over g
+    gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g and third
+    central moment r·c³·E[I³]/g². A step has room for as much prefill as the token budget leaves.
+    """
+    demand, gaps = engine.demand, engine.gaps.gaps
+    per_token = demand.prefill_per_token_seconds
+    second = per_token**2 * demand.uncached_second_moment_tokens2
+    third = per_token**3 * demand.uncached_third_moment_tokens3
+    moments = []
+    for count in sequences:
+        started = _started_per_step(demand, count)
+        deviation = np.maximum(np.sqrt(started * second / gaps), _LEAST_SECONDS)
+        mean = np.full_like(gaps, _mean_gap_seconds(engine, count))
+        skewness = started * third / gaps**2 / deviation**3
+        moments.append(GapMoments(mean, deviation, skewness, demand.prefill_mean_seconds, 1.0))
+    bounds = (engine.least_step_seconds, engine.most_step_seconds)
+    return time_per_output_token_laws(engine.gaps, moments, [()] * len(moments), bounds)
+
+
+def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int) -> int:
+    """The full batch, 1 to most_sequences, that serves most tokens to requests in time.
+
+    tpot_seconds: the time per output token that requests in time do not exceed. Above this batch
+    more requests are late than it serves more; below, capacity is left.
+    """
+    span = range(1, max(most_sequences, 1) + 1)
+    while True:
+        trials = sorted({int(at) for at in np.linspace(span[0], span[-1], _TRIALS)})
+        laws = full_batch_tpot(engine, trials)
+        served = [
+            count / _mean_gap_seconds(engine, count) * law.share_within(tpot_seconds)
+            for count, law in zip(trials, laws, strict=True)
+        ]
+        best = max(range(len(trials)), key=lambda index: served[index])
+        if len(trials) == len(span) or len(span) <= _TRIALS:
+            return trials[best]
+        span = range(trials[max(best - 1, 0)], trials[min(best + 1, len(trials) - 1)] + 1)
+
+
+def full_batch_of(
+    engine: EngineLaws,
+    objectives: Sequence[Objective],
+    most_sequences: int,
+    calibration_ratio: float = 1.0,
+) -> int | None:
+    """The best full batch for these objectives; None without an inter-token one.
+
+    In time is within the widest threshold: those of lower percentiles are kept by the number of
+    replicas. calibration_ratio: time per output token observed over predicted.
+    """
+    widest = max(
+        (o.threshold_seconds for o in objectives if o.metric is LatencyMetric.TPOT), default=None
+    )
+    if widest is None:
+        return None
+    return best_full_batch(engine, widest / calibration_ratio, most_sequences)
+
+
+def full_batch_now(
+    demand: RequestDemand, sequences: int, prefill_tokens_per_token: float | None
+) -> int:
+    """The full batch at the prefill that comes with each decoded token now, at least 1.
+
+    One in which a token takes as long as with this many sequences and usual lengths: a + n·(β +
+    c·φ), φ the prompt tokens computed for each token decoded, I/(O − 1) usually. None: as usual.
+    """
+    if prefill_tokens_per_token is None:
+        return sequences
+    per_token = demand.prefill_per_token_seconds
+    usual = _started_per_step(demand, 1) * demand.prefill_mean_seconds
+    now = per_token * prefill_tokens_per_token
+    growth = demand.step_growth_seconds
+    if growth + now <= 0.0:
+        return sequences
+    return max(int(sequences * (growth + usual) / (growth + now)), 1)
+
+
+def _started_per_step(demand: RequestDemand, sequences: int) -> float:
+    return sequences / max(demand.output_mean_tokens - 1.0, 1.0)
+
+
+def _mean_gap_seconds(engine: EngineLaws, sequences: int) -> float:
+    demand = engine.demand
+    room = demand.prefill_per_token_seconds * max(engine.budget_tokens - sequences, 0.0)
+    prefill = min(_started_per_step(demand, sequences) * demand.prefill_mean_seconds, room)
+    return demand.step_fixed_seconds + demand.step_growth_seconds * sequences + prefill
