@@ -86,3 +86,52 @@ def test_drift_crowds_and_single_requests_are_no_other_mix(
     found = _after(usual, other)[1]
     assert found.prompt_tokens_mean == pytest.approx(1000.0, rel=0.05)
     assert found.output_tokens_mean == pytest.approx(200.0, rel=0.1)
+
+
+def _decoded_share(window: Window) -> float:
+    """Prompt tokens computed for each token after a request's first."""
+    assert window.prompt_tokens is not None
+    assert window.generated_tokens is not None
+    computed = window.prompt_tokens - (window.cached_tokens or 0.0)
+    return computed / (window.generated_tokens - (window.first_tokens or 0.0))
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        pytest.param(_window(), id="a tenth cached"),
+        pytest.param(replace(_window(), cached_tokens=None), id="no counter of the cache"),
+        pytest.param(replace(_window(), cached_tokens=300_000.0), id="all cached"),
+    ],
+)
+def test_prefill_is_what_was_computed_for_each_token_decoded(window: Window) -> None:
+    """Cached tokens are not computed, and the first token of a request is not decoded."""
+    found = _after(LengthState(), window, window)[1]
+    assert found.prefill_tokens_per_token == pytest.approx(_decoded_share(window))
+
+
+def test_prefill_of_several_engines_is_that_of_all_together() -> None:
+    """One with prompts of 1,000 and one with prompts of 3,000: their mean."""
+    both = [_window(), replace(_window(prompt=3000.0), pod="b")]
+    found = publish(observe(LengthState(), both, None, None))[1]
+    assert found.prefill_tokens_per_token == pytest.approx(_decoded_share(_window(prompt=2000.0)))
+
+
+def test_prefill_of_another_mix_is_known_while_lengths_are_not(usual: LengthState) -> None:
+    """Half of it after one scrape, 7/8 after three; lengths drift by a fortieth each."""
+    drift = _window(prompt=1600.0, output=200.0)
+    before, after = _decoded_share(_window()), _decoded_share(drift)
+    for scrapes, reached in ((1, 0.5), (3, 0.875)):
+        found = _after(usual, *[drift] * scrapes)[1]
+        assert found.prefill_tokens_per_token == pytest.approx(
+            before + reached * (after - before), rel=1e-6
+        )
+        assert found.prompt_tokens_mean == pytest.approx(1000.0, rel=0.08)
+
+
+def test_prefill_for_each_token_is_unknown_before_a_token_was_decoded() -> None:
+    """Nothing at all, and first tokens alone: None, not endless."""
+    assert Lengths().prefill_tokens_per_token is None
+    assert publish(LengthState())[1].prefill_tokens_per_token is None
+    first = replace(_window(), generated_tokens=STARTED)
+    assert _after(LengthState(), first)[1].prefill_tokens_per_token is None

@@ -112,6 +112,11 @@ def test_workload_is_what_was_sent() -> None:
     assert 500 <= workload.output.quantile_tokens(99) <= 1000
     # The engine caches whole blocks of 16 tokens and computes at least one token.
     assert workload.cached_ratio == pytest.approx(0.49, abs=0.02)
+    # Of the last two or three scrapes: a thousand requests.
+    decoded = np.mean(trace.output_tokens) - 1.0
+    assert estimate.prefill_tokens_per_token == pytest.approx(
+        0.51 * np.mean(trace.prompt_tokens) / decoded, rel=0.15
+    )
     assert workload.context_tokens_per_sequence == pytest.approx(CONTEXT_TOKENS, rel=0.08)
     assert workload.arrival_dispersion == pytest.approx(1.0, abs=0.3)
 

@@ -1,5 +1,7 @@
 """The bound on what runs in one engine."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -96,3 +98,46 @@ def test_what_is_in_flight_decodes_or_prefills_or_waits(slots):
     decoding = running_bound(DEMAND, rate, slots)
     running = min(decoding + np.ceil(prefilling_count(DEMAND, rate, 2048)), slots)
     assert in_flight_bound(DEMAND, rate, bound) == 2 * running + 8
+
+
+RATE = 0.6 / DEMAND.marginal_seconds
+# 8/s for half a second: a queue of 4 an engine.
+WIDE = EngineBound(
+    max_num_seqs=256,
+    max_num_batched_tokens=2048,
+    saturation_rate_per_second=8.0,
+    wait_budget_seconds=0.5,
+    engine_count=2,
+)
+PREFILLING = int(np.ceil(prefilling_count(DEMAND, RATE, 2048)))
+
+
+@pytest.mark.parametrize("full_batch", [1, 4, 8])
+def test_no_more_is_in_flight_than_a_full_batch_and_its_prompts_when_slots_are_left(full_batch):
+    """Nobody waits for a slot: what waits beside the batch is none."""
+    bound = replace(WIDE, full_batch=full_batch)
+    assert in_flight_bound(DEMAND, RATE, bound) == 2 * (full_batch + PREFILLING)
+    assert in_flight_bound(DEMAND, RATE, bound) < in_flight_bound(DEMAND, RATE, WIDE)
+
+
+def test_a_full_batch_beyond_what_is_admitted_allows_no_more():
+    """The bound is the lesser of both."""
+    bound = replace(WIDE, full_batch=200)
+    assert in_flight_bound(DEMAND, RATE, bound) == in_flight_bound(DEMAND, RATE, WIDE)
+
+
+@pytest.mark.parametrize(
+    ("spare_slots", "bounded"),
+    [
+        pytest.param(1, True, id="a slot more than the batch and its prompts"),
+        pytest.param(0, False, id="as many slots"),
+        pytest.param(-3, False, id="fewer slots"),
+    ],
+)
+def test_what_waits_for_a_slot_counts_when_a_full_batch_takes_them_all(spare_slots, bounded):
+    """Slots that end before the batch is too large bound what runs, and a queue is beside it."""
+    bound = replace(WIDE, full_batch=6, max_num_seqs=6 + PREFILLING + spare_slots)
+    alone = in_flight_bound(DEMAND, RATE, replace(bound, full_batch=None))
+    found = in_flight_bound(DEMAND, RATE, bound)
+    assert (found < alone) is bounded
+    assert found == (2 * (6 + PREFILLING) if bounded else alone)

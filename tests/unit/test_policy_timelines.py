@@ -75,9 +75,20 @@ def test_the_utilization_ceiling_rises_with_calm_and_falls_with_the_first_surpri
     assert _ceilings(story, 2160.0, 2205.0)[-1] == 0.85
 
 
-def test_a_stated_utilization_target_stays_the_ceiling():
+def test_the_utilization_ceiling_is_higher_when_what_is_let_in_is_bounded():
+    """0.9 in place of 0.85 where little is known, and after a surprise; calm raises it no less."""
+    targets = replace(TARGETS, admission_enforced=True)
+    world = World(rate=stepped((0, 9.0), (2100, 14.0)), replicas=4)
+    story = run(world, targets).until(2205)
+    assert set(_ceilings(story, 300.0, 1700.0)) == {0.9}
+    assert min(_ceilings(story, 1900.0, 2100.0)) > 0.9
+    assert _ceilings(story, 2160.0, 2205.0)[-1] == 0.9
+
+
+@pytest.mark.parametrize("enforced", [False, True])
+def test_a_stated_utilization_target_stays_the_ceiling(enforced):
     """What the user states is not derived, however calm demand is."""
-    targets = replace(TARGETS, utilization_target_ratio=0.8)
+    targets = replace(TARGETS, utilization_target_ratio=0.8, admission_enforced=enforced)
     story = run(World(rate=stepped((0, 9.0)), replicas=4), targets).until(1950)
     assert set(_ceilings(story, 300.0, 1950.0)) == {0.8}
 
