@@ -65,13 +65,18 @@ def lengths(mean: float, spread: float) -> LengthDistribution:
     return LengthDistribution(tokens=tuple(points), weights=tuple(w / total for w in weights))
 
 
-workloads = st.builds(
-    lambda prompt, output, spread, cached: Workload(
+def mix(prompt: float, output: float, spread: float, cached: float) -> Workload:
+    """Lengths of these means; the rate is set later."""
+    return Workload(
         arrival_rate_per_second=1.0,
         prompt=lengths(prompt, spread),
         output=lengths(output, spread),
         cached_ratio=cached,
-    ),
+    )
+
+
+workloads = st.builds(
+    mix,
     prompt=st.floats(50, 2000),
     output=st.floats(20, 500),
     spread=st.floats(0.2, 0.9),
@@ -88,6 +93,25 @@ def group(law, limit, count=1, routing=Routing.POOLED):
 @given(
     workload=workloads, law=laws, limit=limits, low=st.floats(0.05, 0.9), more=st.floats(0.03, 0.3)
 )
+@example(  # Short outputs at 16 slots, near saturation: most steps are full of prefill.
+    workload=mix(1198.0, 20.0, 0.8, 0.0),
+    law=ServiceLaw(
+        step_fixed_seconds=9e-3, step_per_sequence_seconds=1e-4, prefill_per_token_seconds=9e-5
+    ),
+    limit=EngineLimits(max_num_seqs=16, max_num_batched_tokens=2048, kv_capacity_tokens=60_000.0),
+    low=0.75,
+    more=0.22,
+)
+@example(  # The same where the token budget bounds.
+    workload=mix(1612.0, 20.0, 0.7, 0.0),
+    law=ServiceLaw(
+        step_fixed_seconds=6.4e-3, step_per_sequence_seconds=2e-4, prefill_per_token_seconds=1e-4
+    ),
+    limit=EngineLimits(
+        max_num_seqs=256, max_num_batched_tokens=2048, kv_capacity_tokens=400_000.0
+    ),
+    low=0.73, more=0.24,
+)  # fmt: skip
 def test_percentiles_rise_with_load(workload, law, limit, low, more):
     """1. A busier replica is never faster; gaps may even out by 10 % when all slots are taken."""
     top = saturation(workload, law, limit).rate_per_second

@@ -15,6 +15,7 @@ _OUTPUT_POINTS = 20
 _DEVIATE_COUNT = 24
 # Keeps the gamma law of no skewness from a division by zero; seven digits are left.
 _SMALL_SIXTH = 1e-9
+_TINY_SECONDS = 1e-12
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
@@ -170,11 +171,12 @@ def time_per_output_token_laws(
 
     states: shares of the requests, by output length, that have moments of their own, by load.
     bounds_seconds: an idle step and a step that is full of prefill; no average of steps lies
-    outside.
+    outside, and what a full step has no room for others meet.
     """
     weights = output.spread_weights
     if not any(states):
         points = spread_points(*_stacked(moments)).reshape(len(moments), -1)
+        _put_off(points, weights.ravel(), bounds_seconds[1])
         return atom_laws(points, weights.ravel(), bounds_seconds)
     laws: list[AtomLaw | None] = [None] * len(moments)
     # Loads with as many states have as many points.
@@ -187,9 +189,29 @@ def time_per_output_token_laws(
             shares[:, 0] -= np.add.reduce(shares[:, 1:], axis=1)
         points = spread_points(*_stacked(every)).reshape(len(rows), -1)
         mass = (shares[..., None] * weights).reshape(len(rows), -1)
+        _put_off(points, mass, bounds_seconds[1])
         for row, law in zip(rows, atom_laws(points, mass, bounds_seconds), strict=True):
             laws[row] = law
     return [law for law in laws if law is not None]
+
+
+def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
+    """Moves points of these laws, a law for each row, below a full step, so that means stay.
+
+    Prefill that a step has no room for is done in later steps, which other requests meet: no time
+    is lost, which is what a cut would mean. What lies below the full step goes up by one share of
+    its distance to it, so that the order stays.
+    """
+    # Few loads come near it, and those alone pay.
+    over = np.flatnonzero(np.maximum.reduce(points, axis=1) > most_seconds)
+    if not len(over):
+        return
+    room = most_seconds - points[over]
+    parts = mass if mass.ndim == 1 else mass[over]
+    below = np.maximum(room, 0.0)
+    excess = np.add.reduce((below - room) * parts, axis=1)
+    kept = 1.0 - excess / np.maximum(np.add.reduce(below * parts, axis=1), _TINY_SECONDS)
+    points[over] = most_seconds - below * np.maximum(kept, 0.0)[:, None]
 
 
 def _stacked(moments: Sequence[GapMoments]) -> tuple[FloatArray, FloatArray, FloatArray]:
