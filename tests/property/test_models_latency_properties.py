@@ -112,6 +112,17 @@ def group(law, limit, count=1, routing=Routing.POOLED):
     ),
     low=0.73, more=0.24,
 )  # fmt: skip
+@example(  # Nodes over the running sequences move across what the budget carries.
+    workload=mix(1276.0, 20.0, 0.506, 0.0),
+    law=ServiceLaw(
+        step_fixed_seconds=1.767e-2, step_per_sequence_seconds=1e-5,
+        prefill_per_token_seconds=5.23e-5, context_per_token_seconds=1.48e-7,
+    ),
+    limit=EngineLimits(
+        max_num_seqs=256, max_num_batched_tokens=2048, kv_capacity_tokens=400_000.0
+    ),
+    low=0.85, more=0.12,
+)  # fmt: skip
 def test_percentiles_rise_with_load(workload, law, limit, low, more):
     """1. A busier replica is never faster; gaps may even out by 10 % when all slots are taken."""
     top = saturation(workload, law, limit).rate_per_second

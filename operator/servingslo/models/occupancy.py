@@ -362,8 +362,12 @@ def _summed(
 def _at_budget(
     budget: BudgetBound | None, low: float, spacing: float, weights: FloatArray
 ) -> float:
-    """Probability of at least as many running sequences as the budget carries."""
+    """Probability of at least as many running sequences as the budget carries.
+
+    A node stands for half a spacing on both sides: nodes counted whole, the probability would jump
+    up and down as they move with the load.
+    """
     if budget is None:
         return 0.0
-    first = max(math.ceil((budget.running_count - low) / spacing), 0)
-    return float(weights[first:].sum())
+    reached = np.arange(len(weights)) + (0.5 + (low - budget.running_count) / spacing)
+    return float(weights @ np.minimum(np.maximum(reached, 0.0), 1.0))
