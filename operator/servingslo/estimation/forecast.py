@@ -201,7 +201,9 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=seasonal.outlook(state.season, state.time_seconds),
-        recurrence=recurrence(state.surprises, now_seconds),
+        recurrence=recurrence(
+            state.surprises, sum(f.probability * f.level for f in state.filters), now_seconds
+        ),
         largest_excess_ratio=largest_excess_ratio(
             state.excesses, state.observed_seconds, now_seconds
         ),

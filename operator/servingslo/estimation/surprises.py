@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-# Of what was expected one lead earlier: the headroom of utilization targets and of the quantile
-# planned for carries less than this.
-SURPRISE_RATIO = 1.5
+# Of what was expected one lead earlier: with a quantile of demand a tenth above its mean, at a
+# utilization of 0.85, a fleet saturates there. 1.5 left bursts of 1.6 times unseen behind what
+# counting noise allows for.
+SURPRISE_RATIO = 1.3
 NOISE_DEVIATIONS = 4.0
 MEMORY_SECONDS = 3600.0
 # Counting noise that a rate may show without having risen: one window in forty shows more.
@@ -25,8 +26,9 @@ LEAST_SEEN_SECONDS = 1800.0
 class Surprise:
     """A rise beyond what was expected: its first and last window, and its highest rate.
 
-    expected_per_second: when it began. over: demand was back there since; until then all that
-    demand does is the same burst, such as what retries make of one.
+    expected_per_second: when it began. over: demand was back there since, or has fallen from the
+    peak by as much as makes a rise; until then all that demand does is the same burst, such as what
+    retries make of one.
     """
 
     start_seconds: float
@@ -66,7 +68,9 @@ def noted(
     """
     kept = [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
     last = kept[-1] if kept else None
-    if last is not None and rate_per_second <= SURPRISE_RATIO * last.expected_per_second:
+    if last is not None and rate_per_second <= max(
+        SURPRISE_RATIO * last.expected_per_second, last.peak_per_second / SURPRISE_RATIO
+    ):
         kept[-1] = replace(last, over=True)
         return tuple(kept)
     if rate_per_second <= SURPRISE_RATIO * expected_per_second + NOISE_DEVIATIONS * noise**0.5:
@@ -86,15 +90,25 @@ def noted(
     return tuple(kept)
 
 
-def recurrence(surprises: Sequence[Surprise], now_seconds: float) -> Recurrence | None:
-    """What must be expected to come again at any time; None where fewer than two came of late."""
+def recurrence(
+    surprises: Sequence[Surprise], level_per_second: float, now_seconds: float
+) -> Recurrence | None:
+    """What must be expected to come again at any time; None where fewer than two came of late.
+
+    The rate that two reached, or as many times what there is now as two were of what they rose
+    from, whichever is more: bursts grow with demand. level_per_second: of demand now.
+    """
     recent = [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
     if len(recent) < 2:
         return None
+    last = recent[-1]
+    base = level_per_second if last.over else last.expected_per_second
+    ratios = (s.peak_per_second / s.expected_per_second for s in recent if s.expected_per_second)
+    twice = [0.0, 0.0, *sorted(ratios)][-2]
     return Recurrence(
         count=len(recent),
         interval_seconds=(recent[-1].start_seconds - recent[0].start_seconds) / (len(recent) - 1),
-        rate_per_second=sorted(s.peak_per_second for s in recent)[-2],
+        rate_per_second=max(twice * base, sorted(s.peak_per_second for s in recent)[-2]),
     )
 
 

@@ -15,8 +15,8 @@ from servingslo.models.output_laws import AtomLaw, GapMoments, time_per_output_t
 from servingslo.models.service_time import RequestDemand
 
 _LEAST_SECONDS = 1e-12
-# Batches looked at in each round, between the neighbours of the best of the round before: three
-# rounds for any number of slots.
+# Batches looked at in each round, between the neighbours of the best of the round before: a
+# handful of rounds for any number of slots.
 _TRIALS = 16
 
 

@@ -143,6 +143,7 @@ class Targets:
 
     utilization_target_ratio: None means derived from what demand lately did. cold_start_seconds:
     None means measured from the workload's own pods. cost: None where no price is known.
+    admission_enforced: engines accept no more than the bound in flight that is decided.
     gateway_name: what a gateway calls the workload; None where that is the target's own name.
     """
 

@@ -1,0 +1,71 @@
+"""Rises that nothing foretold, and the rate that they keep coming back to."""
+
+import pytest
+
+from servingslo.estimation.surprises import noted, recurrence
+
+NO_NOISE = 0.0
+LEAD_SECONDS = 90.0
+
+
+def watched(rates, window_seconds=15.0):
+    """The surprises of a course of rates whose forecast is the rate of one lead before."""
+    lag = int(LEAD_SECONDS / window_seconds)
+    surprises = ()
+    for index, rate in enumerate(rates):
+        expected = min(rates[max(index - lag, 0) : index + 1])
+        surprises = noted(surprises, rate, expected, NO_NOISE, index * window_seconds)
+    return surprises, len(rates) * window_seconds
+
+
+def bursts_on(levels, factor, every, lasting):
+    """Bursts of this factor on a course of levels: each `every` windows, lasting so many."""
+    return [
+        level * (factor if index % every >= every - lasting else 1.0)
+        for index, level in enumerate(levels)
+    ]
+
+
+def test_bursts_on_a_ramp_recur_at_as_many_times_what_there_is():
+    """Demand that has doubled since bursts by as much again: neither old peak is enough."""
+    levels = [30.0 + 0.5 * index for index in range(120)]
+    surprises, now = watched(bursts_on(levels, 1.6, every=20, lasting=5)[:114])
+    known = recurrence(surprises, levels[113], now)
+    assert known is not None
+    assert known.count >= 4
+    assert known.rate_per_second == pytest.approx(1.6 * levels[113], rel=0.15)
+
+
+def test_a_burst_is_over_when_it_has_fallen_although_demand_has_grown():
+    """On a steep ramp demand never comes back to where the first burst began."""
+    surprises, _ = watched([30.0] * 10 + [60.0] * 6 + [45.0] * 10 + [80.0] * 6)
+    assert [s.peak_per_second for s in surprises] == [60.0, 80.0]
+
+
+def test_a_step_is_one_surprise_as_long_as_it_lasts():
+    """What stays where it rose to is no second burst, whatever it does there."""
+    surprises, now = watched([30.0] * 10 + [60.0] * 40 + [62.0] * 10)
+    assert len(surprises) == 1
+    assert recurrence(surprises, 60.0, now) is None
+
+
+def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():
+    """Less demand between them does not make them smaller."""
+    levels = [40.0] * 60 + [25.0] * 20
+    surprises, now = watched(bursts_on(levels, 2.0, every=20, lasting=4)[:78])
+    known = recurrence(surprises, 25.0, now)
+    assert known is not None
+    assert known.rate_per_second == pytest.approx(80.0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "count"),
+    [
+        pytest.param(1.25, 0, id="what quantile and ceiling carry"),
+        pytest.param(1.4, 3, id="what tips a fleet"),
+    ],
+)
+def test_only_rises_beyond_the_headroom_of_a_plan_are_surprises(factor, count):
+    """A plan carries a rise of three tenths."""
+    surprises, _ = watched(bursts_on([50.0] * 60, factor, every=20, lasting=4))
+    assert len(surprises) == count
