@@ -10,7 +10,7 @@ PROCESSES ?= 2
 SEEDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test check lint types layers unit integration validate bench benchmark benchmark-search benchmark-full crd lock image-check clean
+.PHONY: help setup rig demo test check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full crd lock image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ layers: setup ## import-linter: the layers and the purity of the core
 
 unit: setup ## tests that need no rig
 	$(BIN)/python -m pytest tests/unit tests/property tests/golden $(PYTEST_ARGS)
+
+fuzz: setup ## properties on new random examples
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)
 
 integration: rig ## tests on the rig
 	$(BIN)/python -m pytest tests/integration tests/e2e $(PYTEST_ARGS)

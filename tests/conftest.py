@@ -1,5 +1,6 @@
 """Fixtures that every kind of test may use: the rig, and a namespace of its own for each test."""
 
+import os
 import secrets
 import signal
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ from servingslo.rig.versions import ALL_TOOLS
 
 # Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
 _SHARED_NODE_COUNT = 8
-# How long an example takes says nothing on a machine that others use as well.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# How long an example takes says nothing on a machine that others use as well. The same examples at
+# every run, so that a change is what turns a test red; `make fuzz` looks for new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("fuzz", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 _BUILD_ERROR = pytest.StashKey[RigError]()
 
 
