@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -115,11 +116,14 @@ def test_what_a_gateway_refuses_is_demand_until_it_falls_silent(
     copy.write_text(_whole_lines(recording_path))
     decisions = _replayed(rig, copy, name)
 
-    counted = _steps(decisions, Reason.GATEWAY_COUNTS)[-1]
-    assert counted.before is not None
-    assert float(counted.before) < 0.7 * RATE_PER_SECOND
-    assert counted.after == pytest.approx(RATE_PER_SECOND, rel=0.25)
-    assert float(counted.inputs["refused_per_second"] or 0.0) > 0.3 * RATE_PER_SECOND
+    # What is refused comes in turns, as slots are freed: a window of a scrape or two says little.
+    counted = _steps(decisions, Reason.GATEWAY_COUNTS)[TICKS:]
+    assert fmean(float(step.before or 0.0) for step in counted) < 0.7 * RATE_PER_SECOND
+    assert fmean(float(step.after or 0.0) for step in counted) == pytest.approx(
+        RATE_PER_SECOND, rel=0.25
+    )
+    refused = fmean(float(step.inputs["refused_per_second"] or 0.0) for step in counted)
+    assert refused > 0.3 * RATE_PER_SECOND
     silent = _steps(decisions, Reason.GATEWAY_SILENT)[-1]
     assert silent.after == pytest.approx(PAST_RATE_PER_SECOND, rel=0.3)
     # The operator said the same as its replay does, and a recording beside it held the same.
