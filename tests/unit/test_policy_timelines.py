@@ -85,6 +85,14 @@ def test_the_utilization_ceiling_is_higher_when_what_is_let_in_is_bounded():
     assert _ceilings(story, 2160.0, 2205.0)[-1] == 0.9
 
 
+def test_the_ceiling_is_not_higher_where_no_inter_token_objective_bounds_the_batch():
+    """Then a shortage is met by longer batches, in which all requests are late."""
+    only = tuple(o for o in TARGETS.objectives if o.metric is not LatencyMetric.TPOT)
+    targets = replace(TARGETS, objectives=only, admission_enforced=True)
+    story = run(World(rate=stepped((0, 9.0)), replicas=4), targets).until(600)
+    assert set(_ceilings(story, 300.0, 600.0)) == {0.85}
+
+
 @pytest.mark.parametrize("enforced", [False, True])
 def test_a_stated_utilization_target_stays_the_ceiling(enforced):
     """What the user states is not derived, however calm demand is."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from servingslo.models.latency import Objective
+from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.decision import ConstraintNeed, StepValue
 from servingslo.policy.demand import Demand, step_down_load
 from servingslo.policy.frame import Frame
@@ -126,7 +126,10 @@ def utilization_ceiling_ratio(frame: Frame) -> float:
     stated = frame.targets.utilization_target_ratio
     if stated is not None:
         return stated
-    enforced = frame.targets.admission_enforced
+    targets = frame.targets
+    # Only an inter-token objective bounds the batch.
+    bounded = any(o.metric is LatencyMetric.TPOT for o in targets.objectives)
+    enforced = targets.admission_enforced and bounded
     least = LEAST_BOUNDED_CEILING if enforced else LEAST_UTILIZATION_CEILING
     excess = frame.estimate.forecast.largest_excess_ratio
     if excess is None:
