@@ -46,7 +46,7 @@ def _without_old_mix(state: LengthState, windows: Sequence[Window]) -> LengthSta
     if started <= 0 or state.started <= 0:
         return state
     prompt = sum(w.prompt_tokens or 0.0 for w in windows) / started
-    output, ended = 0.0, started - _growth(windows)
+    output, ended = 0.0, started - sum(lengths.running_changes(windows))
     if abs(ended - started) <= STEADY_RATIO * started:
         output = sum(w.generated_tokens or 0.0 for w in windows) / ended
     longer_prompt = _is_longer(state.published_prompt, prompt, started)
@@ -55,7 +55,7 @@ def _without_old_mix(state: LengthState, windows: Sequence[Window]) -> LengthSta
         return state
     state = _faded(state, min(started / state.started, 1.0))
     if longer_output:
-        state = replace(state, generated_tokens=_ended(state) * output)
+        state = replace(state, generated_tokens=lengths.ended_requests(state) * output)
     if longer_prompt:
         tokens = max(state.started, state.finished) * prompt
         cached = sum(w.cached_tokens or 0.0 for w in windows) / started / prompt
@@ -84,16 +84,3 @@ def _faded(state: LengthState, weight: float) -> LengthState:
         prompt=None if state.prompt is None else merged((state.prompt,), (weight,)),
         output=None if state.output is None else merged((state.output,), (weight,)),
     )
-
-
-def _growth(windows: Sequence[Window]) -> float:
-    """By how much the batches of engines grew that did not begin anew inside the windows."""
-    return sum(
-        w.running_after - w.running_before
-        for w in windows
-        if not w.restarted and w.running_after is not None and w.running_before is not None
-    )
-
-
-def _ended(state: LengthState) -> float:
-    return max(state.finished, state.started - max(state.running_change, 0.0))

@@ -106,14 +106,7 @@ def observe(
         state,
         started=after(state.started, [w.first_tokens for w in windows]),
         finished=after(state.finished, [w.finished for w in windows]),
-        running_change=after(
-            state.running_change,
-            [
-                w.running_after - w.running_before
-                for w in steady
-                if w.running_after is not None and w.running_before is not None
-            ],
-        ),
+        running_change=after(state.running_change, running_changes(windows)),
         generated_tokens=after(state.generated_tokens, [w.generated_tokens for w in windows]),
         prompt_tokens=after(state.prompt_tokens, [w.prompt_tokens for w in windows]),
         cached_tokens=after(state.cached_tokens, [w.cached_tokens for w in windows]),
@@ -129,12 +122,26 @@ def observe(
     )
 
 
+def running_changes(windows: Sequence[Window]) -> list[float]:
+    """By how much the batch of each engine grew that did not begin anew inside its window."""
+    return [
+        w.running_after - w.running_before
+        for w in windows
+        if not w.restarted and w.running_after is not None and w.running_before is not None
+    ]
+
+
+def ended_requests(state: LengthState) -> float:
+    """Requests that ended, those that no counter of finished ones holds (aborts) among them."""
+    return max(state.finished, state.started - max(state.running_change, 0.0))
+
+
 def publish(state: LengthState) -> tuple[LengthState, Lengths]:
     """Lengths now, and the state that remembers what was published."""
     if state.started + state.finished <= 0:
         return state, Lengths()
     starts = max(state.started, state.finished)
-    ended = max(state.finished, state.started - max(state.running_change, 0.0))
+    ended = ended_requests(state)
     prompt_mean = (state.prompt_tokens + PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS) / (
         starts + PRIOR_REQUESTS
     )
