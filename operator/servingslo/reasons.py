@@ -82,6 +82,8 @@ class Reason(StrEnum):
     MODEL_NOT_IDENTIFIABLE = "ModelNotIdentifiable"
     LIMITS_UNKNOWN = "LimitsUnknown"
     CONFIGURATION_CHANGED = "ConfigurationChanged"
+    LAW_FROM_SPEC = "LawFromSpec"
+    LAW_FROM_SPEC_DOES_NOT_PREDICT = "LawFromSpecDoesNotPredict"
 
     # Season and bursts
     SEASON_FOUND = "SeasonFound"

@@ -6,6 +6,7 @@ from tests.unit import api_cases
 from servingslo.api.convert import targets_from_spec
 from servingslo.errors import InvalidInputError
 from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.behavior import (
     Behavior,
     PolicyType,
@@ -101,6 +102,12 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             ),
             cost=CostTargets(gpu_hourly=3.5, gpus_per_replica=2, currency="EUR"),
             gateway_name="llama-route",
+            service_law=ServiceLaw(
+                step_fixed_seconds=0.0065,
+                step_per_sequence_seconds=0.00004,
+                prefill_per_token_seconds=0.00003,
+                context_per_token_seconds=0.00000005,
+            ),
         )
     )
 

@@ -98,6 +98,36 @@ def test_a_recording_needs_no_manifest(cli, seen, decided, tmp_path):
     assert decisions_of(called.out) == decided
 
 
+@pytest.mark.parametrize("by", ["header", "manifest"])
+def test_a_law_in_the_spec_is_planned_with_in_a_replay(cli, seen, tmp_path, by):
+    """As live: from the first window on, until a fit is trusted."""
+    law = {
+        "stepFixedSeconds": 0.015,
+        "stepPerSequenceSeconds": 0.0004,
+        "prefillPerTokenSeconds": 0.00008,
+    }
+    stated, path = {**SPEC, "serviceLaw": law}, tmp_path / "recording.jsonl"
+    recorder = Recorder(path)
+    recorder.header(
+        Header(
+            uid="u1", namespace="inference", name="llama", generation=1,
+            spec=stated if by == "header" else SPEC, limits=Limits(), time_seconds=0.0,
+        )
+    )  # fmt: skip
+    for observation in seen:
+        recorder.observation(replace(observation, uid="u1"))
+    recorder.close()
+    manifest = tmp_path / "stated.yaml"
+    manifest.write_text(f"{MANIFEST}  serviceLaw: {json.dumps(law)}\n")
+    flags = ("-f", manifest) if by == "manifest" else ()
+    sources = [
+        d.model.source for d in decisions_of(cli("plan", *flags, "--observations", path).out)
+    ]
+    taken = sources.index("fit")
+    assert set(sources[1:taken]) == {"spec"}
+    assert set(sources[taken:]) == {"fit"}
+
+
 def test_a_manifest_wins_over_the_header(cli, seen, tmp_path, manifest):
     """What would have been decided by another spec."""
     path = tmp_path / "recording.jsonl"

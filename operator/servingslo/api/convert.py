@@ -9,8 +9,10 @@ from servingslo.api.refusals import allowed, path_of, refused_value, shown
 from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
+from servingslo.api.v1alpha1.capacity import ServiceLaw as ServiceLawSpec
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.models.latency import Objective
+from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
@@ -101,6 +103,16 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             currency=spec.cost.currency,
         ),
         gateway_name=spec.gateway.name,
+        service_law=None if spec.service_law is None else _service_law(spec.service_law),
+    )
+
+
+def _service_law(law: ServiceLawSpec) -> ServiceLaw:
+    return ServiceLaw(
+        step_fixed_seconds=float(law.step_fixed_seconds),
+        step_per_sequence_seconds=float(law.step_per_sequence_seconds),
+        prefill_per_token_seconds=float(law.prefill_per_token_seconds),
+        context_per_token_seconds=float(law.context_per_token_seconds),
     )
 
 

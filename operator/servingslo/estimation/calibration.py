@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servingslo.estimation.histograms import ObservedLatency
+from servingslo.models.service_time import ServiceLaw
 
 # A law that is off by more than this is wrong, not uncalibrated: the trust gate judges it.
 RATIO_BOUNDS = (0.7, 2.0)
@@ -16,9 +17,14 @@ EXPECTED_BEYOND = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationState:
-    """Logarithms of observed / predicted by metric."""
+    """Logarithms of observed / predicted by metric.
+
+    stated: the law that predicted, where the resource states it; None where it was fitted, which
+    follows the engine by itself.
+    """
 
     log_ratios: Mapping[str, float]
+    stated: ServiceLaw | None = None
 
 
 EMPTY_CALIBRATION = CalibrationState(log_ratios={})
@@ -30,6 +36,16 @@ def ratios(state: CalibrationState) -> dict[str, float]:
     return {
         metric: min(max(math.exp(value), low), high) for metric, value in state.log_ratios.items()
     }
+
+
+def of_law(state: CalibrationState, stated: ServiceLaw | None) -> CalibrationState:
+    """The state where it was learnt under this law; else nothing, for what was off has gone.
+
+    stated: None for a fitted law.
+    """
+    if state.stated == stated:
+        return state
+    return CalibrationState(log_ratios={}, stated=stated)
 
 
 def learn(
@@ -57,7 +73,7 @@ def learn(
             rate = LEARNING_RATE * min(beyond / EXPECTED_BEYOND, 1.0) / len(by_percentile)
             step = min(max(error, low), high)
             logs[metric] = min(max(logs.get(metric, 0.0) + rate * step, low), high)
-    return CalibrationState(log_ratios=logs)
+    return replace(state, log_ratios=logs)
 
 
 def log_error(latency: ObservedLatency, percentile: float, predicted: float) -> float | None:

@@ -6,6 +6,7 @@ is None, and an estimate says how it came about.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from servingslo.estimation import (
     arrivals,
@@ -19,6 +20,7 @@ from servingslo.estimation import (
     lengths,
     pod_paces,
     service_law,
+    stated_law,
 )
 from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, GatewayUse
 from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
@@ -40,9 +42,8 @@ from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.service_law import LawEstimate, LawState
 from servingslo.models.latency import Routing
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
-from servingslo.reasons import Reason
 
 DEFAULT_STALE_AFTER_SECONDS = 60.0
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
@@ -55,7 +56,8 @@ class FleetSample:
 
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
     history: past arrival rates, at the tick at which they were read. season_days: 1 or 7 where it
-    is stated that they have a season of a day or a week. cold_start_seconds: where one is stated.
+    is stated that they have a season of a day or a week. cold_start_seconds, service_law: where
+    one is stated.
     """
 
     time_seconds: float
@@ -65,6 +67,7 @@ class FleetSample:
     history: RateHistory | None = None
     season_days: int | None = None
     cold_start_seconds: float | None = None
+    service_law: ServiceLaw | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,16 +271,6 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
     return arrivals_per_engine * work_seconds
 
 
-def _queued_at_gateway(sample: FleetSample) -> float:
-    """Requests that wait at the gateway, as far as they were seen lately."""
-    through = () if sample.gateway is None else sample.gateway.all_instances
-    return sum(
-        instance.queued or 0.0
-        for instance in through
-        if instance.age_seconds is not None and instance.age_seconds <= sample.stale_after_seconds
-    )
-
-
 def _learn_law(
     state: EstimatorState, sample: FleetSample, windows: Sequence[Window], dispersion: float
 ) -> tuple[LawState, tuple[PodPace, ...]]:
@@ -292,8 +285,18 @@ def _learn_law(
     for window in alike:
         rows.setdefault(window.pod, []).extend(law_rows(window, dispersion, len(alike)))
     paces = pod_paces.observe(state.paces, rows, service_law.solution(law.fits[0]), same)
-    fit = service_law.learn(law.fits[0], [row for each in rows.values() for row in each])
+    learnt = [row for each in rows.values() for row in each]
+    fit = stated_law.scored(
+        law.fits[0], sample.service_law, learnt, partial(_context_tokens, state)
+    )
+    fit = service_law.learn(fit, learnt)
     return LawState(fits=(fit, *law.fits[1:])), paces
+
+
+def _context_tokens(state: EstimatorState) -> float | None:
+    """Tokens that a running sequence attends, None while lengths are unknown."""
+    workload = _workload(0.0, lengths.publish(state.lengths)[1], 1.0)
+    return None if workload is None else workload.held_tokens_per_sequence
 
 
 def _estimate(
@@ -305,8 +308,14 @@ def _estimate(
 ) -> tuple[EstimatorState, Estimate]:
     """The estimate, and the state that remembers what was published."""
     length_state, now_lengths = lengths.publish(state.lengths)
-    law_state, law = _judge(state.law)
-    state = replace(state, lengths=length_state, law=law_state)
+    law_state, law = stated_law.judged(state.law, sample.service_law)
+    stated = law.law if law.source == stated_law.STATED_SOURCE else None
+    state = replace(
+        state,
+        lengths=length_state,
+        law=law_state,
+        calibration=calibration.of_law(state.calibration, stated),
+    )
     offered = measured.offered_per_second
     rate = measured.unique_per_second
     if rate is None and state.arrivals.recent_rates_per_second and fresh.engines:
@@ -333,7 +342,8 @@ def _estimate(
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
         forecast=forecast.forecast(state.forecast, sample.time_seconds),
-        backlog_requests=waiting + _queued_at_gateway(sample),
+        backlog_requests=waiting
+        + gateway.queued_requests(sample.gateway, sample.stale_after_seconds),
         running_requests=sum(e.running or 0.0 for _, e in fresh.engines),
         waiting_requests=waiting,
         cold_start=cold_start.estimate(state.cold_start),
@@ -354,20 +364,6 @@ def _estimate(
         gateway=measured.gateway,
         cold_start_dispersion=state.lead_counts.dispersion,
     )
-
-
-def _judge(law: LawState) -> tuple[LawState, LawEstimate]:
-    if not law.fits:
-        return law, LawEstimate(
-            law=None,
-            trusted=False,
-            reason=Reason.MODEL_LEARNING,
-            source="none",
-            relative_error=None,
-            sample_count=0,
-        )
-    fit, estimate = service_law.judge(law.fits[0])
-    return LawState(fits=(fit, *law.fits[1:])), estimate
 
 
 def _workload(rate: float | None, now: Lengths, dispersion: float) -> Workload | None:

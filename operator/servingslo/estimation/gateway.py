@@ -128,3 +128,13 @@ def _sum(
         seconds=max(flow.seconds for flow, _ in measured),
         is_new=any(before.get(flow.instance.name) is not flow for flow, _ in measured),
     )
+
+
+def queued_requests(sample: GatewaySample | None, stale_after_seconds: float) -> float:
+    """Requests that wait at the gateway, as far as they were seen lately."""
+    through = () if sample is None else sample.all_instances
+    return sum(
+        instance.queued or 0.0
+        for instance in through
+        if instance.age_seconds is not None and instance.age_seconds <= stale_after_seconds
+    )

@@ -93,12 +93,22 @@ class TrustedLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatedScore:
+    """How well a law that the resource states predicts; error and count as those of a fit."""
+
+    law: ServiceLaw
+    error_ratio: float
+    window_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LawFit:
     """The running fit of one configuration.
 
     error_ratio, bias_ratio: moving averages of |predicted − observed| / observed and of its signed
     value, out of sample. window_count: windows that entered. sequences_high: largest concurrency
-    seen (slowly forgotten); prefill_per_step_tokens: moving average.
+    seen (slowly forgotten); prefill_per_step_tokens: moving average. stated: the score of the law
+    that the resource states, on this configuration; None where it has none yet.
     """
 
     configuration: Configuration
@@ -111,6 +121,7 @@ class LawFit:
     prefill_per_step_tokens: float = 0.0
     trusted: TrustedLaw | None = None
     inherited: bool = False
+    stated: StatedScore | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +136,11 @@ class LawEstimate:
     """The law to plan with, whether it may be used, and why.
 
     law: None when there is none at all. source: 'fit' (the running fit), 'last-trusted' (an earlier
-    fit of this engine that still predicts), 'none'. relative_error: mean out-of-sample error of a
-    window's busy time. standard_error_ratio: of the step time at twice the concurrency seen.
-    sample_count: windows behind the fit. Use it only when `trusted`.
+    fit of this engine that still predicts), 'spec' (what the resource states), 'none'.
+    relative_error: mean out-of-sample error of a window's busy time. standard_error_ratio: of the
+    step time at twice the concurrency seen. sample_count: windows behind the fit, or behind the
+    error of a stated law. stated_error_ratio: of a law that the resource states, where it is known.
+    Use it only when `trusted`.
     """
 
     law: ServiceLaw | None
@@ -137,6 +150,7 @@ class LawEstimate:
     relative_error: float | None
     sample_count: int
     standard_error_ratio: float | None = None
+    stated_error_ratio: float | None = None
 
 
 def select_configuration(state: LawState, configuration: Configuration) -> LawState:
@@ -177,6 +191,7 @@ def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit
         error_ratio=None,
         bias_ratio=0.0,
         inherited=True,
+        stated=None,
     )
 
 
@@ -235,6 +250,7 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
         + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
         trusted=fit.trusted,
         inherited=fit.inherited,
+        stated=fit.stated,
     )
 
 

@@ -74,6 +74,11 @@ _METRICS = {
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
+_STATED_LAW = {
+    Reason.LAW_FROM_SPEC: "service law from spec.serviceLaw, until one is fitted here",
+    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen; "
+    "measured saturation decides meanwhile",
+}
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
 _OUT_OF_SYNC = frozenset(
     {
@@ -205,7 +210,7 @@ def _model_trusted(decision: Decision) -> Verdict:
         if model.trusted
         else "no service law is trusted; measured saturation decides meanwhile"
     )
-    return Verdict(status, model.reason, message)
+    return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))
 
 
 def _slo_met(decision: Decision) -> Verdict:

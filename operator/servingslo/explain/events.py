@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.explain.conditions import ConditionStatus, ConditionType, Verdict, verdicts
 from servingslo.explain.format import replica_change, rounded
 from servingslo.policy.decision import Decision, DecisionStep
@@ -106,6 +107,7 @@ def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
     if limit is not None and limit is not limit_before and limit not in _ROUTINE_LIMITS | told:
         message = now[ConditionType.SCALING_LIMITED].message
         yield _event(EventType.WARNING, limit, message, ConditionType.SCALING_LIMITED)
+    yield from _law_event(decision, previous)
     yield from _step_events(decision, previous)
     yield from _batching_event(now, before)
 
@@ -118,6 +120,23 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
     recovered = before is not None and before.status is ConditionStatus.FALSE
     if now.status is ConditionStatus.TRUE and recovered:
         yield _event(EventType.NORMAL, now.reason, now.message, type_)
+
+
+def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]:
+    """That the stated law came into use, or that one fitted here took over from it.
+
+    Where no law was or is trusted, the condition has changed, and tells it.
+    """
+    if previous is None or not (previous.model.trusted and decision.model.trusted):
+        return
+    before, now = (one.model.source == STATED_SOURCE for one in (previous, decision))
+    if now and not before:
+        message = verdicts(decision)[ConditionType.MODEL_TRUSTED].message
+    elif before and not now:
+        message = f"service law from {decision.model.source}, in place of spec.serviceLaw"
+    else:
+        return
+    yield _event(EventType.NORMAL, decision.model.reason, message, ConditionType.MODEL_TRUSTED)
 
 
 def _step_events(decision: Decision, previous: Decision | None) -> Iterator[Event]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
 from servingslo.explain.format import UNKNOWN, number, percentile, quoted, replica_change
-from servingslo.policy.decision import ConstraintNeed, Decision
+from servingslo.policy.decision import ConstraintNeed, Decision, ModelUse
+from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
 EVENT_NAME = "decided"
@@ -19,8 +21,9 @@ def log_line(decision: Decision) -> str:
 def material_change(previous: Decision | None, current: Decision) -> bool:
     """Whether a decision deserves a line after the one that was logged last.
 
-    It does when action, count, binding constraint or reason changed, or the last line is ten
-    minutes old. previous: the decision logged last, None when there was none.
+    It does when action, count, binding constraint or reason changed, when the law that is stated
+    came into use or went out of it, or the last line is ten minutes old.
+    previous: the decision logged last, None when there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
         return True
@@ -35,6 +38,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.recommended_replicas,
         decision.binding,
         decision.reason,
+        decision.model.source == STATED_SOURCE,
     )
 
 
@@ -55,11 +59,20 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
             yield f"predicted_{key}", format_duration(objective.predicted_seconds)
         if objective.observed_seconds is not None:
             yield f"observed_{key}", format_duration(objective.observed_seconds)
+    yield from _law_pairs(decision.model)
     if decision.metrics_age_seconds is not None:
         yield "age", format_duration(round(decision.metrics_age_seconds))
     if decision.limited_by is not None and decision.limited_by is not decision.reason:
         yield "limited_by", decision.limited_by.value
     yield "reason", decision.reason.value
+
+
+def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
+    """Where a law is from that is not the running fit, and that a stated one is refused."""
+    if model.trusted and model.source != FITTED_SOURCE:
+        yield "law", model.source
+    elif model.reason is Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT:
+        yield "law", model.reason.value
 
 
 def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:

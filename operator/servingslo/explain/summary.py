@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.explain.conditions import limit_detail
 from servingslo.explain.format import UNKNOWN, number, percent, seconds
 from servingslo.policy.decision import CountOutlook, Decision
@@ -47,6 +48,7 @@ _LIMITS = {
     Reason.MODEL_LEARNING: "the model is still learning",
     Reason.MODEL_DOES_NOT_PREDICT: "the model does not predict what is seen",
     Reason.MODEL_NOT_IDENTIFIABLE: "load has not varied enough to know the model",
+    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen",
 }
 
 
@@ -91,6 +93,11 @@ def _certainty(decision: Decision) -> str:
         why = _LIMITS.get(model.reason, model.reason.value)
         return f"How sure: little; {why}, so measured saturation decides (metrics {old})"
     error = UNKNOWN if model.relative_error is None else percent(model.relative_error)
+    if model.source == STATED_SOURCE:
+        seen = "not yet compared with what is seen"
+        if model.relative_error is not None:
+            seen = f"off by {error} in {model.sample_count} windows so far"
+        return f"How sure: fairly; the law is stated in spec.serviceLaw, {seen} (metrics {old})"
     return f"How sure: the model is trusted, its error is {error} (metrics {old})"
 
 

@@ -16,6 +16,7 @@ from servingslo.explain.format import (
     timestamp,
 )
 from servingslo.explain.summary import CONSTRAINTS, summary
+from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.decision import (
     AdmissionDecision,
     BatchingDecision,
@@ -216,7 +217,13 @@ def _certainty(decision: Decision) -> Iterator[str]:
             f"  a step takes {milliseconds(law.step_fixed_seconds)} "
             f"+ {milliseconds(law.step_per_sequence_seconds)} for each sequence "
             f"+ {milliseconds(law.prefill_per_token_seconds)} for each prompt token"
+            + _context_term(law)
         )
+
+
+def _context_term(law: ServiceLaw) -> str:
+    seconds_each = law.context_per_token_seconds
+    return f" + {milliseconds(seconds_each)} for each token of context" if seconds_each else ""
 
 
 def _steps(decision: Decision) -> Iterator[str]:

@@ -108,7 +108,8 @@ class ColdStartOutlook:
 class ModelUse:
     """The service law the plan used, its error, and whether it was trusted.
 
-    relative_error: of out-of-sample predictions. source: 'fit', 'last-trusted', 'saturation' ...
+    relative_error: of out-of-sample predictions. source: 'fit', 'last-trusted', 'spec',
+    'saturation', 'none'.
     """
 
     trusted: bool

@@ -1,6 +1,6 @@
 """What was found before anything is decided, as steps of the decision."""
 
-from servingslo.policy.decision import DecisionStep
+from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.frame import Frame
 from servingslo.policy.gateway_use import gateway_step
 from servingslo.policy.margin import margin_step
@@ -8,7 +8,27 @@ from servingslo.policy.recurrence import recurrence_step
 from servingslo.policy.seasonality import season_step
 from servingslo.policy.slow_pods import slow_pods_step
 
-_STEPS = (gateway_step, season_step, recurrence_step, margin_step, slow_pods_step)
+
+def law_step(frame: Frame) -> DecisionStep:
+    """Where the service law is from and how far it is known to be off."""
+    law = frame.estimate.law
+    inputs: dict[str, StepValue] = {
+        "relative_error": law.relative_error,
+        "samples": law.sample_count,
+    }
+    if law.stated_error_ratio is not None:
+        inputs["stated_error"] = law.stated_error_ratio
+    return DecisionStep(
+        stage="model",
+        knob="service-law",
+        before=None,
+        after=law.source,
+        reason=law.reason,
+        inputs=inputs,
+    )
+
+
+_STEPS = (law_step, gateway_step, season_step, recurrence_step, margin_step, slow_pods_step)
 
 
 def found_steps(frame: Frame) -> tuple[DecisionStep, ...]:

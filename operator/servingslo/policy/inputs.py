@@ -7,6 +7,7 @@ from enum import StrEnum
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.models.latency import Objective
+from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.behavior import Behavior
 from servingslo.reasons import Reason
 
@@ -145,6 +146,7 @@ class Targets:
     None means measured from the workload's own pods. cost: None where no price is known.
     admission_enforced: engines accept no more than the bound in flight that is decided.
     gateway_name: what a gateway calls the workload; None where that is the target's own name.
+    service_law: planned with while no fit is trusted; None where none is stated.
     """
 
     target: ScaleTarget
@@ -164,6 +166,7 @@ class Targets:
     fallback: FallbackTargets = FallbackTargets()
     cost: CostTargets | None = None
     gateway_name: str | None = None
+    service_law: ServiceLaw | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,7 @@ def _estimated(
         history=observation.history,
         season_days=targets.forecast.season_days,
         cold_start_seconds=targets.cold_start_seconds,
+        service_law=targets.service_law,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:
@@ -172,17 +173,6 @@ def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
                 reason=Reason.REPLICAS_CHANGED_BY_USER,
             )
         )
-    law = frame.estimate.law
-    notes.append(
-        DecisionStep(
-            stage="model",
-            knob="service-law",
-            before=None,
-            after=law.source,
-            reason=law.reason,
-            inputs={"relative_error": law.relative_error, "samples": law.sample_count},
-        )
-    )
     return (*notes, *found_steps(frame))
 
 

@@ -1,4 +1,4 @@
-"""Bounds on what a workload may use: replicas, utilization, KV cache."""
+"""What a workload may use (replicas, utilization, KV cache), and what its engine is known to do."""
 
 from typing import Annotated, Self
 
@@ -22,6 +22,11 @@ MAX_HEADS = 1024
 MAX_HEAD_DIM = 4096
 MAX_ELEMENT_BYTES = 8
 MAX_GPUS = 1024
+# A step of the fastest engine takes longer than the first, one of the slowest (a CPU) less than the
+# second: a time in milliseconds is refused. A token's share of a step is below a tenth of that.
+SHORTEST_STEP_SECONDS, LONGEST_STEP_SECONDS = 0.0001, 1
+LONGEST_SHARE_SECONDS = 0.1
+LONGEST_CONTEXT_SHARE_SECONDS = 0.001
 
 
 class Replicas(ApiModel):
@@ -145,4 +150,23 @@ class KVCache(ApiModel):
         None,
         description="Geometry of the cache; needed only where the engine does not report its "
         "number of blocks.",
+    )
+
+
+class ServiceLaw(ApiModel):
+    """Time of an engine's step, with the names of `servingslo fit` and of status.model."""
+
+    step_fixed_seconds: Annotated[Number, Between(SHORTEST_STEP_SECONDS, LONGEST_STEP_SECONDS)] = (
+        Field(description="Time of a step by itself, 0.0001 to 1 seconds, such as 0.0065.")
+    )
+    step_per_sequence_seconds: Annotated[Number, Between(0, LONGEST_SHARE_SECONDS)] = Field(
+        description="What each running sequence adds, 0 to 0.1 seconds, such as 0.00004."
+    )
+    prefill_per_token_seconds: Annotated[Number, Between(0, LONGEST_SHARE_SECONDS)] = Field(
+        description="What each uncached prompt token adds, 0 to 0.1 seconds, such as 0.00003."
+    )
+    context_per_token_seconds: Annotated[Number, Between(0, LONGEST_CONTEXT_SHARE_SECONDS)] = Field(
+        0,
+        description="What each token of context of the running sequences adds, 0 (default) to "
+        "0.001 seconds; a fit has it in stepPerSequenceSeconds.",
     )

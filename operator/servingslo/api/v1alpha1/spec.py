@@ -21,6 +21,7 @@ from servingslo.api.v1alpha1.capacity import (
     MAX_REPLICAS,
     KVCache,
     Replicas,
+    ServiceLaw,
     Utilization,
 )
 from servingslo.models.latency import LatencyMetric
@@ -294,6 +295,12 @@ class ServingSLOSpec(ApiModel):
         "Measured",
         description="Time from ordering a replica until it serves: Measured (default, from this "
         "workload's own pods) or a duration from 1s to 24h.",
+    )
+    service_law: ServiceLaw | None = Field(
+        None,
+        description="Time of an engine's step, as `servingslo fit` found it on the same engine: "
+        "planned with while no law fitted here is trusted, and only while it predicts what is "
+        "seen. Without one, measured saturation decides until then.",
     )
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")

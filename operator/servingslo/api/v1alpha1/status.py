@@ -132,7 +132,11 @@ class ModelStatus(StatusModel):
         None, description="Relative error of predictions on samples that were not fitted."
     )
     samples: int | None = Field(None, description="Samples that the fit rests on.")
-    source: str | None = Field(None, description="Where the law comes from, such as fit.")
+    source: str | None = Field(
+        None,
+        description="Where the law comes from: fit, last-trusted (an earlier fit), spec "
+        "(spec.serviceLaw); saturation or none: no law is in use.",
+    )
 
 
 class PredictedStatus(StatusModel):

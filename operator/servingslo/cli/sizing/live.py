@@ -51,7 +51,11 @@ async def live_question(
     targets = targets_from_spec(record.spec)
     learned = (status.get("learned") or {}).get("state")
     state = initial_state(learned, observation.time_seconds).estimator
-    sample = estimator.FleetSample(time_seconds=observation.time_seconds, pods=observation.pods)
+    sample = estimator.FleetSample(
+        time_seconds=observation.time_seconds,
+        pods=observation.pods,
+        service_law=targets.service_law,
+    )
     state, estimate = estimator.update(state, sample)
     _, known = lengths.publish(state.lengths)
     document = status.get("lastDecision")
