@@ -1,12 +1,15 @@
 """`servingslo fit`: the law behind simulated engines is found again, and bad input is named."""
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
-from tests.unit.cli_calls import CLI
+from tests.unit.cli_calls import CLI, MANIFEST
 
 from servingslo.adapters.prometheus.pages import engines_of_page
+from servingslo.api.convert import targets_from_spec
+from servingslo.cli.manifest import read_spec
 from servingslo.controller.recording import observation_line
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.policy.inputs import Observation
@@ -103,6 +106,40 @@ def test_what_fit_prints_size_reads(cli, pages, tmp_path):
         "--prompt-tokens", "800", "--output-tokens", "160", "--objective", "ttft:p95:2s",
     )  # fmt: skip
     assert called.exit_code == 0, called.err
+
+
+def test_what_fit_prints_goes_into_a_manifest_as_it_stands(cli, pages, tmp_path):
+    """The lines in YAML and the spec in JSON state the law that was found, to four digits."""
+    flags = (*written(pages, tmp_path), "--interval", "15s")
+    fit = json.loads(cli("fit", *flags, "-o", "json").out)[0]
+    lines = cli("fit", *flags).out.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.strip() == "serviceLaw:")
+    manifest = tmp_path / "slo.yaml"
+    snippet = [line.removeprefix("  ") for line in lines[start : start + 4]]
+    manifest.write_text(MANIFEST + "\n".join(snippet) + "\n")
+    stated = targets_from_spec(read_spec(manifest)).service_law
+    assert stated == targets_from_spec({**read_spec(manifest), **fit["spec"]}).service_law
+    for field in fields(stated):
+        assert getattr(stated, field.name) == pytest.approx(fit["law"][field.name], rel=1e-3)
+
+
+def test_a_law_that_is_not_trusted_is_not_offered_for_a_manifest(cli, pages, tmp_path):
+    """A guess in a spec would be trusted until it has been refuted."""
+    flags = (*written(pages[3:6], tmp_path), "--interval", "15s")
+    assert "serviceLaw" not in cli("fit", *flags).out
+    assert json.loads(cli("fit", *flags, "-o", "json").out)[0]["spec"] is None
+
+
+@pytest.mark.parametrize("text", ["4e-05", "4.0e-05", "4E-5", "0.00004"])
+def test_a_law_from_a_status_is_read_with_its_exponent(tmp_path, text):
+    """`kubectl get -o yaml` writes small numbers so, and kubectl reads them."""
+    manifest = tmp_path / "slo.yaml"
+    law = (
+        f"{{stepFixedSeconds: 6.5e-03, stepPerSequenceSeconds: {text}, prefillPerTokenSeconds: 0}}"
+    )
+    manifest.write_text(f"{MANIFEST}  serviceLaw: {law}\n")
+    stated = targets_from_spec(read_spec(manifest)).service_law
+    assert (stated.step_fixed_seconds, stated.step_per_sequence_seconds) == (0.0065, 4e-05)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Reads the spec of a ServingSLO from a manifest, and lines from a file or standard input."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +16,25 @@ from servingslo.errors import InvalidInputError
 STANDARD_INPUT = "-"
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 4e-05 as a number, as kubectl reads and writes it; YAML 1.1 asks for a point."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9]+([.][0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
 def read_spec(path: Path) -> Mapping[str, Any]:
     """The spec of the only ServingSLO in a YAML file, checked.
 
     Raises: InvalidInputError naming the file, the field's path, the value and what is allowed.
     """
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        # A SafeLoader, only with one more form of number.
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), _Loader))
     except OSError as error:
         raise InvalidInputError("-f", str(path), f"a readable file ({error.strerror})") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,7 +1,8 @@
 """A service law fitted to samples by the operator's own estimator, with its error."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimator import EstimatorState, FleetSample
@@ -34,7 +35,8 @@ class Fit:
     law: None where nothing could be fitted; step_per_sequence_seconds then holds what context adds
     at the workload's mean context. relative_error: mean error of predicting the next window.
     standard_error_ratio: of the step time at twice the concurrency seen. window_count: behind it.
-    service_law: as `servingslo size --service-law` reads it.
+    service_law: as `servingslo size --service-law` reads it. spec: a ServingSLO's with this law,
+    None where it is not trusted.
     """
 
     workload: str
@@ -42,6 +44,7 @@ class Fit:
     reason: Reason
     law: ServiceLaw | None
     service_law: str | None
+    spec: Mapping[str, Mapping[str, float]] | None
     relative_error: float | None
     standard_error_ratio: float | None
     window_count: int
@@ -69,6 +72,7 @@ def fitted(workload: str, samples: Iterable[FleetSample]) -> Fit:
         reason=law.reason,
         law=law.law,
         service_law=None if law.law is None else law_text(law.law),
+        spec=spec_of(law.law) if law.law is not None and law.trusted else None,
         relative_error=law.relative_error,
         standard_error_ratio=law.standard_error_ratio,
         window_count=law.sample_count,
@@ -92,6 +96,18 @@ def law_text(law: ServiceLaw) -> str:
     )
     shown = ((key, value) for key, value in parts if value > 0 or key != "d")
     return ",".join(f"{key}={format_short_duration(value)}" for key, value in shown)
+
+
+def spec_of(law: ServiceLaw) -> dict[str, dict[str, float]]:
+    """The fields of a ServingSLO's spec that state this law, in seconds to four digits."""
+    fields = {
+        "stepFixedSeconds": law.step_fixed_seconds,
+        "stepPerSequenceSeconds": law.step_per_sequence_seconds,
+        "prefillPerTokenSeconds": law.prefill_per_token_seconds,
+        "contextPerTokenSeconds": law.context_per_token_seconds,
+    }
+    shown = {name: float(f"{value:.4g}") for name, value in fields.items()}
+    return {"serviceLaw": {n: v for n, v in shown.items() if v or n != "contextPerTokenSeconds"}}
 
 
 def fit_text(fit: Fit) -> str:
@@ -129,3 +145,13 @@ def _lines(fit: Fit) -> Iterator[str]:
         )
     if fit.arrival_rate_per_second is not None:
         yield f"  requests/s in the last window: {number(fit.arrival_rate_per_second)}"
+    if fit.spec is not None:
+        yield "  for a new workload on the same engine, in the spec of its ServingSLO:"
+        for parent, fields in fit.spec.items():
+            yield f"    {parent}:"
+            yield from (f"      {name}: {_decimal(value)}" for name, value in fields.items())
+
+
+def _decimal(value: float) -> str:
+    """Without an exponent, which not every reader of YAML takes for a number."""
+    return f"{Decimal(repr(value)):f}"
