@@ -10,11 +10,16 @@ import typer.main
 from typer.core import TyperGroup
 
 from servingslo.cli.main import app
+from servingslo.cli.manifest import read_spec
 from servingslo.explain.samples import GAUGES
 from servingslo.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+)
 FENCE = re.compile(r"^```(?:sh|shell|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
 
@@ -57,6 +62,15 @@ def test_every_reason_is_explained() -> None:
     first = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
     told = [word for cell in first for word in re.findall(r"`([A-Z]\w+)`", cell)]
     assert sorted(told) == sorted(Reason)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [pytest.param(p, id=p.parent.name) for p in sorted(ROOT.glob("examples/*/servingslo.yaml"))],
+)
+def test_example_manifests_are_accepted(manifest: Path) -> None:
+    """As they stand, defaults and all."""
+    assert read_spec(manifest)["targetRef"]["name"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
