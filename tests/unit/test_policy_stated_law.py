@@ -11,6 +11,7 @@ from servingslo.explain.conditions import ConditionStatus, ConditionType, verdic
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.models.service_time import ServiceLaw
+from servingslo.policy.inputs import BatchingMode, BatchingTargets, Limits, ReplicaTargets
 from servingslo.reasons import Action, Reason
 from servingslo.sim.catalogue import engine_kind
 
@@ -132,6 +133,23 @@ def test_a_corrected_law_takes_effect_at_the_next_tick():
     assert (decision.model.law, decision.model.source) == (TRUE, "spec")
     corrected.targets = replace(corrected.targets, service_law=None)
     assert not corrected.until(90).at(90.0).model.trusted
+
+
+def test_no_pod_is_restarted_for_a_law_that_may_yet_be_refuted():
+    """Other batch limits are recommended at once and applied when a fit recommends them."""
+    auto = replace(
+        TARGETS,
+        service_law=TRUE,
+        replicas=ReplicaTargets(minimum=2, maximum=2),
+        batching=BatchingTargets(mode=BatchingMode.AUTO),
+    )
+    world = World(rate=steady(3.0), replicas=2, max_num_seqs=8)
+    tuned = run(world, auto, Limits(batching_apply_enabled=True)).until(150)
+    stated = [d for d in tuned.decisions if d.model.source == "spec"]
+    assert {d.batching.recommended_max_num_seqs for d in stated} != {8}
+    assert {d.batching.reason for d in stated} == {Reason.LAW_FROM_SPEC}
+    applied = [d for d in tuned.decisions if d.batching.apply]
+    assert [d.model.source for d in applied] == ["fit"]
 
 
 def test_another_engine_is_sized_from_the_spec_until_its_own_law_is_known():

@@ -85,6 +85,7 @@ _OUT_OF_SYNC = frozenset(
         Reason.BATCHING_RECOMMENDED,
         Reason.BATCHING_CHANGED,
         Reason.BATCHING_TOO_SOON,
+        Reason.LAW_FROM_SPEC,
         Reason.ROLLOUT_IN_PROGRESS,
         Reason.NOT_PERMITTED,
         Reason.KIND_NOT_SUPPORTED,

@@ -6,6 +6,7 @@ one at a time, and taken back when the measured latency says so.
 
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.behavior import SelectPolicy
@@ -69,7 +70,7 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
         or frame.signals.blind is not None
         or wish.candidates is None
     ):
-        decision = _decision(frame, current, None, frame.estimate.law.reason)
+        decision = _decision(frame, current, None, frame.model_reason)
         return Tuned(decision=decision, memory=memory)
     memory, rollback = _verified(frame, memory, current)
     if rollback is not None:
@@ -230,6 +231,8 @@ def _forbidden(frame: Frame, *, acting: bool) -> tuple[tuple[bool, Reason], ...]
          Reason.BATCHING_RECOMMENDED),
         (not frame.limits.batching_apply_enabled, Reason.NOT_PERMITTED),
         (refused is not None, refused.reason if refused else Reason.NOT_PERMITTED),
+        # No pod is restarted for a law that may yet be refuted.
+        (frame.estimate.law.source == STATED_SOURCE, Reason.LAW_FROM_SPEC),
     )  # fmt: skip
 
 

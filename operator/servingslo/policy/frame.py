@@ -21,6 +21,7 @@ from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.mix import Mix, renewed_mix
 from servingslo.policy.signals import Signals
 from servingslo.policy.state import PlannerState
+from servingslo.reasons import Reason
 
 # Where half of the pods or more seem to lie, it is not the pods: more of the same would lie too.
 EXCLUDED_SHARE = 0.5
@@ -66,6 +67,14 @@ class Frame:
     def trusted(self) -> bool:
         """Whether the latency model decides."""
         return self.mix is not None and self.estimate.law.trusted
+
+    @property
+    def model_reason(self) -> Reason:
+        """Why the latency model decides or does not: a law alone is not enough for one."""
+        law = self.estimate.law
+        if law.law is None or self.mix is not None:
+            return law.reason
+        return Reason.LIMITS_UNKNOWN if self.estimate.limits is None else Reason.MODEL_LEARNING
 
 
 def frame_of(  # noqa: PLR0913 - gathers what a tick is made of

@@ -21,7 +21,6 @@ from servingslo.policy.decision import (
 from servingslo.policy.frame import Frame
 from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Candidates
 from servingslo.policy.wish import Wish
-from servingslo.reasons import Reason
 
 OBJECTIVE_CONSTRAINTS = frozenset(CONSTRAINT_OF_METRIC.values())
 
@@ -135,12 +134,9 @@ def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[Coun
 def model_use(frame: Frame) -> ModelUse:
     """The law that was used and how far it is trusted."""
     law = frame.estimate.law
-    reason = law.reason
-    if law.law is not None and frame.mix is None:
-        reason = Reason.LIMITS_UNKNOWN if frame.estimate.limits is None else Reason.MODEL_LEARNING
     return ModelUse(
         trusted=frame.trusted,
-        reason=reason,
+        reason=frame.model_reason,
         source=law.source if frame.mix is not None else "saturation",
         law=law.law,
         relative_error=finite(law.relative_error),

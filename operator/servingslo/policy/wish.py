@@ -266,7 +266,7 @@ def _by_saturation(frame: Frame) -> Wish:
     proposal = Proposal(replicas=frame.current).wished(
         "sizing",
         wanted,
-        Reason.SATURATION_BOUND if wanted > frame.current else frame.estimate.law.reason,
+        Reason.SATURATION_BOUND if wanted > frame.current else frame.model_reason,
         saturation_ratio=measured.ratio,
         saturation_signal=measured.signal,
     )
