@@ -15,6 +15,7 @@ from tests.integration.prometheus_pods import (
 from tests.integration.prometheus_world import Pages, proxying, running_prometheus, serving_pages
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.history import prometheus_now_seconds, read_history
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.ports import ClusterMetrics
@@ -212,6 +213,25 @@ def test_a_gateway_costs_one_query_and_no_names_of_workloads(prometheus: Prometh
         read(proxy.url, "istio")
         assert len(proxy.requests) == FULL_READING_QUERIES + 1
         assert not any("chat" in request for request in proxy.requests)
+
+
+@pytest.mark.parametrize(
+    ("label", "known"),
+    [pytest.param("", True, id="counts"), pytest.param("no_such", False, id="silent")],
+)
+def test_the_past_has_what_the_gateway_counted_then(
+    prometheus: Prometheus, label: str, known: bool
+) -> None:
+    """As a reading of that moment; a gateway that says nothing takes no engine along."""
+    profile = gateway_profile("istio", workload_label=label)
+    config = PrometheusConfig(url=prometheus.url, gateway=profile)
+    now = prometheus_now_seconds(config)
+    ((_, past),) = read_history(config, [now])
+    assert past.pods[NAMESPACE, "chat-0"].engines[0].running == 4
+    counted = {one.name: one.requests_total for one in _sample(past, "chat").instances}
+    assert counted == ({"gateways/ingress": 113.0, "shop/web-1": 11.0} if known else {})
+    ((_, without),) = read_history(PrometheusConfig(url=prometheus.url), [now])
+    assert without.gateways is None
 
 
 def test_where_no_gateway_is_read_none_is_known(prometheus: Prometheus) -> None:

@@ -11,9 +11,15 @@ from servingslo.adapters.prometheus.pages import engines_of_page
 from servingslo.api.convert import targets_from_spec
 from servingslo.cli.manifest import read_spec
 from servingslo.controller.recording import observation_line
-from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.sample import (
+    EngineSample,
+    GatewayInstance,
+    GatewaySample,
+    PodSample,
+)
 from servingslo.policy.inputs import Observation
 from servingslo.rig.engine_metrics import vllm_page
+from servingslo.runtimes.gateways import CountedWhen
 from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.engine import Engine
 
@@ -86,6 +92,32 @@ def test_a_recording_gives_the_same_law_as_the_pages(cli, pages, tmp_path):
     recorded = cli("fit", "--recording", "-", "-o", "json", stdin="".join(lines))
     assert json.loads(recorded.out)[0]["law"] == json.loads(by_pages.out)[0]["law"]
     assert json.loads(recorded.out)[0]["workload"] == "inference/llama"
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "rate"),
+    [
+        pytest.param("gateway-0", "GatewayCounts", 5.0, id="counts"),
+        pytest.param(None, "GatewaySilent", None, id="silent"),
+    ],
+)
+def test_the_arrival_rate_is_the_gateways_where_one_was_read(cli, pages, name, told, rate):
+    """And it is said whose count it is: what a gateway refuses never reaches an engine."""
+    lines = []
+    for number, page in enumerate(pages):
+        at = number * INTERVAL_SECONDS
+        requests = 5.0 * (at - INTERVAL_SECONDS / 2)
+        instance = GatewayInstance(name=name or "", age_seconds=0.0, requests_total=requests)
+        instances = () if name is None else (instance,)
+        gateway = GatewaySample(counted=CountedWhen.ARRIVED, instances=instances)
+        lines.append(_observation(page, at, gateway))
+    called = cli("fit", "--recording", "-", stdin="".join(lines))
+    shown = next(line for line in called.out.splitlines() if "requests/s" in line)
+    assert shown.endswith(f"({told})")
+    if rate is not None:
+        assert float(shown.split(": ")[1].split()[0]) == pytest.approx(rate, rel=0.02)
+    plain = cli("fit", "--recording", "-", stdin="".join(map(_plain, lines))).out
+    assert "(Gateway" not in plain
 
 
 def test_too_few_pages_say_how_many_are_needed(cli, pages, tmp_path):
@@ -186,6 +218,23 @@ def test_a_law_from_a_status_is_read_with_its_exponent(tmp_path, text):
         ),
         pytest.param(
             ("--prometheus", "http://p", "--namespace", "n", "--target", "Deployment/a",
+             "--gateway-profile", "nginx"),
+            ("gateway.profile", "'nginx'", "envoy-gateway"),
+            id="gateway",
+        ),
+        pytest.param(
+            ("--prometheus", "http://p", "--namespace", "n", "--target", "Deployment/a",
+             "--gateway-name", "route"),
+            ("--gateway-name", "'route'", "--gateway-profile"),
+            id="gateway name without gateway",
+        ),
+        pytest.param(
+            ("--recording", "a", "--gateway-profile", "istio", "--gateway-name", "route"),
+            ("--gateway-name", "'route'", "--prometheus"),
+            id="gateway name for a recording",
+        ),
+        pytest.param(
+            ("--prometheus", "http://p", "--namespace", "n", "--target", "Deployment/a",
              "--step", "0s"),
             ("--step", "'0s'", "1s"),
             id="step",
@@ -216,8 +265,14 @@ def test_a_recording_without_observations_is_refused(cli):
     assert cli("fit", "--recording", "-", stdin="\n").refuses("--recording", "at least one")
 
 
-def _observation(page, at):
+def _observation(page, at, gateway=None):
     engines: tuple[EngineSample, ...] = engines_of_page(page, "page")
     pod = PodSample(name="page", ready=True, engines=engines)
-    observation = Observation(time_seconds=at, namespace="inference", name="llama", pods=(pod,))
+    observation = Observation(
+        time_seconds=at, namespace="inference", name="llama", pods=(pod,), gateway=gateway
+    )
     return observation_line(observation) + "\n"
+
+
+def _plain(line):
+    return json.dumps({**json.loads(line), "gateway": None}) + "\n"

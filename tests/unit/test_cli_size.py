@@ -9,7 +9,7 @@ from tests.golden.decisions import SCALE_UP
 from tests.unit.cli_calls import CLI, with_flag
 
 from servingslo.cli.sizing.inputs import parse_law, spread_lengths, traced_workload
-from servingslo.cli.sizing.live import course_of
+from servingslo.cli.sizing.live import course_of, with_observed
 from servingslo.models.latency import Routing, latency_model
 from servingslo.policy.decision import ColdStartOutlook, DemandOutlook
 from servingslo.policy.sizing import KV_PERCENTILE
@@ -289,7 +289,26 @@ def test_a_live_sweep_sizes_for_the_planned_rate_and_prices_the_cold_start(
     assert (course.rate_per_second, course.growth_per_second2) == pytest.approx((rate, growth))
     lead = course.cold_start_seconds + 30.0
     assert course.rate_per_second + course.growth_per_second2 * lead == pytest.approx(planned)
+    assert course.dispersion == 1.0
+    bursty = replace(SCALE_UP, demand=replace(demand, scrape_dispersion=3.5), cold_start=start)
+    assert course_of(bursty).dispersion == 3.5
     assert course_of(replace(SCALE_UP, demand=DemandOutlook())) is None
+
+
+@pytest.mark.parametrize(
+    ("observed", "rate"),
+    [
+        pytest.param({}, 48.6, id="nothing-is-told"),
+        pytest.param({"forecastPerSecond": 20.0, "arrivalsPerSecond": 24.0}, 20.0, id="falling"),
+        pytest.param({"forecastPerSecond": 20.0}, 20.0, id="no-rate-now"),
+        pytest.param({"arrivalsPerSecond": 24.0}, 48.6, id="no-forecast"),
+    ],
+)
+def test_a_live_sweep_sizes_for_the_newest_rate_of_the_status(observed, rate):
+    """A decision stays in the status for as long as none differs from it; rates move on."""
+    flat = replace(SCALE_UP.demand, arrival_rate_per_second=None, forecast_rate_per_second=48.6)
+    decision = with_observed(replace(SCALE_UP, demand=flat), observed)
+    assert course_of(decision).rate_per_second == rate
 
 
 def test_a_trace_brings_lengths_and_its_busiest_minute(tmp_path):

@@ -69,7 +69,7 @@ def explain(
     Exit code 1: nothing was decided yet.
 
     With --sweep it also tells what other thresholds, percentiles, tolerated failures and targets
-    would cost, sized for the demand of that decision.
+    would cost, sized for the demand that the status tells.
 
     Example: servingslo explain inference/llama-chat
     """

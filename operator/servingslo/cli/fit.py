@@ -1,5 +1,6 @@
 """`servingslo fit`: the service law of an engine, from what it measured."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,20 @@ from servingslo.cli.fitting.sources import (
     recorded_samples,
 )
 from servingslo.cli.live import Access
-from servingslo.cli.options import Context, Kubeconfig, PrometheusNamespaceLabel, PrometheusPodLabel
+from servingslo.cli.options import (
+    Context,
+    GatewayNamespaceLabel,
+    GatewayPattern,
+    GatewayProfileName,
+    GatewayReporter,
+    GatewayWorkloadLabel,
+    Kubeconfig,
+    PrometheusNamespaceLabel,
+    PrometheusPodLabel,
+)
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.errors import InvalidInputError
+from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 from servingslo.units import format_duration, parse_duration_seconds
 
 SHORTEST_STEP_SECONDS = 1.0
@@ -55,6 +67,15 @@ def fit(
     ] = "15s",
     prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
     prometheus_pod_label: PrometheusPodLabel = "pod",
+    gateway_profile_name: GatewayProfileName = NO_GATEWAY,
+    gateway_workload_label: GatewayWorkloadLabel = "",
+    gateway_namespace_label: GatewayNamespaceLabel = "",
+    gateway_reporter: GatewayReporter = "",
+    gateway_pattern: GatewayPattern = "",
+    gateway_name: Annotated[
+        str | None,
+        typer.Option(help="What the gateway calls the workload; that of --target by default."),
+    ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     output: Annotated[
@@ -73,6 +94,9 @@ def fit(
     if len(stated) != 1:
         value = " and ".join(stated) or None
         raise InvalidInputError("--metrics", value, f"exactly one of {', '.join(sources)}")
+    if gateway_name is not None and (not prometheus or gateway_profile_name == NO_GATEWAY):
+        allowed = "only with --prometheus and --gateway-profile"
+        raise InvalidInputError("--gateway-name", gateway_name, allowed)
     if metrics:
         limits = StatedLimits(
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
@@ -87,9 +111,17 @@ def fit(
             url=prometheus or "",
             namespace_label=prometheus_namespace_label,
             pod_label=prometheus_pod_label,
+            gateway=gateway_profile(
+                gateway_profile_name,
+                workload_label=gateway_workload_label,
+                namespace_label=gateway_namespace_label,
+                reporter=gateway_reporter,
+                pattern=gateway_pattern,
+            ),
         )
         access = Access(kubeconfig=kubeconfig, context=context)
         source = _live_source(config, access, namespace, target, window, step)
+        source = replace(source, gateway_name=gateway_name)
         fits = [fitted(f"{source.namespace}/{source.target}", live_samples(source))]
     _tell(fits, output)
     if not all(one.trusted for one in fits):

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
 from servingslo.adapters.prometheus.queries import GROUP_LABEL
+from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.runtimes.gateways import (
     GatewayField,
@@ -27,6 +28,23 @@ _AGE_GROUP = "gateway"
 Workload = tuple[str, str]
 # Which scrape a series is of: values of the namespace, pod and source labels.
 Scrape = tuple[str, ...]
+
+
+def read_gateways(
+    client: PrometheusClient, config: PrometheusConfig, *, deadline: float, at_seconds: float
+) -> dict[Workload, GatewaySample] | None:
+    """What the gateway counted by workload; None where none is read, {} where none answers."""
+    profile = config.gateway
+    if profile is None:
+        return None
+    promql = gateway_query(profile, config)
+    try:
+        answer = client.query(promql, deadline=deadline, at_seconds=at_seconds)
+        if answer.warnings:
+            return {}
+        return gateways_of(profile, config, answer.result)
+    except (MetricsUnavailableError, KeyError, TypeError, ValueError, IndexError):
+        return {}
 
 
 def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:

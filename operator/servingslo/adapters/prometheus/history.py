@@ -9,6 +9,7 @@ from servingslo.adapters.prometheus.client import (
     PrometheusConfig,
     no_collection,
 )
+from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries
 from servingslo.errors import MetricsUnavailableError
 from servingslo.policy.ports import ClusterMetrics
@@ -31,7 +32,9 @@ def prometheus_now_seconds(config: PrometheusConfig) -> float:
 def read_history(
     config: PrometheusConfig, times_seconds: Sequence[float]
 ) -> Iterator[tuple[float, ClusterMetrics]]:
-    """All engines at each of these times, on Prometheus' clock, histograms included.
+    """All engines at each of these times, on Prometheus' clock, and what the gateway counted.
+
+    Histograms are included. A gateway that says nothing takes no engine along.
 
     Raises: MetricsUnavailableError when Prometheus does not answer in full.
     """
@@ -53,7 +56,8 @@ def read_history(
                     raise MetricsUnavailableError("; ".join(answer.warnings))
                 with no_collection():
                     add(answer.result)
-            yield at_seconds, ClusterMetrics(pods=assembly.pods())
+            gateways = read_gateways(client, config, deadline=deadline, at_seconds=at_seconds)
+            yield at_seconds, ClusterMetrics(pods=assembly.pods(), gateways=gateways)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         detail = f"malformed answer: {type(error).__name__}: {error}"
         raise MetricsUnavailableError(detail) from error

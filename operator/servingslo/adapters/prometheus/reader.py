@@ -14,7 +14,7 @@ from servingslo.adapters.prometheus.client import (
     PrometheusConfig,
     no_collection,
 )
-from servingslo.adapters.prometheus.gateways import gateway_query, gateways_of
+from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.sample import GatewaySample
@@ -112,7 +112,9 @@ class PrometheusReader:
         if not few:
             self._background.tick()
             pods = self._background.merged_into(pods, evaluated_at)
-        gateways = self._read_gateways(deadline, at_seconds)
+        gateways = read_gateways(
+            self._client, self._config, deadline=deadline, at_seconds=at_seconds
+        )
         elapsed = self._monotonic() - evaluated_at
         problem = None
         if warnings:
@@ -123,22 +125,6 @@ class PrometheusReader:
             gateways=None if gateways is None else _aged_gateways(gateways, elapsed),
             problem=problem,
         )
-
-    def _read_gateways(
-        self, deadline: float, at_seconds: float
-    ) -> Mapping[Pod, GatewaySample] | None:
-        """What the gateway counts by workload; None where none is read, {} where none answers."""
-        profile = self._config.gateway
-        if profile is None:
-            return None
-        promql = gateway_query(profile, self._config)
-        try:
-            answer = self._client.query(promql, deadline=deadline, at_seconds=at_seconds)
-            if answer.warnings:
-                return {}
-            return gateways_of(profile, self._config, answer.result)
-        except (MetricsUnavailableError, KeyError, TypeError, ValueError, IndexError):
-            return {}
 
 
 def _unavailable(detail: str) -> ClusterMetrics:

@@ -36,7 +36,8 @@ class Fit:
     at the workload's mean context. relative_error: mean error of predicting the next window.
     standard_error_ratio: of the step time at twice the concurrency seen. window_count: behind it.
     service_law: as `servingslo size --service-law` reads it. spec: a ServingSLO's with this law,
-    None where it is not trusted.
+    None where it is not trusted. gateway: whose count the arrival rate is, None where no gateway
+    was read.
     """
 
     workload: str
@@ -49,6 +50,7 @@ class Fit:
     standard_error_ratio: float | None
     window_count: int
     arrival_rate_per_second: float | None
+    gateway: Reason | None
     prompt_tokens_mean: float | None
     output_tokens_mean: float | None
     cached_ratio: float | None
@@ -77,6 +79,7 @@ def fitted(workload: str, samples: Iterable[FleetSample]) -> Fit:
         standard_error_ratio=law.standard_error_ratio,
         window_count=law.sample_count,
         arrival_rate_per_second=estimate.arrival_rate_per_second,
+        gateway=None if estimate.gateway is None else estimate.gateway.reason,
         prompt_tokens_mean=estimate.prompt_tokens_mean,
         output_tokens_mean=estimate.output_tokens_mean,
         cached_ratio=estimate.cached_ratio,
@@ -144,7 +147,8 @@ def _lines(fit: Fit) -> Iterator[str]:
             f"{number(fit.output_tokens_mean)} output tokens"
         )
     if fit.arrival_rate_per_second is not None:
-        yield f"  requests/s in the last window: {number(fit.arrival_rate_per_second)}"
+        told = "" if fit.gateway is None else f" ({fit.gateway.value})"
+        yield f"  requests/s in the last window: {number(fit.arrival_rate_per_second)}{told}"
     if fit.spec is not None:
         yield "  for a new workload on the same engine, in the spec of its ServingSLO:"
         for parent, fields in fit.spec.items():

@@ -80,7 +80,10 @@ def recorded_samples(source: str) -> dict[str, list[FleetSample]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource:
-    """A workload of a cluster whose pods Prometheus has scraped."""
+    """A workload of a cluster whose pods Prometheus has scraped.
+
+    gateway_name: what the gateway calls it; None where that is the target's own name.
+    """
 
     config: PrometheusConfig
     access: Access
@@ -88,6 +91,7 @@ class LiveSource:
     target: str
     window_seconds: float
     step_seconds: float
+    gateway_name: str | None = None
 
 
 def live_samples(source: LiveSource) -> list[FleetSample]:
@@ -99,13 +103,20 @@ def live_samples(source: LiveSource) -> list[FleetSample]:
     now_seconds = prometheus_now_seconds(source.config)
     count = int(source.window_seconds // source.step_seconds)
     times = [now_seconds - place * source.step_seconds for place in range(count, -1, -1)]
-    subject = Subject(namespace=source.namespace, name=source.target, uid="", generation=0)
-    return [
-        FleetSample(
-            time_seconds=at,
-            pods=join(subject, _view_at(view, now_seconds - at), metrics, now_seconds=at).pods,
-        )
+    subject = Subject(
+        namespace=source.namespace,
+        name=source.target,
+        uid="",
+        generation=0,
+        gateway_name=source.gateway_name,
+    )
+    seen = (
+        join(subject, _view_at(view, now_seconds - at), metrics, now_seconds=at)
         for at, metrics in read_history(source.config, times)
+    )
+    return [
+        FleetSample(time_seconds=one.time_seconds, pods=one.pods, gateway=one.gateway)
+        for one in seen
     ]
 
 

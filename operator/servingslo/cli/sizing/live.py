@@ -1,7 +1,8 @@
 """The sizing question of a live resource: what its last decision sized for, with what it learnt."""
 
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -37,7 +38,9 @@ class GPUPrice:
 async def live_question(
     access: Access, config: PrometheusConfig, record: ResourceRecord, price: GPUPrice
 ) -> Question:
-    """The demand of the last decision, the law and lengths from the status, the limits in force.
+    """The demand, law and lengths that the status tells, the limits in force.
+
+    Arrivals are as the operator counts them, with what a gateway refuses where it reads one.
 
     Raises: NotSizedError while one of them is unknown; ClusterError, InvalidSpecError.
     """
@@ -60,6 +63,8 @@ async def live_question(
     _, known = lengths.publish(state.lengths)
     document = status.get("lastDecision")
     decision = decision_of(document, ref.namespace, ref.name) if document else None
+    if decision is not None:
+        decision = with_observed(decision, status.get("observed") or {})
     course = _required(record, None if decision is None else course_of(decision), "arrivals")
     return Question(
         workload=Workload(
@@ -67,7 +72,7 @@ async def live_question(
             prompt=_required(record, known.prompt, "prompts"),
             output=_required(record, known.output, "outputs"),
             cached_ratio=known.cached_ratio or 0.0,
-            arrival_dispersion=state.arrivals.dispersion,
+            arrival_dispersion=course.dispersion,
             context_tokens_per_sequence=known.context_tokens_per_sequence,
         ),
         law=_required(record, estimate.law.law, "engine's step time"),
@@ -87,11 +92,15 @@ async def live_question(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """Demand from now until a replica ordered now serves, as a straight line."""
+    """Demand from now until a replica ordered now serves, as a straight line.
+
+    dispersion: index of dispersion of arrivals from scrape to scrape, as it was planned with.
+    """
 
     rate_per_second: float
     growth_per_second2: float
     cold_start_seconds: float
+    dispersion: float = 1.0
 
 
 def _ceiling_ratio(targets: Targets, decision: Decision | None) -> float:
@@ -102,6 +111,23 @@ def _ceiling_ratio(targets: Targets, decision: Decision | None) -> float:
     derived = (step.inputs.get(UTILIZATION_INPUT) for step in steps)
     found = next((value for value in derived if isinstance(value, float)), None)
     return LEAST_UTILIZATION_CEILING if found is None else found
+
+
+def with_observed(decision: Decision, observed: Mapping[str, Any]) -> Decision:
+    """The decision with the rates of `status.observed`, where it has any.
+
+    They follow demand; the decision in the status is the last that differed from those before it,
+    and may be hours old.
+    """
+    planned = observed.get("forecastPerSecond")
+    if planned is None:
+        return decision
+    demand = replace(
+        decision.demand,
+        arrival_rate_per_second=observed.get("arrivalsPerSecond"),
+        forecast_rate_per_second=planned,
+    )
+    return replace(decision, demand=demand)
 
 
 def course_of(decision: Decision) -> Course | None:
@@ -115,15 +141,20 @@ def course_of(decision: Decision) -> Course | None:
     if not planned:
         return None
     cold_start = 0.0 if decision.cold_start is None else decision.cold_start.seconds
+    dispersion = decision.demand.scrape_dispersion or 1.0
     if not now or not cold_start or planned <= now:
         return Course(
-            rate_per_second=planned, growth_per_second2=0.0, cold_start_seconds=cold_start
+            rate_per_second=planned,
+            growth_per_second2=0.0,
+            cold_start_seconds=cold_start,
+            dispersion=dispersion,
         )
     lead = cold_start + Limits().tick_seconds + SCRAPE_SECONDS
     return Course(
         rate_per_second=now,
         growth_per_second2=(planned - now) / lead,
         cold_start_seconds=cold_start,
+        dispersion=dispersion,
     )
 
 
