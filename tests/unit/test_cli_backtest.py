@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.cli_calls import CLI, MANIFEST
+from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
+from tests.unit.cli_calls import MANIFEST
 
 from servingslo.controller.recording import observation_line
 from servingslo.sim.catalogue import engine_kind
@@ -17,37 +18,15 @@ from servingslo.sim.workloads import constant, generated, uniform_lengths
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch):
-    """The command."""
-    return CLI(capsys, monkeypatch)
-
-
-@pytest.fixture
 def trace(tmp_path):
     """Six minutes of chat on the small card, then seven times as much."""
-    rng = np.random.default_rng(7)
-    slow, fast = rng.uniform(0, 180, 360), rng.uniform(180, 360, 2400)
-    times = np.sort(np.concatenate([slow, fast, [0.0, 359.5]]))
-    rows = (f"{at:.3f},{rng.integers(100, 900)},{rng.integers(20, 200)}" for at in times)
-    path = tmp_path / "requests.csv"
-    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
-    return path
+    return chat_trace(tmp_path / "requests.csv", slow_count=360, fast_count=2400)
 
 
 @pytest.fixture
 def call(cli, trace, tmp_path):
-    """A backtest of the trace on the small card, whose runs are kept in the test's folder."""
-
-    def called(*arguments):
-        return cli(
-            "backtest", "--trace", trace, "--fleet", "l4-small", "--processes", "1",
-            "--cache", tmp_path / "kept", *arguments,
-        )  # fmt: skip
-
-    return called
-
-
-OBJECTIVES = ("--objective", "ttft:p99:1s", "--objective", "tpot:p99:50ms")
+    """A backtest of the trace on the small card."""
+    return backtest_of(cli, trace, "l4-small", tmp_path)
 
 
 def test_the_table_has_a_row_for_each_policy(call):

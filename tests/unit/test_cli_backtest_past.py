@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from tests.unit.cli_calls import CLI
+from tests.unit.cli_backtests import OBJECTIVES
 
 from servingslo.cli.backtesting.pasts import read_past, write_past
 from servingslo.sim.past import Past
 
-OBJECTIVES = ("--objective", "ttft:p99:1s", "--objective", "tpot:p99:50ms")
 DAY, NINE, LEAD = 86400.0, 9 * 3600.0, 600.0
 BEGIN = 4 * DAY + NINE - LEAD
 SLOW_FLEET = """\
@@ -24,12 +23,6 @@ def offices(begin: float, end: float) -> np.ndarray:
     times = np.arange(begin, end, 0.25)
     busy = (times % DAY >= NINE) & (times % DAY < NINE + 3600)
     return times[rng.random(len(times)) < 0.25 * np.where(busy, 1.5, 0.1)]
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    """The command."""
-    return CLI(capsys, monkeypatch)
 
 
 @pytest.fixture

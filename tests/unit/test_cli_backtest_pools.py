@@ -3,9 +3,9 @@
 import json
 import re
 
-import numpy as np
 import pytest
-from tests.unit.cli_calls import CLI
+from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
+from tests.unit.cli_calls import MANIFEST
 
 from servingslo.sim.policies import IN_POOLS, policy_of
 from servingslo.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
@@ -13,7 +13,6 @@ from servingslo.sim.pools.replay import best_pair, costs_of
 from servingslo.sim.scoring import Objectives
 from servingslo.sim.trace import read_trace
 
-OBJECTIVES = ("--objective", "ttft:p99:1s", "--objective", "tpot:p99:50ms")
 POOLS = """\
 prefill: {engine: l4-small, price_per_hour: 2.0}
 decode: {engine: l4-small, initial_replicas: 2, max_replicas: 9, price_per_hour: 0.5}
@@ -22,20 +21,9 @@ transfer: {fixed_seconds: 0.01}
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch):
-    """The command."""
-    return CLI(capsys, monkeypatch)
-
-
-@pytest.fixture
 def trace(tmp_path):
     """Six minutes of chat, then three times as much."""
-    rng = np.random.default_rng(7)
-    times = np.sort(np.concatenate([rng.uniform(0, 180, 720), rng.uniform(180, 360, 2160), [360]]))
-    rows = (f"{at:.3f},{rng.integers(100, 900)},{rng.integers(20, 200)}" for at in times)
-    path = tmp_path / "requests.csv"
-    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
-    return path
+    return chat_trace(tmp_path / "requests.csv", slow_count=720, fast_count=2160)
 
 
 @pytest.fixture
@@ -49,14 +37,7 @@ def pools(tmp_path):
 @pytest.fixture
 def call(cli, trace, pools, tmp_path):
     """A backtest of the trace on the pools."""
-
-    def called(*arguments):
-        return cli(
-            "backtest", "--trace", trace, "--fleet", pools, "--processes", "1",
-            "--cache", tmp_path / "kept", *arguments,
-        )  # fmt: skip
-
-    return called
+    return backtest_of(cli, trace, pools, tmp_path)
 
 
 def test_both_pools_are_told_and_add_up(call):
@@ -95,26 +76,13 @@ def test_the_page_shows_both_pools(call, tmp_path):
 def test_a_resource_bounds_each_pool(call, tmp_path):
     """Its largest count holds for either; a pool may have a lower one."""
     manifest = tmp_path / "slo.yaml"
-    manifest.write_text(MANIFEST)
+    manifest.write_text(MANIFEST.replace("{max: 8}", "{max: 3}"))
     call("-f", manifest, "--policy", "hpa-busy", "-o", "json")
     (outcome,) = (json.loads(path.read_text()) for path in (tmp_path / "kept").glob("*.json"))
     most = {pool["name"]: max(pool["ready"]) for pool in outcome["timeline"]["pools"]}
 
     assert most["prefill"] <= 3
     assert most["decode"] <= 3
-
-
-MANIFEST = """\
-apiVersion: servingslo.dev/v1alpha1
-kind: ServingSLO
-metadata: {name: llama, namespace: inference}
-spec:
-  targetRef: {kind: Deployment, name: llama}
-  objectives:
-    - {metric: ttft, percentile: 99, threshold: 1s}
-    - {metric: tpot, percentile: 99, threshold: 50ms}
-  replicas: {max: 3}
-"""
 
 
 def test_a_static_pair_meets_the_share_with_nothing_to_spare(trace, pools):

@@ -7,7 +7,6 @@ import sys
 import pytest
 import typer.main
 from tests.golden.decisions import BLIND, SCALE_UP
-from tests.unit.cli_calls import CLI
 from typer.core import TyperGroup
 
 from servingslo.cli.decision_document import decision_of
@@ -23,11 +22,11 @@ KUBECONFIG_WITHOUT_CLUSTER = {"KUBECONFIG": "/nonexistent/kubeconfig"}
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch):
+def cli(cli, monkeypatch):
     """The command, without a cluster."""
     for name, value in KUBECONFIG_WITHOUT_CLUSTER.items():
         monkeypatch.setenv(name, value)
-    return CLI(capsys, monkeypatch)
+    return cli
 
 
 @pytest.mark.parametrize("command", COMMANDS)

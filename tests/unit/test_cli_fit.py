@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from tests.unit.cli_calls import CLI, MANIFEST
+from tests.unit.cli_calls import MANIFEST
 
 from servingslo.adapters.prometheus.pages import engines_of_page
 from servingslo.api.convert import targets_from_spec
@@ -49,12 +49,6 @@ def pages():
         engine.advance(end)
         texts.append(vllm_page(engine, model_name="tiny"))
     return texts
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    """The command."""
-    return CLI(capsys, monkeypatch)
 
 
 def written(pages, folder):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from pydantic import TypeAdapter
-from tests.unit.cli_calls import CLI, MANIFEST
+from tests.unit.cli_calls import MANIFEST
 from tests.unit.policy_world import World
 
 from servingslo.api.convert import targets_from_spec
@@ -59,12 +59,6 @@ def manifest(tmp_path):
     path = tmp_path / "slo.yaml"
     path.write_text(MANIFEST)
     return path
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    """The command."""
-    return CLI(capsys, monkeypatch)
 
 
 def decisions_of(out):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.golden.decisions import SCALE_UP
-from tests.unit.cli_calls import CLI, with_flag
+from tests.unit.cli_calls import with_flag
 
 from servingslo.cli.sizing.inputs import parse_law, spread_lengths, traced_workload
 from servingslo.cli.sizing.live import course_of, with_observed
@@ -36,12 +36,6 @@ STATED = [
     "--output-tokens", "211",
     "--objective", "ttft:p99:1s",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    """The command."""
-    return CLI(capsys, monkeypatch)
 
 
 def answer_of(called):
