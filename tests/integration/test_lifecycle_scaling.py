@@ -11,6 +11,13 @@ from servingslo.explain.log_line import log_line, material_change
 # One replica of these engines serves about six such requests per second.
 SURGE_PER_SECOND = 12.0
 CALM_PER_SECOND = 1.0
+# Of the simulated small card, as the catalogue has it.
+LAW = {
+    "stepFixedSeconds": 0.015,
+    "stepPerSequenceSeconds": 0.00015,
+    "prefillPerTokenSeconds": 0.00008,
+    "contextPerTokenSeconds": 0.0000004,
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +45,18 @@ def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: 
     peak = tenant.replicas()
     tenant.wait(lambda: tenant.replicas() < peak, what="a scale-down", timeout_seconds=240)
     assert operator.log_lines("decided", tenant.namespace, "action=scale-down")
+
+
+def test_a_new_workload_is_planned_by_the_law_of_its_spec_until_one_is_fitted(
+    tenant: Tenant, operator: Operator, tmp_path: Path
+) -> None:
+    """The API server takes the law, the planner uses it at once, and events tell both changes."""
+    tenant.create_deployment(replicas=1)
+    tenant.begin_traffic(steady_trace(tmp_path / "new.csv", rate=6.0, seconds=300))
+    tenant.create_slo(serviceLaw=LAW)
+    assert "spec.serviceLaw" in tenant.wait_event("LawFromSpec")
+    assert operator.log_lines("decided", tenant.namespace, " law=spec ")
+    assert tenant.wait_event("ModelTrusted").startswith("service law from fit")
 
 
 def test_a_restart_in_mid_scaling_continues_without_a_scaling_action(
