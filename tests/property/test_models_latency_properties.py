@@ -221,6 +221,16 @@ def test_one_replica_is_the_same_pooled_and_random(workload, law, limit, ratio):
     workload=workloads, law=laws, limit=limits, ratio=st.floats(0.3, 0.95),
     count=st.integers(1, 12), routing=st.sampled_from(Routing),
 )  # fmt: skip
+@example(  # Most find a replica idle: the median is a bare step, and rises with a replica less.
+    workload=mix(1508.0, 20.0, 0.227, 0.0),
+    law=ServiceLaw(
+        step_fixed_seconds=4e-3, step_per_sequence_seconds=1e-5, prefill_per_token_seconds=9.98e-5
+    ),
+    limit=EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=60_000.0),
+    ratio=0.597,
+    count=11,
+    routing=Routing.POOLED,
+)
 def test_one_more_replica_is_never_slower(workload, law, limit, ratio, count, routing):
     """6. At the same fleet rate every percentile falls or stays.
 

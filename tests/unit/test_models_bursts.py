@@ -74,3 +74,17 @@ def test_the_same_dispersion_over_shorter_bursts_is_a_higher_peak(metric):
     assert min(rows) > steady
     if metric == "ttft_seconds":
         assert rows[1] > rows[0]
+
+
+def test_steps_of_uneven_lengths_follow_a_rate_later():
+    """They are met in proportion to their length, and their prompts came before they began."""
+    running, rate = 40.0, 10.0
+    demand = request_demand(WORKLOAD, H100)
+    bursts = bursts_of(demand, rate, excess(rate, 0.5, 0.25, running / rate), 0.25, running)
+    even = bursts.lasting_change(0.5, 0.012, 0.3)
+    uneven = bursts.lasting_change(0.5, 0.012, 0.3, 0.02)
+    assert 0.0 < uneven < even < 0.5
+    # As much as half of what steps met are longer than steps; to first order in a small change.
+    slight = bursts.lasting_change(1e-6, 0.012, 0.3, 0.02)
+    memory = 0.012 / 0.7**2 + 0.5 * 0.02 / (1.0 - 0.3**2)
+    assert slight == pytest.approx(1e-6 / (1.0 + memory / bursts.correlation_seconds), rel=1e-4)

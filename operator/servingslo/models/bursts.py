@@ -54,15 +54,27 @@ class Bursts(NamedTuple):
         """Share of a burst at arrival that is left on average over a time in seconds."""
         return remembered_share(seconds, self.correlation_seconds)
 
-    def lasting_change(self, change: float, step_seconds: float, prefill_ratio: float) -> float:
+    def lasting_change(
+        self,
+        change: float,
+        step_seconds: float,
+        prefill_ratio: float,
+        lump_seconds: float = 0.0,
+    ) -> float:
         """What steps feel of a relative change of the rate.
 
         Prefill lets further prompts in, so that steps of s follow the rate with the memory
-        s/(1 − p)², which takes off what a burst does not last for.
+        s/(1 − p)², which takes off what a burst does not last for. The prompts of a step came
+        before it began: who meets it, half of its length ago. Half of a mean step is in that
+        memory; but steps are met in proportion to their length, and a mean step met is longer by
+        the variance of steps over their mean.
+        lump_seconds: λ·c²·E[I²], which over 1 − p² is that. 0: for those who do not meet one step.
         """
         lasting = 0.0
         for _ in range(_MEMORY_ITERATIONS):
-            memory = step_seconds / (1.0 - prefill_ratio * (1.0 + lasting)) ** 2
+            ratio = prefill_ratio * (1.0 + lasting)
+            memory = step_seconds / (1.0 - ratio) ** 2
+            memory += 0.5 * lump_seconds * (1.0 + lasting) / (1.0 - ratio * ratio)
             lasting = change / (1.0 + memory / self.correlation_seconds)
         return lasting
 

@@ -10,8 +10,9 @@ from servingslo.models.generations import Branching, grow
 from servingslo.models.long_prompts import Chunked, chunked_prompts
 from servingslo.models.occupancy import Occupancy, even_moments
 from servingslo.models.paces import Pace, paces_met, range_level
-from servingslo.models.pools import ALONE, Meeting, idle_met, meeting_at
+from servingslo.models.pools import ALONE, Meeting, Shared, idle_met, meeting_at
 from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork, StretchedPrompts
+from servingslo.models.room_queue import meet_queue
 from servingslo.models.rows import columns, exponential, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw, driven, invert
@@ -187,6 +188,8 @@ def _characteristics(
     exponents += beside
     mixtures = _averaged(demand, exponents, arguments, z, arrivals)
     characteristic = _over_own(chunked, mixtures, arriving, z, (filling_share, kappa))
+    if any(arrival.pace.alone for arrival in arrivals):
+        meet_queue(demand, prompts, arrivals, characteristic, chunked)
     _meet_idle(demand, prompts, arrivals, characteristic, (chunked.own, z))
     characteristic = characteristic.reshape(len(arrivals), -1)
     characteristic[:, 0] = 1.0
@@ -237,7 +240,17 @@ def _meet_idle(
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
     shares = idle_met(
         demand,
-        [(running, pace, prompts.mean_steps(pace.room_tokens)) for running, pace, _, _ in arrivals],
+        [
+            Shared(
+                running.pool_count,
+                pace.rate_per_second,
+                running.mean,
+                running.variance,
+                pace.mean_step,
+                prompts.mean_steps(pace.room_tokens),
+            )
+            for running, pace, _, _ in arrivals
+        ],
     )
     if any(shares):
         own, z = np.add.reduce(transforms[0]), transforms[1]

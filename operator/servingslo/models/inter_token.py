@@ -10,6 +10,7 @@ from servingslo.models.bursts import Bursts, remembered_share, unchanged_share
 from servingslo.models.gap_prefill import Met, prefill_in_gaps
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.output_laws import GapMoments, OutputGaps
+from servingslo.models.pools import Shared, idle_met
 from servingslo.models.rows import spread_columns
 from servingslo.models.service_time import FloatArray, RequestDemand
 
@@ -64,13 +65,14 @@ def gap_moments(
     of the counts N and the work W of the clusters that arrive together during prefill.
     """
     steps = [_step(demand, load) for load in loads]
+    busy = _finding_busy(demand, loads, steps)
     prefills = [
-        _prefill_seconds(demand, load, step, budget_tokens)
-        for load, step in zip(loads, steps, strict=True)
+        _prefill_seconds(demand, load, step, budget_tokens, share)
+        for load, step, share in zip(loads, steps, busy, strict=True)
     ]
     numbers = [
-        _met(demand, load, step, prefill, budget_tokens)
-        for load, step, prefill in zip(loads, steps, prefills, strict=True)
+        _met(demand, load, step, prefill, budget_tokens, share)
+        for load, step, prefill, share in zip(loads, steps, prefills, busy, strict=True)
     ]
     gaps, inverse, inverse_square, *rest = spread_columns(numbers, output.powers)
     met = Met(*rest)
@@ -161,8 +163,32 @@ def _step(demand: RequestDemand, load: GapLoad) -> float:
     )
 
 
+def _finding_busy(
+    demand: RequestDemand, loads: Sequence[GapLoad], steps: Sequence[float]
+) -> list[float]:
+    """Share of the arrivals of a pool that find no replica idle, by load; 1 for one replica.
+
+    The others delay nobody, and nobody delays them: of the prefill that requests of a pool would
+    meet as a rule only this share is met.
+    """
+    pools = [
+        Shared(
+            load.pool_count,
+            load.rate_per_second,
+            load.mean,
+            load.variance,
+            step,
+            load.prefill_steps,
+        )
+        for load, step in zip(loads, steps, strict=True)
+        if load.pool_count > 1
+    ]
+    idle = iter(idle_met(demand, pools)) if pools else iter(())
+    return [1.0 - next(idle) if load.pool_count > 1 else 1.0 for load in loads]
+
+
 def _prefill_seconds(
-    demand: RequestDemand, load: GapLoad, step: float, budget_tokens: float
+    demand: RequestDemand, load: GapLoad, step: float, budget_tokens: float, busy: float
 ) -> float:
     """Time from the slot to the first token: own prefill, that of others, and their steps.
 
@@ -175,13 +201,19 @@ def _prefill_seconds(
     second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
     others = alone * (mean_step + rate * second / (1.0 - alone**2))
     others += (1.0 - 1.0 / pool) * (mean_step - step)
+    others *= busy
     room = load.prefill_steps * (budget_tokens - load.mean) - demand.uncached_mean_tokens
     others = min(others, demand.prefill_per_token_seconds * max(room, 0.0))
     return others + demand.prefill_mean_seconds + load.prefill_steps * step
 
 
 def _met(
-    demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float, budget_tokens: float
+    demand: RequestDemand,
+    load: GapLoad,
+    step: float,
+    prefill_seconds: float,
+    budget_tokens: float,
+    busy: float,
 ) -> Met[float]:
     rate, pool, growth = load.rate_per_second, load.pool_count, demand.step_growth_seconds
     per_token, tokens = demand.prefill_per_token_seconds, demand.uncached_mean_tokens
@@ -198,6 +230,7 @@ def _met(
     cluster = _cluster_covariance(demand, load)
     full = own + growth * step * cluster / (slack * pool)
     bursts = load.bursts
+    first_gaps, all_gaps = _mean_gap(demand, load, step, prefill_seconds)
     return Met(
         mean_step,
         math.log(ratio),
@@ -207,12 +240,13 @@ def _met(
         1.0 + 2.0 * ratio / left - ratio**2 / rest,
         mean_step / left**2,
         step + per_token * min(tokens, budget_tokens),
-        per_token**2 * (prompt_square - tokens**2),
-        rate * per_token**2,
-        rate * per_token**3,
+        busy * per_token**2 * (prompt_square - tokens**2),
+        busy * rate * per_token**2,
+        busy * rate * per_token**3,
         prompt_square - (1.0 - dispersion) * tokens**2,
         demand.uncached_third_moment_tokens3,
-        *_mean_gap(demand, load, step, prefill_seconds),
+        busy * first_gaps,
+        step + busy * (all_gaps - step),
         1.0 / forget,
         full,
         _skewness(demand, load, step, forget) * full**1.5,

@@ -17,6 +17,10 @@ _CYCLE_ITERATIONS = 8
 _SETTLED = 1e-5
 # Parts of a step that move no percentile by more than 0.2 %.
 _NEGLIGIBLE_BASE = 0.01
+# Weights of the three points of a normal law, at −√3, 0 and √3 deviations.
+_POINT_SHARES = (1.0 / 6.0, 2.0 / 3.0, 1.0 / 6.0)
+# Halvings until a straight line finds a point within a thousandth of its range.
+_REACH_STEPS = 6
 
 
 class Pace(NamedTuple):
@@ -28,7 +32,8 @@ class Pace(NamedTuple):
     further: seconds of further steps that a prompt causes. base_ratio, first_ratio: as in `Cycle`.
     empty_ratio: cycles without prompts. fitting_ratio: prompts that fit beside the rest of another.
     budget_ratio: share of the budget in use. prefill_ratio: λ·(c·I + further).
-    queued: as met by a queue for the budget that is one deviation above its mean.
+    queued: as met by a queue for the budget that is one deviation above its mean. alone: whether
+    prompts queue for the budget of one replica, with the running sequences of this pace.
     """
 
     share: float
@@ -45,6 +50,7 @@ class Pace(NamedTuple):
     budget_ratio: float
     prefill_ratio: float
     queued: bool = False
+    alone: bool = False
 
 
 class Cycle(NamedTuple):
@@ -83,9 +89,11 @@ def paces_met(
     followed = bursts.followed_ratio * law_of_running.mean
     left = max(1.0 - (swing * followed) ** 2 / max(law_of_running.variance, _TINY_SECONDS), 0.0)
     spread = math.sqrt(left)
+    lumps = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
+    lumps *= rate_per_second
     paces = []
     for change in (-swing, swing):
-        lasting = bursts.lasting_change(change, mean_step, ratio)
+        lasting = bursts.lasting_change(change, mean_step, ratio, lumps)
         pace = _pace(
             demand,
             prompts,
@@ -117,7 +125,8 @@ def _budget_paces(
     first. A request that meets a queue one deviation above its mean therefore meets n above its own
     by √(1 − lasting) deviations; and half of that, on average, while the queue has grown, which
     counts as 1/(1 − u) of a wait where the n that is met counts as 1/u: 1 − u/2 in all. The second
-    three paces are those of a queue one deviation above its mean.
+    three paces are those of a queue one deviation above its mean. What is let out of full steps is
+    no more than n_sat sequences take, (O − 1)·M/(I + O − 1) of them: the queue drives n up to that.
     """
     mean = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens)
     if mean.budget_ratio < LEAST_FULL_RATIO:
@@ -127,13 +136,59 @@ def _budget_paces(
     lasting = running / (running + queue)
     reach = math.sqrt(3.0 * lasting * law_of_running.variance)
     queued = (1.0 - 0.5 * load) * math.sqrt((1.0 - lasting) * law_of_running.variance)
+    alone = law_of_running.pool_count == 1
+    gaps = max(demand.output_mean_tokens - 1.0, 0.0)
+    most = gaps * budget_tokens / (demand.uncached_mean_tokens + gaps) - law_of_running.mean
     paces = []
     for growth in (0.0, queued):
-        for change, share in ((-reach, 1.0 / 6.0), (0.0, 2.0 / 3.0), (reach, 1.0 / 6.0)):
-            shift = max(change + growth, _lowest_shift(demand, law_of_running, 0.0))
+        changes = -reach, 0.0, reach
+        if alone:
+            changes = _lasting_changes(
+                demand, law_of_running, (rate_per_second, budget_tokens), running, growth
+            )
+        for change, share in zip(changes, _POINT_SHARES, strict=True):
+            driven = min(growth, max(most - change, 0.0)) if alone else growth
+            shift = max(change + driven, _lowest_shift(demand, law_of_running, 0.0))
             pace = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens, shift)
-            paces.append(pace._replace(share=share, spread=0.0, queued=growth > 0.0))
+            paces.append(pace._replace(share=share, spread=0.0, queued=growth > 0.0, alone=alone))
     return tuple(paces)
+
+
+def _lasting_changes(
+    demand: RequestDemand,
+    law_of_running: Occupancy,
+    load: tuple[float, float],
+    relaxing_seconds: float,
+    growth: float,
+) -> tuple[float, float, float]:
+    """Three points of n, less its mean, each as far as it outlasts the queue at that point.
+
+    The memory of a queue goes with 1/(1 − u)²: near saturation n falls back from its higher values
+    sooner than the queue comes to what is usual there. The mean of the points stays that of n.
+    load: rate per second and token budget. relaxing_seconds: 1/κ. growth: on top of the points.
+    """
+    rate, budget = load
+    mean, variance = law_of_running.mean + growth, 3.0 * law_of_running.variance
+    square, tokens = rate * demand.uncached_second_moment_tokens2, demand.uncached_mean_tokens
+    ends = []
+    for sign in (-1.0, 1.0):
+        # Bisection, then a straight line: above is what lies beyond the point, below short of it.
+        low, high, below, above = 0.0, math.sqrt(variance), -variance, variance
+        for _ in range(_REACH_STEPS):
+            reach = 0.5 * (low + high)
+            running = max(mean + sign * reach, 0.0)
+            step = demand.step_fixed_seconds + demand.step_growth_seconds * running
+            per_token = demand.prefill_per_token_seconds + step / max(budget - running, 1.0)
+            slack = max(1.0 - rate * tokens * per_token, _LEAST_SLACK)
+            queue = square * (per_token / slack) ** 2
+            beyond = reach * reach - variance * relaxing_seconds / (relaxing_seconds + queue)
+            if beyond < 0.0:
+                low, below = reach, beyond
+            else:
+                high, above = reach, beyond
+        ends.append(sign * (low - (high - low) * below / max(above - below, _TINY_SECONDS)))
+    shift = -(ends[0] + ends[1]) * _POINT_SHARES[0]
+    return ends[0] + shift, shift, ends[1] + shift
 
 
 def _lowest_shift(demand: RequestDemand, law_of_running: Occupancy, spread: float) -> float:
@@ -250,5 +305,15 @@ def range_level(
         + 4.0 * spread_n
         + cycle**2
     )
+    if pace.alone:
+        variance = max(variance, _queue_variance(demand, pace))
     reach = mean + max(_RANGE_SPREADS * math.sqrt(variance), prompts.longest_seconds * stretch)
     return math.ceil(math.log(reach) / math.log(RANGE_RATIO))
+
+
+def _queue_variance(demand: RequestDemand, pace: Pace) -> float:
+    """Variance of the wait in an M/G/1 queue for the budget, in seconds squared."""
+    load, memory = budget_queue(demand, pace)
+    per_token = demand.prefill_per_token_seconds + pace.mean_step / pace.room_tokens
+    third = pace.rate_per_second * demand.uncached_third_moment_tokens3 * per_token**3
+    return (0.5 * memory * (1.0 - load)) ** 2 + third / (3.0 * (1.0 - load))

@@ -178,21 +178,35 @@ def _left_in_cycles(
     return (1.0 - full_step / cycle) * decoding * min(step / full_step, 1.0)
 
 
-def idle_met(demand: RequestDemand, met: Sequence[tuple[Occupancy, Pace, float]]) -> list[float]:
-    """Share of the arrivals of a pool that find a replica with nothing to do, 0 to 1, by pace.
+class Shared(NamedTuple):
+    """What a pool shares, as far as it tells whether a replica is idle.
+
+    pool_count: replicas. rate_per_second: of one of them. mean, variance: of its running sequences.
+    mean_step: seconds of a step. prefill_steps: mean number of steps of a prompt.
+    """
+
+    pool_count: int
+    rate_per_second: float
+    mean: float
+    variance: float
+    mean_step: float
+    prefill_steps: float
+
+
+def idle_met(demand: RequestDemand, pools: Sequence[Shared]) -> list[float]:
+    """Share of the arrivals of a pool that find a replica with nothing to do, 0 to 1, by pool.
 
     With M requests in the system of a pool of c that spreads them evenly, there is one if M < c.
     With c ≤ M < 2c those replicas that have one request become idle as it leaves: 2c − M of them,
     at the rate λ/L each, L = E[M]/c; and each is met by the next arrival, at cλ. M is negative
     binomial with the mean and the variance of the sequences that decode and of prompts, λ·T each.
     Sums of P(M ≤ m) are E[(k − M)⁺] = k·P(M < k) − E[M]·P(M′ < k − 1), M′ with a shape one more.
-    met: running sequences, a pace, and the mean number of steps of a prompt.
     """
-    shares = [0.0] * len(met)
+    shares = [0.0] * len(pools)
     asked = [
-        (row, law.pool_count, *found)
-        for row, (law, pace, steps) in enumerate(met)
-        for found in [_in_system(demand, law, pace, steps)]
+        (row, pool.pool_count, *found)
+        for row, pool in enumerate(pools)
+        for found in [_in_system(demand, pool)]
         if found is not None
     ]
     if not asked:
@@ -211,15 +225,13 @@ def idle_met(demand: RequestDemand, met: Sequence[tuple[Occupancy, Pace, float]]
     return shares
 
 
-def _in_system(
-    demand: RequestDemand, law_of_running: Occupancy, pace: Pace, steps: float
-) -> tuple[float, float, float] | None:
+def _in_system(demand: RequestDemand, pool: Shared) -> tuple[float, float, float] | None:
     """Mean, shape and success of the requests in the system; None where no replica is ever idle."""
-    count, rate = law_of_running.pool_count, pace.rate_per_second
-    first = demand.prefill_mean_seconds + steps * pace.mean_step
-    prompts = count * rate * (first + 0.5 * pace.mean_step)
-    mean = count * law_of_running.mean + prompts
-    variance = count**2 * law_of_running.variance + prompts
+    count, step = pool.pool_count, pool.mean_step
+    first = demand.prefill_mean_seconds + pool.prefill_steps * step
+    prompts = count * pool.rate_per_second * (first + 0.5 * step)
+    mean = count * pool.mean + prompts
+    variance = count**2 * pool.variance + prompts
     if mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0 * count or mean <= 0.0:
         return None
     success = min(mean / variance, _LARGEST_SUCCESS)
