@@ -10,7 +10,7 @@ from servingslo.models.generations import Branching, grow
 from servingslo.models.long_prompts import Chunked, chunked_prompts
 from servingslo.models.occupancy import Occupancy, even_moments
 from servingslo.models.paces import Pace, paces_met, range_level
-from servingslo.models.pools import ALONE, Meeting, Shared, idle_met, meeting_at
+from servingslo.models.pools import ALONE, Meeting, Shared, idle_met, meeting_at, never_idle
 from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork, StretchedPrompts
 from servingslo.models.room_queue import meet_queue
 from servingslo.models.rows import columns, exponential, stacked
@@ -238,6 +238,9 @@ def _meet_idle(
     transforms: tuple[ComplexArray, ComplexArray],
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
+    laws = [arrival.law_of_running for arrival in arrivals]
+    if all(never_idle(law.mean, law.variance) for law in laws):
+        return
     shares = idle_met(
         demand,
         [

@@ -10,7 +10,7 @@ from servingslo.models.bursts import Bursts, remembered_share, unchanged_share
 from servingslo.models.gap_prefill import Met, prefill_in_gaps
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.output_laws import GapMoments, OutputGaps
-from servingslo.models.pools import Shared, idle_met
+from servingslo.models.pools import Shared, idle_met, never_idle
 from servingslo.models.rows import spread_columns
 from servingslo.models.service_time import FloatArray, RequestDemand
 
@@ -171,20 +171,27 @@ def _finding_busy(
     The others delay nobody, and nobody delays them: of the prefill that requests of a pool would
     meet as a rule only this share is met.
     """
-    pools = [
-        Shared(
-            load.pool_count,
-            load.rate_per_second,
-            load.mean,
-            load.variance,
-            step,
-            load.prefill_steps,
-        )
-        for load, step in zip(loads, steps, strict=True)
-        if load.pool_count > 1
+    busy = [1.0] * len(loads)
+    rows = [
+        row
+        for row, load in enumerate(loads)
+        if load.pool_count > 1 and not never_idle(load.mean, load.variance)
     ]
-    idle = iter(idle_met(demand, pools)) if pools else iter(())
-    return [1.0 - next(idle) if load.pool_count > 1 else 1.0 for load in loads]
+    if rows:
+        pools = [
+            Shared(
+                loads[row].pool_count,
+                loads[row].rate_per_second,
+                loads[row].mean,
+                loads[row].variance,
+                steps[row],
+                loads[row].prefill_steps,
+            )
+            for row in rows
+        ]
+        for row, idle in zip(rows, idle_met(demand, pools), strict=True):
+            busy[row] = 1.0 - idle
+    return busy
 
 
 def _prefill_seconds(

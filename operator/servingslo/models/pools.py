@@ -193,6 +193,11 @@ class Shared(NamedTuple):
     prefill_steps: float
 
 
+def never_idle(mean: float, variance: float) -> bool:
+    """Whether no replica with this law of running sequences is ever idle, prompts aside."""
+    return mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0
+
+
 def idle_met(demand: RequestDemand, pools: Sequence[Shared]) -> list[float]:
     """Share of the arrivals of a pool that find a replica with nothing to do, 0 to 1, by pool.
 
