@@ -12,7 +12,7 @@ from servingslo.policy.demand import (
 
 
 def _calm(lead_seconds, margin_score=0.0):
-    return planned_probability(SURGE_PROBABILITY, Forecast(), lead_seconds, margin_score)
+    return planned_probability(Forecast(), lead_seconds, margin_score)
 
 
 def test_the_calm_quantile_grows_with_the_lead_within_bounds():
@@ -21,8 +21,8 @@ def test_the_calm_quantile_grows_with_the_lead_within_bounds():
     leads = (1.0, 60.0, 120.0, 270.0, 480.0, 7200.0)
     found = [_calm(lead) for lead in leads]
     assert found == sorted(found)
-    assert 0.55 < found[0] < found[1] < 0.7
-    assert 0.8 < found[3] < found[4] == found[5] < SURGE_PROBABILITY
+    assert 0.45 < found[0] < found[1] < CALM_PROBABILITY
+    assert 0.7 < found[3] < found[4] == found[5] < SURGE_PROBABILITY
 
 
 def test_the_margin_moves_the_calm_quantile():

@@ -203,7 +203,7 @@ def test_a_step_down_waits_for_the_stabilization_window():
         behavior=Behavior(),
         current=5,
         bounds=BOUNDS,
-        now_seconds=30.0,
+        now_seconds=10.0,
     )
     late, _ = guards.apply_behavior(
         Proposal(replicas=3),

@@ -100,11 +100,11 @@ def test_an_outage_of_metrics_holds_and_recovers():
 def test_metrics_that_age_allow_no_step_down():
     """Between fresh and stale only a step up may happen."""
     world = World(rate=steady(2.0), replicas=5)
-    story = run(world).until(105)
-    world.frozen_at = 105.0
-    story.until(210)
+    story = run(world).until(75)
+    world.frozen_at = 75.0
+    story.until(180)
     assert all(d.replicas_after >= 5 for d in story.decisions)
-    assert Reason.METRICS_STALE in reasons(story.at(195.0))
+    assert Reason.METRICS_STALE in reasons(story.at(165.0))
 
 
 def test_prometheus_down_raises_to_the_floor_only_after_a_while():

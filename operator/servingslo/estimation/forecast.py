@@ -51,8 +51,8 @@ RETURN_MEMORY_SECONDS = 900.0
 # A level this far from the usual one (squared, in variances) is not usual any more.
 USUAL_DISTANCE = 4.0
 # Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
-# demand varies around, such as rest and a crowd, and no normal law is near.
-USUAL_LEAST_DEVIATIONS = 2.0
+# demand varies around, such as rest and a crowd, or a ramp, and no normal law is near.
+USUAL_LEAST_DEVIATIONS = 3.0
 # The usual mean is itself known to no better than this share of it.
 USUAL_ERROR_RATIO = 0.02
 PENDING_PER_LEAD = 32

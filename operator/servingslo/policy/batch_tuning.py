@@ -21,7 +21,7 @@ from servingslo.policy.state import (
     BatchLimits,
     BatchSearch,
 )
-from servingslo.policy.wish import Wish, sizing_case
+from servingslo.policy.wish import Wish, sizing_case, warming_up
 from servingslo.reasons import Reason
 
 # The search costs hundreds of predictions; once a minute follows every change of the mix.
@@ -251,9 +251,11 @@ def _too_soon(frame: Frame, memory: BatchingMemory) -> bool:
 
 
 def _leaving(frame: Frame, wish: Wish) -> bool:
-    """Whether the count is only waiting for its window to fall to what is safe."""
-    allowed = frame.targets.behavior.scale_down.select_policy is not SelectPolicy.DISABLED
-    return allowed and max(wish.safe_replicas, frame.bounds.minimum) < frame.current
+    """Whether the count is about to fall: only waiting for its window, or to know its demand."""
+    if frame.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
+        return False
+    unknown = warming_up(frame) is not None and wish.proposal.replicas < frame.current
+    return unknown or max(wish.safe_replicas, frame.bounds.minimum) < frame.current
 
 
 def _was_refused(frame: Frame, memory: BatchingMemory, best: BatchLimits) -> bool:

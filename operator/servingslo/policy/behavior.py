@@ -16,9 +16,10 @@ from enum import StrEnum
 from servingslo.reasons import Reason
 
 PERCENT = 100.0
-# Every step down must also pass the N-1 check over one cold start, so that the 300 s of the
-# HorizontalPodAutoscaler would only cost GPU-hours; one minute bridges the noise of single scrapes.
-DEFAULT_DOWN_WINDOW_SECONDS = 60
+# Every step down must also hold for a high quantile of demand over one cold start, so that the
+# 300 s of the HorizontalPodAutoscaler would only cost GPU-hours; one scrape bridges the ticks that
+# lie between two of them.
+DEFAULT_DOWN_WINDOW_SECONDS = 15
 
 
 class PolicyType(StrEnum):

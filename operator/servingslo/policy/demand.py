@@ -19,9 +19,13 @@ SCRAPE_SECONDS = 15.0
 # the rate itself; in a surge every request behind the backlog misses, so the quantile rises with
 # the probability that this is one. Chosen on simulated fleets (Azure conversation trace, ramp,
 # diurnal, crowd): see docs/designs/0004-planner.md.
-CALM_PROBABILITY = 0.75
+CALM_PROBABILITY = 0.7
 SURGE_PROBABILITY = 0.9
-# A replica given away in a surge must not be missed before it could be had again.
+# A replica given away must not be missed before it could be had again, in a surge still less. What
+# lies between this quantile and the one that orders is kept and not bought: it stands between a
+# step down and the step up that would follow it, as a long stabilization window would, but gives
+# way at once where demand falls beyond doubt. On the same fleets.
+DOWN_CALM_PROBABILITY = 0.9
 DOWN_SURGE_PROBABILITY = 0.95
 # The lead that the calm quantile was chosen at. A shortage lasts until what is ordered against it
 # is there, so the odds of none grow with the lead: by its root, on the same fleets with cold starts
@@ -105,7 +109,7 @@ def expected_demand(
     if rate is None or not estimate.forecast.known:
         return None
     mean = estimate.forecast.mean_per_second(lead)
-    probability = planned_probability(SURGE_PROBABILITY, estimate.forecast, lead, margin_score)
+    probability = planned_probability(estimate.forecast, lead, margin_score)
     high = estimate.forecast.quantile_per_second(lead, probability)
     known = estimate.forecast.recurrence
     if known is not None and rate <= known.rate_per_second:
@@ -125,45 +129,53 @@ def expected_demand(
         backlog_at_lead_requests=backlog,
         up=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
         probability=probability,
-        plain_probability=planned_probability(SURGE_PROBABILITY, estimate.forecast, lead, 0.0),
+        plain_probability=planned_probability(estimate.forecast, lead, 0.0),
         margin_score=margin_score,
         idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
     )
 
 
-def step_down_load(estimate: Estimate, demand: Demand) -> Load:
+def step_down_load(
+    estimate: Estimate, demand: Demand, explaining_rate_per_second: float = 0.0
+) -> Load:
     """The load that must still be carried after a step down: the most until the lead time is over.
 
     What is given away now is back one lead time after it is missed; so where rises recur that
-    nothing foretells, what they reach is kept.
+    nothing foretells, what they reach is kept. The margin of the error budget is not in it: it is
+    learnt from what was ordered.
+    explaining_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
     """
-    lead = demand.lead_seconds
-    probability = planned_probability(
-        DOWN_SURGE_PROBABILITY, estimate.forecast, lead, demand.margin_score
-    )
     forecast = estimate.forecast
-    highest = max(forecast.quantile_per_second(at, probability) for at in (0.0, lead))
+    share = _crowd_share(forecast)
+    probability = DOWN_CALM_PROBABILITY + (DOWN_SURGE_PROBABILITY - DOWN_CALM_PROBABILITY) * share
+    highest = max(
+        *(forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)),
+        explaining_rate_per_second,
+    )
     if forecast.recurrence is not None:
         highest = max(highest, forecast.recurrence.rate_per_second)
     return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
 
 
-def planned_probability(
-    surge: float, forecast: Forecast, lead_seconds: float, margin_score: float
-) -> float:
-    """The quantile of demand to plan for: the calm one, or `surge` as far as this is a crowd.
+def planned_probability(forecast: Forecast, lead_seconds: float, margin_score: float) -> float:
+    """The quantile of demand to plan for: the calm one, or a crowd's as far as this is one.
 
     The calm one rises with the lead, which a shortage lasts for. The margin counts in calm alone:
     in a crowd budget that is left would be gone within minutes, and budget that is gone does not
     come back by more replicas than the crowd needs.
     """
-    share = min(max(forecast.surge_probability, 0.0), 1.0)
+    share = _crowd_share(forecast)
     ratio = min(
         max(lead_seconds / PLAIN_LEAD_SECONDS, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO
     )
     odds = CALM_PROBABILITY / (1.0 - CALM_PROBABILITY) * math.sqrt(ratio)
-    calm = min(odds / (1.0 + odds), surge)
-    return quantile_with_margin(calm + (surge - calm) * share, margin_score * (1.0 - share))
+    calm = min(odds / (1.0 + odds), SURGE_PROBABILITY)
+    probability = calm + (SURGE_PROBABILITY - calm) * share
+    return quantile_with_margin(probability, margin_score * (1.0 - share))
+
+
+def _crowd_share(forecast: Forecast) -> float:
+    return min(max(forecast.surge_probability, 0.0), 1.0)
 
 
 def _backlog_at_lead(

@@ -8,6 +8,7 @@ from servingslo.policy.decision import ConstraintNeed, StepValue
 from servingslo.policy.demand import Demand, step_down_load
 from servingslo.policy.frame import Frame
 from servingslo.policy.guards import Proposal, StepDownBlock
+from servingslo.policy.in_flight import explaining_rate_per_second
 from servingslo.policy.mix import Mix
 from servingslo.policy.saturation import saturation_need
 from servingslo.policy.sizing import (
@@ -89,7 +90,7 @@ def step_down_blocks(frame: Frame) -> tuple[StepDownBlock, ...]:
         blocks.append(block)
     if frame.observation.rollout_in_progress:
         blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
-    if (block := _warming_up(frame)) is not None:
+    if (block := warming_up(frame)) is not None:
         blocks.append(block)
     if (block := _backlog(frame)) is not None:
         blocks.append(block)
@@ -203,7 +204,8 @@ def _fewer_before(frame: Frame) -> bool:
 
 def _below(frame: Frame, case: SizingCase, demand: Demand) -> Candidates:
     """Predictions at the load that must still be carried after a step down."""
-    return Candidates(case, step_down_load(frame.estimate, demand))
+    explaining = explaining_rate_per_second(frame, case, demand)
+    return Candidates(case, step_down_load(frame.estimate, demand, explaining))
 
 
 def _safe(
@@ -332,7 +334,7 @@ def _backlog(frame: Frame) -> StepDownBlock | None:
     )
 
 
-def _warming_up(frame: Frame) -> StepDownBlock | None:
+def warming_up(frame: Frame) -> StepDownBlock | None:
     """While the workload has been seen for less than a few residences of its requests."""
     since = frame.state.sighted_seconds
     seen = 0.0 if since is None else frame.now_seconds - since

@@ -1,0 +1,44 @@
+"""What runs now, held against what should run at the rate that arrives.
+
+Lengths and times of service are known of requests that have ended. Where requests become longer the
+ones in flight tell it first: by Little's law there are more of them than the rate and the model of
+now explain. A fleet is not made smaller against that evidence, however far its rate falls.
+Source: J. D. C. Little, "A proof for the queuing formula L = λW", Operations Research 1961.
+"""
+
+import math
+
+from servingslo.policy.demand import Demand
+from servingslo.policy.frame import Frame
+from servingslo.policy.sizing import SizingCase
+
+# Standard deviations that the number in flight varies by in one window in a thousand.
+SURE_DEVIATIONS = 3.0
+# What lengths and the law may be out by at any moment without requests having become others.
+LEAST_RATIO = 1.25
+# Requests three times as long at the same rate; beyond, it is a backlog that has not been seen yet.
+LARGEST_RATIO = 3.0
+
+
+def explaining_rate_per_second(frame: Frame, case: SizingCase, demand: Demand) -> float:
+    """The arrival rate at which as many would run as surely run now, requests per second.
+
+    Engines whose requests wait are left out: they serve what came before. 0 where about as many run
+    as should, no model is trusted, nothing arrives, or the present count is beyond saturation.
+    """
+    rate = demand.rate_per_second
+    count = len(frame.serving) * case.engines_per_replica
+    running = [
+        engine.running
+        for pod in frame.serving
+        for engine in pod.engines
+        if engine.running is not None and not engine.waiting
+    ]
+    if not frame.trusted or rate <= 0.0 or not running:
+        return 0.0
+    expected = case.model.predict(rate, count, case.routing)
+    if not expected.stable:
+        return 0.0
+    sure = sum(running) / len(running) - SURE_DEVIATIONS * math.sqrt(expected.running_variance)
+    ratio = sure / expected.running_mean
+    return rate * min(ratio, LARGEST_RATIO) if ratio > LEAST_RATIO else 0.0

@@ -1,0 +1,99 @@
+"""What runs against what should run: longer requests are told by those in flight first."""
+
+from types import SimpleNamespace
+
+import pytest
+from policy_world import World, run, stepped
+from tests.validation.grid import L4
+
+from servingslo.models.latency import LatencyModel, Routing
+from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.policy.in_flight import LARGEST_RATIO, explaining_rate_per_second
+
+RATE = 9.0
+PODS = 3
+MODEL = LatencyModel(
+    Workload(
+        arrival_rate_per_second=1.0,
+        prompt=LengthDistribution.from_samples([200.0, 500.0, 1100.0]),
+        output=LengthDistribution.from_samples([40.0, 120.0, 290.0]),
+        context_tokens_per_sequence=700.0,
+    ),
+    ServiceLaw(
+        step_fixed_seconds=L4.a,
+        step_per_sequence_seconds=L4.b,
+        prefill_per_token_seconds=L4.c,
+        context_per_token_seconds=L4.d,
+    ),
+    EngineLimits(
+        max_num_seqs=L4.max_num_seqs,
+        max_num_batched_tokens=L4.max_num_batched_tokens,
+        kv_capacity_tokens=L4.kv_capacity_tokens,
+    ),
+)
+CASE = SimpleNamespace(model=MODEL, engines_per_replica=1, routing=Routing.POOLED)
+EXPECTED = MODEL.predict(RATE, PODS, Routing.POOLED).running_mean
+
+
+def _explained(running, waiting=0.0, *, trusted=True, rate=RATE):
+    pods = [
+        SimpleNamespace(engines=(SimpleNamespace(running=running, waiting=waiting),)),
+        *(
+            SimpleNamespace(engines=(SimpleNamespace(running=running, waiting=0.0),))
+            for _ in range(PODS - 1)
+        ),
+    ]
+    frame = SimpleNamespace(serving=pods, trusted=trusted)
+    return explaining_rate_per_second(frame, CASE, SimpleNamespace(rate_per_second=rate))
+
+
+def test_as_many_as_should_run_explain_nothing_more():
+    """The noise of a window is no evidence, nor is a fleet that is emptier than expected."""
+    assert _explained(EXPECTED) == _explained(1.2 * EXPECTED) == _explained(0.0) == 0.0
+
+
+def test_more_in_flight_speak_of_more_work():
+    """The rate that is explained rises with what runs, up to a bound."""
+    found = [_explained(factor * EXPECTED) for factor in (2.5, 3.0, 3.5)]
+    assert RATE < found[0] < found[1] < found[2]
+    assert _explained(100.0 * EXPECTED) == pytest.approx(LARGEST_RATIO * RATE)
+
+
+def test_engines_with_a_queue_speak_of_the_past():
+    """One engine works off a backlog; the others say how long requests are now."""
+    pods = [
+        SimpleNamespace(engines=(SimpleNamespace(running=20.0 * EXPECTED, waiting=50.0),)),
+        SimpleNamespace(engines=(SimpleNamespace(running=EXPECTED, waiting=0.0),)),
+        SimpleNamespace(engines=(SimpleNamespace(running=None, waiting=None),)),
+    ]
+    frame = SimpleNamespace(serving=pods, trusted=True)
+    assert explaining_rate_per_second(frame, CASE, SimpleNamespace(rate_per_second=RATE)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "known",
+    [pytest.param({"trusted": False}, id="no-trust"), pytest.param({"rate": 0.0}, id="idle")],
+)
+def test_nothing_is_explained_without_a_model_or_arrivals(known):
+    """What should run is not known then."""
+    assert _explained(4.0 * EXPECTED, **known) == 0.0
+
+
+def _least_after_the_change():
+    """The count before the rate halves while answers become four times as long; the least after."""
+    world = World(rate=stepped((0, 20.0), (900, 10.0)), replicas=8)
+    story = run(world).until(900)
+    world.output_median *= 4.0
+    story.until(1020)
+    return story.at(900.0).replicas_after, min(
+        d.replicas_after for d in story.between(915.0, 1020.0)
+    )
+
+
+def test_fewer_but_longer_requests_take_no_replica_away(monkeypatch):
+    """Half the rate at four times the length is more work; those that ended do not tell it yet."""
+    before, least = _least_after_the_change()
+    monkeypatch.setattr("servingslo.policy.wish.explaining_rate_per_second", lambda *_: 0.0)
+    _, blind = _least_after_the_change()
+    assert blind < least == before
