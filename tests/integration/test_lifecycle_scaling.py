@@ -32,6 +32,15 @@ def operator_settings(recording: Path) -> tuple[str, ...]:
     return (f"--record={recording}",)
 
 
+def wait_line(tenant: Tenant, operator: Operator, needle: str) -> None:
+    """Wait for a decision's line with this in it: counts and events are written before it."""
+    tenant.wait(
+        lambda: bool(operator.log_lines("decided", tenant.namespace, needle)),
+        what=f"a line with {needle!r}",
+        timeout_seconds=10,
+    )
+
+
 def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: Path) -> None:
     """Under load replicas are added, and taken away after it; each with a log line."""
     tenant.create_deployment(replicas=1)
@@ -40,11 +49,11 @@ def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: 
     surge = steady_trace(tmp_path / "surge.csv", rate=SURGE_PER_SECOND, seconds=30)
     tenant.begin_traffic(surge, duration_seconds=600)
     tenant.wait(lambda: tenant.replicas() > 1, what="a scale-up", timeout_seconds=120)
-    assert operator.log_lines("decided", tenant.namespace, "action=scale-up")
+    wait_line(tenant, operator, "action=scale-up")
     tenant.end_traffic()
     peak = tenant.replicas()
     tenant.wait(lambda: tenant.replicas() < peak, what="a scale-down", timeout_seconds=240)
-    assert operator.log_lines("decided", tenant.namespace, "action=scale-down")
+    wait_line(tenant, operator, "action=scale-down")
 
 
 def test_a_new_workload_is_planned_by_the_law_of_its_spec_until_one_is_fitted(
@@ -55,7 +64,7 @@ def test_a_new_workload_is_planned_by_the_law_of_its_spec_until_one_is_fitted(
     tenant.begin_traffic(steady_trace(tmp_path / "new.csv", rate=6.0, seconds=300))
     tenant.create_slo(serviceLaw=LAW)
     assert "spec.serviceLaw" in tenant.wait_event("LawFromSpec")
-    assert operator.log_lines("decided", tenant.namespace, " law=spec ")
+    wait_line(tenant, operator, " law=spec ")
     assert tenant.wait_event("ModelTrusted").startswith("service law from fit")
 
 

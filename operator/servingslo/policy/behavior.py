@@ -17,9 +17,9 @@ from servingslo.reasons import Reason
 
 PERCENT = 100.0
 # Every step down must also hold for a high quantile of demand over one cold start, so that the
-# 300 s of the HorizontalPodAutoscaler would only cost GPU-hours; one scrape bridges the ticks that
-# lie between two of them.
-DEFAULT_DOWN_WINDOW_SECONDS = 15
+# 300 s of the HorizontalPodAutoscaler would only cost GPU-hours; two scrapes bridge a single low
+# one.
+DEFAULT_DOWN_WINDOW_SECONDS = 30
 
 
 class PolicyType(StrEnum):

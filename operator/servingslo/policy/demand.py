@@ -25,7 +25,7 @@ SURGE_PROBABILITY = 0.9
 # lies between this quantile and the one that orders is kept and not bought: it stands between a
 # step down and the step up that would follow it, as a long stabilization window would, but gives
 # way at once where demand falls beyond doubt. On the same fleets.
-DOWN_CALM_PROBABILITY = 0.9
+DOWN_CALM_PROBABILITY = 0.87
 DOWN_SURGE_PROBABILITY = 0.95
 # The lead that the calm quantile was chosen at. A shortage lasts until what is ordered against it
 # is there, so the odds of none grow with the lead: by its root, on the same fleets with cold starts
@@ -141,13 +141,16 @@ def step_down_load(
     """The load that must still be carried after a step down: the most until the lead time is over.
 
     What is given away now is back one lead time after it is missed; so where rises recur that
-    nothing foretells, what they reach is kept. The margin of the error budget is not in it: it is
-    learnt from what was ordered.
+    nothing foretells, what they reach is kept. The margin counts only while the error
+    budget burns: what is left of it is spent on ordering later, not on giving away sooner.
     explaining_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
     """
     forecast = estimate.forecast
     share = _crowd_share(forecast)
-    probability = DOWN_CALM_PROBABILITY + (DOWN_SURGE_PROBABILITY - DOWN_CALM_PROBABILITY) * share
+    probability = quantile_with_margin(
+        DOWN_CALM_PROBABILITY + (DOWN_SURGE_PROBABILITY - DOWN_CALM_PROBABILITY) * share,
+        max(demand.margin_score, 0.0) * (1.0 - share),
+    )
     highest = max(
         *(forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)),
         explaining_rate_per_second,
