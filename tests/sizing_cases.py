@@ -6,7 +6,8 @@ from tests.cards import H100, H100_LIMITS
 
 from servingslo.models.latency import Routing, latency_model
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.sizing import Candidates, Load, SizingCase, size
+from servingslo.policy.candidates import Candidates, Load, SizingCase
+from servingslo.policy.sizing import size
 
 WORKLOAD = Workload(
     arrival_rate_per_second=1.0,

@@ -25,6 +25,7 @@ from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Ro
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
+from servingslo.policy.candidates import Candidates, Load, SizingCase
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -36,7 +37,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.sizing import Candidates, Load, SizingCase, size
+from servingslo.policy.sizing import size
 from servingslo.policy.state import BatchLimits, PlannerState
 
 REPLICAS = 8

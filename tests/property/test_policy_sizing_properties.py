@@ -14,8 +14,9 @@ from tests.sizing_cases import case, sized
 
 from servingslo.policy import guards
 from servingslo.policy.behavior import Behavior, BehaviorState
+from servingslo.policy.candidates import Candidates, Load
 from servingslo.policy.guards import Bounds, Proposal, StepDownBlock
-from servingslo.policy.sizing import Candidates, Load, least_safe_count
+from servingslo.policy.sizing import least_safe_count
 from servingslo.reasons import Reason
 
 CASE = case(*OBJECTIVES)

@@ -11,8 +11,8 @@ from tests.unit.cli_calls import with_flag
 from servingslo.cli.sizing.inputs import parse_law, spread_lengths, traced_workload
 from servingslo.cli.sizing.live import course_of, with_observed
 from servingslo.models.latency import Routing, latency_model
+from servingslo.policy.candidates import KV_PERCENTILE
 from servingslo.policy.decision import ColdStartOutlook, DemandOutlook
-from servingslo.policy.sizing import KV_PERCENTILE
 from servingslo.sim.catalogue import engine_kind
 from servingslo.units import format_short_duration, parse_short_duration_seconds
 

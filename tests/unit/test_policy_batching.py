@@ -10,6 +10,7 @@ from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.batch_tuning import PAYBACK_SECONDS
+from servingslo.policy.candidates import Load, SizingCase
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -19,7 +20,6 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.sizing import Load, SizingCase
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Reason
 

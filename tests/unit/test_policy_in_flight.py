@@ -53,6 +53,14 @@ def test_as_many_as_should_run_explain_nothing_more():
     assert _explained(EXPECTED) == _explained(1.2 * EXPECTED) == _explained(0.0) == 0.0
 
 
+@pytest.mark.parametrize("utilization", [1e-3, 0.3, 0.6, 0.9, 0.98])
+def test_the_floor_is_below_what_runs(utilization):
+    """What is told without an evaluation is less than the mean that it stands for."""
+    rate = utilization * MODEL.saturation_rate_per_second * PODS
+    prediction = MODEL.predict(rate, PODS, Routing.POOLED)
+    assert 0.0 < prediction.running_floor < prediction.running_mean
+
+
 def test_more_in_flight_speak_of_more_work():
     """The rate that is explained rises with what runs, up to a bound."""
     found = [_explained(factor * EXPECTED) for factor in (2.5, 3.0, 3.5)]

@@ -15,15 +15,9 @@ from servingslo.models.latency import (
 )
 from servingslo.models.workload import LengthDistribution
 from servingslo.policy.batch_search import BatchCase, best_limits, largest_batch
+from servingslo.policy.candidates import Candidates, Load, replica_saturation_per_second
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import (
-    Candidates,
-    Load,
-    greatest_rate_per_second,
-    least_safe_count,
-    need_hints,
-    replica_saturation_per_second,
-)
+from servingslo.policy.sizing import greatest_rate_per_second, least_safe_count, need_hints
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Constraint
 

@@ -45,6 +45,8 @@ __all__ = [
 ]
 
 _LEAST_RATE = 1e-9
+# Below this utilization requests meet no others, however bursty: one in as many finds company.
+_LEAST_UTILIZATION = 1e-4
 _MODEL_CACHE_SIZE = 64
 _BISECTION_STEPS = 24
 
@@ -149,7 +151,8 @@ class LatencyModel:
 
     def _load(self, rate_per_second: float, replica_count: int, routing: Routing) -> ReplicaLoad:
         # Replicas that share arrivals at random each see the bursts of the fleet thinned out.
-        excess = (self.dispersion - 1.0) / replica_count
+        company = rate_per_second > _LEAST_UTILIZATION * self.saturation_rate_per_second
+        excess = (self.dispersion - 1.0) / replica_count if company else 0.0
         pool = replica_count if routing is Routing.POOLED else 1
         bursts = followed_bursts(
             self.demand, rate_per_second, excess, self.correlation_seconds, pool, self.cap

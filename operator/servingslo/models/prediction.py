@@ -76,6 +76,15 @@ class Prediction:
         return min(self._rate * (moments.prefill_seconds + decoding), self.engine.cap)
 
     @property
+    def running_floor(self) -> float:
+        """Less than `running_mean`, at no cost: no token takes less than a bare step."""
+        if self.laws is None:
+            return math.inf
+        gaps, step = self.engine.gaps, self.engine.demand.step_fixed_seconds
+        decoding = step * float(gaps.weighted.sum()) * (1.0 - gaps.single_share)
+        return min(self._rate * decoding, self.engine.cap)
+
+    @property
     def running_variance(self) -> float:
         """Variance over time of the running sequences of one replica; inf when unstable."""
         return self.laws.running.variance if self.laws else math.inf

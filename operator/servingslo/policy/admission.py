@@ -40,14 +40,14 @@ def admission_decision(
     if frame.mix is None or not frame.trusted or not serving or frame.signals.blind is not None:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN), memory
     if memory is None or _outdated(frame, frame.mix, memory):
-        hint = None
+        hint, recall = None, None if wish.candidates is None else wish.candidates.recall
         if memory is not None and memory.serving:
             hint = memory.admitted_rate_per_second * serving / memory.serving
         memory = AdmissionMemory(
             serving=serving,
             mix_at_seconds=frame.mix.at_seconds,
             admitted_rate_per_second=greatest_rate_per_second(
-                sizing_case(frame, frame.mix), wish.infeasible, serving, hint
+                sizing_case(frame, frame.mix), wish.infeasible, serving, hint, recall
             ),
             full_batch=full_batch_of(
                 frame.mix.model.engine,

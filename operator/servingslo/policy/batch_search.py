@@ -10,17 +10,11 @@ from servingslo.models.full_batch import full_batch_of
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
+from servingslo.policy.candidates import Candidates, Load, SizingCase
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import (
-    Candidates,
-    Load,
-    SizingCase,
-    carries,
-    greatest_rate_per_second,
-    size,
-)
+from servingslo.policy.sizing import carries, greatest_rate_per_second, size
 from servingslo.policy.state import BatchLimits
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).

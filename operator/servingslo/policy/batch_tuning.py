@@ -10,11 +10,11 @@ from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.behavior import SelectPolicy
+from servingslo.policy.candidates import Load, objective_key
 from servingslo.policy.decision import BatchingDecision, DecisionStep, LimitsPlan, RolloutCost
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode
 from servingslo.policy.mix import Mix
-from servingslo.policy.sizing import Load, objective_key
 from servingslo.policy.state import (
     BatchChange,
     BatchingMemory,

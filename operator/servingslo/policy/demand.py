@@ -7,9 +7,9 @@ from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.latency import LatencyMetric
+from servingslo.policy.candidates import Load, objective_key
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.mix import Mix
-from servingslo.policy.sizing import Load, objective_key
 
 # Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
 SCRAPE_SECONDS = 15.0

@@ -8,9 +8,9 @@ Source: J. D. C. Little, "A proof for the queuing formula L = λW", Operations R
 
 import math
 
+from servingslo.policy.candidates import SizingCase
 from servingslo.policy.demand import Demand
 from servingslo.policy.frame import Frame
-from servingslo.policy.sizing import SizingCase
 
 # Standard deviations that the number in flight varies by in one window in a thousand.
 SURE_DEVIATIONS = 3.0
@@ -40,5 +40,7 @@ def explaining_rate_per_second(frame: Frame, case: SizingCase, demand: Demand) -
     if not expected.stable:
         return 0.0
     sure = sum(running) / len(running) - SURE_DEVIATIONS * math.sqrt(expected.running_variance)
+    if sure <= LEAST_RATIO * expected.running_floor:
+        return 0.0
     ratio = sure / expected.running_mean
     return rate * min(ratio, LARGEST_RATIO) if ratio > LEAST_RATIO else 0.0

@@ -5,7 +5,7 @@ between neighbouring counts and would have to prepare their tables anew at every
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from servingslo.models.latency import (
     LatencyModel,
@@ -16,7 +16,8 @@ from servingslo.models.latency import (
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import Workload
-from servingslo.policy.sizing import IDLE_RATE_PER_SECOND, objective_key
+from servingslo.policy.candidates import IDLE_RATE_PER_SECOND, Candidates, objective_key
+from servingslo.policy.known import Known
 
 # Below the error that the models themselves are validated to (3 % of saturation throughput).
 MATERIAL_CHANGE_RATIO = 0.02
@@ -32,7 +33,7 @@ class Mix:
 
     workload: at a rate of 1 per second. alone_seconds: each objective's percentile for requests
     that come one at a time, by objective key: the least that any count can give. model: the laws of
-    one replica, which follow from the rest, prepared.
+    one replica, which follow from the rest, prepared. known: percentiles evaluated so far.
     """
 
     workload: Workload
@@ -41,6 +42,7 @@ class Mix:
     at_seconds: float
     alone_seconds: Mapping[str, float]
     model: LatencyModel = field(compare=False, repr=False)
+    known: Known = field(default=Known(), compare=False, repr=False)
 
 
 def renewed_mix(
@@ -75,6 +77,14 @@ def renewed_mix(
         },
         model=model,
     )
+
+
+def remembering(mix: Mix | None, candidates: Candidates | None) -> Mix | None:
+    """The mix with what these candidates, which are of its model, have evaluated at this tick."""
+    recall = None if candidates is None else candidates.recall
+    if mix is None or recall is None or not recall.changed:
+        return mix
+    return replace(mix, known=recall.known)
 
 
 def _changed(previous: Mix, workload: Workload, law: ServiceLaw) -> bool:

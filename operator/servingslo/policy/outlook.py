@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
+from servingslo.policy.candidates import Candidates
 from servingslo.policy.decision import (
     BatchingDecision,
     ColdStartOutlook,
@@ -19,7 +20,7 @@ from servingslo.policy.decision import (
     StepValue,
 )
 from servingslo.policy.frame import Frame
-from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Candidates
+from servingslo.policy.sizing import CONSTRAINT_OF_METRIC
 from servingslo.policy.wish import Wish
 
 OBJECTIVE_CONSTRAINTS = frozenset(CONSTRAINT_OF_METRIC.values())
@@ -104,7 +105,7 @@ def objective_outlooks(
     for objective in frame.targets.objectives:
         predicted = None
         if candidates is not None and replicas is not None and replicas > frame.excluded:
-            predicted = candidates.seconds(objective, replicas - frame.excluded)
+            predicted = candidates.told_seconds(objective, replicas - frame.excluded)
         outlooks.append(_objective_outlook(frame, objective, predicted))
     return tuple(outlooks)
 

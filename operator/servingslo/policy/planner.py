@@ -27,6 +27,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.margin import tracked
+from servingslo.policy.mix import remembering
 from servingslo.policy.outlook import (
     cold_start_outlook,
     cost_outlook,
@@ -340,7 +341,13 @@ def _decided(frame: Frame, state: PlannerState, verdict: Verdict) -> tuple[Decis
     order = state.order
     if apply and before is not None and after is not None:
         order = Order(before=before, after=after, at_seconds=frame.now_seconds)
-    return decision, replace(state, order=order, batching=tuned.memory, admission=admission_memory)
+    return decision, replace(
+        state,
+        order=order,
+        batching=tuned.memory,
+        admission=admission_memory,
+        mix=remembering(state.mix, wish.candidates),
+    )
 
 
 def _action(before: int | None, after: int | None) -> Action:

@@ -1,33 +1,31 @@
 """How many replicas: the least count at which every constraint holds, and which one binds."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from servingslo.models.latency import (
-    LatencyMetric,
-    LatencyModel,
-    Objective,
-    Prediction,
-    Routing,
-    metric_seconds,
-    prepare,
+from servingslo.models.latency import LatencyMetric, Objective, Prediction, metric_seconds, prepare
+from servingslo.policy.candidates import (
+    IDLE_RATE_PER_SECOND,
+    KV_PERCENTILE,
+    Candidates,
+    Load,
+    SizingCase,
+    asked_of,
+    objective_key,
+    replica_saturation_per_second,
 )
 from servingslo.policy.decision import ConstraintNeed
+from servingslo.policy.known import Recall
 from servingslo.policy.searching import greatest_holding, least_holding
 from servingslo.reasons import Constraint
 
-# Share of time that KV use stays within its target: the sum of tokens held is a quantile, because
-# lengths vary; above the target there is room to the capacity before the engine preempts.
-KV_PERCENTILE = 95.0
 # While a backlog drains the fleet may run this close to saturation: the greatest utilization that
 # the resource accepts as a target.
 DRAIN_UTILIZATION = 0.95
 # Equal parts of the range of rates up to saturation: the answer is exact to 0.1 % of it.
 RATE_PARTS = 1024
-# A single request at a time, in effect: the least that any objective can be.
-IDLE_RATE_PER_SECOND = 1e-6
 # Below this utilization a replica is all but idle: by M/M/1 a wait is a tenth of a service time,
 # and even without it a percentile falls by no more than that.
 IDLE_UTILIZATION = 0.1
@@ -38,44 +36,6 @@ CONSTRAINT_OF_METRIC = {
     LatencyMetric.LATENCY: Constraint.LATENCY,
     LatencyMetric.QUEUE_TIME: Constraint.QUEUE_TIME,
 }
-
-
-def objective_key(objective: Objective) -> str:
-    """A name of the objective that is unique within a resource: 'ttft:p99'."""
-    return f"{objective.metric.value}:p{objective.percentile:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What the fleet has to carry.
-
-    rate_per_second: arrivals. drain_per_second: requests of the backlog to be served on top.
-    """
-
-    rate_per_second: float
-    drain_per_second: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizingCase:
-    """What a count is judged by.
-
-    model: laws of one replica's engine under this mix of requests. objectives: that decide; none
-    while the latency model is not trusted. calibration: observed over predicted, by metric.
-    largest_count: where the search ends. engines_per_replica: the model is of one engine, and a
-    data-parallel pod holds several. alone_seconds: each objective's percentile for requests that
-    come one at a time, by objective key, where it is known already.
-    """
-
-    model: LatencyModel
-    routing: Routing
-    objectives: tuple[Objective, ...]
-    utilization_target_ratio: float
-    kv_cache_target_ratio: float
-    largest_count: int
-    engines_per_replica: int = 1
-    calibration: Mapping[str, float] = field(default_factory=dict)
-    alone_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,78 +50,6 @@ class Sizing:
     binding: Constraint
     needs: tuple[ConstraintNeed, ...]
     infeasible: tuple[Objective, ...] = ()
-
-
-def replica_saturation_per_second(case: SizingCase) -> float:
-    """Requests per second at which one replica, with all its engines, saturates."""
-    return case.model.saturation_rate_per_second * case.engines_per_replica
-
-
-class Candidates:
-    """Predictions of one case under one load, each count evaluated once."""
-
-    __slots__ = ("_predictions", "case", "load")
-
-    def __init__(self, case: SizingCase, load: Load) -> None:
-        self.case = case
-        self.load = load
-        self._predictions: dict[int, Prediction] = {}
-
-    def at(self, count: int) -> Prediction:
-        """The prediction for this count."""
-        found = self._predictions.get(count)
-        if found is None:
-            self.predict((count,))
-            found = self._predictions[count]
-        return found
-
-    def predict(self, counts: Iterable[int]) -> None:
-        """Predict for all of these counts at once."""
-        lacking = [count for count in counts if count not in self._predictions]
-        if lacking:
-            case = self.case
-            made = case.model.predict_many(
-                [self.load.rate_per_second] * len(lacking),
-                [count * case.engines_per_replica for count in lacking],
-                case.routing,
-            )
-            self._predictions.update(zip(lacking, made, strict=True))
-
-    def fitting(self, counts: Sequence[int]) -> list[int]:
-        """Those of the counts at which KV use stays within its target."""
-        self.predict(counts)
-        return [count for count in counts if self.fits_cache(count)]
-
-    def meeting(self, objective: Objective, counts: Sequence[int]) -> list[int]:
-        """Those of the counts at which the objective holds."""
-        self.predict(counts)
-        prepare([self._predictions[count] for count in counts], objective.metric)
-        return [count for count in counts if self.meets(objective, count)]
-
-    def holding(self, objectives: Sequence[Objective], counts: Sequence[int]) -> list[int]:
-        """Those of the counts at which the KV cache and every objective hold."""
-        held = self.fitting(counts)
-        for objective in objectives:
-            held = self.meeting(objective, held)
-        return held
-
-    def seconds(self, objective: Objective, count: int) -> float:
-        """The calibrated percentile of the objective at this count, in seconds."""
-        raw = metric_seconds(self.at(count), objective.metric, objective.percentile)
-        return raw * self.case.calibration.get(objective.metric.value, 1.0)
-
-    def meets(self, objective: Objective, count: int) -> bool:
-        """Whether the objective holds at this count."""
-        prediction = self.at(count)
-        return prediction.stable and self.seconds(objective, count) <= objective.threshold_seconds
-
-    def fits_cache(self, count: int) -> bool:
-        """Whether KV use stays within its target at this count."""
-        prediction = self.at(count)
-        return (
-            prediction.stable
-            and prediction.kv_usage_quantile(KV_PERCENTILE) <= self.case.kv_cache_target_ratio
-        )
 
 
 def size(
@@ -228,13 +116,16 @@ def _evaluate_first(
     asked = [count for count in likely if count >= low]
     around = {count + more for count in asked for more in (-1, 0, 1)} - {0}
     candidates.predict(sorted(around.union(*pairs.values())))
-    others = [] if beside is None else [beside.at(max(starts.values()))]
-    by_metric: dict[LatencyMetric, set[int]] = {}
+    by_metric: dict[LatencyMetric, dict[tuple[int, bool], Prediction]] = {}
+    other = max(starts.values())
     for objective in candidates.case.objectives:
-        counts = by_metric.setdefault(objective.metric, set(asked))
-        counts |= pairs[objective_key(objective)]
-    for metric, counts in by_metric.items():
-        prepare([*(candidates.at(count) for count in sorted(counts)), *others], metric)
+        found = by_metric.setdefault(objective.metric, {})
+        for count in candidates.unknown(objective, pairs[objective_key(objective)], asked):
+            found[count, False] = candidates.at(count)
+        if beside is not None and beside.recalled(objective, other) is None:
+            found[other, True] = beside.at(other)
+    for metric, predictions in by_metric.items():
+        prepare([predictions[key] for key in sorted(predictions)], metric)
 
 
 def need_hints(
@@ -285,19 +176,21 @@ def greatest_rate_per_second(
     infeasible: tuple[Objective, ...],
     serving: int,
     hint_per_second: float | None = None,
+    recall: Recall | None = None,
 ) -> float:
     """The greatest fleet rate, per second, at which these replicas keep every constraint.
 
     0 when an objective fails even for a single request at a time. Exact to 0.1 % of saturation.
     infeasible objectives do not count. hint_per_second: where the search begins; it saves
-    evaluations and changes no answer.
+    evaluations and changes no answer. recall: what is evaluated is added to it.
     """
     high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
     objectives = [objective for objective in case.objectives if objective not in infeasible]
 
     def excesses(parts: Sequence[int]) -> dict[int, float]:
         rates = [high * part / RATE_PARTS for part in parts]
-        return dict(zip(parts, _excesses(case, objectives, serving, rates), strict=True))
+        found = _excesses(case, objectives, serving, rates, recall)
+        return dict(zip(parts, found, strict=True))
 
     hint = None
     if hint_per_second is not None and high > 0:
@@ -306,7 +199,11 @@ def greatest_rate_per_second(
 
 
 def _excesses(
-    case: SizingCase, objectives: Sequence[Objective], serving: int, rates: Sequence[float]
+    case: SizingCase,
+    objectives: Sequence[Objective],
+    serving: int,
+    rates: Sequence[float],
+    recall: Recall | None = None,
 ) -> list[float]:
     """The logarithm of what is most of its limit, over the limit, at each fleet rate.
 
@@ -322,6 +219,8 @@ def _excesses(
         prepare([predictions[row] for row in rows], objective.metric)
         for row in rows:
             raw = metric_seconds(predictions[row], objective.metric, objective.percentile)
+            if recall is not None:
+                recall.add(asked_of(case, objective, serving), rates[row], raw)
             seconds = raw * case.calibration.get(objective.metric.value, 1.0)
             most[row] = max(most[row], seconds / objective.threshold_seconds)
     return [math.log(ratio) if ratio > 0.0 else -math.inf for ratio in most]

@@ -4,21 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.candidates import Candidates, SizingCase
 from servingslo.policy.decision import ConstraintNeed, StepValue
 from servingslo.policy.demand import Demand, step_down_load
 from servingslo.policy.frame import Frame
 from servingslo.policy.guards import Proposal, StepDownBlock
 from servingslo.policy.in_flight import explaining_rate_per_second
+from servingslo.policy.known import Recall
 from servingslo.policy.mix import Mix
 from servingslo.policy.saturation import saturation_need
-from servingslo.policy.sizing import (
-    DRAIN_UTILIZATION,
-    Candidates,
-    SizingCase,
-    least_safe_count,
-    need_hints,
-    size,
-)
+from servingslo.policy.sizing import DRAIN_UTILIZATION, least_safe_count, need_hints, size
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
 # Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
@@ -141,8 +136,9 @@ def utilization_ceiling_ratio(frame: Frame) -> float:
 def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
     """The least count that satisfies every constraint, with spare ones for failures."""
     case = sizing_case(frame, mix)
-    candidates = Candidates(case, demand.up)
-    below = _below(frame, case, demand) if _fewer_before(frame) else None
+    recall = Recall(mix.known)
+    candidates = Candidates(case, demand.up, recall)
+    below = _below(frame, case, demand, recall) if _fewer_before(frame) else None
     sizing = size(candidates, frame.state.hints, (frame.current - frame.excluded,), below)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
@@ -183,7 +179,7 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
         )
     proposal, spare = _with_spare(frame, proposal)
     if below is None and proposal.replicas < frame.current:
-        below = _below(frame, case, demand)
+        below = _below(frame, case, demand, recall)
     return Wish(
         proposal=proposal,
         safe_replicas=_safe(frame, case, below, sizing.infeasible, proposal.replicas, spare),
@@ -202,10 +198,10 @@ def _fewer_before(frame: Frame) -> bool:
     return max(frame.state.hints.values(), default=frame.current) + spare < frame.current
 
 
-def _below(frame: Frame, case: SizingCase, demand: Demand) -> Candidates:
+def _below(frame: Frame, case: SizingCase, demand: Demand, recall: Recall) -> Candidates:
     """Predictions at the load that must still be carried after a step down."""
     explaining = explaining_rate_per_second(frame, case, demand)
-    return Candidates(case, step_down_load(frame.estimate, demand, explaining))
+    return Candidates(case, step_down_load(frame.estimate, demand, explaining), recall)
 
 
 def _safe(

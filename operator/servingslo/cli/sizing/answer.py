@@ -11,20 +11,18 @@ from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.admission import greatest_rate_per_second
 from servingslo.policy.batch_search import BatchCase, best_limits
+from servingslo.policy.candidates import (
+    KV_PERCENTILE,
+    Candidates,
+    Load,
+    SizingCase,
+    replica_saturation_per_second,
+)
 from servingslo.policy.decision import ConstraintNeed
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.mix import renewed_mix
-from servingslo.policy.sizing import (
-    CONSTRAINT_OF_METRIC,
-    KV_PERCENTILE,
-    Candidates,
-    Load,
-    Sizing,
-    SizingCase,
-    replica_saturation_per_second,
-    size,
-)
+from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Sizing, size
 from servingslo.policy.state import BatchLimits
 from servingslo.policy.wish import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 

@@ -1,0 +1,86 @@
+"""What is known of a mix already: percentiles that were evaluated at earlier ticks.
+
+Percentiles rise with load, so that what held at a higher rate holds at this one, and what failed at
+a lower rate fails. Most ticks ask about rates between those of the ticks before, and an evaluation
+costs more than the rest of a plan.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from servingslo.models.objectives import Routing
+
+# By how much a percentile may fall where the load rises, by the inversion and where a length comes
+# to lie at a multiple of the room in a step: nothing is concluded from one closer to its limit.
+# Source: 0.036 is the largest in a scan of mixes with bursts and long prompts.
+NOISE_RATIO = 0.04
+# A percentile between two known ones this close is within as much of both, but for that noise.
+CLOSE_RATIO = 0.02
+# Points kept of each percentile: as many as a mix lasts at scrapes 15 s apart, and some.
+MOST_POINTS = 24
+
+
+class Asked(NamedTuple):
+    """A percentile of a fleet: of which objective (its key), engines and routing."""
+
+    objective: str
+    engines: int
+    routing: Routing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Percentiles of one mix: pairs of a fleet rate, per second, and seconds, oldest first."""
+
+    points: Mapping[Asked, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+
+
+class Recall:
+    """What was known before a tick, and what it adds."""
+
+    __slots__ = ("_points", "changed")
+
+    def __init__(self, known: Known) -> None:
+        self._points = dict(known.points)
+        self.changed = False
+
+    @property
+    def known(self) -> Known:
+        """All of it, for the next tick."""
+        return Known(points=dict(self._points))
+
+    def add(self, asked: Asked, rate_per_second: float, seconds: float) -> None:
+        """Remember a percentile that was evaluated."""
+        if math.isfinite(seconds) and rate_per_second > 0.0:
+            before = self._points.get(asked, ())
+            point = rate_per_second, seconds
+            if point not in before:
+                self._points[asked] = (*before, point)[-MOST_POINTS:]
+                self.changed = True
+
+    def within(self, asked: Asked, rate_per_second: float, limit_seconds: float) -> bool | None:
+        """Whether the percentile is at most this limit; None where that does not follow."""
+        holds = fails = False
+        for rate, seconds in self._points.get(asked, ()):
+            if rate >= rate_per_second and seconds * (1.0 + NOISE_RATIO) <= limit_seconds:
+                holds = True
+            elif rate <= rate_per_second and seconds > limit_seconds * (1.0 + NOISE_RATIO):
+                fails = True
+        return None if holds == fails else holds
+
+    def seconds(self, asked: Asked, rate_per_second: float) -> float | None:
+        """The percentile, on a line between known ones that are close by; None without these."""
+        below: tuple[float, float] | None = None
+        above: tuple[float, float] | None = None
+        for point in self._points.get(asked, ()):
+            if point[0] <= rate_per_second and (below is None or point[0] > below[0]):
+                below = point
+            if point[0] >= rate_per_second and (above is None or point[0] < above[0]):
+                above = point
+        if below is None or above is None or abs(above[1] - below[1]) > CLOSE_RATIO * below[1]:
+            return None
+        span = above[0] - below[0]
+        share = (rate_per_second - below[0]) / span if span > 0.0 else 0.0
+        return below[1] + share * (above[1] - below[1])
