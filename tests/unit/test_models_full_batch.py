@@ -13,6 +13,7 @@ from servingslo.models.full_batch import (
     full_batch_tpot,
 )
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.output_laws import atom_laws, shares_within
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec
@@ -96,6 +97,17 @@ def test_the_best_batch_serves_as_much_in_time_as_any(threshold_seconds, slots):
     most = max(_tokens_in_time(count, threshold_seconds) for count in range(1, slots + 1))
     assert 1 <= found <= slots
     assert _tokens_in_time(found, threshold_seconds) >= 0.99 * most
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.04, 0.08, 10.0])
+def test_a_share_in_time_is_that_of_the_sorted_law(seconds):
+    """By row, below, among and above all points, and where points are cut to the bounds."""
+    points = np.random.default_rng(1).gamma(4.0, 0.01, size=(3, 200))
+    weights = np.random.default_rng(2).dirichlet(np.ones(200))
+    bounds = 0.015, 0.07
+    shares = shares_within(points.copy(), weights, bounds, seconds)
+    laws = atom_laws(points, weights, bounds)
+    assert shares == pytest.approx([law.share_within(seconds) for law in laws], abs=1e-9)
 
 
 def test_the_best_batch_serves_most_in_time_when_simulated():

@@ -58,15 +58,16 @@ def test_a_percentile_is_told_between_two_that_are_close(points, seconds):
     assert told == (None if seconds is None else pytest.approx(seconds))
 
 
-def test_the_oldest_are_forgotten_and_what_is_no_number_is_not_kept():
-    """As many are kept as a mix lasts, of finite ones; what was known stays as it was."""
+def test_those_far_away_are_forgotten_and_what_is_no_number_is_not_kept():
+    """As many are kept as a mix lasts, next to the last; what was known stays as it was."""
     before = Known()
     learning = Recall(before)
     learning.add(ASKED, 1.0, math.inf)
     assert not learning.changed
-    for rate in range(1, MOST_POINTS + 3):
+    for rate in (5.0, *range(1, MOST_POINTS), 0.5, 0.75):
         learning.add(ASKED, float(rate), 0.1)
-    assert [rate for rate, _ in learning.known.points[ASKED]] == list(range(3, MOST_POINTS + 3))
+    kept = [rate for rate, _ in learning.known.points[ASKED]]
+    assert kept == [0.5, 0.75, *range(1, MOST_POINTS - 1)]
     assert not before.points
 
 
@@ -77,7 +78,7 @@ def test_candidates_evaluate_nothing_that_other_loads_tell():
     busy = Candidates(sizing_case, Load(rate_per_second=30.0), shared)
     calm = Candidates(sizing_case, Load(rate_per_second=20.0), shared)
     plain = Candidates(sizing_case, Load(rate_per_second=20.0))
-    assert calm.recalled(TTFT, 6) is None
+    assert busy.recalled(TTFT, 6) is None
     assert busy.meets(TTFT, 6)
     assert calm.recalled(TTFT, 6) is True
     assert calm.recalled(TTFT, 5) is None

@@ -11,8 +11,8 @@ import numpy as np
 
 from servingslo.models.load_laws import EngineLaws
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.models.output_laws import AtomLaw, GapMoments, time_per_output_token_laws
-from servingslo.models.service_time import RequestDemand
+from servingslo.models.output_laws import AtomLaw, atom_laws, shares_within, weighted_points
+from servingslo.models.service_time import FloatArray, RequestDemand
 
 _LEAST_SECONDS = 1e-12
 # Batches looked at in each round, between the neighbours of the best of the round before: a
@@ -27,19 +27,24 @@ def full_batch_tpot(engine: EngineLaws, sequences: Sequence[int]) -> list[AtomLa
     gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g and third
     central moment r·c³·E[I³]/g². A step has room for as much prefill as the token budget leaves.
     """
+    return atom_laws(*_weighted_points(engine, sequences), _bounds(engine))
+
+
+def _weighted_points(engine: EngineLaws, sequences: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    """Points of the laws of `full_batch_tpot`, a row for each, and what they all weigh."""
     demand, gaps = engine.demand, engine.gaps.gaps
     per_token = demand.prefill_per_token_seconds
     second = per_token**2 * demand.uncached_second_moment_tokens2
     third = per_token**3 * demand.uncached_third_moment_tokens3
-    moments = []
-    for count in sequences:
-        started = _started_per_step(demand, count)
-        deviation = np.maximum(np.sqrt(started * second / gaps), _LEAST_SECONDS)
-        mean = np.full_like(gaps, _mean_gap_seconds(engine, count))
-        skewness = started * third / gaps**2 / deviation**3
-        moments.append(GapMoments(mean, deviation, skewness, demand.prefill_mean_seconds, 1.0))
-    bounds = (engine.least_step_seconds, engine.most_step_seconds)
-    return time_per_output_token_laws(engine.gaps, moments, [()] * len(moments), bounds)
+    means = [[_mean_gap_seconds(engine, count)] for count in sequences]
+    started = np.array([[_started_per_step(demand, count)] for count in sequences])
+    deviation = np.maximum(np.sqrt(started * second / gaps), _LEAST_SECONDS)
+    skewness = started * third / gaps**2 / deviation**3
+    return weighted_points(engine.gaps, (np.array(means), deviation, skewness), _bounds(engine)[1])
+
+
+def _bounds(engine: EngineLaws) -> tuple[float, float]:
+    return engine.least_step_seconds, engine.most_step_seconds
 
 
 def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int) -> int:
@@ -51,10 +56,10 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
     span = range(1, max(most_sequences, 1) + 1)
     while True:
         trials = sorted({int(at) for at in np.linspace(span[0], span[-1], _TRIALS)})
-        laws = full_batch_tpot(engine, trials)
+        shares = shares_within(*_weighted_points(engine, trials), _bounds(engine), tpot_seconds)
         served = [
-            count / _mean_gap_seconds(engine, count) * law.share_within(tpot_seconds)
-            for count, law in zip(trials, laws, strict=True)
+            count / _mean_gap_seconds(engine, count) * share
+            for count, share in zip(trials, shares, strict=True)
         ]
         best = max(range(len(trials)), key=lambda index: served[index])
         if len(trials) == len(span) or len(span) <= _TRIALS:

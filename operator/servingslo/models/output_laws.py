@@ -161,6 +161,38 @@ def atom_laws(
     return list(map(AtomLaw, seconds, middle))
 
 
+def weighted_points(
+    output: OutputGaps, moments: tuple[FloatArray, FloatArray, FloatArray], most_seconds: float
+) -> tuple[FloatArray, FloatArray]:
+    """Points of the laws with these moments by output length, a law for each row; and weights.
+
+    most_seconds: a step that is full of prefill, which no average of steps is above.
+    """
+    points = spread_points(*moments)
+    points = points.reshape(-1, points.shape[-2] * points.shape[-1])
+    weights = output.spread_weights.ravel()
+    _put_off(points, weights, most_seconds)
+    return points, weights
+
+
+def shares_within(
+    points: FloatArray, weights: FloatArray, bounds: tuple[float, float], seconds: float
+) -> list[float]:
+    """`AtomLaw.share_within` of `atom_laws`, by row, without the laws: nothing is sorted for it."""
+    np.minimum(np.maximum(points, bounds[0], out=points), bounds[1], out=points)
+    inside = points <= seconds
+    rows = np.arange(len(points))
+    lower = np.where(inside, points, -np.inf).argmax(axis=1)
+    upper = np.where(inside, np.inf, points).argmin(axis=1)
+    mass = inside @ weights
+    low, high = points[rows, lower], points[rows, upper]
+    step = (seconds - low) / np.maximum(high - low, _TINY_SECONDS)
+    shares = mass - 0.5 * weights[lower] + step * 0.5 * (weights[lower] + weights[upper])
+    shares[inside.all(axis=1)] = 1.0
+    shares[~inside.any(axis=1)] = 0.0
+    return [float(share) for share in shares]
+
+
 def time_per_output_token_laws(
     output: OutputGaps,
     moments: Sequence[GapMoments],
@@ -175,9 +207,9 @@ def time_per_output_token_laws(
     """
     weights = output.spread_weights
     if not any(states):
-        points = spread_points(*_stacked(moments)).reshape(len(moments), -1)
-        _put_off(points, weights.ravel(), bounds_seconds[1])
-        return atom_laws(points, weights.ravel(), bounds_seconds)
+        return atom_laws(
+            *weighted_points(output, _stacked(moments), bounds_seconds[1]), bounds_seconds
+        )
     laws: list[AtomLaw | None] = [None] * len(moments)
     # Loads with as many states have as many points.
     for count in sorted({len(own) for own in states}):

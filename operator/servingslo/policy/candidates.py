@@ -74,13 +74,14 @@ class Candidates:
     recall: what is known of the case's model from other loads, and is added to.
     """
 
-    __slots__ = ("_predictions", "case", "load", "recall")
+    __slots__ = ("_predictions", "_verdicts", "case", "load", "recall")
 
     def __init__(self, case: SizingCase, load: Load, recall: Recall | None = None) -> None:
         self.case = case
         self.load = load
         self.recall = recall
         self._predictions: dict[int, Prediction] = {}
+        self._verdicts: dict[tuple[Objective, int], bool | None] = {}
 
     def at(self, count: int) -> Prediction:
         """The prediction for this count."""
@@ -137,11 +138,14 @@ class Candidates:
         """Whether the objective holds at this count, as far as other loads tell."""
         if self.recall is None:
             return None
-        return self.recall.within(
-            asked_of(self.case, objective, count),
-            self.load.rate_per_second,
-            objective.threshold_seconds / self._calibration(objective),
-        )
+        key = objective, count
+        if key not in self._verdicts:
+            self._verdicts[key] = self.recall.within(
+                asked_of(self.case, objective, count),
+                self.load.rate_per_second,
+                objective.threshold_seconds / self._calibration(objective),
+            )
+        return self._verdicts[key]
 
     def unknown(self, objective: Objective, counts: Iterable[int], told: Iterable[int]) -> set[int]:
         """Counts at which it must be evaluated whether the objective holds, or what is told."""

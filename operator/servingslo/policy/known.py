@@ -6,6 +6,7 @@ costs more than the rest of a plan.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -22,6 +23,9 @@ CLOSE_RATIO = 0.02
 MOST_POINTS = 24
 
 
+Point = tuple[float, float]
+
+
 class Asked(NamedTuple):
     """A percentile of a fleet: of which objective (its key), engines and routing."""
 
@@ -32,9 +36,9 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Percentiles of one mix: pairs of a fleet rate, per second, and seconds, oldest first."""
+    """Percentiles of one mix: pairs of a fleet rate, per second, and seconds, by rate."""
 
-    points: Mapping[Asked, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    points: Mapping[Asked, tuple[Point, ...]] = field(default_factory=dict)
 
 
 class Recall:
@@ -52,35 +56,41 @@ class Recall:
         return Known(points=dict(self._points))
 
     def add(self, asked: Asked, rate_per_second: float, seconds: float) -> None:
-        """Remember a percentile that was evaluated."""
-        if math.isfinite(seconds) and rate_per_second > 0.0:
-            before = self._points.get(asked, ())
-            point = rate_per_second, seconds
-            if point not in before:
-                self._points[asked] = (*before, point)[-MOST_POINTS:]
-                self.changed = True
+        """Remember a percentile that was evaluated; of too many, those far from this rate go."""
+        if not math.isfinite(seconds) or rate_per_second <= 0.0:
+            return
+        points = self._points.get(asked, ())
+        at = bisect_left(points, (rate_per_second,))
+        if at < len(points) and points[at][0] == rate_per_second:
+            return
+        points = (*points[:at], (rate_per_second, seconds), *points[at:])
+        if len(points) > MOST_POINTS:
+            nearer_end = rate_per_second - points[0][0] > points[-1][0] - rate_per_second
+            points = points[1:] if nearer_end else points[:-1]
+        self._points[asked] = points
+        self.changed = True
 
     def within(self, asked: Asked, rate_per_second: float, limit_seconds: float) -> bool | None:
         """Whether the percentile is at most this limit; None where that does not follow."""
-        holds = fails = False
-        for rate, seconds in self._points.get(asked, ()):
-            if rate >= rate_per_second and seconds * (1.0 + NOISE_RATIO) <= limit_seconds:
-                holds = True
-            elif rate <= rate_per_second and seconds > limit_seconds * (1.0 + NOISE_RATIO):
-                fails = True
+        below, above = self._beside(asked, rate_per_second)
+        holds = above is not None and above[1] * (1.0 + NOISE_RATIO) <= limit_seconds
+        fails = below is not None and below[1] > limit_seconds * (1.0 + NOISE_RATIO)
         return None if holds == fails else holds
 
     def seconds(self, asked: Asked, rate_per_second: float) -> float | None:
         """The percentile, on a line between known ones that are close by; None without these."""
-        below: tuple[float, float] | None = None
-        above: tuple[float, float] | None = None
-        for point in self._points.get(asked, ()):
-            if point[0] <= rate_per_second and (below is None or point[0] > below[0]):
-                below = point
-            if point[0] >= rate_per_second and (above is None or point[0] < above[0]):
-                above = point
+        below, above = self._beside(asked, rate_per_second)
         if below is None or above is None or abs(above[1] - below[1]) > CLOSE_RATIO * below[1]:
             return None
         span = above[0] - below[0]
         share = (rate_per_second - below[0]) / span if span > 0.0 else 0.0
         return below[1] + share * (above[1] - below[1])
+
+    def _beside(self, asked: Asked, rate_per_second: float) -> tuple[Point | None, Point | None]:
+        """The known ones next to this rate, from below and from above; both for the same rate."""
+        points = self._points.get(asked, ())
+        at = bisect_left(points, (rate_per_second,))
+        above = points[at] if at < len(points) else None
+        if above is not None and above[0] == rate_per_second:
+            return above, above
+        return points[at - 1] if at else None, above

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.models.latency import (
+    LatencyMetric,
     LatencyModel,
     Objective,
     Routing,
@@ -31,9 +32,10 @@ RENEWAL_SECONDS = 300.0
 class Mix:
     """What requests are like and what serves them.
 
-    workload: at a rate of 1 per second. alone_seconds: each objective's percentile for requests
-    that come one at a time, by objective key: the least that any count can give. model: the laws of
-    one replica, which follow from the rest, prepared. known: percentiles evaluated so far.
+    workload: at a rate of 1 per second. alone_seconds: percentile of each objective but that of a
+    token, by objective key, for requests that come one at a time: the least that any count can
+    give. model: the laws of one replica, which follow from the rest, prepared. known: percentiles
+    evaluated so far.
     """
 
     workload: Workload
@@ -55,7 +57,9 @@ def renewed_mix(
     now_seconds: float,
 ) -> Mix:
     """The previous mix while nothing material has changed, else one made of these."""
-    keys = {objective_key(objective) for objective in objectives}
+    # What a token takes alone is asked for only where none is in time, which is seldom.
+    waiting = [o for o in objectives if o.metric is not LatencyMetric.TPOT]
+    keys = {objective_key(objective) for objective in waiting}
     if (
         previous is not None
         and previous.limits == limits
@@ -73,7 +77,7 @@ def renewed_mix(
         limits=limits,
         at_seconds=now_seconds,
         alone_seconds={
-            objective_key(o): metric_seconds(alone, o.metric, o.percentile) for o in objectives
+            objective_key(o): metric_seconds(alone, o.metric, o.percentile) for o in waiting
         },
         model=model,
     )

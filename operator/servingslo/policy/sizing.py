@@ -257,7 +257,7 @@ def _objective_need(candidates: Candidates, objective: Objective, start: int) ->
     case, load = candidates.case, candidates.load
     constraint = CONSTRAINT_OF_METRIC[objective.metric]
     if not candidates.meets(objective, start):
-        floor = _single_request_seconds(case, objective)
+        floor = _single_request_seconds(candidates, objective)
         if floor > objective.threshold_seconds:
             return ConstraintNeed(constraint=constraint, replicas=None, least_feasible=floor)
     low = _stability_need(case, load)
@@ -277,13 +277,14 @@ def _least_of_idle_fleet(candidates: Candidates, objective: Objective) -> float 
     return candidates.seconds(objective, largest)
 
 
-def _single_request_seconds(case: SizingCase, objective: Objective) -> float:
+def _single_request_seconds(candidates: Candidates, objective: Objective) -> float:
     """The objective's percentile when requests come one at a time: the least there is."""
+    case = candidates.case
     raw = case.alone_seconds.get(objective_key(objective))
-    if raw is None:
-        alone = case.model.predict(IDLE_RATE_PER_SECOND, 1, case.routing)
-        raw = metric_seconds(alone, objective.metric, objective.percentile)
-    return raw * case.calibration.get(objective.metric.value, 1.0)
+    if raw is not None:
+        return raw * case.calibration.get(objective.metric.value, 1.0)
+    alone = Candidates(case, Load(rate_per_second=IDLE_RATE_PER_SECOND), candidates.recall)
+    return alone.told_seconds(objective, 1)
 
 
 def _stability_need(case: SizingCase, load: Load) -> int:
