@@ -19,6 +19,8 @@ from servingslo.models.transform import TabulatedLaw, driven, invert
 
 # Further steps that move no percentile by more than 0.1 %.
 _NEGLIGIBLE_FURTHER = 1e-3
+# Share of the time that is prefill, below which how long that of others takes is nothing.
+_NEGLIGIBLE_PREFILL = 1e-5
 _TINY_SECONDS = 1e-12
 _ROUNDING = 1e-6
 # Paces whose arrays are computed together, half of it where prompts are longer than the room: of
@@ -282,7 +284,8 @@ def _work(
 ) -> PromptTable | StretchedPrompts:
     """Transforms of the prefill of the prompts of others, with the further steps that they take."""
     further = arrival.pace.further
-    if further <= _NEGLIGIBLE_FURTHER * demand.prefill_mean_seconds:
+    idle = arrival.pace.prefill_ratio < _NEGLIGIBLE_PREFILL
+    if idle or further <= _NEGLIGIBLE_FURTHER * demand.prefill_mean_seconds:
         return table
     return prompts.stretched(arrival.level, 1.0 + further / demand.prefill_mean_seconds)
 
