@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0
 # A terminal sends the interrupt to the whole foreground group.
 INTERRUPTED_EXIT_CODE = 130
+# Between a first Ctrl-C and an impatient second one, while the first is being followed.
+IMPATIENCE_SECONDS = 0.02
+LOOK_SECONDS = 0.001
 
 
 def start_demo(temporary: Path, out: Path) -> subprocess.Popen[str]:
@@ -56,6 +60,24 @@ def test_a_minute_of_demo_decides_and_leaves_pictures(rig: Rig, tmp_path: Path) 
     written = {path.suffix: path.stat().st_size for path in out.iterdir()}
     assert {".png", ".html"} <= set(written)
     assert all(size > 0 for size in written.values())
+    assert (left_behind(temporary), list(temporary.iterdir())) == ([], [])
+
+
+def test_an_interrupt_as_its_folder_appears_leaves_nothing_behind(rig: Rig, tmp_path: Path) -> None:
+    """Ctrl-C when the first temporary file is there and no process yet, and again right after."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    with start_demo(temporary, tmp_path / "out") as demo:
+        while not any(temporary.iterdir()):
+            assert demo.poll() is None
+            time.sleep(LOOK_SECONDS)
+        for _ in range(2):
+            os.killpg(demo.pid, signal.SIGINT)
+            # Two that wait for delivery together are one.
+            time.sleep(IMPATIENCE_SECONDS)
+        printed, _ = demo.communicate(timeout=PATIENCE_SECONDS)
+    # An interpreter that has nothing more to do than to end is ended by the second one.
+    assert demo.returncode in {INTERRUPTED_EXIT_CODE, -signal.SIGINT}, printed
     assert (left_behind(temporary), list(temporary.iterdir())) == ([], [])
 
 

@@ -221,8 +221,10 @@ def test_backtest_replays_what_prometheus_remembers(rig: Rig, busy: Tenant, tmp_
         timeout_seconds=3 * TRAFFIC_SECONDS,
     )
     rows = rebuilt()
-    last = [row for row in rows if 40.0 <= float(row[0]) < 56.0]
-    assert len(last) / 16.0 == pytest.approx(RATE_PER_SECOND, rel=0.25)
+    # Half a minute is known, and scrapes of the last seconds may have failed on a busy machine. A
+    # scrape is stamped when it begins and may take a second: one at either end, of twenty.
+    last = [row for row in rows if 34.0 <= float(row[0]) < 54.0]
+    assert len(last) / 20.0 == pytest.approx(RATE_PER_SECOND, rel=0.15)
     prompts, outputs = ([float(row[place]) for row in rows] for place in (1, 2))
     assert sum(prompts) / len(prompts) == pytest.approx(512, rel=0.1)
     assert sum(outputs) / len(outputs) == pytest.approx(128, rel=0.1)

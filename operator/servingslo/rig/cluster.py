@@ -1,5 +1,6 @@
 """The rig: a real Kubernetes control plane, Prometheus and simulated nodes on this machine."""
 
+import atexit
 import contextlib
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from servingslo.rig.build import ensure_tools
 from servingslo.rig.control_plane import ControlPlane
 from servingslo.rig.credentials import write_kubeconfig
 from servingslo.rig.kwok import GPU_RESOURCE, Kwok, node_manifest
-from servingslo.rig.processes import ManagedProcess, ProcessFamily
+from servingslo.rig.processes import ManagedProcess, ProcessFamily, uninterrupted
 from servingslo.rig.prometheus import Prometheus, ScrapePlan
 from servingslo.rig.waiting import wait_until
 
@@ -93,11 +94,17 @@ class Rig:
         Raises: RigError when a program cannot be built, or does not start; nothing is left.
         """
         binaries = ensure_tools(versions.DEFAULT_TOOLS)
-        rig = cls(options or RigOptions(), binaries)
+        rig: Self | None = None
         try:
+            # A Ctrl-C in between would leave a folder that nobody knows of.
+            with uninterrupted():
+                rig = cls(options or RigOptions(), binaries)
+                # Between the return from here and the caller's `with`, nobody else would stop it.
+                atexit.register(rig.stop)
             rig._start()
         except BaseException:
-            rig.stop()
+            if rig is not None:
+                rig.stop()
             raise
         return rig
 
@@ -110,10 +117,15 @@ class Rig:
         self._wait_service_account("default")
 
     def stop(self) -> None:
-        """Stop every process and remove the work folder if it is temporary. Safe to call twice."""
-        self._family.stop()
-        if self._temporary:
-            shutil.rmtree(self.work_dir, ignore_errors=True)
+        """Stop every process and remove the work folder if it is temporary. Safe to call twice.
+
+        A second Ctrl-C waits for it.
+        """
+        with uninterrupted():
+            self._family.stop()
+            if self._temporary:
+                shutil.rmtree(self.work_dir, ignore_errors=True)
+            atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:
         return self

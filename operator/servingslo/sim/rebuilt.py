@@ -1,19 +1,20 @@
 """A trace rebuilt from metrics: when requests arrived and how long they were, as counters tell.
 
-Counts are exact for each interval between two scrapes; inside it arrivals are spread evenly at
-random. Lengths are drawn from the histograms of the requests that ended around then, prompt and
-output apart: their means are exact, how they belong together is lost, and so is what a client sent
-that no engine ever saw.
+Counts are exact for each interval between two scrapes of an engine; inside it arrivals are spread
+evenly at random, however long it was: what came while scrapes failed did not come at once. Lengths
+are drawn from the histograms of the requests that ended around then, prompt and output apart: their
+means are exact, how they belong together is lost, and so is what a client sent that no engine ever
+saw.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.arrivals import arrivals_of
-from servingslo.estimation.counters import EngineMemory, advance
+from servingslo.estimation.counters import EngineMemory, advance, histograms_time_seconds
 from servingslo.estimation.estimator import FleetSample
 from servingslo.estimation.histograms import length_distribution, pooled_delta
 from servingslo.estimation.sample import HistogramSample, PodSample
@@ -29,7 +30,10 @@ _PAIRS = list[tuple[HistogramSample | None, HistogramSample]]
 
 @dataclass(slots=True, kw_only=True)
 class _Chunk:
-    """Intervals whose requests get their lengths from one pair of distributions."""
+    """Intervals whose requests get their lengths from one pair of distributions.
+
+    intervals: begin, end and arrivals.
+    """
 
     intervals: list[tuple[float, float, int]] = field(default_factory=list)
     prompts: _PAIRS = field(default_factory=list)
@@ -42,7 +46,7 @@ class _Chunk:
 
 
 def trace_from_metrics(samples: Sequence[FleetSample], rng: np.random.Generator) -> Trace:
-    """The requests of a workload between its first and its last sample.
+    """The requests of a workload between its first and its last sample, as far as scraped then.
 
     Raises: InvalidInputError where fewer than two samples have engines that count requests and
     their lengths, or no request came.
@@ -51,8 +55,9 @@ def trace_from_metrics(samples: Sequence[FleetSample], rng: np.random.Generator)
     if len(ordered) < 2:
         raise InvalidInputError("samples", len(ordered), "two or more")
     chunks = _chunks(ordered)
-    start = ordered[0].time_seconds
-    duration = ordered[-1].time_seconds - start
+    # Samples are never younger than this, so without it the trace would end in silence.
+    start = ordered[0].time_seconds - _least_age_seconds(ordered)
+    duration = ordered[-1].time_seconds - ordered[0].time_seconds
     arrivals, prompts, outputs = [], [], []
     lengths: tuple[LengthDistribution, LengthDistribution] | None = None
     for chunk in reversed(chunks):
@@ -67,6 +72,8 @@ def trace_from_metrics(samples: Sequence[FleetSample], rng: np.random.Generator)
         raise InvalidInputError("samples", "no requests", "requests between the samples")
     times = np.concatenate(arrivals)
     order = np.argsort(times, kind="stable")
+    # The first interval may begin before the first sample.
+    order = order[times[order] >= 0.0]
     return Trace(
         arrival_seconds=times[order],
         prompt_tokens=np.concatenate(prompts)[order],
@@ -82,15 +89,13 @@ def _chunks(samples: Sequence[FleetSample]) -> list[_Chunk]:
     before: float | None = None
     for sample in samples:
         now = sample.time_seconds
-        counted = 0.0
         for pod in sample.pods:
-            counted += _read(pod, now, before, memories, chunk)
-        if before is not None:
-            # Arrivals of an interval may be slightly negative; only sums are exact.
-            owed += counted
-            count = max(round(owed), 0)
-            owed -= count
-            chunk.intervals.append((before, now, count))
+            for begin, end, counted in _read(pod, now, before, memories, chunk):
+                # Arrivals of an interval may be slightly negative; only sums are exact.
+                owed += counted
+                count = max(round(owed), 0)
+                owed -= count
+                chunk.intervals.append((begin, end, count))
         if chunk.ended >= _LEAST_LENGTHS:
             chunks.append(chunk)
             chunk = _Chunk()
@@ -104,9 +109,8 @@ def _read(
     before: float | None,
     memories: dict[tuple[str, str], EngineMemory],
     chunk: _Chunk,
-) -> float:
-    """Requests that arrived at the pod since the sample before; its lengths go to the chunk."""
-    counted = 0.0
+) -> Iterator[tuple[float, float, float]]:
+    """Begin, end and arrivals of the pod's new intervals; the lengths go to the chunk."""
     for engine in pod.engines:
         key = (pod.name, engine.engine)
         counting = None if key in memories or before is None else _counting(pod, now - before)
@@ -114,12 +118,23 @@ def _read(
         memories[key] = step.memory
         if step.flow is None or step.after is None:
             continue
-        counted += arrivals_of(step.flow) or 0.0
+        end = histograms_time_seconds(engine, now)
+        yield end - step.flow.seconds, end, arrivals_of(step.flow) or 0.0
         for pairs, name in ((chunk.prompts, "prompt_tokens"), (chunk.outputs, "output_tokens")):
             after = getattr(step.after, name)
             if after is not None:
                 pairs.append((None if step.before is None else getattr(step.before, name), after))
-    return counted
+
+
+def _least_age_seconds(samples: Sequence[FleetSample]) -> float:
+    """How old histograms were that were read soonest after their scrape; 0 where there are none."""
+    ages = (
+        sample.time_seconds - histograms_time_seconds(engine, sample.time_seconds)
+        for sample in samples
+        for pod in sample.pods
+        for engine in pod.engines
+    )
+    return max(min(ages, default=0.0), 0.0)
 
 
 def _counting(pod: PodSample, elapsed_seconds: float) -> float | None:
