@@ -5,8 +5,9 @@ the ticks of a replay. An evaluation is timed once at each load: a second call w
 made. It is timed of one candidate by itself, and of several replica counts at once, as the planner
 asks for them: then the time is that of all, divided by their number. Others are the best of a few
 repetitions, so that other work on the machine counts as little as it can. Plans are made from the
-observations of a simulated fleet whose demand swings, replayed tick by tick with the memory that
-belongs to them; counts are searched up to 64; estimation is told apart. Run `make bench`.
+observations of a simulated fleet whose demand swings, and of one whose demand is steady, replayed
+tick by tick with the memory that belongs to them; counts are searched up to 64; estimation is told
+apart. Run `make bench`.
 """
 
 import math
@@ -176,9 +177,9 @@ def evaluation_rows(card: Card) -> list[Row]:
     ]
 
 
-def observations() -> list[Observation]:
+def observations(swing_per_second: float = 6.0) -> list[Observation]:
     """What a planner saw of a simulated fleet under a demand that swings by 40 % in 30 minutes."""
-    world = World(rate=lambda at: 16.0 + 6.0 * math.sin(at / 300.0), replicas=8)
+    world = World(rate=lambda at: 16.0 + swing_per_second * math.sin(at / 300.0), replicas=8)
     return Run(world, TARGETS, Limits()).until(1800.0).observations
 
 
@@ -283,7 +284,9 @@ def main() -> None:
         for row in evaluation_rows(card):
             out(row.text() + "\n")
     rows, state = plan_rows(observations())
-    for row in (*rows, size_row(), search_row(state)):
+    steady, _ = plan_rows(observations(0.0))
+    steady_row = replace(steady[0], name="plan(): the same while demand is steady")
+    for row in (*rows, steady_row, size_row(), search_row(state)):
         out(row.text() + "\n")
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from servingslo.models.objectives import Routing
 
-# By how much a percentile may fall where the load rises, by the inversion and where a length comes
-# to lie at a multiple of the room in a step: nothing is concluded from one closer to its limit.
+# By how much a percentile may fall where the load rises, by the inversion and where the swing of
+# bursts becomes too small to count: nothing is concluded from one closer to its limit.
 # Source: 0.036 is the largest in a scan of mixes with bursts and long prompts.
 NOISE_RATIO = 0.04
 # A percentile between two known ones this close is within as much of both, but for that noise.
