@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ _PARALLEL_BUILDS = 2
 _VERSION_TIMEOUT_SECONDS = 30
 _BUILD_TIMEOUT_SECONDS = 3600
 _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+# Python notices a signal that comes just before a wait only when the wait is over.
+_LONGEST_WAIT_SECONDS = 0.5
 _SCRATCH_PREFIX = ".building-"
 # Static programs that need no C compiler.
 _GO_ENVIRONMENT = {"CGO_ENABLED": "0"}
@@ -144,16 +146,24 @@ def _build_all(tools: Sequence[Tool]) -> dict[str, Resolved]:
     with make_progress([_label(tool) for tool in tools]) as progress:
         builder = _Builder(go=go, runner=runner, progress=progress)
         with ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as executor:
-            futures = [executor.submit(builder.build_in_turn, each) for each in modules.values()]
             try:
-                built = [
-                    resolved for future in as_completed(futures) for resolved in future.result()
-                ]
+                # Inside: a compiler runs before the last one is submitted.
+                futures = [executor.submit(builder.build_in_turn, e) for e in modules.values()]
+                built = _results(futures)
             except BaseException:
                 runner.cancel()
                 executor.shutdown(wait=True, cancel_futures=True)
                 raise
     return {resolved.tool.name: resolved for resolved in built}
+
+
+def _results(futures: Iterable[Future[list[Resolved]]]) -> list[Resolved]:
+    """What all of them built. Raises: what the first that fails raises, at once."""
+    pending, built = set(futures), []
+    while pending:
+        done, pending = wait(pending, _LONGEST_WAIT_SECONDS, FIRST_COMPLETED)
+        built += [resolved for future in done for resolved in future.result()]
+    return built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
