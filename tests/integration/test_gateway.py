@@ -88,10 +88,13 @@ def _replayed(rig: Rig, path: Path, namespace: str) -> list[Decision]:
 
 
 def _fitted(rig: Rig, namespace: str) -> dict[str, Any]:
-    """What `fit` finds in the last ten seconds, behind the gateway; trusted or not."""
+    """What `fit` finds in the last seconds, behind the gateway; trusted or not.
+
+    Windows of three seconds: a scrape is stamped up to a second before it is answered.
+    """
     done = _call(
         rig, "fit", "--prometheus", rig.prometheus_url, "--namespace", namespace, "--target",
-        "Deployment/chat", "--window", "10s", "--step", "1s", PROFILE, "--gateway-name", ROUTE,
+        "Deployment/chat", "--window", "12s", "--step", "3s", PROFILE, "--gateway-name", ROUTE,
         "-o", "json", codes={0, 1},
     )  # fmt: skip
     fit: dict[str, Any] = json.loads(done.stdout)[0]
@@ -139,8 +142,11 @@ def test_what_a_gateway_refuses_is_demand_until_it_falls_silent(
     )
     refused = fmean(float(step.inputs["refused_per_second"] or 0.0) for step in counted)
     assert refused > 0.3 * RATE_PER_SECOND
-    silent = _steps(decisions, Reason.GATEWAY_SILENT)[-1]
-    assert silent.after == pytest.approx(PAST_RATE_PER_SECOND, rel=0.3)
+    # A scrape is stamped when it begins: on a busy machine a single window of a second is off.
+    silent = _steps(decisions, Reason.GATEWAY_SILENT)[-TICKS:]
+    assert fmean(float(step.after or 0.0) for step in silent) == pytest.approx(
+        PAST_RATE_PER_SECOND, rel=0.3
+    )
     # The operator said the same as its replay does, and a recording beside it held the same.
     live = [line[line.index("decided ") :] for line in operator.log_lines("decided ", name)]
     told = {log_line(decision) for decision in decisions}

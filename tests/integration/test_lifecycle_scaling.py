@@ -72,7 +72,7 @@ def test_a_restart_in_mid_scaling_continues_without_a_scaling_action(
     tenant: Tenant, operator: Operator
 ) -> None:
     """An operator that starts while ordered pods are not ready orders nothing anew."""
-    tenant.create_deployment(replicas=1, ready_delay="15s")
+    tenant.create_deployment(replicas=1, ready_delay="20s")
     tenant.create_slo(replicas={"min": 3, "max": 8})
     tenant.wait(lambda: tenant.replicas() == 3, what="a scale-up")
     tenant.wait_event("Scaled")

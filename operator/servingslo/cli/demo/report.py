@@ -182,6 +182,8 @@ def _picture(timeline: Timeline) -> bytes | None:
 
 
 def _latency_panel(panel: Any, timeline: Timeline, minutes: list[float]) -> None:
+    from matplotlib.ticker import LogLocator  # noqa: PLC0415 - as in _picture
+
     samples = timeline.samples
     series = (
         ("requests' own records, last 30 s", "#e76f51", [s.ttft_p99_seconds for s in samples]),
@@ -196,9 +198,10 @@ def _latency_panel(panel: Any, timeline: Timeline, minutes: list[float]) -> None
     if objective is not None:
         panel.axhline(objective.threshold_seconds, color="black", lw=0.8, ls=":", label="objective")
     panel.set_yscale("log")
-    # A string is taken as a format: plain numbers instead of powers of ten.
+    # A string is taken as a format: plain numbers instead of powers of ten, and few enough to read.
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
     panel.yaxis.set_major_formatter("{x:g}")
-    panel.yaxis.set_minor_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter("")
     panel.set_ylabel("TTFT p99, seconds")
     panel.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4)
 
