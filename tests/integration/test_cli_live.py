@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
+from tests.integration.prometheus_world import proxying
 
 from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision
@@ -170,14 +171,19 @@ def test_record_sees_what_the_operator_sees_and_writes_nothing(
     assert {entry["manager"] for entry in busy.slo()["metadata"]["managedFields"]} == managers
 
 
-def test_fit_finds_the_law_in_prometheus_memory(rig: Rig, busy: Tenant) -> None:
-    """A law of the engines' size, from the last half minute of scrapes."""
+def test_fit_finds_the_law_in_prometheus_memory(rig: Rig, busy: Tenant, tmp_path: Path) -> None:
+    """A law of the engines' size, from the last half minute of scrapes, with token and tenant."""
+    token = tmp_path / "token"
+    token.write_text("secret\n")
 
     def fitted() -> dict[str, Any]:
-        found = call(
-            rig, "fit", "--prometheus", rig.prometheus_url, "--namespace", busy.namespace,
-            "--target", "Deployment/chat", "--window", "60s", "--step", "2s", "-o", "json",
-        )  # fmt: skip
+        with proxying(rig.prometheus_url) as proxy:
+            proxy.required.update({"Authorization": "Bearer secret", "X-Scope-OrgID": "chat"})
+            found = call(
+                rig, "fit", "--prometheus", proxy.url, "--namespace", busy.namespace,
+                "--target", "Deployment/chat", "--window", "60s", "--step", "2s", "-o", "json",
+                "--prometheus-bearer-token-file", str(token), "--prometheus-tenant", "chat",
+            )  # fmt: skip
         assert found.returncode in {0, 1}, found.stderr
         fit: dict[str, Any] = json.loads(found.stdout)[0]
         return fit

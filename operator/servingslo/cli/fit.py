@@ -24,8 +24,12 @@ from servingslo.cli.options import (
     GatewayReporter,
     GatewayWorkloadLabel,
     Kubeconfig,
+    PrometheusBearerTokenFile,
+    PrometheusCAFile,
     PrometheusNamespaceLabel,
     PrometheusPodLabel,
+    PrometheusTenant,
+    path_text,
 )
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.errors import InvalidInputError
@@ -67,6 +71,9 @@ def fit(
     ] = "15s",
     prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
     prometheus_pod_label: PrometheusPodLabel = "pod",
+    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
+    prometheus_ca_file: PrometheusCAFile = None,
+    prometheus_tenant: PrometheusTenant = None,
     gateway_profile_name: GatewayProfileName = NO_GATEWAY,
     gateway_workload_label: GatewayWorkloadLabel = "",
     gateway_namespace_label: GatewayNamespaceLabel = "",
@@ -111,6 +118,9 @@ def fit(
             url=prometheus or "",
             namespace_label=prometheus_namespace_label,
             pod_label=prometheus_pod_label,
+            bearer_token_file=path_text(prometheus_bearer_token_file),
+            ca_file=path_text(prometheus_ca_file),
+            tenant=prometheus_tenant,
             gateway=gateway_profile(
                 gateway_profile_name,
                 workload_label=gateway_workload_label,
