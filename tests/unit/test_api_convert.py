@@ -128,7 +128,7 @@ def test_scale_down_keeps_its_window_when_only_policies_are_given() -> None:
     """Naming a policy does not silently drop the default window of its direction."""
     rules = {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}
     behavior = targets_from_spec(MINIMAL | {"behavior": {"scaleDown": rules}}).behavior
-    assert behavior.scale_down.stabilization_window_seconds == 30
+    assert behavior.scale_down.stabilization_window_seconds == 45
     assert behavior.scale_up == ScalingRules()
 
 

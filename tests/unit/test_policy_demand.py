@@ -3,12 +3,27 @@
 import pytest
 
 from servingslo.estimation.forecast import Forecast
+from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.demand import (
     CALM_PROBABILITY,
+    LEAST_PROBABILITY,
     PLAIN_LEAD_SECONDS,
     SURGE_PROBABILITY,
     planned_probability,
+    target_odds,
 )
+from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
+
+
+def _targets(*percentiles):
+    return Targets(
+        target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+        replicas=ReplicaTargets(minimum=1, maximum=9),
+        objectives=tuple(
+            Objective(metric=LatencyMetric.TTFT, percentile=p, threshold_seconds=1.0)
+            for p in percentiles
+        ),
+    )
 
 
 def _calm(lead_seconds, margin_score=0.0):
@@ -28,3 +43,22 @@ def test_the_calm_quantile_grows_with_the_lead_within_bounds():
 def test_the_margin_moves_the_calm_quantile():
     """Budget that is left plans for less, budget that burns for more."""
     assert _calm(120.0, -0.25) < _calm(120.0) < _calm(120.0, 0.5)
+
+
+def test_a_stricter_target_plans_for_a_higher_quantile():
+    """Where fewer requests may miss, the odds of enough capacity grow by the cube root."""
+    odds = [target_odds(_targets(p)) for p in (95.0, 99.0, 99.9)]
+    assert odds == pytest.approx([0.2 ** (1 / 3), 1.0, 10 ** (1 / 3)])
+    found = [planned_probability(Forecast(), PLAIN_LEAD_SECONDS, 0.0, one) for one in odds]
+    assert found == sorted(set(found))
+    assert found[1] == pytest.approx(CALM_PROBABILITY)
+    # 0.65 has odds of 1.857.
+    assert found[2] == pytest.approx(4.0 / 5.0, rel=1e-3)
+
+
+def test_the_strictest_objective_decides_and_none_plans_below_the_median():
+    """Several objectives share one fleet."""
+    assert target_odds(_targets(95.0, 99.9)) == target_odds(_targets(99.9))
+    assert target_odds(_targets()) == 1.0
+    lax = target_odds(_targets(50.0))
+    assert planned_probability(Forecast(), PLAIN_LEAD_SECONDS, 0.0, lax) == LEAST_PROBABILITY

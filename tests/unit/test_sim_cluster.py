@@ -127,6 +127,19 @@ def test_queue_bound_holds_from_the_decision_on():
     assert result.arrival_seconds[rejected].min() > 60.0
 
 
+def test_bound_on_waiting_leaves_the_batch_alone():
+    """Refused is what would wait too long; what runs is not bounded by it, nor what came before."""
+    script = Script((60.0, Wanted(max_waiting=2)))
+    result = run(script, trace=trace(rate=6.0))
+    bounded = [tick for tick in result.ticks if tick.time_seconds > 120.0]
+    rejected = result.status == layout.REJECTED
+
+    assert rejected.any()
+    assert result.arrival_seconds[rejected].min() > 60.0
+    assert max(tick.waiting for tick in bounded) <= 2 * max(tick.ready for tick in bounded)
+    assert max(tick.running for tick in bounded) > 2 * max(tick.ready for tick in bounded)
+
+
 def test_requests_that_do_not_end_in_time_miss():
     """An overloaded fleet leaves requests unfinished; none of them counts as good."""
     result = run(Script(), trace=trace(rate=20.0))

@@ -3,6 +3,7 @@
 import pytest
 
 from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.sim import layout
 from servingslo.sim.engine import Engine, Outcome
 from servingslo.sim.service import Routing, Service, WhenNoEngine
 
@@ -39,6 +40,19 @@ def test_least_loaded_routing_counts_what_is_in_flight_at_the_arrival():
     assert busy == {1}
     assert short is not None
     assert {one.in_system, other.in_system} == {2}
+
+
+def test_gateway_passes_over_engines_whose_queue_is_full():
+    """The engine with fewer requests gets none while its own queue has no room."""
+    service = Service()
+    full, other = add(service, "a", 0.0), add(service, "b", 0.0)
+    for _ in range(6):
+        offer(service, 0.0)
+    full.row.ints[layout.WAITING_BOUND] = 0
+    for _ in range(4):
+        offer(service, 0.0)
+
+    assert (full.in_system, other.in_system) == (3, 7)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ maximum-likelihood estimate under censoring, exact for any law in the steady sta
 gives the shape and is stretched to that mean. Prompts are counted at their first token.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,8 +14,12 @@ from servingslo.estimation.counters import Window
 from servingslo.estimation.histograms import HistogramDelta, length_distribution, merged
 from servingslo.models.workload import LengthDistribution
 
-# Memory of lengths: long enough for the tail, short enough for a change of mix.
+# Memory of lengths: long enough for the tail, short enough for a change of mix. What a mean is off
+# by is σ/√(λτ) from chance and grows by √τ as the mix drifts, so the best memory τ is as 1/√λ: from
+# ten minutes at the rate of the small fleet of docs/designs/0004-planner.md down to two.
 MEMORY_SECONDS = 600.0
+LEAST_MEMORY_SECONDS = 120.0
+PLAIN_RATE_PER_SECOND = 30.0
 # Memory of how much prefill comes with each token, which batches are bounded by: two or three
 # scrapes. Requests of a mix that changes slow those that run long before their lengths are known.
 RECENT_SECONDS = 30.0
@@ -90,7 +95,8 @@ def observe(
     if not windows:
         return state
     seconds = max(w.seconds for w in windows)
-    keep = max(1.0 - seconds / MEMORY_SECONDS, 0.0)
+    begun = sum(w.first_tokens or 0.0 for w in windows)
+    keep = max(1.0 - seconds / _memory_seconds(begun / seconds if seconds > 0 else 0.0), 0.0)
     keep_recent = max(1.0 - seconds / RECENT_SECONDS, 0.0)
 
     def after(old: float, values: Sequence[float | None]) -> float:
@@ -120,6 +126,19 @@ def observe(
         recent_decoded_tokens=state.recent_decoded_tokens * keep_recent
         + sum((w.generated_tokens or 0.0) - (w.first_tokens or 0.0) for w in windows),
     )
+
+
+def _memory_seconds(rate_per_second: float) -> float:
+    """How long lengths are remembered at this rate of requests.
+
+    Source: the steady gain of a local-level model with little drift, proportional to the root of
+    drift over noise (A. Harvey, "Forecasting, Structural Time Series Models and the Kalman Filter",
+    1989, section 4.1).
+    """
+    if rate_per_second <= PLAIN_RATE_PER_SECOND:
+        return MEMORY_SECONDS
+    shorter = MEMORY_SECONDS * math.sqrt(PLAIN_RATE_PER_SECOND / rate_per_second)
+    return max(shorter, LEAST_MEMORY_SECONDS)
 
 
 def running_changes(windows: Sequence[Window]) -> list[float]:

@@ -17,9 +17,9 @@ from servingslo.reasons import Reason
 
 PERCENT = 100.0
 # Every step down must also hold for a high quantile of demand over one cold start, so that the
-# 300 s of the HorizontalPodAutoscaler would only cost GPU-hours; two scrapes bridge a single low
-# one.
-DEFAULT_DOWN_WINDOW_SECONDS = 30
+# 300 s of the HorizontalPodAutoscaler would only cost GPU-hours; three scrapes bridge dips that end
+# before a replica given away would be back. See docs/designs/0004-planner.md.
+DEFAULT_DOWN_WINDOW_SECONDS = 45
 
 
 class PolicyType(StrEnum):
@@ -62,7 +62,7 @@ class ScalingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behavior:
-    """Rules of both directions; by default no rate policies, and one minute before a step down."""
+    """Rules of both directions; by default no rate policies, and 45 s before a step down."""
 
     scale_up: ScalingRules = ScalingRules()
     scale_down: ScalingRules = ScalingRules(

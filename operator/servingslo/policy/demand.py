@@ -19,19 +19,23 @@ SCRAPE_SECONDS = 15.0
 # the rate itself; in a surge every request behind the backlog misses, so the quantile rises with
 # the probability that this is one. Chosen on simulated fleets (Azure conversation trace, ramp,
 # diurnal, crowd): see docs/designs/0004-planner.md.
-CALM_PROBABILITY = 0.7
+CALM_PROBABILITY = 0.65
 SURGE_PROBABILITY = 0.9
 # A replica given away must not be missed before it could be had again, in a surge still less. What
-# lies between this quantile and the one that orders is kept and not bought: it stands between a
-# step down and the step up that would follow it, as a long stabilization window would, but gives
-# way at once where demand falls beyond doubt. On the same fleets.
-DOWN_CALM_PROBABILITY = 0.87
+# lies between this quantile and the one that orders is kept and not bought. On the same fleets.
+DOWN_CALM_PROBABILITY = 0.8
 DOWN_SURGE_PROBABILITY = 0.95
 # The lead that the calm quantile was chosen at. A shortage lasts until what is ordered against it
 # is there, so the odds of none grow with the lead: by its root, on the same fleets with cold starts
 # of 30 and 240 s; bounded to four times either way of the lead.
 PLAIN_LEAD_SECONDS = 120.0
 LARGEST_LEAD_RATIO = 4.0
+# What both quantiles were chosen for: one request in a hundred may miss. Where fewer may, the odds
+# of enough capacity grow by the cube root of how many fewer, and the other way round; over days of
+# three targets (docs/designs/0004-planner.md). What is planned for is never below the median.
+PLAIN_MISS_RATIO = 0.01
+MISS_ODDS_EXPONENT = 1.0 / 3.0
+LEAST_PROBABILITY = 0.5
 # A backlog is served off within this time after the capacity for it is ready. Requests behind a
 # backlog miss their objective for as long as it lasts, so shorter is better and costs more.
 DRAIN_SECONDS = 15.0
@@ -45,7 +49,8 @@ class Demand:
 
     lead_seconds: cold start and reaction. up: load to have capacity for at the lead time.
     probability: of the forecast's quantile that `up` is. plain_probability: the same without the
-    margin. margin_score: what the error budget adds to the normal score in calm. idle: nothing
+    margin. margin_score: what the error budget adds to the normal score in calm. target_odds: what
+    the objectives' targets make of the odds of enough capacity, see `target_odds`. idle: nothing
     arrives and nothing is in the system.
     """
 
@@ -57,6 +62,7 @@ class Demand:
     probability: float
     plain_probability: float
     margin_score: float
+    target_odds: float
     idle: bool
 
 
@@ -69,6 +75,15 @@ def cold_start_seconds(estimate: Estimate, targets: Targets) -> float:
     """Time from the order of a replica until it is ready: stated, else measured."""
     stated = targets.cold_start_seconds
     return estimate.cold_start.mean_seconds if stated is None else stated
+
+
+def target_odds(targets: Targets) -> float:
+    """How much better than at 99 % the odds of enough capacity must be; 1 without objectives."""
+    allowed = min(
+        (1.0 - objective.percentile / 100.0 for objective in targets.objectives),
+        default=PLAIN_MISS_RATIO,
+    )
+    return float((PLAIN_MISS_RATIO / allowed) ** MISS_ODDS_EXPONENT)
 
 
 def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
@@ -99,17 +114,24 @@ class Fleet:
 
 
 def expected_demand(
-    estimate: Estimate, fleet: Fleet, *, lead: float, wait_budget: float, margin_score: float = 0.0
+    estimate: Estimate,
+    fleet: Fleet,
+    *,
+    lead: float,
+    wait_budget: float,
+    margin_score: float = 0.0,
+    odds: float = 1.0,
 ) -> Demand | None:
     """Demand at the lead time; None while no arrival rate is known.
 
     margin_score: what the error budget adds to the normal score of the quantile planned for.
+    odds: of enough capacity, over those at a target of 99 % (`target_odds`).
     """
     rate = estimate.arrival_rate_per_second
     if rate is None or not estimate.forecast.known:
         return None
     mean = estimate.forecast.mean_per_second(lead)
-    probability = planned_probability(estimate.forecast, lead, margin_score)
+    probability = planned_probability(estimate.forecast, lead, margin_score, odds)
     high = estimate.forecast.quantile_per_second(lead, probability)
     known = estimate.forecast.recurrence
     if known is not None and rate <= known.rate_per_second:
@@ -129,8 +151,9 @@ def expected_demand(
         backlog_at_lead_requests=backlog,
         up=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
         probability=probability,
-        plain_probability=planned_probability(estimate.forecast, lead, 0.0),
+        plain_probability=planned_probability(estimate.forecast, lead, 0.0, odds),
         margin_score=margin_score,
+        target_odds=odds,
         idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
     )
 
@@ -140,15 +163,19 @@ def step_down_load(
 ) -> Load:
     """The load that must still be carried after a step down: the most until the lead time is over.
 
-    What is given away now is back one lead time after it is missed; so where rises recur that
-    nothing foretells, what they reach is kept. The margin counts only while the error
-    budget burns: what is left of it is spent on ordering later, not on giving away sooner.
+    What is given away now is back one lead time after it is missed, so the odds of keeping enough
+    grow with long leads as those of ordering do; short ones do not lower them, because what dips
+    for a few scrapes does so at any lead. Where rises recur that nothing foretells, what they reach
+    is kept. The margin counts only while the error budget burns: what is left of it is spent on
+    ordering later, not on giving away sooner.
     explaining_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
     """
     forecast = estimate.forecast
     share = _crowd_share(forecast)
+    odds = max(_lead_odds(demand.lead_seconds), 1.0) * demand.target_odds
+    calm = _with_odds(DOWN_CALM_PROBABILITY, odds, DOWN_SURGE_PROBABILITY)
     probability = quantile_with_margin(
-        DOWN_CALM_PROBABILITY + (DOWN_SURGE_PROBABILITY - DOWN_CALM_PROBABILITY) * share,
+        calm + (DOWN_SURGE_PROBABILITY - calm) * share,
         max(demand.margin_score, 0.0) * (1.0 - share),
     )
     highest = max(
@@ -160,21 +187,32 @@ def step_down_load(
     return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
 
 
-def planned_probability(forecast: Forecast, lead_seconds: float, margin_score: float) -> float:
+def planned_probability(
+    forecast: Forecast, lead_seconds: float, margin_score: float, odds: float = 1.0
+) -> float:
     """The quantile of demand to plan for: the calm one, or a crowd's as far as this is one.
 
-    The calm one rises with the lead, which a shortage lasts for. The margin counts in calm alone:
-    in a crowd budget that is left would be gone within minutes, and budget that is gone does not
-    come back by more replicas than the crowd needs.
+    The calm one rises with the lead, which a shortage lasts for, and with the target. The margin
+    counts in calm alone: in a crowd budget that is left would be gone within minutes, and budget
+    that is gone does not come back by more replicas than the crowd needs.
+    odds: of enough capacity, over those at a target of 99 %.
     """
     share = _crowd_share(forecast)
-    ratio = min(
-        max(lead_seconds / PLAIN_LEAD_SECONDS, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO
-    )
-    odds = CALM_PROBABILITY / (1.0 - CALM_PROBABILITY) * math.sqrt(ratio)
-    calm = min(odds / (1.0 + odds), SURGE_PROBABILITY)
+    calm = _with_odds(CALM_PROBABILITY, _lead_odds(lead_seconds) * odds, SURGE_PROBABILITY)
     probability = calm + (SURGE_PROBABILITY - calm) * share
     return quantile_with_margin(probability, margin_score * (1.0 - share))
+
+
+def _lead_odds(lead_seconds: float) -> float:
+    """By how much the odds of enough capacity grow with the lead."""
+    ratio = lead_seconds / PLAIN_LEAD_SECONDS
+    return math.sqrt(min(max(ratio, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO))
+
+
+def _with_odds(probability: float, ratio: float, highest: float) -> float:
+    """The probability whose odds are so many times as large, from the median to the highest."""
+    odds = probability / (1.0 - probability) * ratio
+    return min(max(odds / (1.0 + odds), LEAST_PROBABILITY), highest)
 
 
 def _crowd_share(forecast: Forecast) -> float:

@@ -14,6 +14,7 @@ from servingslo.policy.demand import (
     cold_start_seconds,
     expected_demand,
     lead_seconds,
+    target_odds,
     wait_budget_seconds,
 )
 from servingslo.policy.guards import Bounds, bounds_of
@@ -130,6 +131,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
             lead=lead,
             wait_budget=budget,
             margin_score=state.margin.score,
+            odds=target_odds(targets),
         ),
     )
 

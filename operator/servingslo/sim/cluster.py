@@ -45,12 +45,14 @@ WARM_SECONDS = 3600.0
 class Wanted:
     """What an autoscaler asks for; None leaves a knob as it is.
 
-    max_queued: bound on running + waiting of each engine, enforced from now on. limits: of all
-    engines; changing them restarts pods one after another, as a rolling update does.
+    max_queued: bound on running + waiting of each engine, max_waiting: on waiting alone, both
+    enforced from now on. limits: of all engines; changing them restarts pods one after another, as
+    a rolling update does.
     """
 
     replicas: int | None = None
     max_queued: int | None = None
+    max_waiting: int | None = None
     limits: EngineLimits | None = None
 
 
@@ -81,6 +83,7 @@ class Cluster:
         self.limits = fleet.engine_limits
         self.generation = 0
         self.max_queued = fleet.max_queued
+        self.max_waiting: int | None = None
         self.now = 0.0
         self.ticks: list[Tick] = []
         self._starts = np.random.default_rng([seed, 1])
@@ -163,7 +166,7 @@ class Cluster:
     def _new_engine(self, pod: SimulatedPod) -> EngineRow:
         fleet = self.fleet
         row = layout.new_engine(
-            fleet.engine_law, pod.limits, max_queued=self.max_queued,
+            fleet.engine_law, pod.limits, max_queued=self.max_queued, max_waiting=self.max_waiting,
             policy=POLICIES[fleet.scheduling], session_count=self.trace.session_count,
         )  # fmt: skip
         if fleet.dynamic_batching is not None:
@@ -237,8 +240,7 @@ class Cluster:
         """Carry out what an autoscaler asked for."""
         if wanted.limits is not None:
             self.change_limits(wanted.limits)
-        if wanted.max_queued is not None and wanted.max_queued != self.max_queued:
-            self.bound_queues(wanted.max_queued)
+        self.bound_queues(wanted.max_queued, wanted.max_waiting)
         if wanted.replicas is not None and wanted.replicas != self.desired:
             self.scale(wanted.replicas)
 
@@ -262,11 +264,16 @@ class Cluster:
         if old and len(self.live) <= self.desired:
             self._order()
 
-    def bound_queues(self, max_queued: int) -> None:
-        """Change the bound on running + waiting of every engine at once."""
-        self.max_queued = max_queued
+    def bound_queues(self, max_queued: int | None, max_waiting: int | None) -> None:
+        """Change the bounds of every engine at once; None leaves one as it is."""
         for place in self.serving:
-            self.rows[place].ints[layout.QUEUE_BOUND] = max_queued
+            ints = self.rows[place].ints
+            if max_queued is not None:
+                ints[layout.QUEUE_BOUND] = max_queued
+            if max_waiting is not None:
+                ints[layout.WAITING_BOUND] = max_waiting
+        self.max_queued = self.max_queued if max_queued is None else max_queued
+        self.max_waiting = self.max_waiting if max_waiting is None else max_waiting
 
     # Time
 

@@ -15,14 +15,14 @@ from servingslo.sim.layout import (
     DYNAMIC, FAILED, FLOATS, FREE_BLOCKS, HEAP_SIZE, INSTANCES, INVALID, IN_STEP, KIND,
     MAX_SEQS, NEXT_CHANGE, NONE, PHASES, POLICY, PREFILLING, PREFILL_HEAD, PRIORITY,
     QUEUE_BOUND, REJECTED, REJECTIONS, RUNNING, RUN_HEAD, RUN_TAIL, STEPS_DONE, STEPS_MAX,
-    WAITING, WAITING_COUNT, WAIT_HEAD, WAIT_TAIL, EngineRow, Requests,
+    WAITING, WAITING_BOUND, WAITING_COUNT, WAIT_HEAD, WAIT_TAIL, EngineRow, Requests,
 )  # fmt: skip
 from servingslo.sim.queues import wait_append, wait_insert, wait_remove
 from servingslo.sim.runs import step_end
 
 
 def submit(q: Requests, row: EngineRow, r: int, now: float) -> bool:
-    """Queue a request that arrives now; False when the queue bound or the memory refuses it.
+    """Queue a request that arrives now; False when a bound or the memory refuses it.
 
     The engine must have been advanced to `now`.
     """
@@ -32,7 +32,7 @@ def submit(q: Requests, row: EngineRow, r: int, now: float) -> bool:
         q.status[r] = INVALID
         q.finish[r] = now
         return False
-    if in_system >= ints[QUEUE_BOUND]:
+    if in_system >= ints[QUEUE_BOUND] or ints[WAITING_COUNT] >= ints[WAITING_BOUND]:
         ints[REJECTIONS] += 1
         q.status[r] = REJECTED
         q.finish[r] = now

@@ -71,7 +71,8 @@ PROMPT_TOKENS, CACHED_TOKENS, GENERATED_TOKENS = 22, 23, 24
 CACHE_QUERIES, CACHE_HITS = 25, 26
 SUCCESSES, REJECTIONS, PREEMPTIONS, ABORTS, COMPUTED_TOKENS, STEPS = 27, 28, 29, 30, 31, 32
 RUN_HEAD, POLICY, TOUCHED_TOKENS, KIND, INSTANCES = 33, 34, 35, 36, 37
-INTS = 38
+WAITING_BOUND = 38
+INTS = 39
 
 # What an engine is.
 CONTINUOUS, DYNAMIC = 0, 1
@@ -199,14 +200,15 @@ def new_engine(
     limits: EngineLimits,
     *,
     max_queued: int | None = None,
+    max_waiting: int | None = None,
     max_model_len: int = 131072,
     policy: int = FCFS,
     session_count: int = 0,
 ) -> EngineRow:
     """An idle engine with this service law and these limits.
 
-    max_queued: bound on running + waiting requests, None for none. session_count: of how many
-    sessions it remembers the prefix.
+    max_queued: bound on running + waiting requests, max_waiting: on waiting ones, None for none.
+    session_count: of how many sessions it remembers the prefix.
     Raises: InvalidInputError for limits that vLLM refuses at start-up.
     """
     if not 1 <= limits.max_num_seqs <= limits.max_num_batched_tokens:
@@ -225,6 +227,7 @@ def new_engine(
     ints[BLOCKS] = ints[FREE_BLOCKS] = blocks
     ints[POLICY] = policy
     ints[QUEUE_BOUND] = UNBOUNDED if max_queued is None else max_queued
+    ints[WAITING_BOUND] = UNBOUNDED if max_waiting is None else max_waiting
     for place in (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, PREFILL_HEAD, ABORT_HEAD, DONE_HEAD):
         ints[place] = NONE
     floats = [0.0] * FLOATS

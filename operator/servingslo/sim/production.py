@@ -85,6 +85,7 @@ class Production:
             replicas=decision.replicas_after if decision.apply_replicas else None,
             limits=_limits(observation, decision) if decision.batching.apply else None,
             max_queued=decision.admission.in_flight_limit,
+            max_waiting=decision.admission.queue_limit,
         )
 
 

@@ -8,7 +8,8 @@ Written for the compiler as `kernel` is.
 from servingslo.sim.intake import submit
 from servingslo.sim.kernel import advance
 from servingslo.sim.layout import (
-    FAILED, NEXT_CHANGE, NONE, RUNNING, UNBOUNDED, WAITING_COUNT, EngineRow, Requests,
+    FAILED, NEXT_CHANGE, NONE, RUNNING, UNBOUNDED, WAITING_BOUND, WAITING_COUNT, EngineRow,
+    Requests,
 )  # fmt: skip
 
 LEAST_LOADED, ROUND_ROBIN, RANDOM, PREFIX_AFFINE = 0, 1, 2, 3
@@ -21,6 +22,8 @@ GATEWAY_INTS = 5
 # decide, the lower ones repeat too soon.
 _MULTIPLIER, _INCREMENT, RANDOM_BITS = 1664525, 1013904223, 32
 _MODULUS = 1 << RANDOM_BITS
+# What an engine whose queue is full counts as: more than any that has room.
+_FULL = UNBOUNDED >> 1
 
 
 def new_gateway(rule: int, random_state: int) -> list[int]:
@@ -42,8 +45,9 @@ def pick(
 ) -> int:
     """The engine that gets the next request, an index into rows; NONE while none serves.
 
-    Least loaded means the fewest requests running and waiting at this moment; ties go round. So
-    goes a request without a session where sessions decide.
+    Least loaded means the fewest requests running and waiting at this moment, of the engines whose
+    queue is not full where queues are bounded; ties go round. So goes a request without a session
+    where sessions decide.
     """
     count = len(serving)
     if count == 0:
@@ -64,6 +68,8 @@ def pick(
         if row.floats[NEXT_CHANGE] <= now:
             advance(q, row, now)
         load = row.ints[RUNNING] + row.ints[WAITING_COUNT]
+        if row.ints[WAITING_COUNT] >= row.ints[WAITING_BOUND]:
+            load += _FULL
         if load < least:
             best = serving[place]
             least = load

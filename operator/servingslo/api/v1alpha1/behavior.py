@@ -58,7 +58,7 @@ class ScaleDownRules(ApiModel):
     stabilization_window_seconds: Annotated[Count, Between(0, MAX_WINDOW_SECONDS)] = Field(
         DEFAULT_DOWN_WINDOW_SECONDS,
         description="Seconds, 0 to 3600, over which the highest recommendation counts. Default "
-        "60; every step down must also be safe over one cold start.",
+        f"{DEFAULT_DOWN_WINDOW_SECONDS}; every step down must also be safe over one cold start.",
     )
     policies: tuple[ScalingPolicy, ...] = _POLICIES
     select_policy: SelectPolicy = _SELECT_POLICY
