@@ -18,7 +18,7 @@ from servingslo.estimation import estimator
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample
 from servingslo.estimation.forecast import Forecast
 from servingslo.models.latency import LatencyMetric, Prediction
-from servingslo.policy import demand, planner, sizing, wish
+from servingslo.policy import candidates, demand, planner, wish
 from servingslo.policy.frame import Frame
 from servingslo.policy.mix import Mix
 from servingslo.policy.state import PlannerState
@@ -95,13 +95,13 @@ def _by_means(stack: ExitStack) -> None:
             return prediction.itl_mean_seconds
         return prediction.ttft_seconds(MEDIAN)
 
-    _put(stack, sizing, "metric_seconds", seconds)
+    _put(stack, candidates, "metric_seconds", seconds)
 
 
 def _without_ceiling(stack: ExitStack) -> None:
     inner = wish.sizing_case
 
-    def case(frame: Frame, mix: Mix) -> sizing.SizingCase:
+    def case(frame: Frame, mix: Mix) -> candidates.SizingCase:
         return replace(inner(frame, mix), utilization_target_ratio=GREATEST_UTILIZATION)
 
     _put(stack, wish, "sizing_case", case)

@@ -42,6 +42,16 @@ def test_a_part_is_missing_as_long_as_the_block_lasts(part):
     assert wanted() == whole
 
 
+def test_means_order_less_than_percentiles_where_no_ceiling_does():
+    """The part of the percentiles is found where percentiles are judged."""
+    with without("ceiling"):
+        by_percentiles = wanted()
+    with without("ceiling and percentiles"):
+        by_means = wanted()
+
+    assert sum(by_means) < sum(by_percentiles)
+
+
 def test_every_part_that_is_taken_out_can_be_found():
     """A name that the planner does not have any more would be taken out of nothing."""
     for part in PARTS:
