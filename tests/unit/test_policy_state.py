@@ -102,6 +102,7 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
         before=BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192),
         after=BatchLimits(max_num_seqs=160, max_num_batched_tokens=2048),
         observed_before={"tpot:p95": 0.061},
+        replicas_saved=2,
     )
     state = PlannerState(
         behavior=BehaviorState(

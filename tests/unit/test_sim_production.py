@@ -14,7 +14,7 @@ from servingslo.sim.cluster import Wanted, simulate
 from servingslo.sim.fleet import ColdStart, FleetSpec
 from servingslo.sim.production import Knobs, Production, benchmark_targets
 from servingslo.sim.result import RunResult
-from servingslo.sim.workloads import constant, generated, step, uniform_lengths
+from servingslo.sim.workloads import RateCourse, constant, generated, step, uniform_lengths
 
 TTFT_SECONDS, TPOT_SECONDS = 1.0, 0.05
 LARGEST = 14
@@ -54,14 +54,14 @@ class Run:
 
 
 @cache
-def few_sequences(knobs: Knobs) -> Run:
+def few_sequences(knobs: Knobs, course: RateCourse = constant(8.0, 1500.0)) -> Run:  # noqa: B008
     """Twenty-five minutes of a small card whose batch limit is far below what its memory holds."""
     limits = EngineLimits(max_num_seqs=8, max_num_batched_tokens=2048, kv_capacity_tokens=60_000)
     fleet = FleetSpec(
         engine="l4-small", limits=limits, initial_replicas=14, max_replicas=LARGEST,
         cold_start=ColdStart(mean_seconds=COLD_START_SECONDS, variation_ratio=0.0),
     )  # fmt: skip
-    load = generated(constant(8.0, 1500.0), LENGTHS, np.random.default_rng(1))
+    load = generated(course, LENGTHS, np.random.default_rng(1))
     planner = Watched(knobs)
     result = simulate(fleet, load, planner, seed=1, backend=compiled_backend())
     return Run(planner=planner, result=result)
@@ -93,6 +93,24 @@ def test_batch_limits_of_the_planner_are_rolled_out_pod_by_pod():
     assert scraped == {limits.max_num_seqs}
     during = [tick.ready for tick in run.result.ticks if at < tick.time_seconds < rolling[-1]]
     assert count <= min(during) <= max(during) <= count + 1
+
+
+def test_replicas_are_given_back_while_the_planners_own_change_is_rolled_out():
+    """Demand falls to a quarter just after the change: no cold start of every pod is waited for."""
+    run = few_sequences(
+        Knobs(batching=True), step(8.0, 2.0, at_seconds=210.0, duration_seconds=900.0)
+    )
+    asked = [wanted.limits is not None for wanted in run.planner.asked]
+    before = run.planner.seen[asked.index(True)].desired_replicas
+    rolling = [seen for seen in run.planner.seen if seen.rollout_in_progress]
+    limits = run.planner.asked[asked.index(True)].limits
+
+    assert rolling[-1].time_seconds > 210.0
+    assert min(seen.desired_replicas for seen in rolling) < before
+    assert not run.planner.seen[-1].rollout_in_progress
+    last = [pod for pod in run.planner.seen[-1].pods if pod.ready and not pod.deleting]
+    assert {e.max_num_seqs for pod in last for e in pod.engines} == {limits.max_num_seqs}
+    assert run.share > 0.99
 
 
 def test_better_batch_limits_save_replicas_at_the_same_objectives():

@@ -217,6 +217,7 @@ def _judged(
         before=current,
         after=best,
         observed_before=_observed(frame),
+        replicas_saved=max(search.replicas_saved, 0),
     )
     memory = replace(memory, last_change_seconds=frame.now_seconds, verifying=change)
     step = _step(change, decision.reason, decision)

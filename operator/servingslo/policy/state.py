@@ -51,7 +51,8 @@ class BatchChange:
     """A change of batch limits that was ordered, and how the workload did before it.
 
     observed_before: measured percentile of each objective before the change, by its key, seconds.
-    rollback: it takes an earlier change back, and is not judged itself.
+    rollback: it takes an earlier change back, and is not judged itself. replicas_saved: what the
+    new limits were expected to do without.
     """
 
     at_seconds: float
@@ -59,6 +60,7 @@ class BatchChange:
     after: BatchLimits
     observed_before: Mapping[str, float]
     rollback: bool = False
+    replicas_saved: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +326,7 @@ def _dump_batching(state: BatchingMemory) -> dict[str, object]:
             "after": _dump_limits(change.after),
             "observed": {key: round(value, 4) for key, value in change.observed_before.items()},
             "rollback": change.rollback,
+            "saved": change.replicas_saved,
         },
     }
 
@@ -359,6 +362,7 @@ def _load_change(stored: object, now_seconds: float) -> BatchChange | None:
             str(key): number for key, value in values if (number := _number(value)) is not None
         },
         rollback=stored.get("rollback") is True,
+        replicas_saved=_count(stored.get("saved")) or 0,
     )
 
 

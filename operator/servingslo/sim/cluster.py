@@ -102,6 +102,7 @@ class Cluster:
             self._order()
         for pod in sorted(self.live, key=removal_order)[: len(self.live) - self.desired]:
             self._remove(pod)
+        self._continue_rollout()
 
     def warm_start(self, replicas: int) -> None:
         """Begin with so many pods that have been ready for long; their start is not paid for."""
