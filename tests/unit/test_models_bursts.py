@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from tests.cards import H100, H100_LIMITS
 
-from servingslo.models.bursts import bursts_of, correlation_seconds
+from servingslo.models.bursts import (
+    bursts_of,
+    correlation_seconds,
+    excess_over,
+    lasting_change,
+    swing_of,
+)
 from servingslo.models.latency import ReplicaGroup, Routing, predict
 from servingslo.models.service_time import request_demand
 from servingslo.models.workload import LengthDistribution, Workload
@@ -49,8 +55,8 @@ def test_the_swing_is_that_of_the_rate_when_its_memory_is_known():
     running, rate = 40.0, 10.0
     measured = excess(rate, 0.5, 1.0, running / rate)
     bursts = bursts_of(request_demand(WORKLOAD, H100), rate, measured, 1.0, running)
-    assert bursts.swing(0.1) == pytest.approx(0.5)
-    over = bursts.excess_over(np.array([2.0, 1e6]))
+    assert swing_of(bursts, 0.1) == pytest.approx(0.5)
+    over = excess_over(bursts, np.array([2.0, 1e6]))
     assert over[0] == pytest.approx(excess(rate, 0.5, 1.0, 2.0))
     assert over[1] == pytest.approx(2.0 * rate * 0.25, rel=1e-3)
     assert bursts.relaxed_excess < bursts.limit_excess
@@ -81,10 +87,10 @@ def test_steps_of_uneven_lengths_follow_a_rate_later():
     running, rate = 40.0, 10.0
     demand = request_demand(WORKLOAD, H100)
     bursts = bursts_of(demand, rate, excess(rate, 0.5, 0.25, running / rate), 0.25, running)
-    even = bursts.lasting_change(0.5, 0.012, 0.3)
-    uneven = bursts.lasting_change(0.5, 0.012, 0.3, 0.02)
+    even = lasting_change(bursts, 0.5, 0.012, 0.3)
+    uneven = lasting_change(bursts, 0.5, 0.012, 0.3, 0.02)
     assert 0.0 < uneven < even < 0.5
     # As much as half of what steps met are longer than steps; to first order in a small change.
-    slight = bursts.lasting_change(1e-6, 0.012, 0.3, 0.02)
+    slight = lasting_change(bursts, 1e-6, 0.012, 0.3, 0.02)
     memory = 0.012 / 0.7**2 + 0.5 * 0.02 / (1.0 - 0.3**2)
     assert slight == pytest.approx(1e-6 / (1.0 + memory / bursts.correlation_seconds), rel=1e-4)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from servingslo.models.bursts import STEADY
 from servingslo.models.first_token import first_token_laws
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import paces_met
@@ -28,7 +29,7 @@ STEP = LAW.step_fixed_seconds + DEMAND.step_growth_seconds * RUNNING
 FIXED = Occupancy(
     weights=np.array([1.0]), lowest=RUNNING, spacing=1.0, cap=1e9, wait_probability=0.0,
     wait_rate_per_second=1.0, mean=RUNNING, variance=0.0, third_moment=0.0, pool_count=1,
-    bursts=None, below_cap=1.0,
+    bursts=STEADY, below_cap=1.0,
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ _LONGEST_CORRELATION = 1e2
 
 
 class Bursts(NamedTuple):
-    """How the arrival rate of a replica moves.
+    """How the arrival rate of a replica moves; `STEADY` where it does not.
 
     variance_ratio: squared coefficient of variation of the rate. correlation_seconds: its memory.
     limit_excess: index of dispersion over a long time, less 1. relaxed_excess: less 1 over the time
@@ -45,47 +45,51 @@ class Bursts(NamedTuple):
     relaxed_excess: float
     followed_ratio: float
 
-    def excess_over(self, seconds: FloatArray) -> FloatArray:
-        """Index of dispersion, less 1, of counts over times in seconds."""
-        excess: FloatArray = self.limit_excess * (1.0 - self.remembered_share(seconds))
-        return excess
 
-    def remembered_share(self, seconds: FloatArray) -> FloatArray:
-        """Share of a burst at arrival that is left on average over a time in seconds."""
-        return remembered_share(seconds, self.correlation_seconds)
+# A rate that does not move has a memory of any length.
+STEADY = Bursts(0.0, 1.0, 0.0, 0.0, 0.0)
 
-    def lasting_change(
-        self,
-        change: float,
-        step_seconds: float,
-        prefill_ratio: float,
-        lump_seconds: float = 0.0,
-    ) -> float:
-        """What steps feel of a relative change of the rate.
 
-        Prefill lets further prompts in, so that steps of s follow the rate with the memory
-        s/(1 − p)², which takes off what a burst does not last for. The prompts of a step came
-        before it began: who meets it, half of its length ago. Half of a mean step is in that
-        memory; but steps are met in proportion to their length, and a mean step met is longer by
-        the variance of steps over their mean.
-        lump_seconds: λ·c²·E[I²], which over 1 − p² is that. 0: for those who do not meet one step.
-        """
-        lasting = 0.0
-        for _ in range(_MEMORY_ITERATIONS):
-            ratio = prefill_ratio * (1.0 + lasting)
-            memory = step_seconds / (1.0 - ratio) ** 2
-            memory += 0.5 * lump_seconds * (1.0 + lasting) / (1.0 - ratio * ratio)
-            lasting = change / (1.0 + memory / self.correlation_seconds)
-        return lasting
+def excess_over(bursts: Bursts, seconds: FloatArray) -> FloatArray:
+    """Index of dispersion, less 1, of counts over times in seconds."""
+    remembered = remembered_share(seconds, bursts.correlation_seconds)
+    excess: FloatArray = bursts.limit_excess * (1.0 - remembered)
+    return excess
 
-    def swing(self, prefill_ratio: float) -> float:
-        """Relative swing of the two rates λ(1 ± swing), bounded where prefill would never end.
 
-        0 where it is too small to matter.
-        """
-        most = _LARGEST_PREFILL_RATIO / prefill_ratio - 1.0 if prefill_ratio > 0.0 else math.inf
-        swing = min(math.sqrt(self.variance_ratio), most)
-        return swing if swing >= _LEAST_SWING else 0.0
+def lasting_change(
+    bursts: Bursts,
+    change: float,
+    step_seconds: float,
+    prefill_ratio: float,
+    lump_seconds: float = 0.0,
+) -> float:
+    """What steps feel of a relative change of the rate.
+
+    Prefill lets further prompts in, so that steps of s follow the rate with the memory
+    s/(1 − p)², which takes off what a burst does not last for. The prompts of a step came
+    before it began: who meets it, half of its length ago. Half of a mean step is in that
+    memory; but steps are met in proportion to their length, and a mean step met is longer by
+    the variance of steps over their mean.
+    lump_seconds: λ·c²·E[I²], which over 1 − p² is that. 0: for those who do not meet one step.
+    """
+    lasting = 0.0
+    for _ in range(_MEMORY_ITERATIONS):
+        ratio = prefill_ratio * (1.0 + lasting)
+        memory = step_seconds / (1.0 - ratio) ** 2
+        memory += 0.5 * lump_seconds * (1.0 + lasting) / (1.0 - ratio * ratio)
+        lasting = change / (1.0 + memory / bursts.correlation_seconds)
+    return lasting
+
+
+def swing_of(bursts: Bursts, prefill_ratio: float) -> float:
+    """Relative swing of the two rates λ(1 ± swing), bounded where prefill would never end.
+
+    0 where it is too small to matter.
+    """
+    most = _LARGEST_PREFILL_RATIO / prefill_ratio - 1.0 if prefill_ratio > 0.0 else math.inf
+    swing = min(math.sqrt(bursts.variance_ratio), most)
+    return swing if swing >= _LEAST_SWING else 0.0
 
 
 def remembered_share(seconds: FloatArray, correlation_seconds: float | FloatArray) -> FloatArray:
@@ -106,13 +110,14 @@ def bursts_of(
     demand: RequestDemand,
     rate_per_second: float,
     excess_dispersion: float,
-    correlation_seconds: float | None,
+    correlation_seconds: float,
     running_mean: float,
 ) -> Bursts:
     """Bursts of a replica's arrivals.
 
     excess_dispersion: index of dispersion of its arrivals over a residence, less 1; above 0.
-    running_mean: its running sequences, which are the arrivals of a residence R (Little's law).
+    correlation_seconds: of its rate; math.nan where it is not known. running_mean: its running
+    sequences, which are the arrivals of a residence R (Little's law).
 
     Running sequences relax at κ = a/(s·R): of a rate with memory τ they see the dispersion
     (I − 1)/(1 + κτ), I that over a long time, and their covariance with the rate is σ²/(κ + 1/τ).
@@ -121,7 +126,7 @@ def bursts_of(
     residence = max(running_mean, _LEAST_STAY) / rate_per_second
     step = demand.step_fixed_seconds + demand.step_growth_seconds * running_mean
     stays = CORRELATION_PER_BURST
-    if correlation_seconds is not None:
+    if not math.isnan(correlation_seconds):
         stays = correlation_seconds / residence
     limit = excess_dispersion / _measured_share(1.0 / stays)
     relaxing = 1.0 + demand.step_fixed_seconds / step * stays

@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from servingslo.models.bursts import Bursts, remembered_share, unchanged_share
+from servingslo.models.bursts import (
+    STEADY,
+    Bursts,
+    lasting_change,
+    remembered_share,
+    swing_of,
+    unchanged_share,
+)
 from servingslo.models.gap_prefill import Met, prefill_in_gaps
 from servingslo.models.occupancy import Occupancy, cluster_third_moment
 from servingslo.models.output_laws import GapMoments, OutputGaps
@@ -33,7 +40,7 @@ class GapLoad(NamedTuple):
     third_moment: float
     wait_probability: float
     pool_count: int
-    bursts: Bursts | None
+    bursts: Bursts
     prefill_steps: float
 
 
@@ -64,21 +71,21 @@ def gap_moments(
     prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is that
     of the counts N and the work W of the clusters that arrive together during prefill.
     """
-    steps = [_step(demand, load) for load in loads]
+    steps = [own_step(demand, load) for load in loads]
     busy = _finding_busy(demand, loads, steps)
     prefills = [
-        _prefill_seconds(demand, load, step, budget_tokens, share)
+        first_token_after(demand, load, step, budget_tokens, share)
         for load, step, share in zip(loads, steps, busy, strict=True)
     ]
     numbers = [
-        _met(demand, load, step, prefill, budget_tokens, share)
+        met_in_gaps(demand, load, step, prefill, budget_tokens, share)
         for load, step, prefill, share in zip(loads, steps, prefills, busy, strict=True)
     ]
     gaps, inverse, inverse_square, *rest = spread_columns(numbers, output.powers)
     met = Met(*rest)
     excess: FloatArray | None = None
     slower: FloatArray | None = None
-    if any(load.bursts is not None for load in loads):
+    if any(load.bursts.limit_excess > 0.0 for load in loads):
         slower = remembered_share(gaps * met.mean_step, met.correlation_seconds)
         excess = 1.0 - slower
         excess *= met.limit_excess
@@ -135,28 +142,38 @@ def _at_both_rates(
     """Shares of requests that meet the lower and the higher rate all along, and what they meet."""
     bursts = load.bursts
     ratio = load.rate_per_second * demand.prefill_mean_seconds
-    swing = bursts.swing(ratio) if bursts is not None else 0.0
-    if bursts is None or swing == 0.0:
+    swing = swing_of(bursts, ratio)
+    if swing == 0.0:
         return ()
     step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
     unchanged = unchanged_share(output.gaps * (step / (1.0 - ratio)), bursts.correlation_seconds)
+    return tuple(
+        (0.5 * (1.0 + change) * unchanged, at_changed_rate(demand, load, change, swing))
+        for change in (-swing, swing)
+    )
+
+
+def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: float) -> GapLoad:
+    """What requests meet that meet one of the two rates λ(1 ± swing) all along."""
+    bursts = load.bursts
+    ratio = load.rate_per_second * demand.prefill_mean_seconds
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
     followed = bursts.followed_ratio * load.mean
     left = max(1.0 - (swing * followed) ** 2 / max(load.variance, _LEAST_CUBE), 0.0)
-    states = []
-    for change in (-swing, swing):
-        lasting = bursts.lasting_change(change, step, ratio)
-        shifted = load._replace(
-            rate_per_second=load.rate_per_second * (1.0 + lasting),
-            mean=max(load.mean + change * followed, 0.0),
-            variance=left * load.variance,
-            third_moment=left**1.5 * load.third_moment,
-            bursts=None,
-        )
-        states.append((0.5 * (1.0 + change) * unchanged, shifted))
-    return tuple(states)
+    lasting = lasting_change(bursts, change, step, ratio)
+    return GapLoad(
+        rate_per_second=load.rate_per_second * (1.0 + lasting),
+        mean=max(load.mean + change * followed, 0.0),
+        variance=left * load.variance,
+        third_moment=left**1.5 * load.third_moment,
+        wait_probability=load.wait_probability,
+        pool_count=load.pool_count,
+        bursts=STEADY,
+        prefill_steps=load.prefill_steps,
+    )
 
 
-def _step(demand: RequestDemand, load: GapLoad) -> float:
+def own_step(demand: RequestDemand, load: GapLoad) -> float:
     """A step with the request itself, which is one more in the pool and spreads evenly."""
     return demand.step_fixed_seconds + demand.step_growth_seconds * (
         load.mean + 1.0 / load.pool_count
@@ -194,7 +211,7 @@ def _finding_busy(
     return busy
 
 
-def _prefill_seconds(
+def first_token_after(
     demand: RequestDemand, load: GapLoad, step: float, budget_tokens: float, busy: float
 ) -> float:
     """Time from the slot to the first token: own prefill, that of others, and their steps.
@@ -214,7 +231,7 @@ def _prefill_seconds(
     return others + demand.prefill_mean_seconds + load.prefill_steps * step
 
 
-def _met(
+def met_in_gaps(
     demand: RequestDemand,
     load: GapLoad,
     step: float,
@@ -222,6 +239,10 @@ def _met(
     budget_tokens: float,
     busy: float,
 ) -> Met[float]:
+    """Numbers of this load that `prefill_in_gaps` and `gap_moments` are made of.
+
+    step: see `own_step`. prefill_seconds: see `first_token_after`. busy: see `_finding_busy`.
+    """
     rate, pool, growth = load.rate_per_second, load.pool_count, demand.step_growth_seconds
     per_token, tokens = demand.prefill_per_token_seconds, demand.uncached_mean_tokens
     slack = 1.0 - rate * demand.prefill_mean_seconds
@@ -258,8 +279,8 @@ def _met(
         full,
         _skewness(demand, load, step, forget) * full**1.5,
         3.0 * own * slack / step,
-        0.0 if bursts is None else bursts.limit_excess,
-        1.0 if bursts is None else bursts.correlation_seconds,
+        bursts.limit_excess,
+        bursts.correlation_seconds,
         *_slower(demand, load, step),
     )
 
@@ -283,9 +304,7 @@ def _cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
     second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
     cluster = demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
     # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
-    bursts = load.bursts
-    excess = bursts.relaxed_excess if bursts is not None else 0.0
-    cluster += load.pool_count * excess * demand.prefill_mean_seconds / slack**2
+    cluster += load.pool_count * load.bursts.relaxed_excess * demand.prefill_mean_seconds / slack**2
     return rate_per_second * cluster
 
 
@@ -331,7 +350,7 @@ def _slower(demand: RequestDemand, load: GapLoad, step: float) -> tuple[float, f
     over the stay adds to.
     """
     bursts = load.bursts
-    if bursts is None:
+    if bursts.limit_excess == 0.0:
         return 0.0, 0.0
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     ratio = (1.0 - slack) / slack

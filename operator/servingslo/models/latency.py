@@ -1,5 +1,6 @@
 """Percentiles of TTFT, TPOT, queue time and latency of a fleet, and the load that meets them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,17 +11,10 @@ from servingslo.models.capacity import concurrency_cap, saturation_rate_per_seco
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, LoadLaws
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
-from servingslo.models.occupancy import (
-    BudgetBound,
-    ReplicaLoad,
-    followed_bursts,
-    occupancies,
-    queue_factor,
-    service_dispersion,
-    variability_factor,
-)
+from servingslo.models.occupancy import NO_BUDGET, BudgetBound, occupancies, service_dispersion
 from servingslo.models.prediction import Prediction, prepare
 from servingslo.models.prompt_work import prompt_work
+from servingslo.models.replica_load import FleetLaw, replica_load
 from servingslo.models.service_time import (
     EngineLimits,
     ServiceLaw,
@@ -45,8 +39,6 @@ __all__ = [
 ]
 
 _LEAST_RATE = 1e-9
-# Below this utilization requests meet no others, however bursty: one in as many finds company.
-_LEAST_UTILIZATION = 1e-4
 _MODEL_CACHE_SIZE = 64
 _BISECTION_STEPS = 24
 
@@ -68,34 +60,30 @@ class LatencyModel:
     """
 
     __slots__ = (
-        "budget",
         "cap",
-        "correlation_seconds",
         "demand",
-        "dispersion",
         "engine",
+        "fleet",
         "saturation_rate_per_second",
-        "service_dispersion",
-        "slots",
     )
 
     def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
         demand = self.demand = request_demand(workload, law)
         full = capacity.saturation(workload, law, limits)
         self.cap = full.sequence_count
-        self.slots = float(limits.max_num_seqs)
-        self.budget = (
-            BudgetBound(float(limits.max_num_batched_tokens), self.cap)
-            if full.budget_binds
-            else None
-        )
         self.saturation_rate_per_second = full.rate_per_second
-        self.dispersion = workload.arrival_dispersion
-        self.correlation_seconds = workload.arrival_correlation_seconds
-        self.service_dispersion = service_dispersion(
-            demand, self.cap, budget_binds=full.budget_binds
-        )
         budget, per_token = float(limits.max_num_batched_tokens), demand.prefill_per_token_seconds
+        correlation = workload.arrival_correlation_seconds
+        binds = full.budget_binds
+        self.fleet = FleetLaw(
+            cap=self.cap,
+            running_cap=float(limits.max_num_seqs) if binds else self.cap,
+            saturation_rate_per_second=full.rate_per_second,
+            service_dispersion=service_dispersion(demand, self.cap, budget_binds=binds),
+            dispersion=workload.arrival_dispersion,
+            correlation_seconds=math.nan if correlation is None else correlation,
+            budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
+        )
         # Sequences that decode take a token of the budget each.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
         self.engine = EngineLaws(
@@ -135,7 +123,7 @@ class LatencyModel:
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
         loads = [
-            self._load(rate, count, routing)
+            replica_load(self.demand, self.fleet, rate, count, routing is Routing.POOLED)
             for rate, count in zip(rates, replica_counts, strict=True)
             if rate < self.saturation_rate_per_second
         ]
@@ -148,27 +136,6 @@ class LatencyModel:
             )
             for rate in rates
         ]
-
-    def _load(self, rate_per_second: float, replica_count: int, routing: Routing) -> ReplicaLoad:
-        # Replicas that share arrivals at random each see the bursts of the fleet thinned out.
-        company = rate_per_second > _LEAST_UTILIZATION * self.saturation_rate_per_second
-        excess = (self.dispersion - 1.0) / replica_count if company else 0.0
-        pool = replica_count if routing is Routing.POOLED else 1
-        bursts = followed_bursts(
-            self.demand, rate_per_second, excess, self.correlation_seconds, pool, self.cap
-        )
-        followed = excess if bursts is None else bursts.relaxed_excess
-        dispersion = 1.0 + followed * pool
-        return ReplicaLoad(
-            rate_per_second=rate_per_second,
-            factor=variability_factor(self.demand, rate_per_second, dispersion),
-            cap=self.cap if self.budget is None else self.slots,
-            saturation_rate_per_second=self.saturation_rate_per_second,
-            pool_count=pool,
-            queue_factor=queue_factor(dispersion, self.service_dispersion),
-            bursts=bursts,
-            budget=self.budget,
-        )
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)

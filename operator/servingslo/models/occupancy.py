@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
-from servingslo.models.bursts import Bursts, bursts_of
+from servingslo.models.bursts import STEADY, Bursts, bursts_of
 from servingslo.models.rows import columns
 from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.widening import BudgetQueue, factors_by_running, widened
@@ -40,6 +40,9 @@ class BudgetBound(NamedTuple):
     running_count: float
 
 
+NO_BUDGET = BudgetBound(math.inf, math.inf)
+
+
 class ReplicaLoad(NamedTuple):
     """The load of one replica, and what bounds its running sequences.
 
@@ -47,8 +50,8 @@ class ReplicaLoad(NamedTuple):
     cap: running sequences of one replica. saturation_rate_per_second: of one replica at the cap.
     pool_count: replicas that act as one queue, 1 for a replica on its own. queue_factor:
     variability of the queue above the cap, see the function of that name. bursts: of the
-    arrivals of one replica, None where they are no burstier than Poisson. budget: where it is what
-    bounds the running sequences, else None.
+    arrivals of one replica, `STEADY` where they are no burstier than Poisson. budget: where it is
+    what bounds the running sequences, else `NO_BUDGET`.
     """
 
     rate_per_second: float
@@ -57,8 +60,8 @@ class ReplicaLoad(NamedTuple):
     saturation_rate_per_second: float
     pool_count: int
     queue_factor: float
-    bursts: Bursts | None
-    budget: BudgetBound | None
+    bursts: Bursts
+    budget: BudgetBound
 
 
 class Occupancy(NamedTuple):
@@ -83,7 +86,7 @@ class Occupancy(NamedTuple):
     variance: float
     third_moment: float
     pool_count: int
-    bursts: Bursts | None
+    bursts: Bursts
     below_cap: float
 
 
@@ -120,24 +123,20 @@ def followed_bursts(
     demand: RequestDemand,
     rate_per_second: float,
     excess_dispersion: float,
-    correlation_seconds: float | None,
+    correlation_seconds: float,
     pool_count: int,
     cap: float,
-) -> Bursts | None:
-    """Bursts of a replica's arrivals, as its running sequences meet them; None without any.
+) -> Bursts:
+    """Bursts of a replica's arrivals, as its running sequences meet them.
 
     Bursts lengthen the residences over which their dispersion is taken: a fixed point.
     """
-    bursts: Bursts | None = None
-    if excess_dispersion > 0.0:
-        followed = excess_dispersion
-        for _ in range(_BURST_ITERATIONS):
-            factor = variability_factor(demand, rate_per_second, 1.0 + followed * pool_count)
-            mean = min(running_mean(demand, rate_per_second, factor / pool_count), cap)
-            bursts = bursts_of(
-                demand, rate_per_second, excess_dispersion, correlation_seconds, mean
-            )
-            followed = bursts.relaxed_excess
+    bursts, followed = STEADY, excess_dispersion
+    for _ in range(_BURST_ITERATIONS):
+        factor = variability_factor(demand, rate_per_second, 1.0 + followed * pool_count)
+        mean = min(running_mean(demand, rate_per_second, factor / pool_count), cap)
+        bursts = bursts_of(demand, rate_per_second, excess_dispersion, correlation_seconds, mean)
+        followed = bursts.relaxed_excess
     return bursts
 
 
@@ -211,8 +210,8 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     logs += totals * slope
     factors = [
         widened(row, load.factor, None)
-        if load.budget is None or demand.uncached_mean_tokens <= 0.0
-        else widened(row, load.factor, _budget_factors(demand, load, load.budget, at))
+        if load.budget.tokens == math.inf or demand.uncached_mean_tokens <= 0.0
+        else widened(row, load.factor, _budget_factors(demand, load, at))
         for row, load, at in zip(
             logs.reshape(len(loads), -1), loads, totals.reshape(len(loads), -1), strict=True
         )
@@ -240,12 +239,11 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     ]
 
 
-def _budget_factors(
-    demand: RequestDemand, load: ReplicaLoad, budget: BudgetBound, totals: FloatArray
-) -> FloatArray:
+def _budget_factors(demand: RequestDemand, load: ReplicaLoad, totals: FloatArray) -> FloatArray:
     """F by the number of running sequences, see `widening`."""
     mean = running_mean(demand, load.rate_per_second, load.factor / load.pool_count)
-    queue = BudgetQueue(load.rate_per_second, load.factor, load.pool_count, budget.tokens, mean)
+    tokens = load.budget.tokens
+    queue = BudgetQueue(load.rate_per_second, load.factor, load.pool_count, tokens, mean)
     return factors_by_running(demand, queue, totals / load.pool_count)
 
 
@@ -359,15 +357,13 @@ def _summed(
     )
 
 
-def _at_budget(
-    budget: BudgetBound | None, low: float, spacing: float, weights: FloatArray
-) -> float:
+def _at_budget(budget: BudgetBound, low: float, spacing: float, weights: FloatArray) -> float:
     """Probability of at least as many running sequences as the budget carries.
 
     A node stands for half a spacing on both sides: nodes counted whole, the probability would jump
     up and down as they move with the load.
     """
-    if budget is None:
+    if budget.running_count == math.inf:
         return 0.0
     reached = np.arange(len(weights)) + (0.5 + (low - budget.running_count) / spacing)
     return float(weights @ np.minimum(np.maximum(reached, 0.0), 1.0))

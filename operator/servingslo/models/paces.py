@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from servingslo.models.bursts import lasting_change, swing_of
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.prompt_work import RANGE_RATIO, PromptWork
 from servingslo.models.service_time import RequestDemand
@@ -83,8 +84,8 @@ def paces_met(
     bursts, growth = law_of_running.bursts, demand.step_growth_seconds
     mean_step = demand.step_fixed_seconds + growth * law_of_running.mean
     ratio = rate_per_second * demand.prefill_mean_seconds
-    swing = bursts.swing(ratio) if bursts is not None else 0.0
-    if bursts is None or swing == 0.0:
+    swing = swing_of(bursts, ratio)
+    if swing == 0.0:
         return _budget_paces(demand, prompts, law_of_running, rate_per_second, budget_tokens)
     followed = bursts.followed_ratio * law_of_running.mean
     left = max(1.0 - (swing * followed) ** 2 / max(law_of_running.variance, _TINY_SECONDS), 0.0)
@@ -93,7 +94,7 @@ def paces_met(
     lumps *= rate_per_second
     paces = []
     for change in (-swing, swing):
-        lasting = bursts.lasting_change(change, mean_step, ratio, lumps)
+        lasting = lasting_change(bursts, change, mean_step, ratio, lumps)
         pace = _pace(
             demand,
             prompts,

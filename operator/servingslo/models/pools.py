@@ -212,8 +212,8 @@ def idle_met(demand: RequestDemand, pools: Sequence[Shared]) -> list[float]:
     asked = [
         (row, pool.pool_count, *found)
         for row, pool in enumerate(pools)
-        for found in [_in_system(demand, pool)]
-        if found is not None
+        for found in [in_system(demand, pool)]
+        if found[0] > 0.0
     ]
     if not asked:
         return shares
@@ -225,20 +225,30 @@ def idle_met(demand: RequestDemand, pools: Sequence[Shared]) -> list[float]:
     for (row, count, mean, _, _), (one, one_more, two, two_more) in zip(
         asked, at_most.tolist(), strict=True
     ):
-        becoming = count * (2.0 * two - one) - mean * (two_more - one_more) - count * one
-        found = one + (1.0 - 1.0 / count) * max(becoming, 0.0) / mean
-        shares[row] = min(found, 1.0) if found > _NEGLIGIBLE_IDLE else 0.0
+        shares[row] = found_idle(count, mean, one, one_more, two, two_more)
     return shares
 
 
-def _in_system(demand: RequestDemand, pool: Shared) -> tuple[float, float, float] | None:
-    """Mean, shape and success of the requests in the system; None where no replica is ever idle."""
+def found_idle(
+    count: int, mean: float, one: float, one_more: float, two: float, two_more: float
+) -> float:
+    """The share of `idle_met`, from the mean of M and from probabilities.
+
+    one, two: P(M < c) and P(M < 2c). one_more, two_more: P(M′ < c − 1) and P(M′ < 2c − 1).
+    """
+    becoming = count * (2.0 * two - one) - mean * (two_more - one_more) - count * one
+    found = one + (1.0 - 1.0 / count) * max(becoming, 0.0) / mean
+    return min(found, 1.0) if found > _NEGLIGIBLE_IDLE else 0.0
+
+
+def in_system(demand: RequestDemand, pool: Shared) -> tuple[float, float, float]:
+    """Mean, shape and success of M, the requests in the system; zeros where none is ever idle."""
     count, step = pool.pool_count, pool.mean_step
     first = demand.prefill_mean_seconds + pool.prefill_steps * step
     prompts = count * pool.rate_per_second * (first + 0.5 * step)
     mean = count * pool.mean + prompts
     variance = count**2 * pool.variance + prompts
     if mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0 * count or mean <= 0.0:
-        return None
+        return 0.0, 0.0, 0.0
     success = min(mean / variance, _LARGEST_SUCCESS)
     return mean, mean * success / (1.0 - success), success
