@@ -10,7 +10,13 @@ from scipy.special import gammainc
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
 from servingslo.models.pools import Meeting, length_met
-from servingslo.models.prompt_work import Group, LongPrompts, PromptTable, PromptWork, StretchedPrompts
+from servingslo.models.prompt_work import (
+    Group,
+    LongPrompts,
+    PromptTable,
+    PromptWork,
+    StretchedPrompts,
+)
 from servingslo.models.rows import columns, exponential, polar, stacked
 from servingslo.models.service_time import ComplexArray, RequestDemand
 
