@@ -7,7 +7,7 @@ from servingslo.models.latency import LatencyModel, Routing
 from servingslo.models.long_prompts import Found, shared_prefill
 from servingslo.models.paces import cycle_of_prefill
 from servingslo.models.pools import ALONE, Shared, age_met, idle_met, meeting
-from servingslo.models.prompt_work import prompt_work
+from servingslo.models.prompt_work import mean_steps, prompt_work
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.widening import BudgetQueue, factors_by_running
 from servingslo.models.workload import LengthDistribution, Workload
@@ -58,7 +58,7 @@ def test_a_prompt_alone_in_its_cycle_takes_whole_steps(room_tokens):
     for rate in (0.1, 4.0):
         cycle = cycle_of_prefill(DEMAND, PROMPTS, rate, 0.012, room_tokens)
         steps = cycle.first_ratio + cycle.further / 0.012
-        assert steps == pytest.approx(PROMPTS.mean_steps(room_tokens), rel=1e-9)
+        assert steps == pytest.approx(mean_steps(PROMPTS, room_tokens), rel=1e-9)
 
 
 def test_the_work_of_prompts_diverges_at_the_frontier_of_the_budget():

@@ -11,7 +11,7 @@ from servingslo.models.long_prompts import Chunked, chunked_prompts
 from servingslo.models.occupancy import Occupancy, even_moments
 from servingslo.models.paces import Pace, paces_met, range_level
 from servingslo.models.pools import ALONE, Meeting, Shared, idle_met, meeting_at, never_idle
-from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork, StretchedPrompts
+from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork, StretchedPrompts, mean_steps
 from servingslo.models.room_queue import meet_queue
 from servingslo.models.rows import columns, exponential, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
@@ -252,7 +252,7 @@ def _meet_idle(
                 running.mean,
                 running.variance,
                 pace.mean_step,
-                prompts.mean_steps(pace.room_tokens),
+                mean_steps(prompts, pace.room_tokens),
             )
             for running, pace, _, _ in arrivals
         ],

@@ -90,13 +90,18 @@ def _quotient(
     )
 
 
-def _moments(ratio: float, mean: float) -> list[float]:
+def _moments(ratio: float, mean: float) -> tuple[float, float, float, float]:
     """Σ u^j over the generations, j from 1 to 4: Σ ρ^k·ρ^(kj), the last standing for the rest."""
-    moments, power, cut = [], ratio, ratio**_GENERATIONS
-    rest = cut
-    for _ in range(4):
-        power *= ratio
-        rest *= cut
-        endless = 1.0 / (1.0 - power)
-        moments.append(endless + rest * (mean - endless))
-    return moments
+    cut = ratio**_GENERATIONS
+    square, cut_square = ratio * ratio, cut * cut
+    return (
+        _moment(square, cut_square, mean),
+        _moment(square * ratio, cut_square * cut, mean),
+        _moment(square * ratio * ratio, cut_square * cut * cut, mean),
+        _moment(square * ratio * ratio * ratio, cut_square * cut * cut * cut, mean),
+    )
+
+
+def _moment(power: float, rest: float, mean: float) -> float:
+    endless = 1.0 / (1.0 - power)
+    return endless + rest * (mean - endless)

@@ -13,7 +13,7 @@ from servingslo.models.output_laws import (
     end_to_end_laws,
     time_per_output_token_laws,
 )
-from servingslo.models.prompt_work import PromptWork
+from servingslo.models.prompt_work import PromptWork, mean_steps
 from servingslo.models.service_time import RequestDemand
 from servingslo.models.transform import TabulatedLaw
 from servingslo.models.waiting import time_to_first_token_laws
@@ -122,5 +122,5 @@ def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Atom
 
 
 def _met(engine: EngineLaws, load: LoadLaws) -> GapLoad:
-    steps = engine.prompts.mean_steps(engine.budget_tokens - load.running.mean)
+    steps = mean_steps(engine.prompts, engine.budget_tokens - load.running.mean)
     return gap_load(load.running, load.rate_per_second, steps)

@@ -1,7 +1,7 @@
 """Prompts that do not fit in one step: what they take themselves, and whom they let go along."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ from scipy.special import gammainc
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
 from servingslo.models.pools import Meeting, length_met
-from servingslo.models.prompt_work import LongPrompts, PromptTable, PromptWork, StretchedPrompts
+from servingslo.models.prompt_work import Group, LongPrompts, PromptTable, PromptWork, StretchedPrompts
 from servingslo.models.rows import columns, exponential, polar, stacked
 from servingslo.models.service_time import ComplexArray, RequestDemand
 
@@ -72,7 +72,7 @@ class Joins:
     ) -> None:
         self._rows = rows
         met = [
-            _cycles_of_long(arrivals[row], long, *seconds)
+            cycles_of_long(arrivals[row], long.groups, *seconds)
             for row, long in zip(rows, longs, strict=True)
         ]
         self._mass, self._length, self._half_variance, less_step = columns(met)
@@ -106,8 +106,11 @@ class Joins:
         return saved
 
 
-def _cycles_of_long(
-    arrival: Met, long: LongPrompts, per_token_seconds: float, lag_seconds: float
+def cycles_of_long(
+    arrival: Met,
+    groups: Iterable[Group],
+    per_token_seconds: float,
+    lag_seconds: float,
 ) -> tuple[float, float, float, float]:
     """Those who go along, the mean length of what they meet, half its variance, and less a step.
 
@@ -116,7 +119,7 @@ def _cycles_of_long(
     pace, others = arrival.pace, arrival.law_of_running.pool_count - 1.0
     step = pace.mean_step + per_token_seconds * pace.room_tokens
     mass, first, second = 0.0, 0.0, 0.0
-    for full_steps, left, share in long.groups:
+    for full_steps, left, share in groups:
         length = (full_steps + 1.0) * step - per_token_seconds * left
         weight = share * full_steps * step / length
         mass += weight
@@ -163,7 +166,7 @@ def chunked_prompts(
     pairs = list(zip(rows, longs, strict=True))
     longer = shared_prefill(
         demand,
-        [found for row, long in pairs for found in _found(demand, arrivals[row], long)],
+        [found for row, long in pairs for found in found_behind(demand, arrivals[row], long.groups)],
         np.array([tables[row].z for row in by_group]),
     )
     longer *= np.concatenate([long.own for long in longs]) if len(longs) > 1 else longs[0].own
@@ -195,7 +198,7 @@ class Found(NamedTuple):
     full_seconds: float
 
 
-def _found(demand: RequestDemand, arrival: Met, long: LongPrompts) -> list[Found]:
+def found_behind(demand: RequestDemand, arrival: Met, groups: Iterable[Group]) -> list[Found]:
     """Prompts that arrive at the replica behind long ones before their last step, by group.
 
     Those of the rest of the step in progress, half of one that is met, and those of its full steps.
@@ -211,7 +214,7 @@ def _found(demand: RequestDemand, arrival: Met, long: LongPrompts) -> list[Found
     rest = 0.5 * rate / pool * min(length_met(demand, pace), full_step)
     return [
         Found(during * full_steps + rest, left, full_steps * pace.mean_step)
-        for full_steps, left, _ in long.groups
+        for full_steps, left, _ in groups
     ]
 
 
@@ -222,24 +225,15 @@ def shared_prefill(demand: RequestDemand, found: Sequence[Found], z: ComplexArra
     law with its two moments: it fills the room, or is below it with the mean and the variance of
     that part.
     """
-    sums = [_sum_of_prompts(demand, one.mean_count) for one in found]
-    shares = gammainc(
-        [(shape, shape + 1.0, shape + 2.0) for _, shape, _ in sums],
-        [(one.left_tokens / scale,) for one, (_, _, scale) in zip(found, sums, strict=True)],
+    sums = [sum_of_prompts(demand, one.mean_count) for one in found]
+    below = gammainc(
+        [(one.shape, one.shape + 1.0, one.shape + 2.0) for one in sums],
+        [(one.left_tokens / law.scale,) for one, law in zip(found, sums, strict=True)],
     )
-    per_token = demand.prefill_per_token_seconds
-    rows = []
-    for one, (some, shape, scale), (share, first, second) in zip(
-        found, sums, shares.tolist(), strict=True
-    ):
-        below = max(share, _TINY)
-        part = first * shape * scale / below
-        spread = max(second * shape * (shape + 1.0) * scale**2 / below - part * part, 0.0)
-        full = one.full_seconds
-        # No prompts, some that leave room, and some that fill it: mass and time of each.
-        masses = 1.0 - some, some * below, some * (1.0 - below)
-        times = full, full + per_token * part, full + per_token * one.left_tokens
-        rows.append((*masses, *times, -0.5 * per_token**2 * spread))
+    rows = [
+        filling_of(demand, one, law, *shares)
+        for one, law, shares in zip(found, sums, below.tolist(), strict=True)
+    ]
     table = np.array(rows).T[:, :, None]
     frequencies = z.imag
     lengths = np.empty((3, *z.shape))
@@ -251,12 +245,50 @@ def shared_prefill(demand: RequestDemand, found: Sequence[Found], z: ComplexArra
     return shared
 
 
-def _sum_of_prompts(demand: RequestDemand, count: float) -> tuple[float, float, float]:
+class SumOfPrompts(NamedTuple):
     """Chance of any of a Poisson number of prompts; shape and scale of their tokens then."""
+
+    some: float
+    shape: float
+    scale: float
+
+
+def sum_of_prompts(demand: RequestDemand, count: float) -> SumOfPrompts:
+    """The tokens of so many prompts on average, as a gamma law where there are any."""
     mean = demand.uncached_mean_tokens
     some = max(-math.expm1(-count), _TINY)
     first = count * mean / some
     square = count * demand.uncached_second_moment_tokens2 + (count * mean) ** 2
     variance = max(square, _TINY) / some - first * first
     variance = max(variance, _TINY * first * first + _TINY)
-    return some, first * first / variance, variance / max(first, _TINY)
+    return SumOfPrompts(some, first * first / variance, variance / max(first, _TINY))
+
+
+def filling_of(
+    demand: RequestDemand,
+    found: Found,
+    law: SumOfPrompts,
+    share: float,
+    first: float,
+    second: float,
+) -> tuple[float, float, float, float, float, float, float]:
+    """Mass and time without prompts, with some that leave room, and with some that fill it.
+
+    Masses first, then times in seconds; last what the square of a frequency is multiplied by in the
+    transform of the second. share, first, second: P(sum < room) for laws with this shape, one
+    more and two more.
+    """
+    per_token, shape, scale = demand.prefill_per_token_seconds, law.shape, law.scale
+    below = max(share, _TINY)
+    part = first * shape * scale / below
+    spread = max(second * shape * (shape + 1.0) * scale**2 / below - part * part, 0.0)
+    full = found.full_seconds
+    return (
+        1.0 - law.some,
+        law.some * below,
+        law.some * (1.0 - below),
+        full,
+        full + per_token * part,
+        full + per_token * found.left_tokens,
+        -0.5 * per_token**2 * spread,
+    )

@@ -5,7 +5,13 @@ from typing import NamedTuple
 
 from servingslo.models.bursts import lasting_change, swing_of
 from servingslo.models.occupancy import Occupancy
-from servingslo.models.prompt_work import RANGE_RATIO, PromptWork
+from servingslo.models.prompt_work import (
+    RANGE_RATIO,
+    PromptWork,
+    fitting_ratio,
+    mean_steps,
+    paired_steps,
+)
 from servingslo.models.service_time import RequestDemand
 
 # Share of the budget in use from which prompts are taken to queue for it.
@@ -50,8 +56,8 @@ class Pace(NamedTuple):
     fitting_ratio: float
     budget_ratio: float
     prefill_ratio: float
-    queued: bool = False
-    alone: bool = False
+    queued: bool
+    alone: bool
 
 
 class Cycle(NamedTuple):
@@ -75,7 +81,7 @@ def paces_met(
     law_of_running: Occupancy,
     rate_per_second: float,
     budget_tokens: float,
-) -> tuple[Pace, ...]:
+) -> list[Pace]:
     """The rates that arrivals are met at, slowest first: one for Poisson, two for bursty arrivals.
 
     Requests come in proportion to the rate, and n follows it as far as `Bursts` says; what is left
@@ -95,16 +101,17 @@ def paces_met(
     paces = []
     for change in (-swing, swing):
         lasting = lasting_change(bursts, change, mean_step, ratio, lumps)
+        shift = max(change * followed, _lowest_shift(demand, law_of_running, spread))
         pace = _pace(
             demand,
             prompts,
             law_of_running,
             rate_per_second * (1.0 + lasting),
             budget_tokens,
-            shift=max(change * followed, _lowest_shift(demand, law_of_running, spread)),
+            shift,
         )
-        paces.append(pace._replace(share=0.5 * (1.0 + change), spread=spread))
-    return tuple(paces)
+        paces.append(_part(pace, 0.5 * (1.0 + change), spread, queued=False, alone=False))
+    return paces
 
 
 def _budget_paces(
@@ -113,7 +120,7 @@ def _budget_paces(
     law_of_running: Occupancy,
     rate_per_second: float,
     budget_tokens: float,
-) -> tuple[Pace, ...]:
+) -> list[Pace]:
     """One pace; six where prompts queue for the budget.
 
     The room in a step and its length depend on n, which changes more slowly than that queue does: a
@@ -129,9 +136,9 @@ def _budget_paces(
     three paces are those of a queue one deviation above its mean. What is let out of full steps is
     no more than n_sat sequences take, (O − 1)·M/(I + O − 1) of them: the queue drives n up to that.
     """
-    mean = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens)
+    mean = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens, 0.0)
     if mean.budget_ratio < LEAST_FULL_RATIO:
-        return (mean,)
+        return [mean]
     load, queue = budget_queue(demand, mean)
     running = law_of_running.mean / rate_per_second * mean.mean_step / demand.step_fixed_seconds
     lasting = running / (running + queue)
@@ -147,12 +154,34 @@ def _budget_paces(
             changes = _lasting_changes(
                 demand, law_of_running, (rate_per_second, budget_tokens), running, growth
             )
-        for change, share in zip(changes, _POINT_SHARES, strict=True):
+        for point in range(3):
+            change = changes[point]
             driven = min(growth, max(most - change, 0.0)) if alone else growth
             shift = max(change + driven, _lowest_shift(demand, law_of_running, 0.0))
             pace = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens, shift)
-            paces.append(pace._replace(share=share, spread=0.0, queued=growth > 0.0, alone=alone))
-    return tuple(paces)
+            paces.append(_part(pace, _POINT_SHARES[point], 0.0, queued=growth > 0.0, alone=alone))
+    return paces
+
+
+def _part(pace: Pace, share: float, spread: float, *, queued: bool, alone: bool) -> Pace:
+    """The pace as a share of the arrivals, see there."""
+    return Pace(
+        share=share,
+        rate_per_second=pace.rate_per_second,
+        shift=pace.shift,
+        spread=spread,
+        mean_step=pace.mean_step,
+        room_tokens=pace.room_tokens,
+        further=pace.further,
+        base_ratio=pace.base_ratio,
+        first_ratio=pace.first_ratio,
+        empty_ratio=pace.empty_ratio,
+        fitting_ratio=pace.fitting_ratio,
+        budget_ratio=pace.budget_ratio,
+        prefill_ratio=pace.prefill_ratio,
+        queued=queued,
+        alone=alone,
+    )
 
 
 def _lasting_changes(
@@ -204,7 +233,7 @@ def _pace(
     law_of_running: Occupancy,
     rate_per_second: float,
     budget_tokens: float,
-    shift: float = 0.0,
+    shift: float,
 ) -> Pace:
     running = law_of_running.mean + shift
     mean_step = demand.step_fixed_seconds + demand.step_growth_seconds * running
@@ -221,9 +250,11 @@ def _pace(
         base_ratio=cycle.base_ratio,
         first_ratio=cycle.first_ratio,
         empty_ratio=cycle.empty_ratio,
-        fitting_ratio=prompts.fitting_ratio(room),
+        fitting_ratio=fitting_ratio(prompts, room),
         budget_ratio=cycle.budget_ratio,
         prefill_ratio=rate_per_second * (demand.prefill_mean_seconds + cycle.further),
+        queued=False,
+        alone=False,
     )
 
 
@@ -247,8 +278,8 @@ def cycle_of_prefill(
     if work <= 0.0 or rate_per_second <= 0.0:
         return Cycle(0.0, 1.0, 1.0, 1.0, 0.0)
     even = demand.uncached_mean_tokens / room_tokens
-    alone = prompts.mean_steps(room_tokens) - 1.0
-    paired = prompts.paired_steps(room_tokens) if 2.0 * prompts.tokens[-1] > room_tokens else 0.0
+    alone = mean_steps(prompts, room_tokens) - 1.0
+    paired = paired_steps(prompts, room_tokens) if 2.0 * prompts.tokens[-1] > room_tokens else 0.0
     most = max((1.0 - _LEAST_SLACK) / rate_per_second - work, 0.0)
     come = -math.expm1(-rate_per_second * mean_step)
     further, base, first, empty = min(alone * mean_step, most), 1.0, 1.0, 1.0

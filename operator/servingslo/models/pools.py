@@ -90,15 +90,16 @@ class _Lumps(NamedTuple):
     skew: float
     mean: float
 
-    def age_seconds(self, even: float) -> float:
-        """Half of E[D³]/E[D²]; even: share of the arrivals that each step makes of the next."""
-        ratio, mean = even * self.load, self.mean
-        square = ratio * ratio
-        variance = self.variance / (1.0 - square)
-        skew = self.skew / (1.0 - square * ratio)
-        mean_square = mean * mean
-        whole = skew + 3.0 * mean * variance + mean_square * mean
-        return 0.5 * whole / (variance + mean_square)
+
+def _age_seconds(lumps: _Lumps, even: float) -> float:
+    """Half of E[D³]/E[D²]; even: share of the arrivals that each step makes of the next."""
+    ratio, mean = even * lumps.load, lumps.mean
+    square = ratio * ratio
+    variance = lumps.variance / (1.0 - square)
+    skew = lumps.skew / (1.0 - square * ratio)
+    mean_square = mean * mean
+    whole = skew + 3.0 * mean * variance + mean_square * mean
+    return 0.5 * whole / (variance + mean_square)
 
 
 def _lumps(
@@ -123,7 +124,7 @@ def age_met(
     cycle_seconds: E[D]. further: seconds that a prompt adds to its prefill. even: share of the
     arrivals of a replica that come evenly, of which each step makes the next.
     """
-    return _lumps(demand, rate_per_second, cycle_seconds, further).age_seconds(even)
+    return _age_seconds(_lumps(demand, rate_per_second, cycle_seconds, further), even)
 
 
 def length_met(demand: RequestDemand, pace: Pace, even_ratio: float = 1.0) -> float:
@@ -152,7 +153,7 @@ def meeting_at(demand: RequestDemand, law_of_running: Occupancy, pace: Pace) -> 
         return ALONE
     rate, mean = pace.rate_per_second, pace.base_ratio * pace.mean_step / (1.0 - pace.prefill_ratio)
     lumps = _lumps(demand, rate, mean, pace.further)
-    age, even = lumps.age_seconds(1.0), 1.0
+    age, even = _age_seconds(lumps, 1.0), 1.0
     several = pace.first_ratio < 1.0
     for _ in range(_ITERATIONS):
         before, even = even, _even_ratio(rate, age, count)
@@ -160,8 +161,8 @@ def meeting_at(demand: RequestDemand, law_of_running: Occupancy, pace: Pace) -> 
             even += (1.0 - even) * _left_in_cycles(demand, law_of_running, pace, before)
         if abs(even - before) < _SETTLED:
             break
-        age = lumps.age_seconds(even)
-    return meeting(rate, mean, age, count)._replace(even_ratio=even)
+        age = _age_seconds(lumps, even)
+    return Meeting(even, meeting(rate, mean, age, count).again_ratio)
 
 
 def _left_in_cycles(

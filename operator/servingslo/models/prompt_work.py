@@ -14,13 +14,13 @@ from servingslo.models.workload import LengthDistribution
 RANGE_RATIO = 2.0**0.25
 _PROMPT_POINTS = 24
 # Rooms closer than this many tokens share a table entry.
-_ROOM_TOKENS = 8
+ROOM_TOKENS = 8
 # Tables of long prompts that are kept, 8 KiB and 2 for each step: loads near each other share them.
 _MOST_LONG_TABLES = 96
 # Tables of stretched prompts, 4 KiB each, a fiftieth of a doubling (1.4 %) apart.
 _MOST_STRETCHED_TABLES = 64
-_STRETCH_PARTS = 50
-_STRETCH_PART = 2.0 ** (1.0 / _STRETCH_PARTS) - 1.0
+STRETCH_PARTS = 50
+STRETCH_PART = 2.0 ** (1.0 / STRETCH_PARTS) - 1.0
 _TINY_TOKENS = 1e-9
 
 
@@ -39,6 +39,10 @@ class PromptTable:
     below: ComplexArray
 
 
+# Steps before the last, tokens of room in the last step, and the mass of prompts with these.
+Group = tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongPrompts:
     """Prompts longer than the room in a step, by the number of steps that they fill.
@@ -49,7 +53,7 @@ class LongPrompts:
     one that fits.
     """
 
-    groups: tuple[tuple[float, float, float], ...]
+    groups: tuple[Group, ...]
     own: ComplexArray
     fitting: ComplexArray
     sharing: ComplexArray
@@ -97,36 +101,6 @@ class PromptWork:
             return 0.0
         return 0.5 * self.second_moment_seconds2 / self.mean_seconds
 
-    def paired_steps(self, room_tokens: float) -> float:
-        """Mean of ⌈(I + J)/room⌉ − ⌈I/room⌉ over two prompts; room to the nearest few tokens."""
-        key = int(room_tokens / _ROOM_TOKENS)
-        found = self.pairs.get(key)
-        if found is None:
-            own = self.tokens / (_ROOM_TOKENS * (key + 0.5))
-            steps = np.ceil(own[:, None] + own) - np.ceil(own)[:, None]
-            found = float(self.weights @ steps @ self.weights)
-            self.pairs[key] = found
-        return found
-
-    def fitting_ratio(self, room_tokens: float) -> float:
-        """Prompts that need no step more when they come behind another one, 0 to 1."""
-        if 2.0 * self.tokens[-1] <= room_tokens:
-            return 1.0
-        saved = self.mean_steps(room_tokens) - self.paired_steps(room_tokens)
-        return min(max(saved, 0.0), 1.0)
-
-    def mean_steps(self, room_tokens: float) -> float:
-        """Mean of ⌈I/room⌉, at least 1: steps that a prompt takes; room to the nearest few."""
-        if self.tokens[-1] <= room_tokens:
-            return 1.0
-        key = int(room_tokens / _ROOM_TOKENS)
-        found = self.steps.get(key)
-        if found is None:
-            room = _ROOM_TOKENS * (key + 0.5)
-            found = float(self.weights @ np.maximum(np.ceil(self.tokens / room), 1.0))
-            self.steps[key] = found
-        return found
-
     def table(self, level: int) -> PromptTable:
         """Transforms for the range RANGE_RATIO**level seconds."""
         found = self.tables.get(level)
@@ -154,23 +128,23 @@ class PromptWork:
         stretch: 1 or more. Between tables a part of a doubling apart, so that the mean is exact to
         five digits: what is left of a cycle near saturation is a small difference.
         """
-        parts = math.log2(stretch) * _STRETCH_PARTS
+        parts = math.log2(stretch) * STRETCH_PARTS
         key = int(parts)
         low, high = self._stretched(level, key), self._stretched(level, key + 1)
-        share = (stretch * 2.0 ** (-key / _STRETCH_PARTS) - 1.0) / _STRETCH_PART
+        share = (stretch * 2.0 ** (-key / STRETCH_PARTS) - 1.0) / STRETCH_PART
         between = high - low
         between *= share
         between += low
         return StretchedPrompts(between[0], between[1])
 
     def _stretched(self, level: int, parts: int) -> ComplexArray:
-        """Excess and slope of prompts that take 2^(parts/_STRETCH_PARTS) times their work."""
+        """Excess and slope of prompts that take 2^(parts/STRETCH_PARTS) times their work."""
         key = level, parts
         found = self.stretched_tables.get(key)
         if found is None:
             if len(self.stretched_tables) >= _MOST_STRETCHED_TABLES:
                 self.stretched_tables.pop(next(iter(self.stretched_tables)))
-            seconds = self.seconds * 2.0 ** (parts / _STRETCH_PARTS)
+            seconds = self.seconds * 2.0 ** (parts / STRETCH_PARTS)
             by_point = phases(seconds, RANGE_RATIO**level)
             found = np.stack((self.weights, self.weights * seconds)) @ by_point
             found[0] -= 1.0
@@ -186,6 +160,39 @@ class PromptWork:
                 self.long_tables.pop(next(iter(self.long_tables)))
             found = self.long_tables[key] = _long_prompts(self, self.table(level), room_tokens)
         return found
+
+
+def paired_steps(prompts: PromptWork, room_tokens: float) -> float:
+    """Mean of ⌈(I + J)/room⌉ − ⌈I/room⌉ over two prompts; room to the nearest few tokens."""
+    key = int(room_tokens / ROOM_TOKENS)
+    found = prompts.pairs.get(key)
+    if found is None:
+        own = prompts.tokens / (ROOM_TOKENS * (key + 0.5))
+        steps = np.ceil(own[:, None] + own) - np.ceil(own)[:, None]
+        found = float(prompts.weights @ steps @ prompts.weights)
+        prompts.pairs[key] = found
+    return found
+
+
+def mean_steps(prompts: PromptWork, room_tokens: float) -> float:
+    """Mean of ⌈I/room⌉, at least 1: steps that a prompt takes; room to the nearest few."""
+    if prompts.tokens[-1] <= room_tokens:
+        return 1.0
+    key = int(room_tokens / ROOM_TOKENS)
+    found = prompts.steps.get(key)
+    if found is None:
+        room = ROOM_TOKENS * (key + 0.5)
+        found = float(prompts.weights @ np.maximum(np.ceil(prompts.tokens / room), 1.0))
+        prompts.steps[key] = found
+    return found
+
+
+def fitting_ratio(prompts: PromptWork, room_tokens: float) -> float:
+    """Prompts that need no step more when they come behind another one, 0 to 1."""
+    if 2.0 * prompts.tokens[-1] <= room_tokens:
+        return 1.0
+    saved = mean_steps(prompts, room_tokens) - paired_steps(prompts, room_tokens)
+    return min(max(saved, 0.0), 1.0)
 
 
 def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongPrompts:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammainc
 
-from servingslo.models.long_prompts import Chunked, Met
+from servingslo.models.long_prompts import Chunked, Met, SumOfPrompts
 from servingslo.models.paces import Pace
 from servingslo.models.prompt_work import PromptWork
 from servingslo.models.rows import columns, exponential
@@ -53,7 +53,7 @@ class PartialSteps(NamedTuple):
     ended_ratio: float
 
 
-class _Content(NamedTuple):
+class Content(NamedTuple):
     """What comes in one step: shares of none, some and more than the room; moments of some."""
 
     none: float
@@ -118,40 +118,48 @@ def partial_steps(demand: RequestDemand, paces: Sequence[Pace]) -> list[PartialS
         for pace, content in zip(paces, begun, strict=True)
     ]
     middle = _contents(demand, paces, lengths)
-    return list(map(_partial, [demand] * len(paces), paces, begun, middle, ends[1::2]))
+    return list(map(partial_of, [demand] * len(paces), paces, begun, middle, ends[1::2]))
 
 
 def _contents(
     demand: RequestDemand, paces: Sequence[Pace], lengths: Sequence[float]
-) -> list[_Content]:
+) -> list[Content]:
     """Prompts that come in steps of these lengths: Poisson, their sum a gamma law if there are any.
 
     The gamma law has the first two moments of the sum.
     """
-    tokens, square = demand.uncached_mean_tokens, demand.uncached_second_moment_tokens2
-    laws = []
-    for pace, length in zip(paces, lengths, strict=True):
-        count = pace.rate_per_second * length
-        some = -math.expm1(-count)
-        mean = count * tokens / some
-        second = (count * square + (count * tokens) ** 2) / some
-        variance = max(second - mean * mean, _TINY * second)
-        laws.append((some, mean * mean / variance, variance / mean, pace.room_tokens))
+    laws = [
+        sum_in_step(demand, pace.rate_per_second * length)
+        for pace, length in zip(paces, lengths, strict=True)
+    ]
     shares = gammainc(
-        [(shape, shape + 1.0, shape + 2.0) for _, shape, _, _ in laws],
-        [(room / scale,) for _, _, scale, room in laws],
+        [(law.shape, law.shape + 1.0, law.shape + 2.0) for law in laws],
+        [(pace.room_tokens / law.scale,) for pace, law in zip(paces, laws, strict=True)],
     )
-    found = []
-    for (some, shape, scale, _), (below, once, twice) in zip(laws, shares.tolist(), strict=True):
-        part = max(below, _TINY)
-        mean = shape * scale * once / part
-        second = shape * (shape + 1.0) * scale * scale * twice / part
-        found.append(_Content(1.0 - some, some * below, some * (1.0 - below), mean, second))
-    return found
+    return [content_of(law, *below) for law, below in zip(laws, shares.tolist(), strict=True)]
 
 
-def _partial(
-    demand: RequestDemand, pace: Pace, first: _Content, middle: _Content, last: _Content
+def sum_in_step(demand: RequestDemand, count: float) -> SumOfPrompts:
+    """The tokens of the prompts that come in a step, as a gamma law where there are any."""
+    tokens, square = demand.uncached_mean_tokens, demand.uncached_second_moment_tokens2
+    some = -math.expm1(-count)
+    mean = count * tokens / some
+    second = (count * square + (count * tokens) ** 2) / some
+    variance = max(second - mean * mean, _TINY * second)
+    return SumOfPrompts(some, mean * mean / variance, variance / mean)
+
+
+def content_of(law: SumOfPrompts, below: float, once: float, twice: float) -> Content:
+    """What comes in a step; numbers as in `filling_of`."""
+    some, shape, scale = law
+    part = max(below, _TINY)
+    mean = shape * scale * once / part
+    second = shape * (shape + 1.0) * scale * scale * twice / part
+    return Content(1.0 - some, some * below, some * (1.0 - below), mean, second)
+
+
+def partial_of(
+    demand: RequestDemand, pace: Pace, first: Content, middle: Content, last: Content
 ) -> PartialSteps:
     """Shares of the chain whose rows are what comes in steps of each kind."""
     per_token, room, step = demand.prefill_per_token_seconds, pace.room_tokens, pace.mean_step
