@@ -303,7 +303,7 @@ def above_cap(
     lattice: _Lattice,
     density: FloatArray,
     weights: FloatArray,
-    factors: Sequence[float],
+    factors: Sequence[float] | FloatArray,
 ) -> tuple[float, float]:
     """Weight of the states in which all slots are taken, and rate at which a wait ends.
 

@@ -14,6 +14,7 @@ from servingslo.models.compiled.tokens import DEVIATION, MEAN, SKEWNESS
 _CLASSES = 128
 _WIDTH = _CLASSES - 1e-6
 _TINY_MASS = 1e-300
+TINY_VARIANCE = 1e-24
 _SORTED_COUNT = 24
 _LARGEST_ROUNDS = 4
 
@@ -49,6 +50,34 @@ def put_off(points: Any, weights: Any, most_seconds: float) -> None:
         points[place] = most_seconds - max(most_seconds - points[place], 0.0) * kept
 
 
+def cumulants(table: Any) -> tuple[float, float, float]:
+    """`TabulatedLaw.cumulants` of a row of seconds and one of probabilities."""
+    count = table.shape[1]
+    mean = square = cube = 0.0
+    for place in range(1, count):
+        mass = table[1, place] - table[1, place - 1]
+        mean += mass * 0.5 * (table[0, place] + table[0, place - 1])
+    for place in range(1, count):
+        mass = table[1, place] - table[1, place - 1]
+        off = 0.5 * (table[0, place] + table[0, place - 1]) - mean
+        square += mass * off * off
+        cube += mass * off * off * off
+    return mean, square, cube
+
+
+def add_first(moments: Any, gaps: Any, mean: float, variance: float, third: float) -> None:
+    """Moments of all gaps and the first token together, in place of those of a gap."""
+    for row in range(len(gaps)):
+        decode = gaps[row] * moments[DEVIATION, row]
+        square = decode * decode
+        cubed = moments[SKEWNESS, row] * square * decode + third
+        square += variance
+        deviation = math.sqrt(square)
+        moments[MEAN, row] = gaps[row] * moments[MEAN, row] + mean
+        moments[DEVIATION, row] = deviation
+        moments[SKEWNESS, row] = cubed / (max(deviation, 1e-12) * square + 1e-36)
+
+
 class _Neighbour(NamedTuple):
     """A point next to those that are searched, and its weight."""
 
@@ -56,62 +85,82 @@ class _Neighbour(NamedTuple):
     weight: float
 
 
+class _Left(NamedTuple):
+    """What is left to search: the first size points, the mass before them, and who is next."""
+
+    size: int
+    before: float
+    lower: _Neighbour
+    upper: _Neighbour
+
+
 def quantile(
     points: Any, weights: Any, least_seconds: float, most_seconds: float, wanted: float
-) -> float:
+) -> Any:
     """`AtomLaw.quantile` of unsorted points, which count as lying between least and most.
 
     Points are counted in classes of equal width in place of sorting all of them, and those of the
     class that holds the percentile again, until few are left.
     """
     seconds, mass = points.copy(), weights.copy()
-    count, before = len(points), 0.0
-    lower, upper = _Neighbour(-math.inf, 0.0), _Neighbour(math.inf, 0.0)
+    left = _Left(len(points), 0.0, _Neighbour(-math.inf, 0.0), _Neighbour(math.inf, 0.0))
     for _ in range(_LARGEST_ROUNDS):
-        if count <= _SORTED_COUNT:
+        first, last = _ends(seconds, left.size)
+        if left.size <= _SORTED_COUNT or not last > first:
             break
-        first = last = seconds[0]
-        for place in range(count):
-            first, last = min(first, seconds[place]), max(last, seconds[place])
-        if not last > first:
-            break
-        scale = _WIDTH / (last - first)
-        classes = np.zeros(_CLASSES)
-        for place in range(count):
-            classes[int((seconds[place] - first) * scale)] += mass[place]
-        chosen = 0
-        while chosen < _CLASSES - 1 and before + classes[chosen] <= wanted:
-            before += classes[chosen]
-            chosen += 1
-        left = 0
-        for place in range(count):
-            point = seconds[place]
-            found = int((point - first) * scale)
-            if found == chosen:
-                seconds[left], mass[left] = point, mass[place]
-                left += 1
-            elif found < chosen and point >= lower.seconds:
-                lower = _Neighbour(point, mass[place])
-            elif found > chosen and point < upper.seconds:
-                upper = _Neighbour(point, mass[place])
-        count = left
+        left = _narrowed(seconds, mass, left, first, last, wanted)
+    count, before = left.size, left.before
     _sort(seconds, mass, count)
     place = 0
     while place < count - 1 and before + mass[place] <= wanted:
         before += mass[place]
         place += 1
-    if place > 0:
-        lower = _Neighbour(seconds[place - 1], mass[place - 1])
-    if place < count - 1:
-        upper = _Neighbour(seconds[place + 1], mass[place + 1])
     middle = before + 0.5 * mass[place]
+    if wanted < middle:
+        other = left.lower if place == 0 else _Neighbour(seconds[place - 1], mass[place - 1])
+    else:
+        after = place + 1
+        other = left.upper if after == count else _Neighbour(seconds[after], mass[after])
     here = min(max(seconds[place], least_seconds), most_seconds)
-    other = lower if wanted < middle else upper
     if math.isinf(other.seconds):
         return here
     there = min(max(other.seconds, least_seconds), most_seconds)
     distance = 0.5 * (mass[place] + other.weight)
     return here + (there - here) * abs(wanted - middle) / max(distance, _TINY_MASS)
+
+
+def _ends(seconds: Any, count: int) -> tuple[float, float]:
+    """The least and the largest of the first few points."""
+    first = last = seconds[0]
+    for place in range(1, count):
+        first, last = min(first, seconds[place]), max(last, seconds[place])
+    return first, last
+
+
+def _narrowed(
+    seconds: Any, mass: Any, left: _Left, first: float, last: float, wanted: float
+) -> _Left:
+    """Keep the points of the class that holds the percentile, in their order."""
+    scale = _WIDTH / (last - first)
+    classes = np.zeros(_CLASSES)
+    for place in range(left.size):
+        classes[int((seconds[place] - first) * scale)] += mass[place]
+    chosen, before = 0, left.before
+    while chosen < _CLASSES - 1 and before + classes[chosen] <= wanted:
+        before += classes[chosen]
+        chosen += 1
+    lower, upper, count = left.lower, left.upper, 0
+    for place in range(left.size):
+        point = seconds[place]
+        found = int((point - first) * scale)
+        if found == chosen:
+            seconds[count], mass[count] = point, mass[place]
+            count += 1
+        elif found < chosen and point >= lower.seconds:
+            lower = _Neighbour(point, mass[place])
+        elif found > chosen and point < upper.seconds:
+            upper = _Neighbour(point, mass[place])
+    return _Left(count, before, lower, upper)
 
 
 def _sort(seconds: Any, mass: Any, count: int) -> None:
@@ -125,12 +174,14 @@ def _sort(seconds: Any, mass: Any, count: int) -> None:
         seconds[into], mass[into] = point, weight
 
 
-def share_within(points: Any, weights: Any, bounds: tuple[float, float], seconds: float) -> float:
-    """`AtomLaw.share_within` of unsorted points, none of which lies outside of the bounds."""
+def share_within(
+    points: Any, weights: Any, least_seconds: float, most_seconds: float, seconds: float
+) -> Any:
+    """`AtomLaw.share_within` of unsorted points, which count as lying between least and most."""
     lower, upper = _Neighbour(-math.inf, 0.0), _Neighbour(math.inf, 0.0)
     before = 0.0
     for place in range(len(points)):
-        point = min(max(points[place], bounds[0]), bounds[1])
+        point = min(max(points[place], least_seconds), most_seconds)
         if point <= seconds:
             before += weights[place]
             if point >= lower.seconds:
@@ -145,4 +196,4 @@ def share_within(points: Any, weights: Any, bounds: tuple[float, float], seconds
     return before - 0.5 * lower.weight + part * 0.5 * (lower.weight + upper.weight)
 
 
-share(spread, put_off, quantile, share_within, _sort)
+share(cumulants, add_first, spread, put_off, quantile, share_within, _ends, _narrowed, _sort)

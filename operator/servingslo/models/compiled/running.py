@@ -10,7 +10,6 @@ from servingslo.models import bursts, occupancy, replica_load, widening
 from servingslo.models.bursts import Bursts
 from servingslo.models.compiled.shared import (
     DEMAND_COUNT,
-    Demand,
     demand_numbers,
     demand_of,
     share,
@@ -20,7 +19,8 @@ from servingslo.models.replica_load import FleetLaw
 from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.widening import BudgetQueue
 
-# Numbers of a law in a plain array, before its weights.
+# Numbers of a fleet in a plain array; and of a law, before its weights.
+FLEET_COUNT = 8
 LAW_COUNT = 16
 
 
@@ -60,10 +60,10 @@ def law_numbers(law: Occupancy) -> FloatArray:
     return numbers
 
 
-def law_of(numbers: Any) -> Occupancy:
-    """The law of these numbers, in Python or compiled."""
+def law_of(numbers: Any, weights: FloatArray) -> Occupancy:
+    """The law of these numbers and weights, in Python or compiled."""
     return Occupancy(
-        numbers[LAW_COUNT:],
+        weights,
         numbers[0],
         numbers[1],
         numbers[2],
@@ -78,7 +78,7 @@ def law_of(numbers: Any) -> Occupancy:
     )
 
 
-def occupancy_of(demand: Demand, load: ReplicaLoad) -> Occupancy:
+def occupancy_of(demand: RequestDemand, load: ReplicaLoad) -> Occupancy:
     """`occupancy.occupancies` of one load."""
     lattice = occupancy.lattice_of(demand, load)
     count, shape = lattice.node_count, lattice.shape
@@ -108,7 +108,7 @@ def occupancy_of(demand: Demand, load: ReplicaLoad) -> Occupancy:
     return occupancy.summed(load, lattice, weights, below, above)
 
 
-def _widen(demand: Demand, load: ReplicaLoad, lattice: Any, logs: Any, factors: Any) -> None:
+def _widen(demand: RequestDemand, load: ReplicaLoad, lattice: Any, logs: Any, factors: Any) -> None:
     """`widening.widened` with a factor for each node, in place."""
     pool = load.pool_count
     mean = occupancy.running_mean(demand, load.rate_per_second, load.factor / pool)
@@ -184,5 +184,6 @@ share(
     law_of,
     moments_of,
     occupancy_of,
+    running_law,
     _widen,
 )

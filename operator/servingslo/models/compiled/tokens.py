@@ -7,15 +7,15 @@ import numpy as np
 
 from servingslo.models import bursts, gap_prefill, inter_token
 from servingslo.models.compiled.idle import idle_share
-from servingslo.models.compiled.shared import Demand, share
+from servingslo.models.compiled.shared import share
 from servingslo.models.inter_token import GapLoad
 from servingslo.models.occupancy import cluster_third_moment
 from servingslo.models.output_laws import OutputGaps
 from servingslo.models.pools import Shared
-from servingslo.models.service_time import FloatArray
+from servingslo.models.service_time import FloatArray, RequestDemand
 
 # Rows of `length_numbers`, a column for each output length.
-_GAPS, _INVERSE, _INVERSE_SQUARE, _WEIGHTS = range(4)
+GAPS, _INVERSE, _INVERSE_SQUARE, WEIGHTS = range(4)
 # Rows of moments.
 MEAN, DEVIATION, SKEWNESS = range(3)
 
@@ -26,31 +26,33 @@ def length_numbers(output: OutputGaps) -> FloatArray:
 
 
 def moments_of_gaps(
-    demand: Demand, lengths: Any, load: GapLoad, budget_tokens: float, moments: Any
+    demand: RequestDemand, lengths: Any, load: GapLoad, budget_tokens: float, moments: Any
 ) -> float:
     """`inter_token.gap_moments` of one load, into three rows; returns the time of prefill."""
     step = inter_token.own_step(demand, load)
-    busy = 1.0 - idle_share(
-        demand,
-        Shared(
-            load.pool_count,
-            load.rate_per_second,
-            load.mean,
-            load.variance,
-            step,
-            load.prefill_steps,
-        ),
-    )
+    busy = 1.0
+    if load.pool_count > 1:
+        busy -= idle_share(
+            demand,
+            Shared(
+                load.pool_count,
+                load.rate_per_second,
+                load.mean,
+                load.variance,
+                step,
+                load.prefill_steps,
+            ),
+        )
     prefill = inter_token.first_token_after(demand, load, step, budget_tokens, busy)
-    met = inter_token.met_in_gaps(demand, load, step, prefill, budget_tokens, busy)
+    met: Any = inter_token.met_in_gaps(demand, load, step, prefill, budget_tokens, busy)
     bursty = load.bursts.limit_excess > 0.0
     for column in range(lengths.shape[1]):
-        powers = (
-            lengths[_GAPS, column],
+        powers: Any = (
+            lengths[GAPS, column],
             lengths[_INVERSE, column],
             lengths[_INVERSE_SQUARE, column],
         )
-        burst = (0.0, 0.0)
+        burst: Any = (0.0, 0.0)
         if bursty:
             burst = inter_token.burst_in_gaps(powers, met)
         mean, deviation, skewness = inter_token.moments_in_gaps(demand, powers, met, burst)
@@ -60,7 +62,7 @@ def moments_of_gaps(
     return prefill
 
 
-def laws_met(demand: Demand, lengths: Any, load: GapLoad, budget_tokens: float) -> Any:
+def laws_met(demand: RequestDemand, lengths: Any, load: GapLoad, budget_tokens: float) -> Any:
     """Moments of those who meet both rates, and where arrivals are bursty of those who meet one.
 
     Moments as laws × 3 × lengths, and the weights of the lengths in each as laws × lengths: see
@@ -74,7 +76,7 @@ def laws_met(demand: Demand, lengths: Any, load: GapLoad, budget_tokens: float) 
     weights = np.empty((states, count))
     moments_of_gaps(demand, lengths, load, budget_tokens, moments[0])
     for column in range(count):
-        weights[0, column] = lengths[_WEIGHTS, column]
+        weights[0, column] = lengths[WEIGHTS, column]
     if states == 1:
         return moments, weights
     step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
@@ -84,8 +86,8 @@ def laws_met(demand: Demand, lengths: Any, load: GapLoad, budget_tokens: float) 
         shifted = inter_token.at_changed_rate(demand, load, change, swing)
         moments_of_gaps(demand, lengths, shifted, budget_tokens, moments[state])
         for column in range(count):
-            unchanged = math.exp(lengths[_GAPS, column] * forgetting)
-            met = 0.5 * (1.0 + change) * unchanged * lengths[_WEIGHTS, column]
+            unchanged = math.exp(lengths[GAPS, column] * forgetting)
+            met = 0.5 * (1.0 + change) * unchanged * lengths[WEIGHTS, column]
             weights[state, column] = met
             weights[0, column] -= met
     return moments, weights
