@@ -2,44 +2,34 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from servingslo.models.generations import Branching, grow
+from servingslo.models.arrivals import Arrival, flow_of, steps_of, stretch_of, without_prompts
+from servingslo.models.generations import grow
 from servingslo.models.long_prompts import Chunked, chunked_prompts
 from servingslo.models.occupancy import Occupancy, even_moments
-from servingslo.models.paces import Pace, paces_met, range_level
-from servingslo.models.pools import ALONE, Meeting, Shared, idle_met, meeting_at, never_idle
-from servingslo.models.prompt_work import RANGE_RATIO, PromptTable, PromptWork, StretchedPrompts, mean_steps
+from servingslo.models.paces import paces_met, range_level
+from servingslo.models.pools import ALONE, Shared, idle_met, meeting_at, never_idle
+from servingslo.models.prompt_work import (
+    RANGE_RATIO,
+    PromptTable,
+    PromptWork,
+    StretchedPrompts,
+    mean_steps,
+)
 from servingslo.models.room_queue import meet_queue
 from servingslo.models.rows import columns, exponential, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw, driven, invert
 
-# Further steps that move no percentile by more than 0.1 %.
-_NEGLIGIBLE_FURTHER = 1e-3
-# Share of the time that is prefill, below which how long that of others takes is nothing.
-_NEGLIGIBLE_PREFILL = 1e-5
-_TINY_SECONDS = 1e-12
 _ROUNDING = 1e-6
 # Paces whose arrays are computed together, half of it where prompts are longer than the room: of
 # larger arrays each allocation is given back to the system, and its pages are made anew.
 _BLOCK = 16
 # Nodes of a law of running sequences are evenly spaced, and no more than these.
 _OFFSETS: FloatArray = np.arange(32.0)
-
-
-class _Arrival(NamedTuple):
-    """What arrivals at one pace meet at one load, and the range of the law that they are part of.
-
-    meeting: how the arrivals of a replica meet its steps.
-    """
-
-    law_of_running: Occupancy
-    pace: Pace
-    level: int
-    meeting: Meeting
 
 
 def first_token_laws(
@@ -68,7 +58,7 @@ def first_token_laws(
     where it has no prompts, else first·s + Σ (c·I + further). The own prompt takes its steps, see
     `long_prompts`; behind one that does not fit nobody is in its first step.
     """
-    arrivals: list[_Arrival] = []
+    arrivals: list[Arrival] = []
     starts, levels, twice = [], [], []
     for running, rate in zip(laws_of_running, rates_per_second, strict=True):
         paces = paces_met(demand, prompts, running, rate, budget_tokens)
@@ -78,7 +68,7 @@ def first_token_laws(
             starts.append(len(arrivals))
             levels.append(level)
             arrivals += [
-                _Arrival(running, pace, level, meeting_at(demand, running, pace))
+                Arrival(running, pace, level, meeting_at(demand, running, pace))
                 for pace in paces
                 if pace.queued == queued
             ]
@@ -96,47 +86,8 @@ def first_token_laws(
     return [driven(next(laws), next(laws)) if both else next(laws) for both in twice]
 
 
-class _Flow(NamedTuple):
-    """Numbers of `_characteristics` that are one for each pace.
-
-    again: arrivals per second that a request finds beside itself. kappa: those that fill holes come
-    with the density e^(−κt) of the age t of the step. filling: how many they are, for each second
-    of a step without prefill. mean: seconds of prefill that a prompt causes. less_lag:
-    −E[S²]/(2·E[S]) of it. filling_share: their share, times κ. base, first: as in the pace.
-    """
-
-    again: float
-    kappa: float
-    filling: float
-    mean: float
-    less_lag: float
-    filling_share: float
-    base: float
-    first: float
-
-
-def _flow(demand: RequestDemand, prompts: PromptWork, arrival: _Arrival) -> tuple[_Flow, Branching]:
-    """Numbers of a pace; and arrivals that come evenly, with those that fill holes on top."""
-    pace, (even, again) = arrival.pace, arrival.meeting
-    rate, mean = pace.rate_per_second, demand.prefill_mean_seconds
-    kappa = rate * (1.0 + (arrival.law_of_running.pool_count - 1.0) * even)
-    lag = prompts.lag_seconds * (1.0 + pace.further / max(mean, _TINY_SECONDS))
-    filling = rate * (1.0 - even) / (1.0 - pace.prefill_ratio)
-    flow = _Flow(
-        rate * even * again,
-        kappa,
-        pace.base_ratio * filling,
-        mean + pace.further,
-        -lag,
-        (1.0 - even) * kappa,
-        pace.base_ratio,
-        pace.first_ratio,
-    )
-    return flow, Branching(rate * even, pace.prefill_ratio * even, lag, filling)
-
-
 def _characteristics(
-    demand: RequestDemand, prompts: PromptWork, arrivals: Sequence[_Arrival]
+    demand: RequestDemand, prompts: PromptWork, arrivals: Sequence[Arrival]
 ) -> FloatArray:
     """Real part of the characteristic function of `first_token_laws`, by pace.
 
@@ -155,7 +106,9 @@ def _characteristics(
     chunked = _chunked(demand, prompts, arrivals, tables, works)
     classes = len(chunked.own)
     before = 0 if chunked.joins is None else classes
-    flows, branchings = zip(*[_flow(demand, prompts, arrival) for arrival in arrivals], strict=True)
+    flows, branchings = zip(
+        *[flow_of(demand, prompts, arrival) for arrival in arrivals], strict=True
+    )
     again, kappa, filling, mean, less_lag, filling_share, base, first = columns(flows)
     pooled = any(arrival.meeting is not ALONE for arrival in arrivals)
     arriving = np.empty((before + (2 if pooled else 1), *z.shape), dtype=np.complex128)
@@ -235,7 +188,7 @@ def _over_own(
 def _meet_idle(
     demand: RequestDemand,
     prompts: PromptWork,
-    arrivals: Sequence[_Arrival],
+    arrivals: Sequence[Arrival],
     characteristic: FloatArray,
     transforms: tuple[ComplexArray, ComplexArray],
 ) -> None:
@@ -267,7 +220,7 @@ def _meet_idle(
 def _chunked(
     demand: RequestDemand,
     prompts: PromptWork,
-    arrivals: Sequence[_Arrival],
+    arrivals: Sequence[Arrival],
     tables: Sequence[PromptTable],
     works: Sequence[PromptTable | StretchedPrompts],
 ) -> Chunked:
@@ -280,14 +233,11 @@ def _chunked(
 
 
 def _work(
-    demand: RequestDemand, prompts: PromptWork, arrival: _Arrival, table: PromptTable
+    demand: RequestDemand, prompts: PromptWork, arrival: Arrival, table: PromptTable
 ) -> PromptTable | StretchedPrompts:
     """Transforms of the prefill of the prompts of others, with the further steps that they take."""
-    further = arrival.pace.further
-    idle = arrival.pace.prefill_ratio < _NEGLIGIBLE_PREFILL
-    if idle or further <= _NEGLIGIBLE_FURTHER * demand.prefill_mean_seconds:
-        return table
-    return prompts.stretched(arrival.level, 1.0 + further / demand.prefill_mean_seconds)
+    stretch = stretch_of(demand, arrival.pace)
+    return table if stretch == 1.0 else prompts.stretched(arrival.level, stretch)
 
 
 def _averaged(
@@ -295,7 +245,7 @@ def _averaged(
     exponents: ComplexArray,
     arguments: ComplexArray | None,
     z: ComplexArray,
-    arrivals: Sequence[_Arrival],
+    arrivals: Sequence[Arrival],
 ) -> ComplexArray:
     """Σ w·exp(s·x)/s over the steps s of each pace, at each exponent x, by three cumulants of s.
 
@@ -307,7 +257,7 @@ def _averaged(
     with less, what they wait for per second of a step: all with the mean step of their pace, as the
     spread of steps is that of the others.
     """
-    lines = [_steps(demand, arrival) for arrival in arrivals]
+    lines = [steps_of(demand, arrival) for arrival in arrivals]
     steps, weights = _steps_met(lines, arrivals)
     masses = even_moments(weights)
     cubic, square, mean, mass = columns(
@@ -332,7 +282,7 @@ def _averaged(
     peaks = np.maximum.reduce(np.maximum.reduce(total.real), axis=-1).reshape(-1).tolist()
     without: Any = 0.0
     if arguments is not None:
-        pace_step, begun, without = columns([_without_prompts(arrival) for arrival in arrivals])
+        pace_step, begun, without = columns([without_prompts(arrival) for arrival in arrivals])
         np.multiply(arguments + z, pace_step, out=logs[1])
         np.multiply(arguments, begun, out=logs[2])
         logs[2] += z * pace_step
@@ -353,7 +303,7 @@ def _averaged(
 
 
 def _steps_met(
-    lines: Sequence[tuple[float, float, float]], arrivals: Sequence[_Arrival]
+    lines: Sequence[tuple[float, float, float]], arrivals: Sequence[Arrival]
 ) -> tuple[FloatArray, FloatArray]:
     """Steps and, over their length, their weights, by pace."""
     first, spacing, scale = columns(lines)
@@ -364,28 +314,6 @@ def _steps_met(
     weights = _weights(running, width)
     weights /= steps * scale
     return steps, weights
-
-
-def _without_prompts(arrival: _Arrival) -> tuple[float, float, float]:
-    """Step of a pace, what it is begun with in cycles with prompts, and the mass of the others."""
-    step = arrival.pace.mean_step
-    without = arrival.pace.empty_ratio / (step * _cycle_steps(arrival))
-    return step, step * arrival.pace.first_ratio, without
-
-
-def _steps(demand: RequestDemand, arrival: _Arrival) -> tuple[float, float, float]:
-    """Shortest step of a pace, what a node more adds, and the length of a cycle in steps."""
-    running, pace = arrival.law_of_running, arrival.pace
-    growth = demand.step_growth_seconds * pace.spread
-    first = pace.mean_step + growth * (running.lowest - running.mean)
-    return first, growth * running.spacing, _cycle_steps(arrival)
-
-
-def _cycle_steps(arrival: _Arrival) -> float:
-    """Length of a cycle in steps, for each arrival that comes evenly."""
-    cycles = arrival.pace.base_ratio / (1.0 - arrival.pace.prefill_ratio)
-    below = max(arrival.law_of_running.below_cap, _TINY_SECONDS)
-    return cycles * below / arrival.meeting.even_ratio
 
 
 def _weights(running: Sequence[Occupancy], width: int) -> FloatArray:

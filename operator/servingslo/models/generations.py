@@ -38,7 +38,7 @@ def grow(lumps: ComplexArray, branchings: Sequence[Branching]) -> None:
     Source: the rule as a quotient of polynomials, G. H. Golub and G. Meurant, Matrices, Moments and
     Quadrature with Applications (2010).
     """
-    rows = [_quotient(*branching) for branching in branchings]
+    rows = [quotient_of(*branching) for branching in branchings]
     none, first, second, first_below, second_below = columns(rows)
     if not any(row[3] for row in rows):
         lumps *= none
@@ -58,7 +58,7 @@ def grow(lumps: ComplexArray, branchings: Sequence[Branching]) -> None:
     lumps *= above
 
 
-def _quotient(
+def quotient_of(
     rate: float, ratio: float, lag: float, more: float
 ) -> tuple[float, float, float, float, float]:
     """Coefficients of all generations: of v⁰, v and v² above, and of v and v² below.

@@ -110,7 +110,7 @@ def paces_met(
             budget_tokens,
             shift,
         )
-        paces.append(_part(pace, 0.5 * (1.0 + change), spread, queued=False, alone=False))
+        paces.append(_part(pace, 0.5 * (1.0 + change), spread, (False, False)))
     return paces
 
 
@@ -159,12 +159,13 @@ def _budget_paces(
             driven = min(growth, max(most - change, 0.0)) if alone else growth
             shift = max(change + driven, _lowest_shift(demand, law_of_running, 0.0))
             pace = _pace(demand, prompts, law_of_running, rate_per_second, budget_tokens, shift)
-            paces.append(_part(pace, _POINT_SHARES[point], 0.0, queued=growth > 0.0, alone=alone))
+            paces.append(_part(pace, _POINT_SHARES[point], 0.0, (growth > 0.0, alone)))
     return paces
 
 
-def _part(pace: Pace, share: float, spread: float, *, queued: bool, alone: bool) -> Pace:
-    """The pace as a share of the arrivals, see there."""
+def _part(pace: Pace, share: float, spread: float, queue: tuple[bool, bool]) -> Pace:
+    """The pace as a share of the arrivals; queue: whether it is queued, and alone, see there."""
+    queued, alone = queue
     return Pace(
         share=share,
         rate_per_second=pace.rate_per_second,

@@ -21,7 +21,7 @@ _MOST_LONG_TABLES = 96
 _MOST_STRETCHED_TABLES = 64
 STRETCH_PARTS = 50
 STRETCH_PART = 2.0 ** (1.0 / STRETCH_PARTS) - 1.0
-_TINY_TOKENS = 1e-9
+TINY_TOKENS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _long_prompts(prompts: PromptWork, table: PromptTable, room: float) -> LongP
     weight = prompts.weights_from[first] - prompts.weights_from[end]
     tokens = (prompts.mean_tokens_below[end] - prompts.mean_tokens_below[first]) / weight
     # Beside a prompt that fits, others are cut to the room that such prompts leave on average.
-    fitting = max(1.0 - float(prompts.weights_from[start]), _TINY_TOKENS)
+    fitting = max(1.0 - float(prompts.weights_from[start]), TINY_TOKENS)
     beside = max(room - float(prompts.mean_tokens_below[start]) / fitting, 0.0)
     whole = int(prompts.tokens.searchsorted(beside, side="right"))
     per_token = prompts.longest_seconds / prompts.tokens[-1]

@@ -29,7 +29,7 @@ from servingslo.models.service_time import ComplexArray, FloatArray, RequestDema
 # Loads of the budget from here on are taken as this one, so that the law stays finite.
 LARGEST_LOAD = 0.98
 # Shares of arrivals in full steps that move no percentile by more than 0.5 %.
-_FEW_FULL = 0.05
+FEW_FULL = 0.05
 _TINY = 1e-12
 
 
@@ -79,7 +79,7 @@ def meet_queue(
     rows = [row for row, arrival in enumerate(arrivals) if arrival.pace.alone]
     paces = [arrivals[row].pace for row in rows]
     partial = partial_steps(demand, paces)
-    kept = [place for place, steps in enumerate(partial) if 1.0 - steps.time_ratio > _FEW_FULL]
+    kept = [place for place, steps in enumerate(partial) if 1.0 - steps.time_ratio > FEW_FULL]
     if not kept:
         return
     rows, paces = [rows[place] for place in kept], [paces[place] for place in kept]

@@ -12,13 +12,13 @@ from servingslo.models.service_time import ComplexArray, FloatArray
 # Terms of the cosine series and points of the distribution function. 120 terms resolve 0.8 % of
 # the range; the laws here are continuous, so that terms decay at least as 1/k².
 TERM_COUNT = 120
-_POINT_COUNT = 180
+POINT_COUNT = 180
 _FINE_COUNT = 12
 # Ranges of seconds, one for each quarter of a doubling.
 _RANGES_KEPT = 64
 # How far from its median a wait is followed by the running sequences that come with it.
-_FEWEST = 1e-6
-_MOST_DEVIATIONS = 4.0
+FEWEST = 1e-6
+MOST_DEVIATIONS = 4.0
 
 
 class TabulatedLaw(NamedTuple):
@@ -73,14 +73,14 @@ def phases(seconds: FloatArray, range_seconds: float) -> ComplexArray:
 
 
 @cache
-def _sine_table() -> FloatArray:
+def sine_table() -> FloatArray:
     """Integrated cosines, shape (terms, points), for a range of length 1.
 
     Lanczos factors damp the ringing at kinks of the density.
     """
     index = np.arange(1, TERM_COUNT)
-    points = np.linspace(0.0, 1.0, _POINT_COUNT)
-    table = np.empty((_POINT_COUNT, TERM_COUNT))
+    points = np.linspace(0.0, 1.0, POINT_COUNT)
+    table = np.empty((POINT_COUNT, TERM_COUNT))
     table[:, 0] = points
     table[:, 1:] = np.sin(np.outer(points, np.pi * index)) * (2.0 / (np.pi * index))
     table[:, 1:] *= np.sinc(index / TERM_COUNT)
@@ -89,7 +89,7 @@ def _sine_table() -> FloatArray:
 
 @lru_cache(maxsize=_RANGES_KEPT)
 def _grid(range_seconds: float) -> FloatArray:
-    return np.linspace(0.0, 1.0, _POINT_COUNT) * range_seconds
+    return np.linspace(0.0, 1.0, POINT_COUNT) * range_seconds
 
 
 def invert(characteristics: FloatArray, ranges_seconds: Sequence[float]) -> list[TabulatedLaw]:
@@ -100,7 +100,7 @@ def invert(characteristics: FloatArray, ranges_seconds: Sequence[float]) -> list
     Source: F. Fang and C. W. Oosterlee, A novel pricing method based on Fourier-cosine series
     expansions, SIAM J. Sci. Comput. 31 (2008), equation 2.8.
     """
-    probability = characteristics @ _sine_table()
+    probability = characteristics @ sine_table()
     np.maximum.accumulate(probability, axis=1, out=probability)
     probability /= probability[:, -1:]
     return [
@@ -115,8 +115,8 @@ def driven(usual: TabulatedLaw, queued: TabulatedLaw) -> TabulatedLaw:
     At a time that is z deviations above the median the law is that of n as it is with a queue z
     deviations above its mean.
     """
-    deviations = ndtri(np.clip(usual.probability, _FEWEST, 1.0 - _FEWEST))
-    np.clip(deviations, -_MOST_DEVIATIONS, _MOST_DEVIATIONS, out=deviations)
+    deviations = ndtri(np.clip(usual.probability, FEWEST, 1.0 - FEWEST))
+    np.clip(deviations, -MOST_DEVIATIONS, MOST_DEVIATIONS, out=deviations)
     probability = deviations * (queued.probability - usual.probability)
     probability += usual.probability
     np.clip(probability, 0.0, 1.0, out=probability)

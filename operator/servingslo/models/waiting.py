@@ -12,10 +12,10 @@ from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw
 
 # Shares of requests that wait below this are noise of the quadrature.
-_NEGLIGIBLE_WAIT = 1e-5
+NEGLIGIBLE_WAIT = 1e-5
 # The table ends where all but this share of requests have their first token.
-_WAIT_TAIL = 1e-5
-_TAIL_POINTS = 64
+WAIT_TAIL = 1e-5
+TAIL_POINTS = 64
 
 
 def time_to_first_token_laws(
@@ -32,7 +32,7 @@ def time_to_first_token_laws(
     started = first_token_laws(demand, prompts, laws_of_running, rates_per_second, budget_tokens)
     return [
         law
-        if 1.0 - running.below_cap < _NEGLIGIBLE_WAIT
+        if 1.0 - running.below_cap < NEGLIGIBLE_WAIT
         else _with_wait(demand, prompts, running, rate, budget_tokens, law)
         for law, running, rate in zip(started, laws_of_running, rates_per_second, strict=True)
     ]
@@ -56,11 +56,11 @@ def _with_wait(
     room = max(budget_tokens - law_of_running.cap, 1.0)
     own = cycle + prompts.seconds + np.maximum(np.ceil(prompts.tokens / room) - 1.0, 0.0) * step
     wait_rate = law_of_running.wait_rate_per_second
-    end = float(started.seconds[-1]) + max(math.log(waiting / _WAIT_TAIL), 1.0) / wait_rate
-    tail: FloatArray = np.linspace(float(started.seconds[-1]), end, _TAIL_POINTS + 1)[1:]
+    end = float(started.seconds[-1]) + max(math.log(waiting / WAIT_TAIL), 1.0) / wait_rate
+    tail: FloatArray = np.linspace(float(started.seconds[-1]), end, TAIL_POINTS + 1)[1:]
     seconds = np.concatenate((started.seconds, tail))
     beyond = _beyond(seconds, own, prompts.weights, wait_rate)
-    body = np.concatenate((started.probability, np.ones(_TAIL_POINTS)))
+    body = np.concatenate((started.probability, np.ones(TAIL_POINTS)))
     return TabulatedLaw(
         seconds=seconds, probability=(1.0 - waiting) * body + waiting * (1.0 - beyond)
     )

@@ -12,14 +12,13 @@ from servingslo.models.compiled import points, running, tokens
 from servingslo.models.compiled.first_token import ttft_law
 from servingslo.models.compiled.prompts import mean_steps, prompts_of
 from servingslo.models.compiled.shared import DEMAND_COUNT, demand_of, share
+from servingslo.models.compiled.waiting import LAW_POINTS
 from servingslo.models.inter_token import GapLoad, gap_load
 from servingslo.models.output_laws import DEVIATE_COUNT
 
 # Numbers of an engine: those of a demand and a fleet, and then these.
 _BUDGET_TOKENS = DEMAND_COUNT + running.FLEET_COUNT
 _LEAST_SECONDS, _MOST_SECONDS, _SINGLE_SHARE = range(_BUDGET_TOKENS + 1, _BUDGET_TOKENS + 4)
-# More than a table has points, with a wait for a slot.
-_TABLE_POINTS = 256
 
 
 def _gap_load(numbers: Any, prompts: Any, law: Any, rate: float) -> GapLoad:
@@ -33,7 +32,7 @@ def _running_law(numbers: Any, rate: float, replica_count: int, pooled: bool) ->
 
 
 def _first_token(numbers: Any, prompts: Any, sines: Any, law: Any, rate: float) -> Any:
-    table = np.empty((2, _TABLE_POINTS))
+    table = np.empty((2, LAW_POINTS))
     count = ttft_law(
         demand_of(numbers),
         prompts_of(prompts),

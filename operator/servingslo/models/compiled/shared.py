@@ -1,9 +1,10 @@
 """What both forms of the laws share: plain functions on numbers are compiled as they are."""
 
 from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from numba.extending import register_jitable
+from numba.extending import overload, register_jitable
 
 from servingslo.models.service_time import RequestDemand
 
@@ -36,6 +37,23 @@ def share(*functions: Callable[..., Any]) -> None:
         if function not in _shared:
             _shared.add(function)
             register_jitable(function)
+
+
+def share_modules(*modules: ModuleType) -> None:
+    """Let compiled code call the functions of these modules, as far as they are plain numbers."""
+    for module in modules:
+        for one in vars(module).values():
+            if isinstance(one, FunctionType) and one.__module__ == module.__name__:
+                share(one)
+
+
+def compile_as(function: Callable[..., Any], form: Callable[..., Any]) -> None:
+    """Let compiled code call this form, of two arguments, where the source calls the function."""
+
+    def found(_first: Any, _second: Any) -> Callable[..., Any]:
+        return form
+
+    overload(function, strict=False)(found)
 
 
 def demand_numbers(demand: RequestDemand) -> list[float]:
