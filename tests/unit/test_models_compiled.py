@@ -13,7 +13,7 @@ from servingslo.compiling import cache_directory, writable
 from servingslo.models.compiled import backend, points
 from servingslo.models.compiled.idle import fewer_than
 from servingslo.models.kernel import choose_kernels
-from servingslo.models.latency import LatencyModel, Prediction, Routing
+from servingslo.models.latency import LatencyModel, Prediction, Routing, latency_model
 from servingslo.models.output_laws import atom_laws
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -115,10 +115,11 @@ def test_shares_within_thresholds_are_those_of_numpy():
 def test_models_stay_with_the_form_they_were_prepared_for():
     """Turning compiled laws on or off changes no model that is in use."""
     by_numpy, compiled = both(WORKLOAD, H100, H100_LIMITS)
+    assert latency_model(WORKLOAD, H100, H100_LIMITS).engine.kernel is not None
     choose_kernels(None)
     assert by_numpy.engine.kernel is None
     assert compiled.engine.kernel is not None
-    assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
+    assert latency_model(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
 
 
 def test_numpy_evaluates_without_the_extra(monkeypatch):

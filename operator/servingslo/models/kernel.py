@@ -66,6 +66,11 @@ def choose_kernels(maker: Maker | None) -> None:
     _Chosen.maker = maker
 
 
+def chosen_kernels() -> Maker | None:
+    """Who makes kernels now; None: nobody."""
+    return _Chosen.maker
+
+
 def kernel_of(engine: "EngineLaws") -> Kernel | None:
     """The kernel for an engine configuration and a mix; None where numpy evaluates."""
     return None if _Chosen.maker is None else _Chosen.maker(engine)

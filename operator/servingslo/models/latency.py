@@ -8,6 +8,7 @@ from functools import lru_cache
 from servingslo.errors import InvalidInputError
 from servingslo.models import capacity, output_laws
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
+from servingslo.models.kernel import Maker, chosen_kernels
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
@@ -137,13 +138,15 @@ class LatencyModel:
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)
-def _prepared(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
+def _prepared(
+    workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits, _form: Maker | None
+) -> LatencyModel:
     return LatencyModel(workload_at_one, law, limits)
 
 
 def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     """The prepared model of this mix on this engine; recent ones are kept."""
-    return _prepared(workload.at_rate(1.0), law, limits)
+    return _prepared(workload.at_rate(1.0), law, limits, chosen_kernels())
 
 
 def predict(workload: Workload, group: ReplicaGroup) -> Prediction:

@@ -6,22 +6,16 @@ needs a home directory, or XDG_CACHE_HOME, that can be written to.
 
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from servingslo.compiling import cache_directory, compiler_installed, writable
-from servingslo.models.kernel import choose_kernels
-
-if TYPE_CHECKING:
-    from servingslo.models.compiled.entry import Entries
+from servingslo.models.kernel import Maker, choose_kernels
 
 
 def use_compiled_laws() -> bool:
     """Let models prepared from now on be evaluated by compiled code; whether numba is there."""
     if not compiler_installed():
         return False
-    from servingslo.models.compiled.engine import CompiledKernel  # noqa: PLC0415 - optional, slow
-
-    choose_kernels(partial(CompiledKernel, entries=_entries()))
+    choose_kernels(_maker())
     return True
 
 
@@ -31,11 +25,13 @@ def use_numpy_laws() -> None:
 
 
 @cache
-def _entries() -> "Entries":
+def _maker() -> Maker:
+    from servingslo.models.compiled.engine import CompiledKernel  # noqa: PLC0415 - optional, slow
     from servingslo.models.compiled.entry import compile_entries  # noqa: PLC0415 - optional, slow
 
     directory = cache_directory(_sources())
-    return compile_entries(str(directory) if writable(directory) else None)
+    entries = compile_entries(str(directory) if writable(directory) else None)
+    return partial(CompiledKernel, entries=entries)
 
 
 def _sources() -> list[Path]:
