@@ -12,6 +12,7 @@ from tests.cards import H100, H100_LIMITS, L4_LIMITS
 from servingslo.compiling import cache_directory, writable
 from servingslo.models.compiled import backend, points
 from servingslo.models.compiled.idle import fewer_than
+from servingslo.models.full_batch import best_full_batch
 from servingslo.models.kernel import choose_kernels
 from servingslo.models.latency import LatencyModel, Prediction, Routing, latency_model
 from servingslo.models.output_laws import atom_laws
@@ -110,6 +111,19 @@ def test_shares_within_thresholds_are_those_of_numpy():
             for model in models
         )
         assert other == pytest.approx(one, abs=2e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_full_batch_is_that_of_numpy(seed):
+    """For thresholds from a step that is all but idle to one that any batch keeps."""
+    workload, law, limits = random_mix(np.random.default_rng(100 + seed))
+    one, other = both(workload, law, limits)
+    for ratio in (1.02, 1.3, 2.0, 10.0):
+        seconds = ratio * law.step_fixed_seconds
+        slots = limits.max_num_seqs
+        assert best_full_batch(one.engine, seconds, slots) == best_full_batch(
+            other.engine, seconds, slots
+        )
 
 
 def test_models_stay_with_the_form_they_were_prepared_for():

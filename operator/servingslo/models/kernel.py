@@ -51,6 +51,9 @@ class Kernel(Protocol):
     ) -> RequestLaw:
         """Law of the end-to-end latency; first: of the time to first token."""
 
+    def full_batch(self, tpot_seconds: float, most_sequences: int) -> int:
+        """The full batch that serves most tokens to requests in time, see `full_batch`."""
+
 
 Maker = Callable[["EngineLaws"], Kernel]
 

@@ -93,6 +93,10 @@ class CompiledKernel:
         engine = self._engine
         return PointLaw(points, engine.least_step_seconds, engine.most_step_seconds, self._entries)
 
+    def full_batch(self, tpot_seconds: float, most_sequences: int) -> int:
+        """As `Kernel`."""
+        return self._entries.full_batch(self._numbers, self._lengths, tpot_seconds, most_sequences)
+
     def end_to_end(
         self, rate_per_second: float, numbers: FloatArray, first: TabulatedLaw
     ) -> PointLaw:

@@ -10,6 +10,7 @@ import numpy as np
 
 from servingslo.models.compiled import points, running, tokens
 from servingslo.models.compiled.first_token import ttft_law
+from servingslo.models.compiled.full_batch import best_full_batch
 from servingslo.models.compiled.prompts import mean_steps, prompts_of
 from servingslo.models.compiled.shared import DEMAND_COUNT, demand_of, share
 from servingslo.models.compiled.waiting import LAW_POINTS
@@ -100,6 +101,14 @@ def _end_to_end(numbers: Any, lengths: Any, prompts: Any, law: Any, rate: float,
     return law_points.reshape((2, rows * DEVIATE_COUNT))
 
 
+def _full_batch(numbers: Any, lengths: Any, tpot_seconds: float, most_sequences: int) -> int:
+    bounds = numbers[_LEAST_SECONDS], numbers[_MOST_SECONDS]
+    budget = numbers[_BUDGET_TOKENS]
+    return best_full_batch(
+        demand_of(numbers), lengths, budget, bounds, tpot_seconds, most_sequences
+    )
+
+
 def _quantile(law: Any, least_seconds: float, most_seconds: float, wanted: float) -> Any:
     return points.quantile(law[0], law[1], least_seconds, most_seconds, wanted)
 
@@ -120,6 +129,7 @@ class Entries:
     gaps: Callable[..., Any]
     per_token: Callable[..., Any]
     end_to_end: Callable[..., Any]
+    full_batch: Callable[..., int]
     quantile: Callable[..., float]
     share_within: Callable[..., float]
 
@@ -143,6 +153,7 @@ def compile_entries(cache_directory: str | None) -> Entries:
         gaps=compiled(_gaps, row, table, table, row, number),
         per_token=compiled(_per_token, row, table, table, row, number),
         end_to_end=compiled(_end_to_end, row, table, table, row, number, table),
+        full_batch=compiled(_full_batch, row, table, number, numba.int64),
         quantile=compiled(_quantile, table, number, number, number),
         share_within=compiled(_share_within, table, number, number, number),
     )
