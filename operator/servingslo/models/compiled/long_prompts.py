@@ -7,7 +7,7 @@ from servingslo.models.compiled.layout import BEHIND, EXCESS, OWN, SLOPE, Joins
 from servingslo.models.compiled.prompts import Prompts, add_prompts, split_at_room
 from servingslo.models.compiled.shared import share
 from servingslo.models.compiled.special import gamma_shares
-from servingslo.models.compiled.spectra import TERMS, cosine_and_sine, exponentials
+from servingslo.models.compiled.spectra import TERMS, cosine_and_sine, length_of
 from servingslo.models.long_prompts import (
     cycles_of_long,
     filling_of,
@@ -60,17 +60,14 @@ def long_classes(
 def _add_shared(filling: Filling, unit: float, group: FloatArray, out: FloatArray) -> None:
     """Add long prompts with their steps, and the prefill of others in the last of these."""
     none, some, full, none_seconds, some_seconds, full_seconds, spread = filling
-    length = np.empty(TERMS)
     square = spread * unit * unit
-    for k in range(TERMS):
-        length[k] = square * (float(k) * float(k))
-    exponentials(length, length)
     for k in range(TERMS):
         cosine, sine = cosine_and_sine(unit * none_seconds * k)
         real, imaginary = none * cosine, none * sine
+        length = some * length_of(square * (float(k) * float(k)))
         cosine, sine = cosine_and_sine(unit * some_seconds * k)
-        real += some * length[k] * cosine
-        imaginary += some * length[k] * sine
+        real += length * cosine
+        imaginary += length * sine
         cosine, sine = cosine_and_sine(unit * full_seconds * k)
         real += full * cosine
         imaginary += full * sine
