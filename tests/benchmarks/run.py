@@ -7,7 +7,8 @@ asks for them: then the time is that of all, divided by their number. Others are
 repetitions, so that other work on the machine counts as little as it can. Plans are made from the
 observations of a simulated fleet whose demand swings, and of one whose demand is steady, replayed
 tick by tick with the memory that belongs to them; counts are searched up to 64; estimation is told
-apart. Run `make bench`.
+apart. Where the extra `compiled` is installed, evaluations are timed in both forms, and all else by
+compiled laws. Run `make bench`.
 """
 
 import math
@@ -22,6 +23,7 @@ from tests.unit.policy_world import Run, World
 from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
 
 from servingslo.estimation import estimator
+from servingslo.models.compiled.backend import use_compiled_laws, use_numpy_laws
 from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing, prepare
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -125,8 +127,8 @@ def law_and_limits(card: Card) -> tuple[ServiceLaw, EngineLimits]:
     return law, limits
 
 
-def evaluation_rows(card: Card) -> list[Row]:
-    """One candidate at loads from idle to nearly saturated: the model and a plain mixture."""
+def evaluation_rows(card: Card, form: str) -> list[Row]:
+    """One candidate at loads from idle to nearly saturated, in the form that is in use."""
     workload = conversation()
     law, limits = law_and_limits(card)
     model = LatencyModel(workload, law, limits)
@@ -150,11 +152,13 @@ def evaluation_rows(card: Card) -> list[Row]:
 
     for rate in rates[:50]:
         evaluate(float(rate), 1)
-    name = card.name.upper()
+    for rate in rates[:5]:
+        evaluate_latency(float(rate))
+    name = f"{card.name.upper()} {form}"
     return [
         *(
             Row(
-                name=f"{name}: TTFT, TPOT and queue time at p99, KV use at p95; {words}",
+                name=f"{name}: TTFT, TPOT, queue time at p99, KV use at p95; {words}",
                 microseconds=[
                     timed(lambda r=rate, n=together: evaluate(r, n), 1) / together
                     for rate in rates.tolist()
@@ -167,14 +171,22 @@ def evaluation_rows(card: Card) -> list[Row]:
             name=f"{name}: end-to-end latency at p99 (needs TTFT and TPOT)",
             microseconds=[timed(lambda r=rate: evaluate_latency(r), 1) for rate in rates.tolist()],
         ),
-        Row(
-            name=f"{name}: the same TTFT and TPOT by a plain numpy mixture",
-            microseconds=[
-                timed(lambda r=rate: plain_percentiles(workload, law, r, 99.0))
-                for rate in rates[: EVALUATIONS // 10].tolist()
-            ],
-        ),
     ]
+
+
+def plain_row(card: Card) -> Row:
+    """The percentiles of a plain mixture, at the same loads as the others."""
+    workload = conversation()
+    law, limits = law_and_limits(card)
+    top = LatencyModel(workload, law, limits).saturation_rate_per_second
+    rates = np.random.default_rng(1).uniform(0.1, 0.95, EVALUATIONS // 10) * top
+    return Row(
+        name=f"{card.name.upper()}: the same TTFT and TPOT by a plain numpy mixture",
+        microseconds=[
+            timed(lambda r=rate: plain_percentiles(workload, law, r, 99.0))
+            for rate in rates.tolist()
+        ],
+    )
 
 
 def observations(swing_per_second: float = 6.0) -> list[Observation]:
@@ -281,7 +293,11 @@ def main() -> None:
     out = sys.stdout.write
     out(f"{'processor time, microseconds':70s} {'median':>10s} {'p99':>10s}   target\n")
     for card in (H100, L4):
-        for row in evaluation_rows(card):
+        use_numpy_laws()
+        table = [*evaluation_rows(card, "numpy"), plain_row(card)]
+        if use_compiled_laws():
+            table += evaluation_rows(card, "compiled")
+        for row in table:
             out(row.text() + "\n")
     rows, state = plan_rows(observations())
     steady, _ = plan_rows(observations(0.0))

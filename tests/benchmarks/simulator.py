@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from servingslo.compiling import compiler_installed
 from servingslo.policy.inputs import Observation
-from servingslo.sim.backend import INTERPRETED, Backend, compiled_backend, compiler_installed
+from servingslo.sim.backend import INTERPRETED, Backend, compiled_backend
 from servingslo.sim.cluster import Wanted, simulate
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.trace import Trace, read_trace

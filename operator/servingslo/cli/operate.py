@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import kopf
 
@@ -32,6 +33,7 @@ from servingslo.controller.registry import Registry
 from servingslo.controller.teller import Teller
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
+from servingslo.models.compiled.backend import use_compiled_laws
 from servingslo.policy.inputs import Limits
 from servingslo.runtimes.gateways import GatewayProfile
 
@@ -84,6 +86,9 @@ async def operate(options: RunOptions) -> None:
     """
     config = prometheus_config(options)
     registry = Registry()
+    # Laws are evaluated by numpy until they are compiled, and for good without the extra. A thread
+    # that need not end before the operator does.
+    Thread(target=_compile_laws, name="compile-laws", daemon=True).start()
 
     @asynccontextmanager
     async def controller() -> AsyncIterator[Controller]:
@@ -102,6 +107,15 @@ async def operate(options: RunOptions) -> None:
     )
     if operator.failure is not None:
         raise ServingSLOError(f"the control loop ended: {operator.failure}") from operator.failure
+
+
+def _compile_laws() -> None:
+    """Compile what plans are made with, which takes half a minute at first, if it can be."""
+    try:
+        if use_compiled_laws():
+            _LOG.info("laws are evaluated by compiled code from the next mix of requests on")
+    except Exception:  # noqa: BLE001 - plans are made without it; this thread has no caller
+        _LOG.exception("laws are evaluated by numpy: they could not be compiled")
 
 
 def prometheus_config(options: RunOptions) -> PrometheusConfig:

@@ -128,7 +128,7 @@ def bursts_of(
     stays = CORRELATION_PER_BURST
     if not math.isnan(correlation_seconds):
         stays = correlation_seconds / residence
-    limit = excess_dispersion / _measured_share(1.0 / stays)
+    limit = excess_dispersion / measured_share(1.0 / stays)
     relaxing = 1.0 + demand.step_fixed_seconds / step * stays
     variance = 0.5 * limit / (max(running_mean, 1.0) * stays)
     return Bursts(
@@ -153,12 +153,12 @@ def correlation_seconds(
     wanted = short_excess / long_excess
     for _ in range(_SEARCH_STEPS):
         middle = math.sqrt(low * high)
-        share = _measured_share(short_seconds / middle) / _measured_share(long_seconds / middle)
+        share = measured_share(short_seconds / middle) / measured_share(long_seconds / middle)
         low, high = (middle, high) if share > wanted else (low, middle)
     return math.sqrt(low * high)
 
 
-def _measured_share(ratio: float) -> float:
+def measured_share(ratio: float) -> float:
     """Excess dispersion over a time in units of the memory, as a share of that over a long one."""
     ratio = max(ratio, _LEAST_STAY)
     return 1.0 + math.expm1(-ratio) / ratio

@@ -106,7 +106,9 @@ def _characteristics(
     chunked = _chunked(demand, prompts, arrivals, tables, works)
     classes = len(chunked.own)
     before = 0 if chunked.joins is None else classes
-    flows, branchings = zip(*[flow_of(demand, prompts, arrival) for arrival in arrivals], strict=True)
+    flows, branchings = zip(
+        *[flow_of(demand, prompts, arrival) for arrival in arrivals], strict=True
+    )
     again, kappa, filling, mean, less_lag, filling_share, base, first = columns(flows)
     pooled = any(arrival.meeting is not ALONE for arrival in arrivals)
     arriving = np.empty((before + (2 if pooled else 1), *z.shape), dtype=np.complex128)

@@ -14,10 +14,10 @@ from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.models.output_laws import AtomLaw, atom_laws, shares_within, weighted_points
 from servingslo.models.service_time import FloatArray, RequestDemand
 
-_LEAST_SECONDS = 1e-12
+LEAST_SECONDS = 1e-12
 # Batches looked at in each round, between the neighbours of the best of the round before: a
 # handful of rounds for any number of slots.
-_TRIALS = 16
+TRIALS = 16
 
 
 def full_batch_tpot(engine: EngineLaws, sequences: Sequence[int]) -> list[AtomLaw]:
@@ -36,9 +36,9 @@ def _weighted_points(engine: EngineLaws, sequences: Sequence[int]) -> tuple[Floa
     per_token = demand.prefill_per_token_seconds
     second = per_token**2 * demand.uncached_second_moment_tokens2
     third = per_token**3 * demand.uncached_third_moment_tokens3
-    means = [[_mean_gap_seconds(engine, count)] for count in sequences]
-    started = np.array([[_started_per_step(demand, count)] for count in sequences])
-    deviation = np.maximum(np.sqrt(started * second / gaps), _LEAST_SECONDS)
+    means = [[mean_gap_seconds(demand, engine.budget_tokens, count)] for count in sequences]
+    started = np.array([[started_per_step(demand, count)] for count in sequences])
+    deviation = np.maximum(np.sqrt(started * second / gaps), LEAST_SECONDS)
     skewness = started * third / gaps**2 / deviation**3
     return weighted_points(engine.gaps, (np.array(means), deviation, skewness), _bounds(engine)[1])
 
@@ -53,18 +53,25 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
     tpot_seconds: the time per output token that requests in time do not exceed. Above this batch
     more requests are late than it serves more; below, capacity is left.
     """
-    span = range(1, max(most_sequences, 1) + 1)
+    if engine.kernel is not None:
+        return engine.kernel.full_batch(tpot_seconds, most_sequences)
+    demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
     while True:
-        trials = sorted({int(at) for at in np.linspace(span[0], span[-1], _TRIALS)})
+        trials = sorted({trial_of(span[0], span[-1], index) for index in range(TRIALS)})
         shares = shares_within(*_weighted_points(engine, trials), _bounds(engine), tpot_seconds)
         served = [
-            count / _mean_gap_seconds(engine, count) * share
+            count / mean_gap_seconds(demand, engine.budget_tokens, count) * share
             for count, share in zip(trials, shares, strict=True)
         ]
         best = max(range(len(trials)), key=lambda index: served[index])
-        if len(trials) == len(span) or len(span) <= _TRIALS:
+        if len(trials) == len(span) or len(span) <= TRIALS:
             return trials[best]
         span = range(trials[max(best - 1, 0)], trials[min(best + 1, len(trials) - 1)] + 1)
+
+
+def trial_of(first: int, last: int, index: int) -> int:
+    """The batch that is looked at between these, evenly spaced."""
+    return first + (last - first) * index // (TRIALS - 1)
 
 
 def full_batch_of(
@@ -97,7 +104,7 @@ def full_batch_now(
     if prefill_tokens_per_token is None:
         return sequences
     per_token = demand.prefill_per_token_seconds
-    usual = _started_per_step(demand, 1) * demand.prefill_mean_seconds
+    usual = started_per_step(demand, 1) * demand.prefill_mean_seconds
     now = per_token * prefill_tokens_per_token
     growth = demand.step_growth_seconds
     if growth + now <= 0.0:
@@ -105,12 +112,13 @@ def full_batch_now(
     return max(int(sequences * (growth + usual) / (growth + now)), 1)
 
 
-def _started_per_step(demand: RequestDemand, sequences: int) -> float:
+def started_per_step(demand: RequestDemand, sequences: int) -> float:
+    """Requests r that start in a step while as many sequences run."""
     return sequences / max(demand.output_mean_tokens - 1.0, 1.0)
 
 
-def _mean_gap_seconds(engine: EngineLaws, sequences: int) -> float:
-    demand = engine.demand
-    room = demand.prefill_per_token_seconds * max(engine.budget_tokens - sequences, 0.0)
-    prefill = min(_started_per_step(demand, sequences) * demand.prefill_mean_seconds, room)
+def mean_gap_seconds(demand: RequestDemand, budget_tokens: float, sequences: int) -> float:
+    """Mean time per output token while as many sequences run, s + r·c·I as far as it fits."""
+    room = demand.prefill_per_token_seconds * max(budget_tokens - sequences, 0.0)
+    prefill = min(started_per_step(demand, sequences) * demand.prefill_mean_seconds, room)
     return demand.step_fixed_seconds + demand.step_growth_seconds * sequences + prefill

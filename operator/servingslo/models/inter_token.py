@@ -24,6 +24,7 @@ from servingslo.models.service_time import FloatArray, RequestDemand
 _LEAST_RATIO = 1e-9
 _LEAST_CUBE = 1e-30
 _POOL_VARIANCE = 1.0 / 3.0
+Powers = tuple[FloatArray, FloatArray, FloatArray]
 
 
 class GapLoad(NamedTuple):
@@ -82,20 +83,38 @@ def gap_moments(
         for load, step, prefill, share in zip(loads, steps, prefills, busy, strict=True)
     ]
     gaps, inverse, inverse_square, *rest = spread_columns(numbers, output.powers)
-    met = Met(*rest)
-    excess: FloatArray | None = None
-    slower: FloatArray | None = None
+    powers, met = (gaps, inverse, inverse_square), Met(*rest)
+    burst: tuple[FloatArray, FloatArray] | None = None
     if any(load.bursts.limit_excess > 0.0 for load in loads):
-        slower = remembered_share(gaps * met.mean_step, met.correlation_seconds)
-        excess = 1.0 - slower
-        excess *= met.limit_excess
-        slower *= met.slower
-        slower += excess * inverse * met.over_stay
-    lumps = prefill_in_gaps(demand, (gaps, inverse, inverse_square), met, excess)
+        burst = burst_in_gaps(powers, met)
+    laws = (law.reshape(len(loads), -1) for law in moments_in_gaps(demand, powers, met, burst))
+    return list(map(GapMoments, *laws, prefills, [load.prefill_steps for load in loads]))
+
+
+def burst_in_gaps(powers: Powers, met: Met[FloatArray]) -> tuple[FloatArray, FloatArray]:
+    """What bursts add to the dispersion of counts over the stay, and to a gap, in seconds."""
+    gaps, inverse, _ = powers
+    slower = remembered_share(gaps * met.mean_step, met.correlation_seconds)
+    excess = 1.0 - slower
+    excess *= met.limit_excess
+    slower *= met.slower
+    slower += excess * inverse * met.over_stay
+    return excess, slower
+
+
+def moments_in_gaps(
+    demand: RequestDemand,
+    powers: Powers,
+    met: Met[FloatArray],
+    burst: tuple[FloatArray, FloatArray] | None,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean, deviation and skewness of `gap_moments`; burst: of `burst_in_gaps`, None without."""
+    gaps, inverse, _ = powers
+    lumps = prefill_in_gaps(demand, powers, met, None if burst is None else burst[0])
     mean = lumps.reach * met.first_gaps
     mean += met.all_gaps
-    if slower is not None:
-        mean += slower
+    if burst is not None:
+        mean += burst[1]
     # 2(x − 1 + e^−x)/x² of x = forget·gaps, the inverse of forget being met.forget.
     averaging = np.expm1(gaps / -met.forget)
     forgotten = inverse * met.forget
@@ -113,9 +132,8 @@ def gap_moments(
     variance += averaging
     deviation = np.sqrt(variance)
     variance *= deviation
-    third /= np.maximum(variance, _LEAST_CUBE, out=variance)
-    laws = (law.reshape(len(loads), -1) for law in (mean, deviation, third))
-    return list(map(GapMoments, *laws, prefills, [load.prefill_steps for load in loads]))
+    third /= np.maximum(variance, _LEAST_CUBE)
+    return mean, deviation, third
 
 
 def states_of_bursts(
@@ -255,10 +273,10 @@ def met_in_gaps(
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
     # In a pool a replica gets its share of each cluster, and n is the average of all.
     own = (growth / slack) ** 2 * load.variance
-    cluster = _cluster_covariance(demand, load)
+    cluster = cluster_covariance(demand, load)
     full = own + growth * step * cluster / (slack * pool)
     bursts = load.bursts
-    first_gaps, all_gaps = _mean_gap(demand, load, step, prefill_seconds)
+    first_gaps, all_gaps = mean_gap(demand, load, step, prefill_seconds)
     return Met(
         mean_step,
         math.log(ratio),
@@ -277,15 +295,15 @@ def met_in_gaps(
         step + busy * (all_gaps - step),
         1.0 / forget,
         full,
-        _skewness(demand, load, step, forget) * full**1.5,
+        law_skewness(demand, load, step, forget) * full**1.5,
         3.0 * own * slack / step,
         bursts.limit_excess,
         bursts.correlation_seconds,
-        *_slower(demand, load, step),
+        *slower_in_bursts(demand, load, step),
     )
 
 
-def _skewness(demand: RequestDemand, load: GapLoad, step: float, forget: float) -> float:
+def law_skewness(demand: RequestDemand, load: GapLoad, step: float, forget: float) -> float:
     """Skewness of n with that of the clusters that arrive together."""
     rate = load.rate_per_second
     jumps = cluster_third_moment(demand, rate) - rate / (1.0 - rate * demand.prefill_mean_seconds)
@@ -297,7 +315,7 @@ def _skewness(demand: RequestDemand, load: GapLoad, step: float, forget: float) 
     return min(skewness, 2.0 + 1.0 / math.sqrt(max(load.mean, _LEAST_RATIO)))
 
 
-def _cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
+def cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
     """λ·E[N·W] of the counts and the work of the clusters that arrive together during prefill."""
     rate_per_second = load.rate_per_second
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
@@ -308,7 +326,7 @@ def _cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
     return rate_per_second * cluster
 
 
-def _mean_gap(
+def mean_gap(
     demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float
 ) -> tuple[float, float]:
     """Mean time per output token, in seconds: what goes with reach, and what is in all gaps alike.
@@ -341,7 +359,7 @@ def _mean_gap(
     return first_gaps, mean_step + ratio / slack * ((1.0 - 1.0 / pool) * excess - lacking) / gaps
 
 
-def _slower(demand: RequestDemand, load: GapLoad, step: float) -> tuple[float, float]:
+def slower_in_bursts(demand: RequestDemand, load: GapLoad, step: float) -> tuple[float, float]:
     """How much slower tokens are for requests, which come in bursts, than over time, in seconds.
 
     At a burst that lasts; and in proportion to the dispersion over the stay, per gap.

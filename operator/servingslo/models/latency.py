@@ -8,13 +8,14 @@ from functools import lru_cache
 from servingslo.errors import InvalidInputError
 from servingslo.models import capacity, output_laws
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
+from servingslo.models.kernel import Maker, chosen_kernels
 from servingslo.models.kv_cache import held_tokens
-from servingslo.models.load_laws import EngineLaws, LoadLaws
+from servingslo.models.load_laws import EngineLaws, load_laws
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
-from servingslo.models.occupancy import NO_BUDGET, BudgetBound, occupancies, service_dispersion
+from servingslo.models.occupancy import NO_BUDGET, BudgetBound, service_dispersion
 from servingslo.models.prediction import Prediction, prepare
 from servingslo.models.prompt_work import prompt_work
-from servingslo.models.replica_load import FleetLaw, replica_load
+from servingslo.models.replica_load import FleetLaw
 from servingslo.models.service_time import (
     EngineLimits,
     ServiceLaw,
@@ -63,7 +64,6 @@ class LatencyModel:
         "cap",
         "demand",
         "engine",
-        "fleet",
         "saturation_rate_per_second",
     )
 
@@ -75,7 +75,7 @@ class LatencyModel:
         budget, per_token = float(limits.max_num_batched_tokens), demand.prefill_per_token_seconds
         correlation = workload.arrival_correlation_seconds
         binds = full.budget_binds
-        self.fleet = FleetLaw(
+        fleet = FleetLaw(
             cap=self.cap,
             running_cap=float(limits.max_num_seqs) if binds else self.cap,
             saturation_rate_per_second=full.rate_per_second,
@@ -88,6 +88,7 @@ class LatencyModel:
         growth = max(demand.step_growth_seconds - per_token, 0.0)
         self.engine = EngineLaws(
             demand=demand,
+            fleet=fleet,
             gaps=output_laws.output_gaps(workload.output),
             prompts=prompt_work(workload.prompt, workload.cached_ratio, per_token),
             budget_tokens=budget,
@@ -122,30 +123,30 @@ class LatencyModel:
             _replica_rate(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
-        loads = [
-            replica_load(self.demand, self.fleet, rate, count, routing is Routing.POOLED)
-            for rate, count in zip(rates, replica_counts, strict=True)
-            if rate < self.saturation_rate_per_second
-        ]
-        laws = iter(occupancies(self.demand, loads) if loads else ())
-        return [
-            Prediction(
-                self.engine,
-                rate,
-                LoadLaws(rate, next(laws)) if rate < self.saturation_rate_per_second else None,
-            )
-            for rate in rates
-        ]
+        saturation = self.saturation_rate_per_second
+        stable = [place for place, rate in enumerate(rates) if rate < saturation]
+        laws = load_laws(
+            self.engine,
+            [rates[place] for place in stable],
+            [replica_counts[place] for place in stable],
+            pooled=routing is Routing.POOLED,
+        )
+        predictions = [Prediction(self.engine, rate, None) for rate in rates]
+        for place, law in zip(stable, laws, strict=True):
+            predictions[place].laws = law
+        return predictions
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)
-def _prepared(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
+def _prepared(
+    workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits, _form: Maker | None
+) -> LatencyModel:
     return LatencyModel(workload_at_one, law, limits)
 
 
 def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     """The prepared model of this mix on this engine; recent ones are kept."""
-    return _prepared(workload.at_rate(1.0), law, limits)
+    return _prepared(workload.at_rate(1.0), law, limits, chosen_kernels())
 
 
 def predict(workload: Workload, group: ReplicaGroup) -> Prediction:

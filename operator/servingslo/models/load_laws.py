@@ -1,35 +1,42 @@
 """The percentile laws of loads, evaluated when first asked for, of many loads at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from servingslo.models.inter_token import GapLoad, gap_load, gap_moments, states_of_bursts
+from servingslo.models.kernel import Kernel, RequestLaw, kernel_of
 from servingslo.models.kv_cache import HeldTokens
-from servingslo.models.occupancy import Occupancy
+from servingslo.models.occupancy import Occupancy, occupancies
 from servingslo.models.output_laws import (
-    AtomLaw,
     GapMoments,
     OutputGaps,
     end_to_end_laws,
     time_per_output_token_laws,
 )
 from servingslo.models.prompt_work import PromptWork, mean_steps
-from servingslo.models.service_time import RequestDemand
+from servingslo.models.replica_load import FleetLaw, replica_load
+from servingslo.models.service_time import FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw
 from servingslo.models.waiting import time_to_first_token_laws
+
+_NO_NUMBERS: FloatArray = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaws:
     """One engine configuration and one mix of requests, as the percentile laws need them.
 
-    demand: of a request. gaps, prompts: lengths, compacted to a few points. budget_tokens: of a
-    step. least_step_seconds, most_step_seconds: an idle step, and one that is full of prefill.
-    cap: running sequences at saturation. saturation_rate_per_second: of one replica. held: KV
-    tokens of a running sequence. kv_capacity_tokens: that the cache holds.
+    demand: of a request. fleet: what loads have in common. gaps, prompts: lengths, compacted to a
+    few points. budget_tokens: of a step. least_step_seconds, most_step_seconds: an idle step, and
+    one that is full of prefill. cap: running sequences at saturation. saturation_rate_per_second:
+    of one replica. held: KV tokens of a running sequence. kv_capacity_tokens: that the cache holds.
+    kernel: see `Kernel`.
     """
 
     demand: RequestDemand
+    fleet: FleetLaw
     gaps: OutputGaps
     prompts: PromptWork
     budget_tokens: float
@@ -39,30 +46,60 @@ class EngineLaws:
     saturation_rate_per_second: float
     held: HeldTokens
     kv_capacity_tokens: float
+    kernel: Kernel | None = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kernel", kernel_of(self))
 
 
 class LoadLaws:
     """What is known so far of one load below saturation; laws are None until evaluated.
 
-    rate_per_second: of one replica. running: its running sequences. gaps: moments of the time per
+    rate_per_second: of one replica. running: its running sequences. numbers: those of the kernel
+    about them, where there is one. gaps: moments of the time per
     output token. ttft, tpot, latency: laws over requests.
     """
 
-    __slots__ = ("gaps", "latency", "rate_per_second", "running", "tpot", "ttft")
+    __slots__ = ("gaps", "latency", "numbers", "rate_per_second", "running", "tpot", "ttft")
 
-    def __init__(self, rate_per_second: float, running: Occupancy) -> None:
+    def __init__(
+        self, rate_per_second: float, running: Occupancy, numbers: FloatArray = _NO_NUMBERS
+    ) -> None:
         self.rate_per_second = rate_per_second
         self.running = running
+        self.numbers = numbers
         self.gaps: GapMoments | None = None
         self.ttft: TabulatedLaw | None = None
-        self.tpot: AtomLaw | None = None
-        self.latency: AtomLaw | None = None
+        self.tpot: RequestLaw | None = None
+        self.latency: RequestLaw | None = None
+
+
+def load_laws(
+    engine: EngineLaws,
+    rates_per_second: Sequence[float],
+    replica_counts: Sequence[int],
+    *,
+    pooled: bool,
+) -> list[LoadLaws]:
+    """Loads below saturation, by the rate of one replica and the number of replicas."""
+    pairs, kernel = zip(rates_per_second, replica_counts, strict=True), engine.kernel
+    if kernel is not None:
+        return [
+            LoadLaws(rate, *kernel.running(rate, count, pooled=pooled)) for rate, count in pairs
+        ]
+    demand, fleet = engine.demand, engine.fleet
+    loads = [replica_load(demand, fleet, rate, count, pooled) for rate, count in pairs]
+    laws = occupancies(demand, loads) if loads else []
+    return list(map(LoadLaws, rates_per_second, laws))
 
 
 def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[TabulatedLaw]:
     """Laws of the time to first token, in seconds, by load."""
-    lacking = [load for load in loads if load.ttft is None]
-    if lacking:
+    lacking, kernel = [load for load in loads if load.ttft is None], engine.kernel
+    if kernel is not None:
+        for load in lacking:
+            load.ttft = kernel.first_token(load.rate_per_second, load.numbers)
+    elif lacking:
         laws = time_to_first_token_laws(
             engine.demand,
             engine.prompts,
@@ -77,8 +114,11 @@ def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Tabulat
 
 def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMoments]:
     """Moments of the time per output token by output length, by load."""
-    lacking = [load for load in loads if load.gaps is None]
-    if lacking:
+    lacking, kernel = [load for load in loads if load.gaps is None], engine.kernel
+    if kernel is not None:
+        for load in lacking:
+            load.gaps = kernel.gaps(load.rate_per_second, load.numbers)
+    elif lacking:
         met = [_met(engine, load) for load in lacking]
         moments = gap_moments(engine.demand, engine.gaps, met, engine.budget_tokens)
         for load, gaps in zip(lacking, moments, strict=True):
@@ -86,10 +126,13 @@ def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMome
     return [load.gaps for load in loads if load.gaps is not None]
 
 
-def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[AtomLaw]:
+def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
     """Laws of the time per output token over requests, in seconds, by load."""
-    lacking = [load for load in loads if load.tpot is None]
-    if lacking:
+    lacking, kernel = [load for load in loads if load.tpot is None], engine.kernel
+    if kernel is not None:
+        for load in lacking:
+            load.tpot = kernel.per_token(load.rate_per_second, load.numbers)
+    elif lacking:
         laws = time_per_output_token_laws(
             engine.gaps,
             evaluate_gaps(engine, lacking),
@@ -106,10 +149,13 @@ def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[AtomLaw
     return [load.tpot for load in loads if load.tpot is not None]
 
 
-def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[AtomLaw]:
+def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
     """Laws of the end-to-end latency over requests, in seconds, by load."""
-    lacking = [load for load in loads if load.latency is None]
-    if lacking:
+    lacking, kernel = [load for load in loads if load.latency is None], engine.kernel
+    if kernel is not None:
+        for load, first in zip(lacking, evaluate_ttft(engine, lacking), strict=True):
+            load.latency = kernel.end_to_end(load.rate_per_second, load.numbers, first)
+    elif lacking:
         laws = end_to_end_laws(
             engine.gaps,
             evaluate_gaps(engine, lacking),

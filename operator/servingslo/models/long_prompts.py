@@ -172,7 +172,11 @@ def chunked_prompts(
     pairs = list(zip(rows, longs, strict=True))
     longer = shared_prefill(
         demand,
-        [found for row, long in pairs for found in found_behind(demand, arrivals[row], long.groups)],
+        [
+            found
+            for row, long in pairs
+            for found in found_behind(demand, arrivals[row], long.groups)
+        ],
         np.array([tables[row].z for row in by_group]),
     )
     longer *= np.concatenate([long.own for long in longs]) if len(longs) > 1 else longs[0].own

@@ -15,10 +15,10 @@ from servingslo.models.widening import BudgetQueue, factors_by_running, widened
 # Quadrature nodes over the number in system: Gaussian-like laws need a node per 0.8 standard
 # deviations for four digits (trapezoid rule), and the range below is ten of them wide.
 _NODE_COUNT = 14
-_INDEX_CENTRE = 0.5 * _NODE_COUNT
+INDEX_CENTRE = 0.5 * _NODE_COUNT
 # One more than the nodes: a lattice of whole numbers may end on both sides.
 _NODES: FloatArray = np.arange(_NODE_COUNT + 3.0)
-_OFFSETS: FloatArray = _NODES - _INDEX_CENTRE
+_OFFSETS: FloatArray = _NODES - INDEX_CENTRE
 _INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2, _OFFSETS**3), axis=1)
 _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
@@ -198,7 +198,7 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues; the F is a
     diffusion argument, see `variability_factor`.
     """
-    lattices = [_lattice(demand, load) for load in loads]
+    lattices = [lattice_of(demand, load) for load in loads]
     width = max(lattice.node_count for lattice in lattices)
     low, step, shape, slope = columns(
         [(at.low, at.step, at.shape, math.log(at.ratio)) for at in lattices]
@@ -225,14 +225,14 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     weights[..., :1] = 0.5 * (step + 1.0) * density[..., :1]
     density, weights = density.reshape(len(loads), -1), weights.reshape(len(loads), -1)
     tails = [
-        _above_cap(load, lattice, density[row], weights[row], factors[row])
+        above_cap(load, lattice, density[row], weights[row], factors[row])
         for row, (load, lattice) in enumerate(zip(loads, lattices, strict=True))
     ]
     moments = even_moments(weights)
     masses = [(inner[0] + tail[0],) for inner, tail in zip(moments, tails, strict=True)]
     weights /= columns(masses)[0]
     return [
-        _summed(load, lattice, probabilities, inner, tail)
+        summed(load, lattice, probabilities, inner, tail)
         for load, lattice, probabilities, inner, tail in zip(
             loads, lattices, weights, moments, tails, strict=True
         )
@@ -249,17 +249,18 @@ def _budget_factors(demand: RequestDemand, load: ReplicaLoad, totals: FloatArray
 
 def even_moments(weights: FloatArray) -> list[tuple[float, float, float, float]]:
     """Mass, mean, variance and third central moment of weights at 0, 1, 2 and so on, by row."""
-    return [_central(*powers) for powers in (weights @ _INDEX_POWERS[: weights.shape[1]]).tolist()]
+    return [central(*powers) for powers in (weights @ _INDEX_POWERS[: weights.shape[1]]).tolist()]
 
 
-def _central(
+def central(
     mass: float, first: float, second: float, third: float
 ) -> tuple[float, float, float, float]:
+    """Mass, mean, variance and third central moment from sums of powers about the middle node."""
     mass = max(mass, _LEAST_MASS)
     first, second, third = first / mass, second / mass, third / mass
     # With all mass at one node rounding alone is left of it.
     variance = max(second - first**2, 0.0)
-    mean = first + _INDEX_CENTRE
+    mean = first + INDEX_CENTRE
     return mass, mean, variance, third - 3.0 * first * variance - first**3
 
 
@@ -277,7 +278,7 @@ class _Lattice(NamedTuple):
     at_cap: bool
 
 
-def _lattice(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
+def lattice_of(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
     """Spacing and nodes that cover the law of the total number, ending at the cap if it is near."""
     decode = max(demand.decode_seconds, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
@@ -297,12 +298,12 @@ def _lattice(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
     return _Lattice(low, step, count + 1, shape, ratio, at_cap)
 
 
-def _above_cap(
+def above_cap(
     load: ReplicaLoad,
     lattice: _Lattice,
     density: FloatArray,
     weights: FloatArray,
-    factors: Sequence[float],
+    factors: Sequence[float] | FloatArray,
 ) -> tuple[float, float]:
     """Weight of the states in which all slots are taken, and rate at which a wait ends.
 
@@ -320,7 +321,7 @@ def _above_cap(
     return waiting, load.pool_count * saturation * (1.0 - ratio)
 
 
-def _summed(
+def summed(
     load: ReplicaLoad,
     lattice: _Lattice,
     weights: FloatArray,
@@ -346,7 +347,7 @@ def _summed(
         lowest=low,
         spacing=spacing,
         cap=load.cap,
-        wait_probability=waiting + _at_budget(load.budget, low, spacing, weights),
+        wait_probability=waiting + at_budget(load.budget, low, spacing, weights),
         wait_rate_per_second=above[1],
         mean=mean,
         variance=inner * (square + off**2) + waiting * over**2,
@@ -357,7 +358,7 @@ def _summed(
     )
 
 
-def _at_budget(budget: BudgetBound, low: float, spacing: float, weights: FloatArray) -> float:
+def at_budget(budget: BudgetBound, low: float, spacing: float, weights: FloatArray) -> float:
     """Probability of at least as many running sequences as the budget carries.
 
     A node stands for half a spacing on both sides: nodes counted whole, the probability would jump

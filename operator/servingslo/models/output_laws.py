@@ -12,22 +12,22 @@ from servingslo.models.service_time import FloatArray
 from servingslo.models.workload import LengthDistribution
 
 _OUTPUT_POINTS = 20
-_DEVIATE_COUNT = 24
+DEVIATE_COUNT = 24
 # Keeps the gamma law of no skewness from a division by zero; seven digits are left.
-_SMALL_SIXTH = 1e-9
-_TINY_SECONDS = 1e-12
+SMALL_SIXTH = 1e-9
+TINY_SECONDS = 1e-12
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
-_BASE: FloatArray = np.linspace(-3.0, 4.0, _DEVIATE_COUNT)
-_SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
-    7.0 / (_DEVIATE_COUNT - 1)
+BASE: FloatArray = np.linspace(-3.0, 4.0, DEVIATE_COUNT)
+SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
+    7.0 / (DEVIATE_COUNT - 1)
 )
-_DEVIATES: FloatArray = _BASE + _SHIFTS[:, None]
+_DEVIATES: FloatArray = BASE + SHIFTS[:, None]
 # Three laws at most for each length and deviate, see `time_per_output_token_laws`; and one point.
-_INDEXES = np.arange(3 * (_OUTPUT_POINTS + 1) * _DEVIATE_COUNT)
+_INDEXES = np.arange(3 * (_OUTPUT_POINTS + 1) * DEVIATE_COUNT)
 _DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
-_DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
+DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
 
 class AtomLaw(NamedTuple):
@@ -92,7 +92,7 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
         powers=np.stack((gaps, 1.0 / gaps, 1.0 / gaps**2)),
         weights=kept,
         weighted=kept * gaps,
-        spread_weights=kept[:, None] * _DEVIATE_WEIGHTS[: len(kept)],
+        spread_weights=kept[:, None] * DEVIATE_WEIGHTS[: len(kept)],
         single_share=1.0 - share,
     )
 
@@ -107,8 +107,8 @@ def spread_points(mean: FloatArray, deviation: FloatArray, skewness: FloatArray)
     # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u = v + e the deviate less k, v
     # the same for all lengths: the cube of (1 + k·e)·r + k·r·v, r³ = σ/(3·k), plus a constant.
     sixth = skewness * (1.0 / 6.0)
-    sixth += _SMALL_SIXTH
-    constant = _SHIFTS[: sixth.shape[-1]] - sixth
+    sixth += SMALL_SIXTH
+    constant = SHIFTS[: sixth.shape[-1]] - sixth
     constant *= sixth
     constant += 1.0
     third = deviation / sixth
@@ -116,7 +116,7 @@ def spread_points(mean: FloatArray, deviation: FloatArray, skewness: FloatArray)
     root = np.cbrt(third)
     constant *= root
     root *= sixth
-    base = np.multiply.outer(root, _BASE)
+    base = np.multiply.outer(root, BASE)
     base += constant[..., None]
     # Without skewness to the left no point lies below the least value of a gamma law.
     least = 0.0 if np.minimum.reduce(sixth, axis=None) > 0.0 else _least(sixth)
@@ -186,7 +186,7 @@ def shares_within(
     upper = np.where(inside, np.inf, points).argmin(axis=1)
     mass = inside @ weights
     low, high = points[rows, lower], points[rows, upper]
-    step = (seconds - low) / np.maximum(high - low, _TINY_SECONDS)
+    step = (seconds - low) / np.maximum(high - low, TINY_SECONDS)
     shares = mass - 0.5 * weights[lower] + step * 0.5 * (weights[lower] + weights[upper])
     shares[inside.all(axis=1)] = 1.0
     shares[~inside.any(axis=1)] = 0.0
@@ -242,7 +242,7 @@ def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
     parts = mass if mass.ndim == 1 else mass[over]
     below = np.maximum(room, 0.0)
     excess = np.add.reduce((below - room) * parts, axis=1)
-    kept = 1.0 - excess / np.maximum(np.add.reduce(below * parts, axis=1), _TINY_SECONDS)
+    kept = 1.0 - excess / np.maximum(np.add.reduce(below * parts, axis=1), TINY_SECONDS)
     points[over] = most_seconds - below * np.maximum(kept, 0.0)[:, None]
 
 
@@ -285,6 +285,6 @@ def end_to_end_laws(
     alone = spread_points(mean, np.sqrt(variance), third / np.maximum(variance, 1e-24) ** 1.5)
     np.maximum(alone, least_seconds, out=alone)
     several = 1.0 - output.single_share
-    weights = (several * output.spread_weights, output.single_share * _DEVIATE_WEIGHTS[:1])
+    weights = (several * output.spread_weights, output.single_share * DEVIATE_WEIGHTS[:1])
     every = np.concatenate((points, alone), axis=1)
     return atom_laws(every.reshape(len(points), -1), np.concatenate(weights).ravel())

@@ -43,8 +43,8 @@ def factors_by_running(
     square = demand.uncached_second_moment_tokens2
     work = demand.prefill_per_token_seconds
     per_token = work + step / np.maximum(queue.budget_tokens - running, 1.0)
-    memory = _memory_seconds(rate, per_token, tokens, square)
-    memory -= _memory_seconds(rate, work, tokens, square)
+    memory = memory_seconds(rate, per_token, tokens, square)
+    memory -= memory_seconds(rate, work, tokens, square)
     mean = queue.running_mean
     relaxing = fixed * rate / ((fixed + growth * mean) * mean)
     passed = 1.0 / (1.0 + memory * (relaxing / queue.pool_count))
@@ -55,7 +55,7 @@ def factors_by_running(
     return factors
 
 
-def _memory_seconds(rate: float, per_token: Any, tokens: float, square: float) -> Any:
+def memory_seconds(rate: float, per_token: Any, tokens: float, square: float) -> Any:
     """λ·E[W²]/(1 − u)² of work W = I·per_token, that of a reflected Brownian motion."""
     slack = np.maximum(1.0 - rate * tokens * per_token, _LEAST_QUEUE_SLACK)
     return rate * square * (per_token / slack) ** 2

@@ -4,18 +4,15 @@ Both give the same results, bit for bit: the compiler keeps the order of floatin
 numba is the optional extra `compiled`; without it everything works, more slowly.
 """
 
-import hashlib
-import importlib.util
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from servingslo.compiling import cache_directory, compiler_installed
 from servingslo.models.service_time import FloatArray
 from servingslo.sim import (
     batches,
@@ -88,11 +85,6 @@ INTERPRETED = Backend(
 )
 
 
-def compiler_installed() -> bool:
-    """Whether the extra `compiled` is there."""
-    return importlib.util.find_spec("numba") is not None
-
-
 def best_backend() -> Backend:
     """The compiled one where it is installed."""
     return compiled_backend() if compiler_installed() else INTERPRETED
@@ -106,7 +98,8 @@ def compiled_backend() -> Backend:
     """
     from servingslo.sim import compiled  # noqa: PLC0415 - optional, and slow to import
 
-    kernels = compiled.compile_kernel(_KERNEL_MODULES, str(_cache_directory()))
+    sources = [Path(module.__file__ or "") for module in _KERNEL_MODULES]
+    kernels = compiled.compile_kernel(_KERNEL_MODULES, str(cache_directory(sources)))
     return Backend(
         name="compiled",
         requests=lambda columns: Requests(**_arrays(columns)),
@@ -119,15 +112,6 @@ def compiled_backend() -> Backend:
         advance=kernels.advance,
         lose=kernels.lose,
     )
-
-
-def _cache_directory() -> Path:
-    """Where machine code is kept: by all of its sources, of which numba would watch one alone."""
-    digest = hashlib.sha256(version("numba").encode())
-    for module in _KERNEL_MODULES:
-        digest.update(Path(module.__file__ or "").read_bytes())
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "servingslo" / "compiled" / digest.hexdigest()[:16]
 
 
 def _arrays(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import math
 
-from servingslo.models.compiled.shared import Demand, share
+from servingslo.models.compiled.shared import share
 from servingslo.models.pools import Shared, found_idle, in_system, never_idle
+from servingslo.models.service_time import RequestDemand
 
 # Terms below this part of their sum add nothing to it.
 _NEGLIGIBLE_TERM = 1e-17
@@ -30,7 +31,7 @@ def fewer_than(count: int, shape: float, success: float) -> float:
     return min(math.exp(log_term + math.log(total)), 1.0)
 
 
-def idle_share(demand: Demand, pool: Shared) -> float:
+def idle_share(demand: RequestDemand, pool: Shared) -> float:
     """`pools.idle_met` of one pool."""
     if never_idle(pool.mean, pool.variance):
         return 0.0

@@ -1,7 +1,5 @@
 """Distribution functions from characteristic functions, and their quantiles; see `transform`."""
 
-import math
-
 import numpy as np
 
 from servingslo.models.compiled.shared import share

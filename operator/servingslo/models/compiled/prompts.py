@@ -175,6 +175,14 @@ def split_at_room(prompts: Prompts, room: float) -> LongSplit:
     return LongSplit(start, whole, beside, groups, ends)
 
 
-share(prompts_of, add_prompts, stretched, split_at_room, paired_steps, mean_steps, prompt_work.fitting_ratio)
+share(
+    prompts_of,
+    add_prompts,
+    stretched,
+    split_at_room,
+    paired_steps,
+    mean_steps,
+    prompt_work.fitting_ratio,
+)
 compile_as(prompt_work.paired_steps, paired_steps)
 compile_as(prompt_work.mean_steps, mean_steps)

@@ -61,8 +61,8 @@ def demand_numbers(demand: RequestDemand) -> list[float]:
     return [float(getattr(demand, name)) for name in Demand._fields]
 
 
-def demand_of(numbers: Any) -> Demand:
-    """The demand whose numbers an array begins with."""
+def demand_of(numbers: Any) -> Any:
+    """The demand whose numbers an array begins with, for functions of a `RequestDemand`."""
     return Demand(
         numbers[0],
         numbers[1],

@@ -48,7 +48,9 @@ def with_wait(
     reached, passed, later, last = 0, 0.0, 1.0, own[0]
     for point in range(LAW_POINTS):
         while reached < points and own[reached] <= seconds[point]:
-            passed = passed * math.exp(-wait_rate * (own[reached] - last)) + prompts.weights[reached]
+            passed = (
+                passed * math.exp(-wait_rate * (own[reached] - last)) + prompts.weights[reached]
+            )
             later -= prompts.weights[reached]
             last = own[reached]
             reached += 1

@@ -1,0 +1,79 @@
+"""Who evaluates the laws of one load: numpy, or the same laws compiled, where that is turned on.
+
+The compiled form is the optional extra `compiled`. It costs a tenth of the time of numpy for a load
+by itself, most of which is the calls, and gives the same percentiles, see the design note.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from servingslo.models.occupancy import Occupancy
+from servingslo.models.output_laws import GapMoments
+from servingslo.models.service_time import FloatArray
+from servingslo.models.transform import TabulatedLaw
+
+if TYPE_CHECKING:
+    from servingslo.models.load_laws import EngineLaws
+
+
+class RequestLaw(Protocol):
+    """A law over requests, in seconds."""
+
+    def quantile(self, probability: float) -> float:
+        """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
+
+    def share_within(self, seconds: float) -> float:
+        """P(T ≤ t) for t in seconds."""
+
+
+class Kernel(Protocol):
+    """The laws of one engine configuration and one mix of requests, a load at a time.
+
+    numbers: of the law of running sequences, as the kernel itself gave them.
+    """
+
+    def running(
+        self, rate_per_second: float, replica_count: int, *, pooled: bool
+    ) -> tuple[Occupancy, FloatArray]:
+        """Law of the running sequences of a replica below saturation, and its numbers."""
+
+    def first_token(self, rate_per_second: float, numbers: FloatArray) -> TabulatedLaw:
+        """Law of the time to first token."""
+
+    def gaps(self, rate_per_second: float, numbers: FloatArray) -> GapMoments:
+        """Moments of the time per output token by output length."""
+
+    def per_token(self, rate_per_second: float, numbers: FloatArray) -> RequestLaw:
+        """Law of the time per output token."""
+
+    def end_to_end(
+        self, rate_per_second: float, numbers: FloatArray, first: TabulatedLaw
+    ) -> RequestLaw:
+        """Law of the end-to-end latency; first: of the time to first token."""
+
+    def full_batch(self, tpot_seconds: float, most_sequences: int) -> int:
+        """The full batch that serves most tokens to requests in time, see `full_batch`."""
+
+
+Maker = Callable[["EngineLaws"], Kernel]
+
+
+class _Chosen:
+    """Who makes kernels; None: laws are evaluated by numpy."""
+
+    maker: Maker | None = None
+
+
+def choose_kernels(maker: Maker | None) -> None:
+    """Let this function make the kernels of all models prepared from now on; None: numpy."""
+    _Chosen.maker = maker
+
+
+def chosen_kernels() -> Maker | None:
+    """Who makes kernels now; None: nobody."""
+    return _Chosen.maker
+
+
+def kernel_of(engine: "EngineLaws") -> Kernel | None:
+    """The kernel for an engine configuration and a mix; None where numpy evaluates."""
+    return None if _Chosen.maker is None else _Chosen.maker(engine)
