@@ -23,7 +23,7 @@ from scipy.special import gammainc
 from servingslo.models.long_prompts import Chunked, Met, SumOfPrompts
 from servingslo.models.paces import Pace
 from servingslo.models.prompt_work import PromptWork
-from servingslo.models.rows import columns, exponential
+from servingslo.models.rows import columns
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
 
 # Loads of the budget from here on are taken as this one, so that the law stays finite.
@@ -238,7 +238,7 @@ def _queued_laws(
     np.multiply(later, step, out=logs[9])
     np.multiply(arriving, step, out=logs[10])
     full = logs[:4].copy()
-    powers = exponential(logs)
+    powers = np.exp(logs)
     # The mean of e^(xQ) over an even room, (e^(Rx) − 1)/(Rx), and its limit at 0.
     full[..., 0] = 1.0
     even = powers[:4] - 1.0
