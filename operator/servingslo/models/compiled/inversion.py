@@ -9,15 +9,29 @@ from servingslo.models.service_time import FloatArray
 from servingslo.models.transform import FEWEST, MOST_DEVIATIONS, POINT_COUNT
 
 POINTS = POINT_COUNT
+# Of an even number of points.
+_HALF = POINTS // 2
 
 
 def invert(transform: FloatArray, sines: FloatArray, probability: FloatArray) -> None:
-    """As `transform.invert`, into the first points of probability."""
-    probability[:POINTS] = 0.0
-    for k in range(TERMS):
+    """As `transform.invert`, into the first points of probability.
+
+    Sines of odd terms are even about the middle of the range, those of even terms are odd.
+    """
+    odd, even = np.zeros(_HALF), np.zeros(_HALF)
+    for k in range(1, TERMS, 2):
         part, row = transform[k], sines[k]
-        for point in range(POINTS):
-            probability[point] += part * row[point]
+        for point in range(_HALF):
+            odd[point] += part * row[point]
+    for k in range(2, TERMS, 2):
+        part, row = transform[k], sines[k]
+        for point in range(_HALF):
+            even[point] += part * row[point]
+    mean, row = transform[0], sines[0]
+    for point in range(_HALF):
+        last = POINTS - 1 - point
+        probability[point] = mean * row[point] + odd[point] + even[point]
+        probability[last] = mean * row[last] + odd[point] - even[point]
     _rising(probability)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from servingslo.models import prompt_work
 from servingslo.models.compiled.shared import compile_as, share
-from servingslo.models.compiled.spectra import TERMS, cosine_and_sine
+from servingslo.models.compiled.spectra import COARSE, FINE, TERMS, add_turns
 from servingslo.models.prompt_work import (
     ROOM_TOKENS,
     STRETCH_PART,
@@ -86,13 +86,17 @@ def prompts_of(constants: FloatArray) -> Prompts:
 def paired_steps(prompts: Prompts, room_tokens: float) -> float:
     """As `prompt_work.paired_steps`."""
     room = ROOM_TOKENS * (int(room_tokens / ROOM_TOKENS) + 0.5)
-    tokens, weights = prompts.tokens, prompts.weights
+    points, weights = len(prompts.tokens), prompts.weights
+    rooms, steps = np.empty(points), np.zeros(points)
+    for j in range(points):
+        rooms[j] = prompts.tokens[j] / room
+    for i in range(points):
+        own, alone, weight = rooms[i], np.ceil(rooms[i]), weights[i]
+        for j in range(points):
+            steps[j] += weight * (np.ceil(own + rooms[j]) - alone)
     mean = 0.0
-    for i in range(len(tokens)):
-        own, alone, steps = tokens[i] / room, math.ceil(tokens[i] / room), 0.0
-        for j in range(len(tokens)):
-            steps += weights[j] * (np.ceil(own + tokens[j] / room) - alone)
-        mean += weights[i] * steps
+    for j in range(points):
+        mean += weights[j] * steps[j]
     return mean
 
 
@@ -119,15 +123,10 @@ def add_prompts(
 
     unit: the first frequency above 0.
     """
+    turns = np.empty((2, FINE + COARSE))
     for j in range(points[0], points[1]):
-        angle, weight = unit * prompts.seconds[j], prompts.weights[j]
-        by_work = weight * prompts.seconds[j]
-        for k in range(TERMS):
-            cosine, sine = cosine_and_sine(angle * k)
-            mgf[k] += weight * cosine
-            mgf[TERMS + k] += weight * sine
-            slope[k] += by_work * cosine
-            slope[TERMS + k] += by_work * sine
+        seconds, weight = prompts.seconds[j], prompts.weights[j]
+        add_turns((weight, weight * seconds), unit * seconds, turns, mgf, slope)
 
 
 def stretched(
@@ -137,21 +136,15 @@ def stretched(
     parts = math.log2(stretch) * STRETCH_PARTS
     key = int(parts)
     share = (stretch * 2.0 ** (-key / STRETCH_PARTS) - 1.0) / STRETCH_PART
+    turns = np.empty((2, FINE + COARSE))
     excess[:] = 0.0
     slope[:] = 0.0
     for end in range(2):
         longer = 2.0 ** ((key + end) / STRETCH_PARTS)
         weight_of_end = share if end else 1.0 - share
         for j in range(len(prompts.seconds)):
-            seconds = prompts.seconds[j] * longer
-            angle, weight = unit * seconds, prompts.weights[j] * weight_of_end
-            by_work = weight * seconds
-            for k in range(TERMS):
-                cosine, sine = cosine_and_sine(angle * k)
-                excess[k] += weight * cosine
-                excess[TERMS + k] += weight * sine
-                slope[k] += by_work * cosine
-                slope[TERMS + k] += by_work * sine
+            seconds, weight = prompts.seconds[j] * longer, prompts.weights[j] * weight_of_end
+            add_turns((weight, weight * seconds), unit * seconds, turns, excess, slope)
     for k in range(TERMS):
         excess[k] -= 1.0
 

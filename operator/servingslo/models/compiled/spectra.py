@@ -12,6 +12,9 @@ from servingslo.models.service_time import FloatArray
 from servingslo.models.transform import TERM_COUNT
 
 TERMS = TERM_COUNT
+# Powers of an angle below a part of the terms, and of multiples of that part.
+FINE = 24
+COARSE = TERMS // FINE
 # Added and taken off, it rounds to a whole number: 1.5·2^52.
 _ROUNDER = 6755399441055744.0
 _PER_PI = 1.0 / math.pi
@@ -72,4 +75,31 @@ def exponential(logs: FloatArray, out: FloatArray) -> None:
         out[TERMS + k] = length * sine
 
 
-share(cosine_and_sine, length_of, exponential)
+def add_turns(
+    masses: tuple[float, float],
+    angle: float,
+    turns: FloatArray,
+    first: FloatArray,
+    second: FloatArray,
+) -> None:
+    """Add one time, as the angle at the first frequency above 0, with two masses to two transforms.
+
+    Powers are products of fine and coarse ones, which `turns` has room for.
+    """
+    mass, other = masses
+    cosines, sines = turns[0], turns[1]
+    for i in range(FINE + COARSE):
+        cosines[i], sines[i] = cosine_and_sine(angle * (i if i < FINE else (i - FINE) * FINE))
+    for block in range(COARSE):
+        cosine, sine = cosines[FINE + block], sines[FINE + block]
+        for i in range(FINE):
+            k = FINE * block + i
+            real = cosine * cosines[i] - sine * sines[i]
+            imaginary = cosine * sines[i] + sine * cosines[i]
+            first[k] += mass * real
+            first[TERMS + k] += mass * imaginary
+            second[k] += other * real
+            second[TERMS + k] += other * imaginary
+
+
+share(cosine_and_sine, length_of, exponential, add_turns)
