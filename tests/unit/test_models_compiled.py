@@ -10,6 +10,7 @@ from scipy.special import betainc
 from tests.cards import H100, H100_LIMITS, L4_LIMITS
 
 from servingslo.compiling import cache_directory, writable
+from servingslo.models import long_prompts, rows
 from servingslo.models.compiled import backend, points
 from servingslo.models.compiled.idle import fewer_than
 from servingslo.models.full_batch import best_full_batch
@@ -31,8 +32,9 @@ WORKLOAD = Workload(
     prompt=LengthDistribution.constant(1000.0),
     output=LengthDistribution.constant(200.0),
 )
-# Points of TPOT next to each other may change places where they differ in the last digits.
-TOLERANCE = 2e-6
+# Of percentiles; numpy computes sines in single precision, which queues for room multiply.
+TOLERANCE = 1e-5
+SINGLE_TOLERANCE = 2e-3
 
 
 @pytest.fixture(autouse=True)
@@ -84,21 +86,33 @@ def random_mix(rng: np.random.Generator) -> tuple[Workload, ServiceLaw, EngineLi
     return workload, H100 if rng.random() < 0.5 else SMALL_CARD, limits
 
 
+def double_polar(length: np.ndarray, angle: np.ndarray) -> np.ndarray:
+    """`rows.polar` in double precision."""
+    return length * np.exp(1j * angle)
+
+
+@pytest.fixture(params=[TOLERANCE, SINGLE_TOLERANCE], ids=["double", "single"])
+def tolerance(request, monkeypatch):
+    """How far laws by numpy may be off: with sines in double precision, and as they are."""
+    if request.param == TOLERANCE:
+        monkeypatch.setattr(rows, "polar", double_polar)
+        monkeypatch.setattr(long_prompts, "polar", double_polar)
+    return request.param
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_compiled_laws_are_those_of_numpy(seed):
+def test_compiled_laws_are_those_of_numpy(seed, tolerance):
     """Random mixes, cards, limits, bursts, loads, pools and routings."""
     rng = np.random.default_rng(seed)
     for _ in range(8):
         models = both(*random_mix(rng))
         for _ in range(3):
-            utilization, count = (
-                rng.choice([1e-5, 0.1, 0.5, 0.8, 0.97]),
-                int(rng.choice([1, 3, 40])),
-            )
+            utilization = rng.choice([1e-5, 0.1, 0.5, 0.8, 0.97])
+            count = int(rng.choice([1, 3, 40]))
             routing = Routing.POOLED if rng.random() < 0.8 else Routing.RANDOM
             rate = utilization * count * models[0].saturation_rate_per_second
             one, other = (numbers(model.predict(rate, count, routing)) for model in models)
-            assert other == pytest.approx(one, rel=TOLERANCE, abs=1e-9)
+            assert other == pytest.approx(one, rel=tolerance, abs=1e-9)
 
 
 def test_shares_within_thresholds_are_those_of_numpy():

@@ -238,7 +238,6 @@ def _queued_laws(
     np.multiply(later, step, out=logs[9])
     np.multiply(arriving, step, out=logs[10])
     full = logs[:4].copy()
-    # In double precision: near saturation small differences are divided by others.
     powers = np.exp(logs)
     # The mean of e^(xQ) over an even room, (e^(Rx) − 1)/(Rx), and its limit at 0.
     full[..., 0] = 1.0

@@ -21,7 +21,7 @@ from servingslo.models.widening import BudgetQueue
 
 # Numbers of a fleet in a plain array; and of a law, before its weights.
 FLEET_COUNT = 8
-LAW_COUNT = 16
+LAW_COUNT = 15
 
 
 def fleet_numbers(demand: RequestDemand, fleet: FleetLaw) -> list[float]:
@@ -55,7 +55,6 @@ def law_numbers(law: Occupancy) -> FloatArray:
     numbers[12] = law.bursts.relaxed_excess
     numbers[13] = law.bursts.followed_ratio
     numbers[14] = law.below_cap
-    numbers[15] = 0.0
     numbers[LAW_COUNT:] = law.weights
     return numbers
 
