@@ -17,7 +17,7 @@ _FINE_COUNT = 12
 # Ranges of seconds, one for each quarter of a doubling.
 _RANGES_KEPT = 64
 # How far from its median a wait is followed by the running sequences that come with it.
-FEWEST = 1e-6
+_FEWEST = 1e-6
 MOST_DEVIATIONS = 4.0
 
 
@@ -115,7 +115,7 @@ def driven(usual: TabulatedLaw, queued: TabulatedLaw) -> TabulatedLaw:
     At a time that is z deviations above the median the law is that of n as it is with a queue z
     deviations above its mean.
     """
-    deviations = ndtri(np.clip(usual.probability, FEWEST, 1.0 - FEWEST))
+    deviations = ndtri(np.clip(usual.probability, _FEWEST, 1.0 - FEWEST))
     np.clip(deviations, -MOST_DEVIATIONS, MOST_DEVIATIONS, out=deviations)
     probability = deviations * (queued.probability - usual.probability)
     probability += usual.probability

@@ -1,16 +1,20 @@
 """Distribution functions from characteristic functions, and their quantiles; see `transform`."""
 
+import math
+
 import numpy as np
 
 from servingslo.models.compiled.shared import share
 from servingslo.models.compiled.special import normal_quantile
 from servingslo.models.compiled.spectra import TERMS
 from servingslo.models.service_time import FloatArray
-from servingslo.models.transform import FEWEST, MOST_DEVIATIONS, POINT_COUNT
+from servingslo.models.transform import MOST_DEVIATIONS, POINT_COUNT
 
 POINTS = POINT_COUNT
 # Of an even number of points.
 _HALF = POINTS // 2
+# What a normal law leaves beyond that many deviations; a wait is followed no farther.
+_BEYOND = 0.5 * math.erfc(MOST_DEVIATIONS / math.sqrt(2.0))
 
 
 def invert(transform: FloatArray, sines: FloatArray, probability: FloatArray) -> None:
@@ -44,13 +48,21 @@ def _rising(probability: FloatArray) -> None:
         probability[point] /= most
 
 
+def _deviation(probability: float) -> float:
+    """Normal quantile of a probability, between the bounds of `transform.driven`."""
+    if probability <= _BEYOND:
+        return -MOST_DEVIATIONS
+    if probability >= 1.0 - _BEYOND:
+        return MOST_DEVIATIONS
+    return normal_quantile(probability)
+
+
 def drive(transform: FloatArray, sines: FloatArray, usual: FloatArray) -> None:
     """As `transform.driven`, in place: the law of a queue that drives n, from its transform."""
     queued = np.empty(POINTS)
     invert(transform, sines, queued)
     for point in range(POINTS):
-        deviation = normal_quantile(min(max(usual[point], FEWEST), 1.0 - FEWEST))
-        deviation = min(max(deviation, -MOST_DEVIATIONS), MOST_DEVIATIONS)
+        deviation = _deviation(usual[point])
         driven = usual[point] + deviation * (queued[point] - usual[point])
         usual[point] = min(max(driven, 0.0), 1.0)
     _rising(usual)
@@ -75,4 +87,4 @@ def law_quantile(law: FloatArray, points: int, probability: float) -> float:
     return float(slope * (probability - shares[low]) + seconds[low])
 
 
-share(invert, _rising, drive, law_quantile)
+share(invert, _rising, _deviation, drive, law_quantile)

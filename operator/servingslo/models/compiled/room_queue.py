@@ -6,7 +6,14 @@ from servingslo.models.compiled.layout import BEHIND, OWN
 from servingslo.models.compiled.prompts import Prompts, stretched
 from servingslo.models.compiled.shared import share
 from servingslo.models.compiled.special import gamma_shares
-from servingslo.models.compiled.spectra import TERMS, copy_less, exponential
+from servingslo.models.compiled.spectra import (
+    TERMS,
+    copy_less,
+    divide,
+    exponential,
+    multiply,
+    subtract,
+)
 from servingslo.models.paces import Pace
 from servingslo.models.room_queue import (
     FEW_FULL,
@@ -48,9 +55,9 @@ def meet_queue(
     copy_less(work[_SPARE], 0.0, work[_AT + 3])
     for place in range(3):
         _powers(work[_AT + place], pace.mean_step, work[_STEP + place])
+    queued = _queued(pace, partial, shape[1], work, rows)
     for k in range(1, TERMS):
-        queued = _queued(pace, partial, shape, (work, rows), k)
-        transform[k] += full * (queued - transform[k])
+        transform[k] += full * (partial.per_second * queued[k] - transform[k])
 
 
 def _partial_steps(demand: RequestDemand, pace: Pace) -> PartialSteps:
@@ -134,40 +141,49 @@ def _content_at(
         out[TERMS + k] = out[TERMS + k] * partial.some + even[TERMS + k] * partial.rest
 
 
-def _inverse(x: complex) -> complex:
-    square = 1.0 / (x.real * x.real + x.imag * x.imag)
-    return complex(x.real * square, -x.imag * square)
-
-
-def _at(row: FloatArray, k: int) -> complex:
-    return complex(row[k], row[TERMS + k])
-
-
 def _queued(
-    pace: Pace,
-    partial: PartialSteps,
-    shape: tuple[float, int],
-    transforms: tuple[FloatArray, FloatArray],
-    k: int,
-) -> float:
-    """Real part of the transform of the time to first token, see `room_queue`, at one frequency."""
-    work, rows = transforms
-    z, later, arriving = _at(work[_AT], k), _at(work[_AT + 1], k), _at(work[_AT + 2], k)
-    step, often = _at(work[_STEP], k), partial.per_second
-    begun = _at(work[_CONTENT], k) * step
-    joint = _at(work[_CONTENT + 1], k) * _at(work[_STEP + 1], k)
-    came = _at(work[_CONTENT + 2], k) * _at(work[_STEP + 2], k)
-    rest_of_step = _inverse(z - arriving) * often
-    in_partial = (begun - came) * rest_of_step
-    in_full = (begun - _at(work[_CONTENT + 3], k)) * rest_of_step - in_partial
-    in_joint = (joint - came) * _inverse(later - arriving) * often
-    ends = (step - 1.0) * _inverse(z * pace.mean_step) * partial.ended_ratio
-    ends += _at(work[_AT + 3], k) * (1.0 - partial.ended_ratio)
-    met = in_full * (_at(work[_EXCESS], k) + 1.0) * ends
-    met += in_joint * _at(rows[OWN], k) * step
-    if shape[1] > 1:
-        met += in_partial * _at(rows[OWN + 1], k) * step
-    return float(met.real)
+    pace: Pace, partial: PartialSteps, classes: int, work: FloatArray, rows: FloatArray
+) -> FloatArray:
+    """Transform of the time to first token, see `room_queue`, over partial steps in a second.
+
+    Rows of `work` are written over.
+    """
+    z, later, arriving, even = work[_AT], work[_AT + 1], work[_AT + 2], work[_AT + 3]
+    begun, joint, came = work[_CONTENT], work[_CONTENT + 1], work[_CONTENT + 2]
+    full: FloatArray = work[_CONTENT + 3]
+    step, spare = work[_STEP], work[_SPARE]
+    for place in range(3):
+        multiply(work[_CONTENT + place], work[_STEP + place], work[_CONTENT + place])
+    # All that are found, less those in partial steps, are found in full ones.
+    subtract(z, arriving, spare)
+    subtract(begun, full, full)
+    divide(full, spare, full)
+    subtract(begun, came, begun)
+    divide(begun, spare, begun)
+    subtract(full, begun, full)
+    subtract(later, arriving, spare)
+    subtract(joint, came, joint)
+    divide(joint, spare, joint)
+    # Those that come in full steps end anywhere in a step.
+    ends = work[_STEP + 1]
+    copy_less(step, 1.0, ends)
+    divide(ends, z, ends)
+    scale = partial.ended_ratio / pace.mean_step
+    for k in range(2 * TERMS):
+        ends[k] = ends[k] * scale + even[k] * (1.0 - partial.ended_ratio)
+    copy_less(work[_EXCESS], -1.0, spare)
+    multiply(full, spare, full)
+    multiply(full, ends, full)
+    multiply(joint, step, joint)
+    multiply(joint, rows[OWN], joint)
+    for k in range(TERMS):
+        full[k] += joint[k]
+    if classes > 1:
+        multiply(begun, step, begun)
+        multiply(begun, rows[OWN + 1], begun)
+        for k in range(TERMS):
+            full[k] += begun[k]
+    return full
 
 
 share(
@@ -180,7 +196,5 @@ share(
     _arguments,
     _powers,
     _content_at,
-    _inverse,
-    _at,
     _queued,
 )

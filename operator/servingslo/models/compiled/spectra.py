@@ -75,6 +75,29 @@ def exponential(logs: FloatArray, out: FloatArray) -> None:
         out[TERMS + k] = length * sine
 
 
+def multiply(one: FloatArray, other: FloatArray, out: FloatArray) -> None:
+    """Their product."""
+    for k in range(TERMS):
+        x, y, real, imaginary = one[k], one[TERMS + k], other[k], other[TERMS + k]
+        out[k] = x * real - y * imaginary
+        out[TERMS + k] = x * imaginary + y * real
+
+
+def divide(above: FloatArray, below: FloatArray, out: FloatArray) -> None:
+    """Their quotient."""
+    for k in range(TERMS):
+        x, y, real, imaginary = above[k], above[TERMS + k], below[k], below[TERMS + k]
+        inverse = 1.0 / (real * real + imaginary * imaginary)
+        out[k] = (x * real + y * imaginary) * inverse
+        out[TERMS + k] = (y * real - x * imaginary) * inverse
+
+
+def subtract(one: FloatArray, other: FloatArray, out: FloatArray) -> None:
+    """Their difference."""
+    for k in range(2 * TERMS):
+        out[k] = one[k] - other[k]
+
+
 def copy_less(transform: FloatArray, less: float, out: FloatArray) -> None:
     """The transform less this number, a real one."""
     for k in range(TERMS):
@@ -109,4 +132,4 @@ def add_turns(
             second[TERMS + k] += other * imaginary
 
 
-share(cosine_and_sine, length_of, exponential, copy_less, add_turns)
+share(cosine_and_sine, length_of, exponential, multiply, divide, subtract, copy_less, add_turns)
