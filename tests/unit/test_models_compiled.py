@@ -1,6 +1,5 @@
 """Laws evaluated by compiled code: the percentiles of numpy, with the extra and without it."""
 
-import math
 import subprocess
 import sys
 
@@ -201,10 +200,11 @@ def test_percentiles_of_unsorted_points_are_those_of_sorted_ones(seconds, weight
 
 
 @pytest.mark.parametrize("count", [1, 2, 40, 900])
-@pytest.mark.parametrize("shape", [0.01, 3.0, 5000.0])
-@pytest.mark.parametrize("success", [0.02, 0.5, 1.0 - 1e-6])
+@pytest.mark.parametrize(
+    ("shape", "success"),
+    [(0.01, 0.02), (3.0, 0.02), (3.0, 0.9), (5000.0, 0.9), (5000.0, 1 - 1e-6), (1e7, 1 - 1e-6)],
+)
 def test_a_negative_binomial_law_is_summed(count, shape, success):
     """P(M < k) is an incomplete beta function, whose first number is whole here."""
     expected = float(betainc(shape, count, success))
-    assert fewer_than(count, shape, success) == pytest.approx(expected, rel=1e-6, abs=1e-300)
-    assert not math.isnan(expected)
+    assert fewer_than(count, shape, success) == pytest.approx(expected, abs=1e-11)
