@@ -60,7 +60,7 @@ def law_quantile(law: FloatArray, points: int, probability: float) -> float:
     """Time in seconds that this share of requests does not exceed; points: of the law."""
     seconds, shares = law[0], law[1]
     if not probability >= shares[0]:
-        return seconds[0]
+        return float(seconds[0])
     low, high = 0, points
     # The last point that is not above.
     while high - low > 1:
@@ -70,9 +70,9 @@ def law_quantile(law: FloatArray, points: int, probability: float) -> float:
         else:
             high = middle
     if high == points:
-        return seconds[points - 1]
+        return float(seconds[points - 1])
     slope = (seconds[high] - seconds[low]) / (shares[high] - shares[low])
-    return slope * (probability - shares[low]) + seconds[low]
+    return float(slope * (probability - shares[low]) + seconds[low])
 
 
 share(invert, _rising, drive, law_quantile)

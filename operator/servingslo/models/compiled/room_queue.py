@@ -146,7 +146,7 @@ def _queued(
     met += in_joint * complex(rows[OWN, k], rows[OWN, TERMS + k]) * step
     if shape[1] > 1:
         met += in_partial * complex(rows[OWN + 1, k], rows[OWN + 1, TERMS + k]) * step
-    return met.real
+    return float(met.real)
 
 
 share(
