@@ -28,7 +28,7 @@ from servingslo.models.compiled.long_prompts import long_classes
 from servingslo.models.compiled.prompts import Prompts, add_prompts, mean_steps, stretched
 from servingslo.models.compiled.room_queue import meet_queue
 from servingslo.models.compiled.shared import share, share_modules
-from servingslo.models.compiled.spectra import TERMS, cosine_and_sine
+from servingslo.models.compiled.spectra import TERMS, copy_less, cosine_and_sine
 from servingslo.models.compiled.waiting import NEGLIGIBLE_WAIT, with_wait
 from servingslo.models.compiled.waits import One, wait_of, waits
 from servingslo.models.generations import quotient_of
@@ -85,15 +85,12 @@ def _add_pace(
         joins = long_classes(demand, prompts, arrival, unit, rows)
     else:
         add_prompts(prompts, (0, len(prompts.tokens)), unit, rows[OWN], rows[SLOPE])
-        rows[EXCESS] = rows[OWN]
-        for k in range(TERMS):
-            rows[EXCESS, k] -= 1.0
-        rows[BEHIND] = rows[EXCESS]
+        copy_less(rows[OWN], 1.0, rows[EXCESS])
     stretch = stretch_of(demand, pace)
     if stretch != 1.0:
         stretched(prompts, unit, stretch, rows[EXCESS], rows[SLOPE])
-        if classes == 1:
-            rows[BEHIND] = rows[EXCESS]
+    if classes == 1:
+        copy_less(rows[EXCESS], 0.0, rows[BEHIND])
     transform = np.zeros(TERMS)
     if not _over_own(demand, prompts, arrival, (unit, classes, joins, False), rows, transform):
         transform[:] = 0.0

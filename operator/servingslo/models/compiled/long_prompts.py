@@ -7,7 +7,7 @@ from servingslo.models.compiled.layout import BEHIND, EXCESS, OWN, SLOPE, Joins
 from servingslo.models.compiled.prompts import Prompts, add_prompts, split_at_room
 from servingslo.models.compiled.shared import share
 from servingslo.models.compiled.special import gamma_shares
-from servingslo.models.compiled.spectra import TERMS, cosine_and_sine, length_of
+from servingslo.models.compiled.spectra import TERMS, copy_less, cosine_and_sine, length_of
 from servingslo.models.long_prompts import (
     cycles_of_long,
     filling_of,
@@ -30,16 +30,16 @@ def long_classes(
     split = split_at_room(prompts, pace.room_tokens)
     own, sharing, group = rows[OWN], rows[BEHIND], np.empty(2 * TERMS)
     add_prompts(prompts, (0, split.whole), unit, own, rows[SLOPE])
-    sharing[:] = own
+    copy_less(own, 1.0, sharing)
     # Beside a prompt that fits, others are cut to the room that such prompts leave on average.
     cut, angle = prompts.weights_from[split.whole], unit * per_token * split.beside_tokens
     left = 1.0 - pace.budget_ratio
     for k in range(TERMS):
         cosine, sine = cosine_and_sine(angle * k)
-        sharing[k] = (sharing[k] + cut * cosine - 1.0) * left
+        sharing[k] = (sharing[k] + cut * cosine) * left
         sharing[TERMS + k] = (sharing[TERMS + k] + cut * sine) * left
     add_prompts(prompts, (split.whole, split.start), unit, own, rows[SLOPE])
-    rows[EXCESS] = own
+    copy_less(own, 1.0, rows[EXCESS])
     first = split.start
     found = found_behind(demand, arrival, split.groups)
     for place in range(len(found)):
@@ -52,8 +52,6 @@ def long_classes(
         below, once, twice = gamma_shares(law.shape, found[place].left_tokens / law.scale)
         filling = filling_of(demand, found[place], law, below, once, twice)
         _add_shared(filling, unit, group, rows[OWN + 1])
-    for k in range(TERMS):
-        rows[EXCESS, k] -= 1.0
     return cycles_of_long(arrival, split.groups, per_token, prompts.lag_seconds)
 
 

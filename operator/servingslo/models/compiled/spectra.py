@@ -75,6 +75,13 @@ def exponential(logs: FloatArray, out: FloatArray) -> None:
         out[TERMS + k] = length * sine
 
 
+def copy_less(transform: FloatArray, less: float, out: FloatArray) -> None:
+    """The transform less this number, a real one."""
+    for k in range(TERMS):
+        out[k] = transform[k] - less
+        out[TERMS + k] = transform[TERMS + k]
+
+
 def add_turns(
     masses: tuple[float, float],
     angle: float,
@@ -102,4 +109,4 @@ def add_turns(
             second[TERMS + k] += other * imaginary
 
 
-share(cosine_and_sine, length_of, exponential, add_turns)
+share(cosine_and_sine, length_of, exponential, copy_less, add_turns)
