@@ -8,6 +8,7 @@ import pytest
 from scipy.special import betainc
 from tests.cards import H100, H100_LIMITS, L4_LIMITS
 
+from servingslo.cli import operate
 from servingslo.compiling import cache_directory, writable
 from servingslo.models import long_prompts, rows
 from servingslo.models.compiled import backend, points
@@ -153,6 +154,17 @@ def test_numpy_evaluates_without_the_extra(monkeypatch):
     """The extra is optional: without it asking for compiled laws changes nothing."""
     monkeypatch.setattr(backend, "compiler_installed", lambda: False)
     assert not backend.use_compiled_laws()
+    assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
+
+
+def test_the_operator_plans_on_where_laws_cannot_be_compiled(monkeypatch, caplog):
+    """A compiler that fails is told in the log and stops nothing; one that works is turned on."""
+    operate._compile_laws()
+    assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is not None
+    choose_kernels(None)
+    monkeypatch.setattr(operate, "use_compiled_laws", lambda: 1 / 0)
+    operate._compile_laws()
+    assert "could not be compiled" in caplog.text
     assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
 
 
