@@ -6,7 +6,7 @@ from servingslo.models.compiled.layout import BEHIND, OWN
 from servingslo.models.compiled.prompts import Prompts, stretched
 from servingslo.models.compiled.shared import share
 from servingslo.models.compiled.special import gamma_shares
-from servingslo.models.compiled.spectra import TERMS, exponential
+from servingslo.models.compiled.spectra import TERMS, copy_less, exponential
 from servingslo.models.paces import Pace
 from servingslo.models.room_queue import (
     FEW_FULL,
@@ -18,8 +18,9 @@ from servingslo.models.room_queue import (
 )
 from servingslo.models.service_time import FloatArray, RequestDemand
 
-# Logarithms: four of full rooms, four of what comes in one step, three of steps.
-_ROWS = 11
+# Rows: W less 1; what transforms are taken at, see `_arguments`; what partial steps hold at these;
+# steps at the first three; and one to spare.
+_EXCESS, _AT, _CONTENT, _STEP, _SPARE, _ROWS = 0, 1, 5, 9, 12, 13
 
 
 def meet_queue(
@@ -38,12 +39,17 @@ def meet_queue(
     full = 1.0 - partial.time_ratio
     if full <= FEW_FULL:
         return
-    excess, slope = np.empty(2 * TERMS), np.empty(2 * TERMS)
-    stretched(prompts, shape[0], partial.stretch, excess, slope)
-    powers = np.empty((_ROWS, 2 * TERMS))
-    _powers_of_steps(demand, pace, partial, shape[0], (excess, rows[BEHIND]), powers)
+    work = np.empty((_ROWS, 2 * TERMS))
+    stretched(prompts, shape[0], partial.stretch, work[_EXCESS], work[_SPARE])
+    _arguments(demand, pace, (partial.stretch, shape[0]), rows[BEHIND], work)
+    for place in range(4):
+        _content_at(demand, pace, partial, work[_AT + place], work[_SPARE], work[_CONTENT + place])
+    # Of the last, what is even over the room is needed as well.
+    copy_less(work[_SPARE], 0.0, work[_AT + 3])
+    for place in range(3):
+        _powers(work[_AT + place], pace.mean_step, work[_STEP + place])
     for k in range(1, TERMS):
-        queued = _queued(demand, (pace, partial), shape, (excess, rows, powers), k)
+        queued = _queued(pace, partial, shape, (work, rows), k)
         transform[k] += full * (queued - transform[k])
 
 
@@ -63,46 +69,69 @@ def _content(demand: RequestDemand, pace: Pace, seconds: float) -> Content:
 
 
 def _arguments(
-    demand: RequestDemand, pace: Pace, z: complex, excess: complex, behind: complex
-) -> tuple[complex, complex]:
-    """What comes behind a request until its step begins, with z; and what comes before it."""
-    per_token = demand.prefill_per_token_seconds
-    sharing = max(1.0 - pace.mean_step / (pace.room_tokens * per_token), 0.0)
-    return behind * (sharing * pace.rate_per_second) + z, excess * pace.rate_per_second
+    demand: RequestDemand,
+    pace: Pace,
+    numbers: tuple[float, float],
+    behind: FloatArray,
+    work: FloatArray,
+) -> None:
+    """Write what transforms are taken at: z, z with what comes behind a request, what comes, and W.
+
+    numbers: W in units of c·I, and the first frequency above 0. behind: a prompt that does.
+    """
+    stretch, unit = numbers
+    share_behind = max(
+        1.0 - pace.mean_step / (pace.room_tokens * demand.prefill_per_token_seconds), 0.0
+    )
+    share_behind *= pace.rate_per_second
+    excess = work[_EXCESS]
+    z, later, arriving, alone = work[_AT], work[_AT + 1], work[_AT + 2], work[_AT + 3]
+    for k in range(TERMS):
+        z[k], z[TERMS + k] = 0.0, unit * k
+        alone[k], alone[TERMS + k] = 0.0, unit * k * stretch
+    for k in range(TERMS):
+        later[k], later[TERMS + k] = (
+            behind[k] * share_behind,
+            behind[TERMS + k] * share_behind + unit * k,
+        )
+    for k in range(2 * TERMS):
+        arriving[k] = excess[k] * pace.rate_per_second
 
 
-def _powers_of_steps(
+def _powers(at: FloatArray, factor: float, out: FloatArray) -> None:
+    for k in range(2 * TERMS):
+        out[k] = at[k] * factor
+    exponential(out, out)
+
+
+def _content_at(
     demand: RequestDemand,
     pace: Pace,
     partial: PartialSteps,
-    unit: float,
-    transforms: tuple[FloatArray, FloatArray],
-    powers: FloatArray,
+    at: FloatArray,
+    even: FloatArray,
+    out: FloatArray,
 ) -> None:
-    """E^x of full rooms, of what comes in one step, and of steps, at z and `_arguments`.
-
-    transforms: of W, less 1, and of a prompt behind.
-    """
-    excess, behind = transforms
-    per_token, spread = demand.prefill_per_token_seconds, 0.5 * partial.variance_tokens2
-    work = per_token * partial.stretch
+    """Transform of the seconds of what partial steps hold, and of those even over the room."""
+    per_token, room = demand.prefill_per_token_seconds, pace.room_tokens
+    mean, spread = partial.mean_tokens, 0.5 * partial.variance_tokens2
     for k in range(TERMS):
-        z = complex(0.0, unit * k)
-        later, arriving = _arguments(
-            demand, pace, z, complex(excess[k], excess[TERMS + k]),
-            complex(behind[k], behind[TERMS + k]),
-        )  # fmt: skip
-        at = (z * per_token, later * per_token, arriving * per_token, z * work)
-        steps = (z * pace.mean_step, later * pace.mean_step, arriving * pace.mean_step)
-        for i in range(4):
-            room = at[i] * pace.room_tokens
-            some = (at[i] * spread + partial.mean_tokens) * at[i]
-            powers[i, k], powers[i, TERMS + k] = room.real, room.imag
-            powers[4 + i, k], powers[4 + i, TERMS + k] = some.real, some.imag
-        for i in range(3):
-            powers[8 + i, k], powers[8 + i, TERMS + k] = steps[i].real, steps[i].imag
-    for row in range(_ROWS):
-        exponential(powers[row], powers[row])
+        x, y = at[k] * per_token, at[TERMS + k] * per_token
+        real, imaginary = x * spread + mean, y * spread
+        out[k] = real * x - imaginary * y
+        out[TERMS + k] = real * y + imaginary * x
+    exponential(out, out)
+    _powers(at, per_token * room, even)
+    for k in range(TERMS):
+        # The mean of e^(xQ) over an even room, (e^(Rx) − 1)/(Rx).
+        x, y = at[k] * per_token * room, at[TERMS + k] * per_token * room
+        real, imaginary = even[k] - 1.0, even[TERMS + k]
+        inverse = 1.0 / (x * x + y * y)
+        even[k] = (real * x + imaginary * y) * inverse
+        even[TERMS + k] = (imaginary * x - real * y) * inverse
+    for k in range(TERMS):
+        out[k] = out[k] * partial.some + even[k] * partial.rest + partial.none
+        out[TERMS + k] = out[TERMS + k] * partial.some + even[TERMS + k] * partial.rest
 
 
 def _inverse(x: complex) -> complex:
@@ -110,42 +139,34 @@ def _inverse(x: complex) -> complex:
     return complex(x.real * square, -x.imag * square)
 
 
+def _at(row: FloatArray, k: int) -> complex:
+    return complex(row[k], row[TERMS + k])
+
+
 def _queued(
-    demand: RequestDemand,
-    load: tuple[Pace, PartialSteps],
+    pace: Pace,
+    partial: PartialSteps,
     shape: tuple[float, int],
-    transforms: tuple[FloatArray, FloatArray, FloatArray],
+    transforms: tuple[FloatArray, FloatArray],
     k: int,
 ) -> float:
     """Real part of the transform of the time to first token, see `room_queue`, at one frequency."""
-    (pace, partial), (excess, rows, powers) = load, transforms
-    per_token, room = demand.prefill_per_token_seconds, pace.room_tokens
-    z = complex(0.0, shape[0] * k)
-    work = complex(excess[k], excess[TERMS + k])
-    later, arriving = _arguments(
-        demand, pace, z, work, complex(rows[BEHIND, k], rows[BEHIND, TERMS + k])
-    )
-    contents = np.empty(4, dtype=np.complex128)
-    at = (z * per_token, later * per_token, arriving * per_token, z * per_token * partial.stretch)
-    even = complex(0.0, 0.0)
-    for i in range(4):
-        # The mean of e^(xQ) over an even room, (e^(Rx) − 1)/(Rx).
-        even = (complex(powers[i, k], powers[i, TERMS + k]) - 1.0) * _inverse(at[i] * room)
-        some = complex(powers[4 + i, k], powers[4 + i, TERMS + k])
-        contents[i] = even * partial.rest + some * partial.some + partial.none
-    step = complex(powers[8, k], powers[8, TERMS + k])
-    begun, often = contents[0] * step, partial.per_second
-    joint = contents[1] * complex(powers[9, k], powers[9, TERMS + k])
-    came = contents[2] * complex(powers[10, k], powers[10, TERMS + k])
+    work, rows = transforms
+    z, later, arriving = _at(work[_AT], k), _at(work[_AT + 1], k), _at(work[_AT + 2], k)
+    step, often = _at(work[_STEP], k), partial.per_second
+    begun = _at(work[_CONTENT], k) * step
+    joint = _at(work[_CONTENT + 1], k) * _at(work[_STEP + 1], k)
+    came = _at(work[_CONTENT + 2], k) * _at(work[_STEP + 2], k)
     rest_of_step = _inverse(z - arriving) * often
-    all_found, in_partial = (begun - contents[3]) * rest_of_step, (begun - came) * rest_of_step
+    in_partial = (begun - came) * rest_of_step
+    in_full = (begun - _at(work[_CONTENT + 3], k)) * rest_of_step - in_partial
     in_joint = (joint - came) * _inverse(later - arriving) * often
     ends = (step - 1.0) * _inverse(z * pace.mean_step) * partial.ended_ratio
-    ends += even * (1.0 - partial.ended_ratio)
-    met = (all_found - in_partial) * (work + 1.0) * ends
-    met += in_joint * complex(rows[OWN, k], rows[OWN, TERMS + k]) * step
+    ends += _at(work[_AT + 3], k) * (1.0 - partial.ended_ratio)
+    met = in_full * (_at(work[_EXCESS], k) + 1.0) * ends
+    met += in_joint * _at(rows[OWN], k) * step
     if shape[1] > 1:
-        met += in_partial * complex(rows[OWN + 1, k], rows[OWN + 1, TERMS + k]) * step
+        met += in_partial * _at(rows[OWN + 1], k) * step
     return float(met.real)
 
 
@@ -157,7 +178,9 @@ share(
     _partial_steps,
     _content,
     _arguments,
-    _powers_of_steps,
+    _powers,
+    _content_at,
     _inverse,
+    _at,
     _queued,
 )
