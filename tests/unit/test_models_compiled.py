@@ -1,6 +1,5 @@
 """Laws evaluated by compiled code: the percentiles of numpy, with the extra and without it."""
 
-import math
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pytest
 from scipy.special import betainc
 from tests.cards import H100, H100_LIMITS, L4_LIMITS
 
+from servingslo.cli import operate
 from servingslo.compiling import cache_directory, writable
 from servingslo.models import long_prompts, rows
 from servingslo.models.compiled import backend, points
@@ -157,6 +157,17 @@ def test_numpy_evaluates_without_the_extra(monkeypatch):
     assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
 
 
+def test_the_operator_plans_on_where_laws_cannot_be_compiled(monkeypatch, caplog):
+    """A compiler that fails is told in the log and stops nothing; one that works is turned on."""
+    operate._compile_laws()
+    assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is not None
+    choose_kernels(None)
+    monkeypatch.setattr(operate, "use_compiled_laws", lambda: 1 / 0)
+    operate._compile_laws()
+    assert "could not be compiled" in caplog.text
+    assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
+
+
 def test_the_compiler_is_imported_only_when_asked_for():
     """Models are imported and evaluated without numba."""
     code = (
@@ -201,10 +212,11 @@ def test_percentiles_of_unsorted_points_are_those_of_sorted_ones(seconds, weight
 
 
 @pytest.mark.parametrize("count", [1, 2, 40, 900])
-@pytest.mark.parametrize("shape", [0.01, 3.0, 5000.0])
-@pytest.mark.parametrize("success", [0.02, 0.5, 1.0 - 1e-6])
+@pytest.mark.parametrize(
+    ("shape", "success"),
+    [(0.01, 0.02), (3.0, 0.02), (3.0, 0.9), (5000.0, 0.9), (5000.0, 1 - 1e-6), (1e7, 1 - 1e-6)],
+)
 def test_a_negative_binomial_law_is_summed(count, shape, success):
     """P(M < k) is an incomplete beta function, whose first number is whole here."""
     expected = float(betainc(shape, count, success))
-    assert fewer_than(count, shape, success) == pytest.approx(expected, rel=1e-6, abs=1e-300)
-    assert not math.isnan(expected)
+    assert fewer_than(count, shape, success) == pytest.approx(expected, abs=1e-11)

@@ -123,18 +123,9 @@ class LatencyModel:
             _replica_rate(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
-        saturation = self.saturation_rate_per_second
-        stable = [place for place, rate in enumerate(rates) if rate < saturation]
-        laws = load_laws(
-            self.engine,
-            [rates[place] for place in stable],
-            [replica_counts[place] for place in stable],
-            pooled=routing is Routing.POOLED,
-        )
-        predictions = [Prediction(self.engine, rate, None) for rate in rates]
-        for place, law in zip(stable, laws, strict=True):
-            predictions[place].laws = law
-        return predictions
+        engine = self.engine
+        laws = load_laws(engine, rates, replica_counts, pooled=routing is Routing.POOLED)
+        return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)

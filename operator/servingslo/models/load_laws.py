@@ -80,17 +80,19 @@ def load_laws(
     replica_counts: Sequence[int],
     *,
     pooled: bool,
-) -> list[LoadLaws]:
-    """Loads below saturation, by the rate of one replica and the number of replicas."""
-    pairs, kernel = zip(rates_per_second, replica_counts, strict=True), engine.kernel
+) -> list[LoadLaws | None]:
+    """Loads by the rate of one replica and the number of replicas; None at saturation and above."""
+    most = engine.saturation_rate_per_second
+    pairs, kernel = list(zip(rates_per_second, replica_counts, strict=True)), engine.kernel
     if kernel is not None:
         return [
-            LoadLaws(rate, *kernel.running(rate, count, pooled=pooled)) for rate, count in pairs
+            LoadLaws(rate, *kernel.running(rate, count, pooled=pooled)) if rate < most else None
+            for rate, count in pairs
         ]
     demand, fleet = engine.demand, engine.fleet
-    loads = [replica_load(demand, fleet, rate, count, pooled) for rate, count in pairs]
-    laws = occupancies(demand, loads) if loads else []
-    return list(map(LoadLaws, rates_per_second, laws))
+    loads = [replica_load(demand, fleet, *pair, pooled) for pair in pairs if pair[0] < most]
+    laws = iter(occupancies(demand, loads) if loads else ())
+    return [LoadLaws(rate, next(laws)) if rate < most else None for rate, _ in pairs]
 
 
 def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[TabulatedLaw]:

@@ -8,27 +8,40 @@ from servingslo.models.service_time import RequestDemand
 
 # Terms below this part of their sum add nothing to it.
 _NEGLIGIBLE_TERM = 1e-17
+# Gamma functions of numbers below this keep eleven digits.
+_LARGEST_TOLD = 1e4
 
 
 def fewer_than(count: int, shape: float, success: float) -> float:
-    """P(M < count) of a negative binomial M, for count of at least 1.
+    """P(M < count) of a negative binomial M.
 
-    Terms from the last to the first: each is found from the one above it.
+    Terms are found from the next one, downwards and upwards from the largest, whose own probability
+    gamma functions tell; not with a large shape, which takes their digits: but then a law has no
+    long tail, and all terms are summed.
     """
-    last = count - 1.0
-    log_term = math.lgamma(last + shape) - math.lgamma(shape) - math.lgamma(last + 1.0)
-    log_term += shape * math.log(success) + last * math.log1p(-success)
-    term = 1.0
-    total = 1.0
-    while last > 0.0:
-        ratio = last / ((last - 1.0 + shape) * (1.0 - success))
-        term *= ratio
+    failure = 1.0 - success
+    largest = math.floor(max(shape - 1.0, 0.0) * failure / success)
+    told = largest + shape < _LARGEST_TOLD
+    below = 1.0 if largest < count else 0.0
+    total, term, number = 1.0, 1.0, float(largest)
+    while number > 0.0 and term > _NEGLIGIBLE_TERM * total:
+        term *= number / ((number - 1.0 + shape) * failure)
+        number -= 1.0
         total += term
-        if ratio < 1.0 and term < _NEGLIGIBLE_TERM * total:
-            break
-        last -= 1.0
-    # Far above the mean the terms grow downwards beyond any number.
-    return min(math.exp(log_term + math.log(total)), 1.0)
+        if number < count:
+            below += term
+    term, number = 1.0, float(largest)
+    while term > _NEGLIGIBLE_TERM * total and (number + 1.0 < count or not told):
+        term *= (number + shape) * failure / (number + 1.0)
+        number += 1.0
+        total += term
+        if number < count:
+            below += term
+    if not told:
+        return below / total
+    log_largest = math.lgamma(largest + shape) - math.lgamma(shape) - math.lgamma(largest + 1.0)
+    log_largest += shape * math.log(success) + largest * math.log1p(-success)
+    return min(below * math.exp(log_largest), 1.0)
 
 
 def idle_share(demand: RequestDemand, pool: Shared) -> float:
