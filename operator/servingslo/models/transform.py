@@ -115,7 +115,7 @@ def driven(usual: TabulatedLaw, queued: TabulatedLaw) -> TabulatedLaw:
     At a time that is z deviations above the median the law is that of n as it is with a queue z
     deviations above its mean.
     """
-    deviations = ndtri(np.clip(usual.probability, _FEWEST, 1.0 - FEWEST))
+    deviations = ndtri(np.clip(usual.probability, _FEWEST, 1.0 - _FEWEST))
     np.clip(deviations, -MOST_DEVIATIONS, MOST_DEVIATIONS, out=deviations)
     probability = deviations * (queued.probability - usual.probability)
     probability += usual.probability
