@@ -55,7 +55,8 @@ def law_numbers(law: Occupancy) -> FloatArray:
     numbers[12] = law.bursts.relaxed_excess
     numbers[13] = law.bursts.followed_ratio
     numbers[14] = law.below_cap
-    numbers[LAW_COUNT:] = law.weights
+    for node in range(count):  # an assignment of arrays compiles the message that it may fail with
+        numbers[LAW_COUNT + node] = law.weights[node]
     return numbers
 
 
