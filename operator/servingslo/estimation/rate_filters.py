@@ -252,9 +252,7 @@ def _predicted(state: FilterState, model: RateModel, gap: float, scale: float) -
     )
 
 
-def _level(
-    state: FilterState, dynamics: tuple[float, float, float, float]
-) -> tuple[float, float]:
+def _level(state: FilterState, dynamics: tuple[float, float, float, float]) -> tuple[float, float]:
     """Mean, which may be below zero, and variance of a state's level after the time of these."""
     reach, _, level_noise, trend_noise = dynamics
     variance = (

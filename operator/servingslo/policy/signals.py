@@ -54,11 +54,7 @@ def read_signals(observation: Observation, stale_after_seconds: float) -> Signal
     serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
     ages_by_pod = {pod.name: _age_seconds(pod) for pod in serving}
     states = {pod.name: _state(pod, ages_by_pod[pod.name], stale_after_seconds) for pod in serving}
-    ages = [
-        age
-        for name, age in ages_by_pod.items()
-        if age is not None and states[name] in _USED
-    ]
+    ages = [age for name, age in ages_by_pod.items() if age is not None and states[name] in _USED]
     signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
     problem = blindness_problem(observation)
     if problem is not None:
