@@ -144,7 +144,7 @@ def model_use(frame: Frame) -> ModelUse:
 def _objective_outlook(
     frame: Frame, objective: Objective, predicted: float | None
 ) -> ObjectiveOutlook:
-    observed = frame.estimate.observed.get(objective.metric.value)
+    observed = frame.estimate.observed.get(objective.metric)
     share = None if observed is None else observed.share_within(objective.threshold_seconds)
     seen = None if observed is None else observed.quantile(objective.percentile)
     return ObjectiveOutlook(
@@ -152,7 +152,7 @@ def _objective_outlook(
         percentile=objective.percentile,
         threshold_seconds=objective.threshold_seconds,
         predicted_seconds=finite(predicted),
-        calibration_ratio=frame.estimate.calibration.get(objective.metric.value),
+        calibration_ratio=frame.estimate.calibration.get(objective.metric),
         observed_seconds=finite(seen),
         share_low_ratio=None if share is None else finite(share[0]),
         share_high_ratio=None if share is None else finite(share[1]),

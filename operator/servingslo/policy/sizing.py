@@ -216,13 +216,14 @@ def _excesses(
     ]
     for objective in objectives:
         rows = [row for row, ratio in enumerate(most) if ratio <= 1.0]
+        asked = asked_of(case, objective, serving)
+        calibration = case.calibration.get(objective.metric, 1.0)
         prepare([predictions[row] for row in rows], objective.metric)
         for row in rows:
             raw = metric_seconds(predictions[row], objective.metric, objective.percentile)
             if recall is not None:
-                recall.add(asked_of(case, objective, serving), rates[row], raw)
-            seconds = raw * case.calibration.get(objective.metric.value, 1.0)
-            most[row] = max(most[row], seconds / objective.threshold_seconds)
+                recall.add(asked, rates[row], raw)
+            most[row] = max(most[row], raw * calibration / objective.threshold_seconds)
     return [math.log(ratio) if ratio > 0.0 else -math.inf for ratio in most]
 
 
@@ -286,7 +287,7 @@ def _single_request_seconds(candidates: Candidates, objective: Objective) -> flo
     case = candidates.case
     raw = case.alone_seconds.get(objective_key(objective))
     if raw is not None:
-        return raw * case.calibration.get(objective.metric.value, 1.0)
+        return raw * case.calibration.get(objective.metric, 1.0)
     alone = Candidates(case, Load(rate_per_second=IDLE_RATE_PER_SECOND), candidates.recall)
     return alone.told_seconds(objective, 1)
 
