@@ -19,6 +19,7 @@ from servingslo.estimation.pending import (
     spread_ratio,
 )
 from servingslo.estimation.rate_filters import (
+    LEAST_VARIANCE,
     PRIOR_OF_NEW,
     SURGE,
     FilterState,
@@ -200,7 +201,10 @@ class Forecast(_Mixtures):
         """Whether the present is usual, 0 to 1: what is usual says nothing about a crowd."""
         if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
             return 0.0
-        now = ahead(self.filters, 0.0)
+        now = [
+            (f.probability, max(f.level, 0.0), max(f.level_variance, LEAST_VARIANCE))
+            for f in self.filters
+        ]
         level = sum(weight * mean for weight, mean, _ in now)
         variance = sum(weight * (v + (mean - level) ** 2) for weight, mean, v in now)
         distance = (level - usual_mean) ** 2 / (usual_deviation**2 + variance)

@@ -78,6 +78,8 @@ LOG_RATE_RANGE = 16.0
 # is 5.8 at the first scrape of 15 s, and its slope must not be lost.
 NEW_DEMAND_RATIO = 6.0
 PRIOR_OF_NEW = (0.0, 0.0, 0.0, 0.8, 0.2)
+# Of a level, in (requests per second)²: nothing is known without any error.
+LEAST_VARIANCE = 1e-12
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -171,7 +173,7 @@ def ahead(
         level, variance = _level(state, _dynamics(model, lead, scale))
         gain = 1.0 if index == SURGE else slope_gain
         mean = state.level + gain * (max(level, 0.0) - state.level)
-        found.append((state.probability, mean, max(variance, 1e-12)))
+        found.append((state.probability, mean, max(variance, LEAST_VARIANCE)))
     return found
 
 
@@ -304,7 +306,7 @@ def _corrected(
             probability=math.exp(log_weight - largest) / total,
             level=max(state.level + p_level / variance * error, 0.0),
             trend=state.trend + p_trend / variance * error,
-            level_variance=max(state.level_variance - p_level / variance * p_level, 1e-12),
+            level_variance=max(state.level_variance - p_level / variance * p_level, LEAST_VARIANCE),
             covariance=state.covariance - p_level / variance * p_trend,
             trend_variance=max(state.trend_variance - p_trend / variance * p_trend, 0.0),
         )
