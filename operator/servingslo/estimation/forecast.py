@@ -19,6 +19,7 @@ from servingslo.estimation.pending import (
     spread_ratio,
 )
 from servingslo.estimation.rate_filters import (
+    LEAST_VARIANCE,
     PRIOR_OF_NEW,
     SURGE,
     FilterState,
@@ -84,8 +85,16 @@ class ForecastState:
     slope: SlopeEvidence = NO_EVIDENCE
 
 
+class _Mixtures:
+    """Slots of what was computed already; no fields, so that they are never stored."""
+
+    __slots__ = ("_by_lead", "_usual")
+    _by_lead: dict[float, list[tuple[float, float, float]]]
+    _usual: tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(_Mixtures):
     """Arrival rate to come, as a mixture of normal laws cut at zero.
 
     age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
@@ -148,15 +157,25 @@ class Forecast:
         return max(mixture_quantile(self._components(lead_seconds), probability), 0.0)
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
-        """(weight, mean, standard deviation) of each model at the lead."""
+        """(weight, mean, standard deviation) of each model at the lead, computed once."""
         if not self.filters:
             raise MetricsUnavailableError("forecast: no window of arrivals was measured yet")
+        try:
+            known = self._by_lead
+        except AttributeError:
+            # What follows from the fields leaves the forecast what it is.
+            object.__setattr__(self, "_by_lead", {})
+            object.__setattr__(self, "_usual", self._usual_now())
+            known = self._by_lead
+        if lead_seconds not in known:
+            known[lead_seconds] = self._mixture(lead_seconds)
+        return known[lead_seconds]
+
+    def _mixture(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         lead = self._lead(lead_seconds)
         ratio = _interpolated(lead, self.spread_ratios)
-        # What is usual says nothing about a crowd.
-        mean = self.usual_mean_per_second
-        deviation = math.sqrt(self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + 1e-12)
-        usual = _interpolated(lead, self.return_probabilities) * self._explained(mean, deviation)
+        mean, deviation, explained = self._usual
+        usual = _interpolated(lead, self.return_probabilities) * explained
         # Beyond the leads that were scored there is no evidence for it.
         usual *= min(SCORED_LEADS_SECONDS[-1] / max(lead, 1.0), 1.0)
         seasonal_weight, found = 0.0, []
@@ -172,11 +191,20 @@ class Forecast:
             found.append((probability * rest, mean, ratio * math.sqrt(variance)))
         return found
 
+    def _usual_now(self) -> tuple[float, float, float]:
+        """Mean and deviation of what is usual, and whether the present is, 0 to 1."""
+        mean = self.usual_mean_per_second
+        deviation = math.sqrt(self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + 1e-12)
+        return mean, deviation, self._explained(mean, deviation)
+
     def _explained(self, usual_mean: float, usual_deviation: float) -> float:
         """Whether the present is usual, 0 to 1: what is usual says nothing about a crowd."""
         if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
             return 0.0
-        now = ahead(self.filters, 0.0)
+        now = [
+            (f.probability, max(f.level, 0.0), max(f.level_variance, LEAST_VARIANCE))
+            for f in self.filters
+        ]
         level = sum(weight * mean for weight, mean, _ in now)
         variance = sum(weight * (v + (mean - level) ** 2) for weight, mean, v in now)
         distance = (level - usual_mean) ** 2 / (usual_deviation**2 + variance)

@@ -79,7 +79,7 @@ def burn_ratio(
     sure = possible = rejected_ratio
     tolerated = 0.0
     for objective in objectives:
-        latency = observed.get(objective.metric.value)
+        latency = observed.get(objective.metric)
         share = None if latency is None else latency.share_within(objective.threshold_seconds)
         if share is None:
             continue

@@ -78,6 +78,8 @@ LOG_RATE_RANGE = 16.0
 # is 5.8 at the first scrape of 15 s, and its slope must not be lost.
 NEW_DEMAND_RATIO = 6.0
 PRIOR_OF_NEW = (0.0, 0.0, 0.0, 0.8, 0.2)
+# Of a level, in (requests per second)²: nothing is known without any error.
+LEAST_VARIANCE = 1e-12
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -168,10 +170,10 @@ def ahead(
     scale = _scale(filters)
     found = []
     for index, (state, model) in enumerate(zip(filters, MODELS, strict=True)):
-        then = _predicted(state, model, lead, scale)
+        level, variance = _level(state, _dynamics(model, lead, scale))
         gain = 1.0 if index == SURGE else slope_gain
-        mean = state.level + gain * (then.level - state.level)
-        found.append((state.probability, mean, max(then.level_variance, 1e-12)))
+        mean = state.level + gain * (max(level, 0.0) - state.level)
+        found.append((state.probability, mean, max(variance, LEAST_VARIANCE)))
     return found
 
 
@@ -239,21 +241,30 @@ def _predicted(state: FilterState, model: RateModel, gap: float, scale: float) -
     A rate that falls ends at zero, and its slope with it: else the next count, which is never below
     zero, would be taken for a rise.
     """
-    reach, keep, level_noise, trend_noise = _dynamics(model, gap, scale)
-    level = state.level + reach * state.trend
+    dynamics = reach, keep, _, trend_noise = _dynamics(model, gap, scale)
+    level, variance = _level(state, dynamics)
     return FilterState(
         probability=state.probability,
         level=max(level, 0.0),
         trend=keep * state.trend if level > 0.0 else 0.0,
-        level_variance=state.level_variance
-        + 2.0 * reach * state.covariance
-        + reach * reach * state.trend_variance
-        + level_noise
-        + trend_noise * reach * reach / 3.0,
+        level_variance=variance,
         covariance=keep * (state.covariance + reach * state.trend_variance)
         + trend_noise * reach / 2.0,
         trend_variance=keep * keep * state.trend_variance + trend_noise,
     )
+
+
+def _level(state: FilterState, dynamics: tuple[float, float, float, float]) -> tuple[float, float]:
+    """Mean, which may be below zero, and variance of a state's level after the time of these."""
+    reach, _, level_noise, trend_noise = dynamics
+    variance = (
+        state.level_variance
+        + 2.0 * reach * state.covariance
+        + reach * reach * state.trend_variance
+        + level_noise
+        + trend_noise * reach * reach / 3.0
+    )
+    return state.level + reach * state.trend, variance
 
 
 def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, float, float, float]:
@@ -295,7 +306,7 @@ def _corrected(
             probability=math.exp(log_weight - largest) / total,
             level=max(state.level + p_level / variance * error, 0.0),
             trend=state.trend + p_trend / variance * error,
-            level_variance=max(state.level_variance - p_level / variance * p_level, 1e-12),
+            level_variance=max(state.level_variance - p_level / variance * p_level, LEAST_VARIANCE),
             covariance=state.covariance - p_level / variance * p_trend,
             trend_variance=max(state.trend_variance - p_trend / variance * p_trend, 0.0),
         )

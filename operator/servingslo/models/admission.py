@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, unique
+from functools import lru_cache
 
 from scipy.special import betainc
 
@@ -32,6 +33,8 @@ __all__ = [
 # moments. Of 50 to 99 tried in simulation on crowds, ramps and mixes of lengths, 80 to 90 served
 # most requests in time.
 RUNNING_PERCENTILE = 85.0
+# An admitted rate stands for many ticks, and the bound of its batch with it: one for each workload.
+_BOUNDS_KEPT = 256
 
 
 @unique
@@ -78,6 +81,7 @@ def queue_bound(drain_rate_per_second: float, wait_budget_seconds: float) -> int
     return math.floor(drain_rate_per_second * wait_budget_seconds * (1.0 + 1e-12))
 
 
+@lru_cache(maxsize=_BOUNDS_KEPT)
 def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: int) -> int:
     """What the batch of an engine seldom exceeds at the rate that may be admitted, at least 1.
 

@@ -1,11 +1,11 @@
 """What an objective is about: a percentile of a metric, and how requests reach replicas."""
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum, unique
+from enum import StrEnum, unique
 
 
 @unique
-class Routing(Enum):
+class Routing(StrEnum):
     """How requests reach the replicas of a group.
 
     POOLED: one queue for all, which least-loaded routing comes close to (optimistic bound).

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from operator import mul
+from operator import le, mul
 
 import numpy as np
 
@@ -36,9 +36,7 @@ class LengthDistribution(_Moments):
         if not self.tokens or len(self.tokens) != len(self.weights):
             allowed = f"as many weights as tokens ({len(self.tokens)}), at least one"
             raise InvalidInputError("weights", len(self.weights), allowed)
-        if self.tokens[0] < 0 or any(
-            b <= a for a, b in zip(self.tokens, self.tokens[1:], strict=False)
-        ):
+        if self.tokens[0] < 0 or any(map(le, self.tokens[1:], self.tokens)):
             raise InvalidInputError("tokens", self.tokens, "increasing, 0 or more")
         if min(self.weights) < 0 or abs(sum(self.weights) - 1.0) > _WEIGHT_SUM_TOLERANCE:
             raise InvalidInputError("weights", sum(self.weights), "0 or more, summing to 1")
@@ -104,18 +102,20 @@ class LengthDistribution(_Moments):
         tokens = np.array(self.tokens)
         weights = np.array(self.weights)
         moment = weights * tokens**2
-        measure = 0.5 * np.cumsum(weights) + 0.5 * np.cumsum(moment) / moment.sum()
+        measure = 0.5 * weights.cumsum() + 0.5 * moment.cumsum() / moment.sum()
         if keep_short:
             inverse = weights / np.maximum(tokens, 1.0)
-            measure = (2.0 * measure + np.cumsum(inverse) / inverse.sum()) / 3.0
-        middle = measure - 0.5 * np.diff(measure, prepend=0.0)
+            measure = (2.0 * measure + inverse.cumsum() / inverse.sum()) / 3.0
+        steps = measure.copy()
+        steps[1:] -= measure[:-1]
+        middle = measure - 0.5 * steps
         group = np.minimum((middle * point_count).astype(int), point_count - 1)
         mass = np.bincount(group, weights, point_count)
         total = np.bincount(group, weights * tokens, point_count)
         kept = mass > 0
-        points = total[kept] / mass[kept]
+        total, mass = total[kept], mass[kept]
         return LengthDistribution(
-            tokens=tuple(points.tolist()), weights=tuple((mass[kept] / mass[kept].sum()).tolist())
+            tokens=tuple((total / mass).tolist()), weights=tuple((mass / mass.sum()).tolist())
         )
 
 

@@ -353,7 +353,7 @@ def _observed(frame: Frame) -> dict[str, float]:
     """Each objective's measured percentile, by its key, where there is one."""
     found = {}
     for objective in frame.targets.objectives:
-        latency = frame.estimate.observed.get(objective.metric.value)
+        latency = frame.estimate.observed.get(objective.metric)
         seconds = None if latency is None else latency.quantile(objective.percentile)
         if seconds is not None:
             found[objective_key(objective)] = seconds

@@ -22,7 +22,7 @@ IDLE_RATE_PER_SECOND = 1e-6
 
 def objective_key(objective: Objective) -> str:
     """A name of the objective that is unique within a resource: 'ttft:p99'."""
-    return f"{objective.metric.value}:p{objective.percentile:g}"
+    return f"{objective.metric}:p{objective.percentile:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,4 +175,4 @@ class Candidates:
         return None if raw is None else raw * self._calibration(objective)
 
     def _calibration(self, objective: Objective) -> float:
-        return self.case.calibration.get(objective.metric.value, 1.0)
+        return self.case.calibration.get(objective.metric, 1.0)

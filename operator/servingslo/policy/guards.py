@@ -71,18 +71,23 @@ class Proposal:
         """The proposal after this stage set another count; itself when the count is the same."""
         if replicas == self.replicas:
             return self
-        return replace(
-            self.noted(stage, replicas, reason, **inputs), replicas=replicas, limited_by=reason
-        )
+        steps = self._steps_with(stage, replicas, reason, inputs)
+        return Proposal(replicas=replicas, limited_by=reason, steps=steps)
 
     def wished(self, stage: str, replicas: int, reason: Reason, **inputs: StepValue) -> "Proposal":
         """The proposal after this stage changed the wish itself: nothing was limited."""
-        return replace(self.noted(stage, replicas, reason, **inputs), replicas=replicas)
+        steps = self._steps_with(stage, replicas, reason, inputs)
+        return Proposal(replicas=replicas, limited_by=self.limited_by, steps=steps)
 
     def noted(
         self, stage: str, after: StepValue, reason: Reason, **inputs: StepValue
     ) -> "Proposal":
         """The proposal with a step that changes no count by itself."""
+        return replace(self, steps=self._steps_with(stage, after, reason, inputs))
+
+    def _steps_with(
+        self, stage: str, after: StepValue, reason: Reason, inputs: Mapping[str, StepValue]
+    ) -> tuple[DecisionStep, ...]:
         step = DecisionStep(
             stage=stage,
             knob=REPLICAS_KNOB,
@@ -91,7 +96,7 @@ class Proposal:
             reason=reason,
             inputs=inputs,
         )
-        return replace(self, steps=(*self.steps, step))
+        return (*self.steps, step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 """What a decision tells: predictions beside observations, with nothing that is not a number."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 from servingslo.models.cost import cost_per_megatoken
@@ -33,20 +32,17 @@ def finite(value: float | None) -> float | None:
 
 def finite_steps(steps: tuple[DecisionStep, ...]) -> tuple[DecisionStep, ...]:
     """The steps with finite numbers only."""
-    return tuple(
-        replace(
-            step,
-            before=_finite_value(step.before),
-            after=_finite_value(step.after),
-            inputs=_finite_inputs(step.inputs),
-        )
-        for step in steps
-    )
+    return tuple(map(_finite_step, steps))
 
 
 def finite_needs(needs: tuple[ConstraintNeed, ...]) -> tuple[ConstraintNeed, ...]:
     """The needs with finite numbers only."""
-    return tuple(replace(need, least_feasible=finite(need.least_feasible)) for need in needs)
+    return tuple(
+        need
+        if need.least_feasible is None or math.isfinite(need.least_feasible)
+        else replace(need, least_feasible=None)
+        for need in needs
+    )
 
 
 def demand_outlook(frame: Frame) -> DemandOutlook:
@@ -148,7 +144,7 @@ def model_use(frame: Frame) -> ModelUse:
 def _objective_outlook(
     frame: Frame, objective: Objective, predicted: float | None
 ) -> ObjectiveOutlook:
-    observed = frame.estimate.observed.get(objective.metric.value)
+    observed = frame.estimate.observed.get(objective.metric)
     share = None if observed is None else observed.share_within(objective.threshold_seconds)
     seen = None if observed is None else observed.quantile(objective.percentile)
     return ObjectiveOutlook(
@@ -156,7 +152,7 @@ def _objective_outlook(
         percentile=objective.percentile,
         threshold_seconds=objective.threshold_seconds,
         predicted_seconds=finite(predicted),
-        calibration_ratio=frame.estimate.calibration.get(objective.metric.value),
+        calibration_ratio=frame.estimate.calibration.get(objective.metric),
         observed_seconds=finite(seen),
         share_low_ratio=None if share is None else finite(share[0]),
         share_high_ratio=None if share is None else finite(share[1]),
@@ -179,9 +175,13 @@ def _count_outlook(wish: Wish, candidates: Candidates, replicas: int, serving: i
     )
 
 
+def _finite_step(step: DecisionStep) -> DecisionStep:
+    before, after = _finite_value(step.before), _finite_value(step.after)
+    inputs = {name: _finite_value(value) for name, value in step.inputs.items()}
+    if before is step.before and after is step.after and inputs == step.inputs:
+        return step
+    return replace(step, before=before, after=after, inputs=inputs)
+
+
 def _finite_value(value: StepValue) -> StepValue:
     return finite(value) if isinstance(value, float) else value
-
-
-def _finite_inputs(inputs: Mapping[str, StepValue]) -> dict[str, StepValue]:
-    return {name: _finite_value(value) for name, value in inputs.items()}

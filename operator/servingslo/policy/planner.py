@@ -64,7 +64,9 @@ def plan(
     frame = frame_of(
         observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
     )
-    state = _calibrated(frame, replace(state, mix=frame.mix or state.mix))
+    if frame.mix is not None and frame.mix is not state.mix:
+        state = replace(state, mix=frame.mix)
+    state = _calibrated(frame, state)
     notes = _notes(frame, edit)
     owner = guards.ownership_problem(observation)
     state = tracked(frame, state, acting=_acting_limit(frame, owner) is None)
@@ -112,9 +114,8 @@ def _estimated(
             estimate.forecast, season=None, furthest_lead_seconds=0.0, recurrence=None
         )
         estimate = replace(estimate, forecast=present)
-    state = replace(state, estimator=estimator_state)
     if signals.blind is not None:
-        return state, estimate
+        return replace(state, estimator=estimator_state), estimate
     sighted = now_seconds if state.sighted_seconds is None else state.sighted_seconds
     since = state.idle_since_seconds
     busy = bool(
@@ -123,6 +124,7 @@ def _estimated(
     idle_since = None if busy else now_seconds if since is None else since
     return replace(
         state,
+        estimator=estimator_state,
         sighted_seconds=sighted,
         fresh_seconds=now_seconds - (signals.age_seconds or 0.0),
         idle_since_seconds=idle_since,
@@ -140,7 +142,7 @@ def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
     fleet = state.fleet
     if fleet is None or fleet.serving != serving:
         fleet = Steadiness(serving=serving, since_seconds=frame.now_seconds)
-    state = replace(state, fleet=fleet)
+        state = replace(state, fleet=fleet)
     steady = frame.now_seconds - fleet.since_seconds >= RECENT_SECONDS
     rate = frame.estimate.arrival_rate_per_second
     if not steady or not rate or not serving or frame.mix is None or not frame.trusted:
@@ -230,7 +232,6 @@ def _with_sight(
 ) -> tuple[Decision, PlannerState]:
     """The decision from estimates: the wish, then every guard."""
     wish = wished_count(frame)
-    state = replace(state, hints=wish.hints or state.hints)
     proposal = replace(wish.proposal, steps=(*notes, *wish.proposal.steps))
     proposal = guards.block_step_down(
         proposal, current=frame.current, blocks=step_down_blocks(frame)
@@ -258,7 +259,8 @@ def _with_sight(
         acting_limit=_acting_limit(frame, owner),
         detail="" if owner is None else owner.detail,
     )
-    return _decided(frame, replace(state, behavior=behavior), verdict)
+    state = replace(state, hints=wish.hints or state.hints, behavior=behavior)
+    return _decided(frame, state, verdict)
 
 
 def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:

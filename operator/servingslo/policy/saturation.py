@@ -45,7 +45,7 @@ def saturation_need(
         "objective": 0.0,
     }
     for objective in targets.objectives:
-        observed = estimate.observed.get(objective.metric.value)
+        observed = estimate.observed.get(objective.metric)
         seconds = None if observed is None else observed.quantile(objective.percentile)
         if seconds is not None:
             ratios["objective"] = max(ratios["objective"], seconds / objective.threshold_seconds)

@@ -42,14 +42,17 @@ def greatest_holding(
 ) -> int:
     """The greatest part, 0 to last, whose excess is at most 0; the excess rises with the part.
 
-    A few parts at a time: the hint and the last, which often holds, then those around the root of
-    the secant, and where that does not close in, parts that divide the range evenly.
+    The last first, which mostly holds and ends the search; then a few parts at a time: the hint,
+    those around the root of the secant, and where that does not close in, parts that divide the
+    range evenly.
     """
-    trials = _between(0, last) | {last} if hint is None else {min(max(hint, 1), last), last}
-    known: dict[int, float] = {}
+    known = dict(excesses((last,)))
+    if known[last] <= 0.0:
+        return last
+    trials = _between(0, last) if hint is None else {min(max(hint, 1), last)}
     low, high, rounds = 0, last + 1, 0
     while high - low > 1:
-        known |= excesses(sorted(trials))
+        known |= excesses(sorted(trials - known.keys()))
         high = min((part for part, excess in known.items() if excess > 0.0), default=last + 1)
         low = max((part for part in known if part < high), default=0)
         root = _secant(known) if rounds < _SECANT_ROUNDS else None

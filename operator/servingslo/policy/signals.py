@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.sample import PodSample
 from servingslo.policy.guards import StepDownBlock, blindness_problem
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.reasons import Reason
@@ -12,6 +12,7 @@ from servingslo.reasons import Reason
 FRESH_SECONDS = 45.0
 # A pod that has just become ready is scraped for the first time within two scrape intervals.
 NEW_POD_GRACE_SECONDS = 45.0
+_USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
 _WORST_FIRST = (Reason.METRICS_NOT_A_NUMBER, Reason.METRICS_STALE, Reason.METRICS_MISSING)
 
 
@@ -51,13 +52,9 @@ def read_signals(observation: Observation, stale_after_seconds: float) -> Signal
     stale_after_seconds: an age beyond which numbers decide nothing, not even a step up.
     """
     serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
-    states = {pod.name: _state(pod, stale_after_seconds) for pod in serving}
-    ages = [
-        age
-        for pod in serving
-        if states[pod.name] in {Reason.METRICS_FRESH, Reason.METRICS_PARTIAL}
-        and (age := _age_seconds(pod)) is not None
-    ]
+    ages_by_pod = {pod.name: _age_seconds(pod) for pod in serving}
+    states = {pod.name: _state(pod, ages_by_pod[pod.name], stale_after_seconds) for pod in serving}
+    ages = [age for name, age in ages_by_pod.items() if age is not None and states[name] in _USED]
     signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
     problem = blindness_problem(observation)
     if problem is not None:
@@ -88,7 +85,7 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     return replace(signals, reason=reason, blind=problem, unseen_pods=unseen)
 
 
-def _state(pod: PodSample, stale_after_seconds: float) -> Reason | None:
+def _state(pod: PodSample, age: float | None, stale_after_seconds: float) -> Reason | None:
     """FRESH, PARTIAL for ageing, STALE, MISSING or NOT_A_NUMBER; None within a new pod's grace."""
     usable = [engine for engine in pod.engines if engine.running is not None]
     if not usable:
@@ -96,7 +93,6 @@ def _state(pod: PodSample, stale_after_seconds: float) -> Reason | None:
         if any(engine.nan_metrics for engine in pod.engines):
             return Reason.METRICS_NOT_A_NUMBER
         return None if new else Reason.METRICS_MISSING
-    age = _age_seconds(pod)
     if age is None or len(usable) < len(pod.engines):
         return Reason.METRICS_PARTIAL
     if age > stale_after_seconds:
@@ -106,10 +102,10 @@ def _state(pod: PodSample, stale_after_seconds: float) -> Reason | None:
 
 def _age_seconds(pod: PodSample) -> float | None:
     """Age of the pod's oldest gauges or counters; histograms may be read less often."""
-    ages = [age for engine in pod.engines for age in _ages(engine)]
+    ages = [
+        age
+        for engine in pod.engines
+        for age in (engine.gauges_age_seconds, engine.counters_age_seconds)
+        if age is not None
+    ]
     return max(ages, default=None)
-
-
-def _ages(engine: EngineSample) -> list[float]:
-    both = (engine.gauges_age_seconds, engine.counters_age_seconds)
-    return [age for age in both if age is not None]

@@ -66,9 +66,10 @@ def size(
     """
     case, load = candidates.case, candidates.load
     utilization = _utilization_need(case, load)
-    starts = _starts(case, load, hints)
-    _evaluate_first(candidates, starts, likely, beside)
-    low, kv_start = _stability_need(case, load), starts[Constraint.KV_CACHE.value]
+    low = _stability_need(case, load)
+    starts = _starts(case, low, hints)
+    _evaluate_first(candidates, low, starts, likely, beside)
+    kv_start = starts[Constraint.KV_CACHE.value]
     needs = [
         ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=utilization),
         *_backlog_need(case, load),
@@ -79,7 +80,7 @@ def size(
     ]
     infeasible: list[Objective] = []
     for objective in case.objectives:
-        need = _objective_need(candidates, objective, starts[objective_key(objective)])
+        need = _objective_need(candidates, objective, low, starts[objective_key(objective)])
         needs.append(need)
         if need.least_feasible is not None:
             infeasible.append(objective)
@@ -97,21 +98,20 @@ def size(
     )
 
 
-def _starts(case: SizingCase, load: Load, hints: Mapping[str, int]) -> dict[str, int]:
+def _starts(case: SizingCase, low: int, hints: Mapping[str, int]) -> dict[str, int]:
     """Where the search of each need begins: at its hint, else at the least stable count."""
-    low = _stability_need(case, load)
     keys = [Constraint.KV_CACHE.value, *(objective_key(o) for o in case.objectives)]
     return {key: min(max(hints.get(key, low), low), case.largest_count) for key in keys}
 
 
 def _evaluate_first(
     candidates: Candidates,
+    low: int,
     starts: Mapping[str, int],
     likely: Sequence[int],
     beside: Candidates | None,
 ) -> None:
     """Evaluate at once what the searches look at first: their starts, and one fewer."""
-    low = _stability_need(candidates.case, candidates.load)
     pairs = {key: {start, max(start - 1, low)} for key, start in starts.items()}
     asked = [count for count in likely if count >= low]
     around = {count + more for count in asked for more in (-1, 0, 1)} - {0}
@@ -216,13 +216,14 @@ def _excesses(
     ]
     for objective in objectives:
         rows = [row for row, ratio in enumerate(most) if ratio <= 1.0]
+        asked = asked_of(case, objective, serving)
+        calibration = case.calibration.get(objective.metric, 1.0)
         prepare([predictions[row] for row in rows], objective.metric)
         for row in rows:
             raw = metric_seconds(predictions[row], objective.metric, objective.percentile)
             if recall is not None:
-                recall.add(asked_of(case, objective, serving), rates[row], raw)
-            seconds = raw * case.calibration.get(objective.metric.value, 1.0)
-            most[row] = max(most[row], seconds / objective.threshold_seconds)
+                recall.add(asked, rates[row], raw)
+            most[row] = max(most[row], raw * calibration / objective.threshold_seconds)
     return [math.log(ratio) if ratio > 0.0 else -math.inf for ratio in most]
 
 
@@ -252,15 +253,19 @@ def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
     return (ConstraintNeed(constraint=Constraint.BACKLOG, replicas=count),)
 
 
-def _objective_need(candidates: Candidates, objective: Objective, start: int) -> ConstraintNeed:
-    """Replicas that one objective asks for, or the least it could be where none are enough."""
-    case, load = candidates.case, candidates.load
+def _objective_need(
+    candidates: Candidates, objective: Objective, low: int, start: int
+) -> ConstraintNeed:
+    """Replicas that one objective asks for, or the least it could be where none are enough.
+
+    low: the least count below saturation.
+    """
+    case = candidates.case
     constraint = CONSTRAINT_OF_METRIC[objective.metric]
     if not candidates.meets(objective, start):
         floor = _single_request_seconds(candidates, objective)
         if floor > objective.threshold_seconds:
             return ConstraintNeed(constraint=constraint, replicas=None, least_feasible=floor)
-    low = _stability_need(case, load)
     count = least_holding(partial(candidates.meeting, objective), low, case.largest_count, start)
     least = None if count is not None else _least_of_idle_fleet(candidates, objective)
     return ConstraintNeed(constraint=constraint, replicas=count, least_feasible=least)
@@ -282,7 +287,7 @@ def _single_request_seconds(candidates: Candidates, objective: Objective) -> flo
     case = candidates.case
     raw = case.alone_seconds.get(objective_key(objective))
     if raw is not None:
-        return raw * case.calibration.get(objective.metric.value, 1.0)
+        return raw * case.calibration.get(objective.metric, 1.0)
     alone = Candidates(case, Load(rate_per_second=IDLE_RATE_PER_SECOND), candidates.recall)
     return alone.told_seconds(objective, 1)
 

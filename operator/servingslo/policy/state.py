@@ -198,8 +198,10 @@ def observe_count(
         return state, None
     state, ours = _settle_order(state, desired, behavior, now_seconds)
     before = state.seen_desired
+    if desired == before:
+        return state, None
     state = replace(state, seen_desired=desired)
-    if ours or desired == before:
+    if ours:
         return state, None
     if before is None and state.behavior.recommendations:
         return state, None

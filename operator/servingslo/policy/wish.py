@@ -378,7 +378,7 @@ def _model_block(frame: Frame) -> StepDownBlock | None:
     if frame.mix is None or frame.trusted or (frame.demand is not None and frame.demand.idle):
         return None
     for objective in frame.targets.objectives:
-        observed = frame.estimate.observed.get(objective.metric.value)
+        observed = frame.estimate.observed.get(objective.metric)
         share = None if observed is None else observed.share_within(objective.threshold_seconds)
         if share is None or share[0] < objective.percentile / 100.0:
             return StepDownBlock(
