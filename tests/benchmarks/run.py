@@ -22,8 +22,9 @@ from tests.benchmarks.plain_mixture import plain_percentiles
 from tests.unit.policy_world import Run, World
 from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
 
+from servingslo.compiling import compiler_installed
 from servingslo.estimation import estimator
-from servingslo.models.compiled.backend import use_compiled_laws, use_numpy_laws
+from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing, prepare
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -293,9 +294,10 @@ def main() -> None:
     out = sys.stdout.write
     out(f"{'processor time, microseconds':70s} {'median':>10s} {'p99':>10s}   target\n")
     for card in (H100, L4):
-        use_numpy_laws()
+        use_laws(LawForm.NUMPY)
         table = [*evaluation_rows(card, "numpy"), plain_row(card)]
-        if use_compiled_laws():
+        if compiler_installed():
+            use_laws(LawForm.COMPILED)
             table += evaluation_rows(card, "compiled")
         for row in table:
             out(row.text() + "\n")

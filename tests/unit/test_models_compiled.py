@@ -8,8 +8,8 @@ import pytest
 from scipy.special import betainc
 from tests.cards import H100, H100_LIMITS, L4_LIMITS
 
-from servingslo.cli import operate
 from servingslo.compiling import cache_directory, writable
+from servingslo.errors import InvalidInputError
 from servingslo.models import long_prompts, rows
 from servingslo.models.compiled import backend, points
 from servingslo.models.compiled.idle import fewer_than
@@ -48,7 +48,7 @@ def both(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> list[Late
     """The model by numpy, and the compiled one."""
     choose_kernels(None)
     by_numpy = LatencyModel(workload, law, limits)
-    assert backend.use_compiled_laws()
+    backend.use_laws(backend.LawForm.COMPILED)
     return [by_numpy, LatencyModel(workload, law, limits)]
 
 
@@ -150,21 +150,12 @@ def test_models_stay_with_the_form_they_were_prepared_for():
     assert latency_model(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
 
 
-def test_numpy_evaluates_without_the_extra(monkeypatch):
-    """The extra is optional: without it asking for compiled laws changes nothing."""
+def test_compiled_laws_are_refused_without_the_extra(monkeypatch):
+    """The extra is optional: asking for its laws without it changes nothing and says what to do."""
     monkeypatch.setattr(backend, "compiler_installed", lambda: False)
-    assert not backend.use_compiled_laws()
-    assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
-
-
-def test_the_operator_plans_on_where_laws_cannot_be_compiled(monkeypatch, caplog):
-    """A compiler that fails is told in the log and stops nothing; one that works is turned on."""
-    operate._compile_laws()
-    assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is not None
-    choose_kernels(None)
-    monkeypatch.setattr(operate, "use_compiled_laws", lambda: 1 / 0)
-    operate._compile_laws()
-    assert "could not be compiled" in caplog.text
+    with pytest.raises(InvalidInputError, match=r"laws: 'compiled'.*servingslo\[compiled\]"):
+        backend.use_laws(backend.LawForm.COMPILED)
+    assert backend.laws_in_use() is backend.LawForm.NUMPY
     assert LatencyModel(WORKLOAD, H100, H100_LIMITS).engine.kernel is None
 
 

@@ -77,7 +77,7 @@ def test_first_tokens_come_when_numpy_says(workload, slots, budget, count, routi
     )
     choose_kernels(None)
     by_numpy = LatencyModel(workload, LAW, limits)
-    assert backend.use_compiled_laws()
+    backend.use_laws(backend.LawForm.COMPILED)
     compiled = LatencyModel(workload, LAW, limits)
     rate = utilization * count * by_numpy.saturation_rate_per_second
     one, other = (

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 import kopf
 
@@ -33,7 +32,7 @@ from servingslo.controller.registry import Registry
 from servingslo.controller.teller import Teller
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
-from servingslo.models.compiled.backend import use_compiled_laws
+from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.inputs import Limits
 from servingslo.runtimes.gateways import GatewayProfile
 
@@ -67,7 +66,7 @@ class PrometheusOptions:
 class RunOptions:
     """Everything that the operator was started with. No namespaces: all of them.
 
-    gateway: whose counts are read; None for none.
+    gateway: whose counts are read; None for none. laws: who evaluates the latency laws.
     """
 
     prometheus: PrometheusOptions
@@ -77,6 +76,7 @@ class RunOptions:
     health_host: str
     health_port: int
     record: Path | None
+    laws: LawForm
 
 
 async def operate(options: RunOptions) -> None:
@@ -85,10 +85,10 @@ async def operate(options: RunOptions) -> None:
     Raises: ServingSLOError when the operator cannot start, or its loop ended by itself.
     """
     config = prometheus_config(options)
+    # Before the first plan, so that a recording is of one form alone.
+    use_laws(options.laws)
+    _LOG.info("laws are evaluated by %s", options.laws.value)
     registry = Registry()
-    # Laws are evaluated by numpy until they are compiled, and for good without the extra. A thread
-    # that need not end before the operator does.
-    Thread(target=_compile_laws, name="compile-laws", daemon=True).start()
 
     @asynccontextmanager
     async def controller() -> AsyncIterator[Controller]:
@@ -107,15 +107,6 @@ async def operate(options: RunOptions) -> None:
     )
     if operator.failure is not None:
         raise ServingSLOError(f"the control loop ended: {operator.failure}") from operator.failure
-
-
-def _compile_laws() -> None:
-    """Compile what plans are made with, which takes half a minute at first, if it can be."""
-    try:
-        if use_compiled_laws():
-            _LOG.info("laws are evaluated by compiled code from the next mix of requests on")
-    except Exception:  # noqa: BLE001 - plans are made without it; this thread has no caller
-        _LOG.exception("laws are evaluated by numpy: they could not be compiled")
 
 
 def prometheus_config(options: RunOptions) -> PrometheusConfig:

@@ -17,6 +17,7 @@ from servingslo.cli.options import (
     GatewayWorkloadLabel,
 )
 from servingslo.errors import InvalidInputError
+from servingslo.models.compiled.backend import LawForm
 from servingslo.policy.inputs import Limits
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 
@@ -149,6 +150,14 @@ def run(
             envvar="SERVINGSLO_RECORD", help="Append what is observed to this file of JSON lines."
         ),
     ] = None,
+    laws: Annotated[
+        LawForm,
+        typer.Option(
+            envvar="SERVINGSLO_LAWS",
+            help="Who evaluates the latency laws: numpy, or compiled code, which is ten times as "
+            "fast and needs the extra servingslo\\[compiled].",
+        ),
+    ] = LawForm.NUMPY,
     log_level: Annotated[
         str, typer.Option(envvar="SERVINGSLO_LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
     ] = "INFO",
@@ -191,6 +200,7 @@ def run(
         health_host=health_host,
         health_port=health_port,
         record=record,
+        laws=laws,
     )
     asyncio.run(operate(options))
 

@@ -11,6 +11,7 @@ from servingslo.controller.teller import Teller
 from servingslo.errors import ServingSLOError, WriteConflictError
 from servingslo.estimation.season import RateHistory
 from servingslo.explain.events import write_failed_event
+from servingslo.models.compiled.backend import laws_in_use
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
 from servingslo.policy.planner import plan
@@ -89,6 +90,7 @@ class Reconciler:
                 learned=learned,
                 carry_on=carry_on,
                 time_seconds=now_seconds,
+                laws=laws_in_use(),
             )
         )
         return memory

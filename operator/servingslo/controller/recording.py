@@ -16,6 +16,7 @@ from servingslo import __version__
 from servingslo.api.convert import targets_from_spec
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
+from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
@@ -30,7 +31,8 @@ class Header:
     """What decisions rest on besides observations.
 
     learned: what the planner's memory began with. carry_on: the memory of the observations before
-    is kept, because only the spec changed.
+    is kept, because only the spec changed. laws: who evaluated the latency laws; a replay has the
+    same, as percentiles of the two forms are not equal to the last bit.
     """
 
     uid: str
@@ -42,6 +44,7 @@ class Header:
     learned: Mapping[str, Any] | None = None
     carry_on: bool = False
     time_seconds: float
+    laws: LawForm = LawForm.NUMPY
     version: str = __version__
 
 
@@ -127,7 +130,7 @@ def replay(
     instead: a spec to decide by, whatever the headers say; observations then need no header.
     limits: of resources without a header; the default bounds by default.
     Raises: InvalidInputError naming the line, when one cannot be read or its resource has no
-    header; InvalidSpecError when `instead` is not valid.
+    header, or laws were compiled and cannot be here; InvalidSpecError when `instead` is not valid.
     """
     targets = None if instead is None else targets_from_spec(instead)
     bounds = Limits() if limits is None else limits
@@ -138,6 +141,7 @@ def replay(
         entry = _decoded(line, number)
         if HEADER in entry:
             header = _validated(_HEADER, entry[HEADER], number)
+            _use_laws(header.laws, number)
             memories[header.uid] = _began(header, memories.get(header.uid), targets, number)
             continue
         if OUTCOME in entry:
@@ -184,6 +188,14 @@ def _began(header: Header, before: _Memory | None, instead: Targets | None, numb
         limits=header.limits,
         state=state,
     )
+
+
+def _use_laws(form: LawForm, number: int) -> None:
+    try:
+        use_laws(form)
+    except InvalidInputError as error:
+        field = f"line {number}: {HEADER}.{error.field}"
+        raise InvalidInputError(field, error.value, error.allowed) from error
 
 
 def _targets(spec: Mapping[str, Any], number: int) -> Targets:

@@ -1,27 +1,39 @@
-"""Turns the compiled form of the laws on and off. numba is the optional extra `compiled`.
+"""Chooses the form of the laws: numpy, or code compiled by numba, the optional extra `compiled`.
 
 Compiling takes half a minute of one core at first, and less than a second from the cache, which
 needs a home directory, or XDG_CACHE_HOME, that can be written to.
 """
 
+from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 
 from servingslo.compiling import cache_directory, compiler_installed, writable
-from servingslo.models.kernel import Maker, choose_kernels
+from servingslo.errors import InvalidInputError
+from servingslo.models.kernel import Maker, choose_kernels, chosen_kernels
 
 
-def use_compiled_laws() -> bool:
-    """Let models prepared from now on be evaluated by compiled code; whether numba is there."""
-    if not compiler_installed():
-        return False
-    choose_kernels(_maker())
-    return True
+class LawForm(StrEnum):
+    """Who evaluates the laws. Both agree to 1e-5 as a rule, and not to the last bit."""
+
+    NUMPY = "numpy"
+    COMPILED = "compiled"
 
 
-def use_numpy_laws() -> None:
-    """Let models prepared from now on be evaluated by numpy."""
-    choose_kernels(None)
+def use_laws(form: LawForm) -> None:
+    """Let models prepared from now on be evaluated in this form.
+
+    Raises: InvalidInputError for the compiled form without the extra.
+    """
+    if form is LawForm.COMPILED and not compiler_installed():
+        allowed = "numpy; compiled needs the extra servingslo[compiled]"
+        raise InvalidInputError("laws", form.value, allowed)
+    choose_kernels(_maker() if form is LawForm.COMPILED else None)
+
+
+def laws_in_use() -> LawForm:
+    """The form that models prepared now are evaluated in."""
+    return LawForm.NUMPY if chosen_kernels() is None else LawForm.COMPILED
 
 
 @cache
