@@ -19,6 +19,7 @@ from servingslo.estimation.pending import (
     spread_ratio,
 )
 from servingslo.estimation.rate_filters import (
+    JUMP,
     LEAST_VARIANCE,
     PRIOR_OF_NEW,
     SURGE,
@@ -126,6 +127,16 @@ class Forecast(_Mixtures):
     def surge_probability(self) -> float:
         """Probability that demand moves as in a crowd, up or down."""
         return self.filters[SURGE].probability if self.filters else 0.0
+
+    @property
+    def unsettled_probability(self) -> float:
+        """Probability that demand moves as in a crowd or has just jumped, up or down.
+
+        The first window of a crowd is a jump, as far as can be told.
+        """
+        if not self.filters:
+            return 0.0
+        return min(self.filters[JUMP].probability + self.filters[SURGE].probability, 1.0)
 
     @property
     def trend_per_second(self) -> float:

@@ -8,7 +8,9 @@ That identity needs no law of demand and holds for delayed misses too. What it d
 miss is seen one cold start after the decision that caused it, so the margin swings by up to step ·
 delay · burn around its place; nothing holds while a bound is active, nor for any single hour; and
 windows that say nothing about the margin (blind, at the maximum, waiting for cards, in a crowd and
-until its backlog is gone: no quantile of calm demand would have met those) are left out.
+while capacity for it comes: no quantile of calm demand would have met those) are left out. A
+shortage in which most requests miss burns a day's budget within minutes, so it is remembered for
+hours: the step is small, and what it burnt counts in full.
 Source: I. Gibbs and E. Candès, "Adaptive conformal inference under distribution shift", NeurIPS
 2021, equation 2 and proposition 4.1, on the scale of normal scores, bounded.
 """
@@ -23,13 +25,13 @@ from servingslo.models.latency import Objective
 
 # Normal scores: 0 plans for the stated quantile. Below, the percentile laws alone must carry what
 # the forecast does not know, and on the simulated fleets one deviation of demand is then enough to
-# tip them; above, more replicas are paid than any of the traces needed.
-LOWEST_SCORE, HIGHEST_SCORE = -0.25, 0.5
-# Of the way that a window of a quarter of a minute with a burn of 2 moves the margin: from its
-# place to its lower bound in six minutes without a miss.
-STEP_PER_SECOND = 0.01 / 15.0
-# A window in which all requests miss is one event, not a hundred.
-LARGEST_BURN = 20.0
+# tip them; above, demand that wanders for six hours was served no better (0004).
+LOWEST_SCORE, HIGHEST_SCORE = -0.25, 1.0
+# By how much a window of a quarter of a minute with a burn of 2 moves the margin: from its place to
+# its lower bound in half an hour without a miss.
+STEP_PER_SECOND = 0.002 / 15.0
+# All requests of a window miss where one in a hundred may.
+LARGEST_BURN = 100.0
 # Below this share of the budget's scale the margin is at its place.
 NEGLIGIBLE_SCORE = 0.01
 _NORMAL = NormalDist()
@@ -40,7 +42,7 @@ class MarginState:
     """The margin as a normal score added to the planned quantile's, and what moved it last.
 
     burn_ratio: of the last window that was judged, 1 spends the budget exactly; None before any.
-    crowd_seconds: when demand last moved as in a crowd or a backlog was to be drained.
+    crowd_seconds: when demand last moved as in a crowd.
     """
 
     score: float = 0.0

@@ -63,7 +63,7 @@ MODELS = (
         first_trend_ratio=1.5,
     ),
 )
-SURGE = len(MODELS) - 1
+JUMP, SURGE = len(MODELS) - 2, len(MODELS) - 1
 # How often demand is of each kind when nothing is known.
 PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
 # Uncertainty of the first level and slope, relative to the first rate.

@@ -17,8 +17,9 @@ SCRAPE_SECONDS = 15.0
 # budget sets (`estimation/margin.py`). The percentile laws already cover the fluctuations around a
 # known rate, and an objective allows misses, so in calm the quantile only covers the uncertainty of
 # the rate itself; in a surge every request behind the backlog misses, so the quantile rises with
-# the probability that this is one. Chosen on simulated fleets (Azure conversation trace, ramp,
-# diurnal, crowd): see docs/designs/0004-planner.md.
+# the probability that this is one, or a jump, which the first window of one looks like. Chosen on
+# simulated fleets (Azure conversation trace, ramp, diurnal, crowd): see
+# docs/designs/0004-planner.md.
 CALM_PROBABILITY = 0.65
 SURGE_PROBABILITY = 0.9
 # A replica given away must not be missed before it could be had again, in a surge still less. What
@@ -171,7 +172,7 @@ def step_down_load(
     explaining_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
     """
     forecast = estimate.forecast
-    share = _crowd_share(forecast)
+    share = forecast.unsettled_probability
     odds = max(_lead_odds(demand.lead_seconds), 1.0) * demand.target_odds
     calm = _with_odds(DOWN_CALM_PROBABILITY, odds, DOWN_SURGE_PROBABILITY)
     probability = quantile_with_margin(
@@ -197,7 +198,7 @@ def planned_probability(
     that is gone does not come back by more replicas than the crowd needs.
     odds: of enough capacity, over those at a target of 99 %.
     """
-    share = _crowd_share(forecast)
+    share = forecast.unsettled_probability
     calm = _with_odds(CALM_PROBABILITY, _lead_odds(lead_seconds) * odds, SURGE_PROBABILITY)
     probability = calm + (SURGE_PROBABILITY - calm) * share
     return quantile_with_margin(probability, margin_score * (1.0 - share))
@@ -213,10 +214,6 @@ def _with_odds(probability: float, ratio: float, highest: float) -> float:
     """The probability whose odds are so many times as large, from the median to the highest."""
     odds = probability / (1.0 - probability) * ratio
     return min(max(odds / (1.0 + odds), LEAST_PROBABILITY), highest)
-
-
-def _crowd_share(forecast: Forecast) -> float:
-    return min(max(forecast.surge_probability, 0.0), 1.0)
 
 
 def _backlog_at_lead(

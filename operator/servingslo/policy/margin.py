@@ -45,11 +45,7 @@ def tracked(frame: Frame, state: PlannerState, *, acting: bool) -> PlannerState:
 
 
 def _with_crowd(frame: Frame, state: PlannerState) -> PlannerState:
-    demand = frame.demand
-    if demand is None:
-        return state
-    surge = frame.estimate.forecast.surge_probability >= CROWD_PROBABILITY
-    if not surge and demand.backlog_at_lead_requests <= 0:
+    if frame.estimate.forecast.surge_probability < CROWD_PROBABILITY:
         return state
     return replace(state, margin=replace(state.margin, crowd_seconds=frame.now_seconds))
 
