@@ -10,7 +10,7 @@ from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import ColdStart, FleetSpec
 from servingslo.sim.production import Production, benchmark_targets
 from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import generated, ramp, uniform_lengths
+from servingslo.sim.workloads import RateCourse, generated, ramp, uniform_lengths
 
 FLEET = FleetSpec(
     engine="l4-small", initial_replicas=3, cold_start=ColdStart(mean_seconds=60.0), max_replicas=20
@@ -25,29 +25,43 @@ def climb() -> Trace:
     return generated(course, uniform_lengths((100, 900), (20, 200)), np.random.default_rng(5))
 
 
-def wanted() -> list[int]:
+def level() -> Trace:
+    """Ten minutes at 30 requests a second, where misses of one plan cannot raise the next."""
+    course = RateCourse(times_seconds=(0.0, 600.0), rates_per_second=(30.0, 30.0))
+    return generated(course, uniform_lengths((100, 900), (20, 200)), np.random.default_rng(5))
+
+
+def wanted(trace: Trace, **objectives: float) -> list[int]:
     """The counts that the planner orders."""
-    result = simulate(FLEET, climb(), Production(benchmark_targets(max_replicas=20)), seed=1)
-    return [tick.desired for tick in result.ticks]
+    targets = benchmark_targets(max_replicas=20, **objectives)
+    return [tick.desired for tick in simulate(FLEET, trace, Production(targets), seed=1).ticks]
 
 
-@pytest.mark.parametrize("part", ["forecast", "quantile", "ceiling"])
-def test_a_part_is_missing_as_long_as_the_block_lasts(part):
+@pytest.mark.parametrize(
+    ("part", "trace", "objectives"),
+    [
+        pytest.param("forecast", climb(), {}, id="forecast"),
+        pytest.param("quantile", climb(), {}, id="quantile"),
+        # Where objectives are easily met the utilization binds.
+        pytest.param("ceiling", level(), {"ttft_seconds": 5.0, "tpot_seconds": 0.2}, id="ceiling"),
+    ],
+)
+def test_a_part_is_missing_as_long_as_the_block_lasts(part, trace, objectives):
     """Less is ordered without it, and as much as ever afterwards."""
-    whole = wanted()
+    whole = wanted(trace, **objectives)
     with without(part):
-        less = wanted()
+        less = wanted(trace, **objectives)
 
     assert sum(less) < sum(whole)
-    assert wanted() == whole
+    assert wanted(trace, **objectives) == whole
 
 
 def test_means_order_less_than_percentiles_where_no_ceiling_does():
     """The part of the percentiles is found where percentiles are judged."""
     with without("ceiling"):
-        by_percentiles = wanted()
+        by_percentiles = wanted(level())
     with without("ceiling and percentiles"):
-        by_means = wanted()
+        by_means = wanted(level())
 
     assert sum(by_means) < sum(by_percentiles)
 

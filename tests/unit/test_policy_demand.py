@@ -2,7 +2,8 @@
 
 import pytest
 
-from servingslo.estimation.forecast import Forecast
+from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
+from servingslo.estimation.rate_filters import RateWindow
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.demand import (
     CALM_PROBABILITY,
@@ -43,6 +44,20 @@ def test_the_calm_quantile_grows_with_the_lead_within_bounds():
 def test_the_margin_moves_the_calm_quantile():
     """Budget that is left plans for less, budget that burns for more."""
     assert _calm(120.0, -0.25) < _calm(120.0) < _calm(120.0, 0.5)
+
+
+def test_a_jump_is_planned_for_as_the_crowd_that_it_may_be():
+    """Half as much again within one scrape: the crowd's quantile, until demand is seen to stay."""
+    state = ForecastState()
+    rates = [20.0] * 40 + [30.0] * 12
+    found = []
+    for tick, rate in enumerate(rates):
+        state = observe(state, RateWindow(rate_per_second=rate, seconds=15.0), 15.0 * tick)
+        known = forecast(state, 15.0 * tick)
+        found.append(planned_probability(known, PLAIN_LEAD_SECONDS, 0.0))
+    assert found[39] == pytest.approx(CALM_PROBABILITY, abs=0.02)
+    assert found[40] > 0.8
+    assert found[-1] < 0.7
 
 
 def test_a_stricter_target_plans_for_a_higher_quantile():
