@@ -32,6 +32,7 @@ __all__ = [
     "Routing",
     "admitted_rate_per_second",
     "concurrency_cap",
+    "forget_models",
     "meets",
     "metric_seconds",
     "predict",
@@ -138,6 +139,11 @@ def _prepared(
 def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     """The prepared model of this mix on this engine; recent ones are kept."""
     return _prepared(workload.at_rate(1.0), law, limits, chosen_kernels())
+
+
+def forget_models() -> None:
+    """Prepare each model anew that is asked for from now on, as after a start."""
+    _prepared.cache_clear()
 
 
 def predict(workload: Workload, group: ReplicaGroup) -> Prediction:
