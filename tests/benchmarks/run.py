@@ -6,9 +6,9 @@ made. It is timed of one candidate by itself, and of several replica counts at o
 asks for them: then the time is that of all, divided by their number. Others are the best of a few
 repetitions, so that other work on the machine counts as little as it can. Plans are made from the
 observations of a simulated fleet whose demand swings, and of one whose demand is steady, replayed
-tick by tick with the memory that belongs to them, models of mixes made anew; counts are searched up to 64; estimation is told
-apart. Where the extra `compiled` is installed, evaluations are timed in both forms, and all else by
-compiled laws. Run `make bench`.
+tick by tick with the memory that belongs to them and models made anew; counts are searched up to
+64; estimation is told apart. Where the extra `compiled` is installed, evaluations are timed in both
+forms, and all else by compiled laws. Run `make bench`.
 """
 
 import math

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from servingslo.models import long_prompts, rows
 from servingslo.models.compiled import backend, points
 from servingslo.models.compiled.idle import fewer_than
 from servingslo.models.full_batch import best_full_batch
-from servingslo.models.kernel import choose_kernels
+from servingslo.models.kernel import choose_kernels, lengths_of
 from servingslo.models.latency import LatencyModel, Prediction, Routing, latency_model
 from servingslo.models.output_laws import atom_laws
 from servingslo.models.service_time import EngineLimits, ServiceLaw
@@ -113,6 +114,29 @@ def test_compiled_laws_are_those_of_numpy(seed, tolerance):
             rate = utilization * count * models[0].saturation_rate_per_second
             one, other = (numbers(model.predict(rate, count, routing)) for model in models)
             assert other == pytest.approx(one, rel=tolerance, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cached_ratio"),
+    [
+        pytest.param(range(200), 0.3, id="many, from none on"),
+        pytest.param((1.0, 5.0, 80.0), 0.0, id="fewer than points"),
+        pytest.param((1.0,), 0.0, id="one token each"),
+        pytest.param((1.4, 2.0), 1.0, id="all cached"),
+    ],
+)
+def test_lengths_are_compacted_as_by_numpy(tokens, cached_ratio):
+    """Gaps between tokens and prefill work of prompts, with all that is told of them."""
+    lengths = LengthDistribution.from_samples([float(length) for length in tokens])
+    workload = replace(WORKLOAD, prompt=lengths, output=lengths, cached_ratio=cached_ratio)
+    choose_kernels(None)
+    by_numpy = lengths_of(workload, 1e-4)
+    assert backend.use_compiled_laws()
+    for one, other in zip(by_numpy, lengths_of(workload, 1e-4), strict=True):
+        for field in fields(one):
+            if field.compare:
+                expected = getattr(one, field.name)
+                assert getattr(other, field.name) == pytest.approx(expected, rel=1e-12), field.name
 
 
 def test_shares_within_thresholds_are_those_of_numpy():

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from servingslo.errors import InvalidInputError
-from servingslo.models import capacity, output_laws
+from servingslo.models import capacity
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
-from servingslo.models.kernel import Maker, chosen_kernels
+from servingslo.models.kernel import Maker, chosen_kernels, lengths_of
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import NO_BUDGET, BudgetBound, service_dispersion
 from servingslo.models.prediction import Prediction, prepare
-from servingslo.models.prompt_work import prompt_work
 from servingslo.models.replica_load import FleetLaw
 from servingslo.models.service_time import (
     EngineLimits,
@@ -85,13 +84,14 @@ class LatencyModel:
             correlation_seconds=math.nan if correlation is None else correlation,
             budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
         )
+        gaps, prompts = lengths_of(workload, per_token)
         # Sequences that decode take a token of the budget each.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
         self.engine = EngineLaws(
             demand=demand,
             fleet=fleet,
-            gaps=output_laws.output_gaps(workload.output),
-            prompts=prompt_work(workload.prompt, workload.cached_ratio, per_token),
+            gaps=gaps,
+            prompts=prompts,
             budget_tokens=budget,
             least_step_seconds=demand.step_fixed_seconds + demand.step_growth_seconds,
             most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,

@@ -1,18 +1,22 @@
 """The laws of an engine configuration and a mix of requests, each by one call of compiled code."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from servingslo.models.compiled.entry import Entries
+from servingslo.models.compiled.lengths import gaps_of, work_of
 from servingslo.models.compiled.prompts import prompt_constants
 from servingslo.models.compiled.running import LAW_COUNT, fleet_numbers, law_of
 from servingslo.models.compiled.tokens import length_numbers
 from servingslo.models.load_laws import EngineLaws
 from servingslo.models.occupancy import Occupancy
-from servingslo.models.output_laws import GapMoments
+from servingslo.models.output_laws import GapMoments, OutputGaps
+from servingslo.models.prompt_work import PromptWork
 from servingslo.models.service_time import FloatArray
 from servingslo.models.transform import TabulatedLaw, sine_table
+from servingslo.models.workload import Workload
 
 
 class PointLaw(NamedTuple):
@@ -37,6 +41,31 @@ class PointLaw(NamedTuple):
         return self.entries.share_within(
             self.points, self.least_seconds, self.most_seconds, seconds
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledMaker:
+    """A `Maker` of compiled kernels."""
+
+    entries: Entries
+
+    def lengths(
+        self, workload: Workload, prefill_per_token_seconds: float
+    ) -> tuple[OutputGaps, PromptWork]:
+        """As `Maker`."""
+        output, prompt = workload.output, workload.prompt
+        gaps = self.entries.gap_rows(np.array(output.tokens), np.array(output.weights))
+        prompts = self.entries.prompt_rows(
+            np.array(prompt.tokens),
+            np.array(prompt.weights),
+            1.0 - workload.cached_ratio,
+            prefill_per_token_seconds,
+        )
+        return gaps_of(*gaps), work_of(prompts)
+
+    def kernel(self, engine: EngineLaws) -> "CompiledKernel":
+        """As `Maker`."""
+        return CompiledKernel(engine, self.entries)
 
 
 class CompiledKernel:

@@ -11,6 +11,7 @@ import numpy as np
 from servingslo.models.compiled import points, running, tokens
 from servingslo.models.compiled.first_token import ttft_law
 from servingslo.models.compiled.full_batch import best_full_batch
+from servingslo.models.compiled.lengths import gap_rows, prompt_rows
 from servingslo.models.compiled.prompts import mean_steps, prompts_of
 from servingslo.models.compiled.shared import DEMAND_COUNT, demand_of, share
 from servingslo.models.compiled.waiting import LAW_POINTS
@@ -130,6 +131,8 @@ class Entries:
     per_token: Callable[..., Any]
     end_to_end: Callable[..., Any]
     full_batch: Callable[..., int]
+    gap_rows: Callable[..., Any]
+    prompt_rows: Callable[..., Any]
     quantile: Callable[..., float]
     share_within: Callable[..., float]
 
@@ -154,6 +157,8 @@ def compile_entries(cache_directory: str | None) -> Entries:
         per_token=compiled(_per_token, row, table, table, row, number),
         end_to_end=compiled(_end_to_end, row, table, table, row, number, table),
         full_batch=compiled(_full_batch, row, table, number, numba.int64),
+        gap_rows=compiled(gap_rows, row, row),
+        prompt_rows=compiled(prompt_rows, row, row, number, number),
         quantile=compiled(_quantile, table, number, number, number),
         share_within=compiled(_share_within, table, number, number, number),
     )
