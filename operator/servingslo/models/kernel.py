@@ -4,8 +4,10 @@ The compiled form is the optional extra `compiled`. It costs a tenth of the time
 by itself, most of which is the calls, and gives the same percentiles, see the design note.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.output_laws import GapMoments, OutputGaps, output_gaps
 from servingslo.models.prompt_work import PromptWork, prompt_work
@@ -14,6 +16,7 @@ from servingslo.models.transform import TabulatedLaw
 from servingslo.models.workload import Workload
 
 if TYPE_CHECKING:
+    from servingslo.models.judging import LoadLimits
     from servingslo.models.load_laws import EngineLaws
 
 
@@ -51,6 +54,21 @@ class Kernel(Protocol):
         self, rate_per_second: float, numbers: FloatArray, first: TabulatedLaw
     ) -> RequestLaw:
         """Law of the end-to-end latency; first: of the time to first token."""
+
+    def judged(
+        self,
+        rates_per_second: Sequence[float],
+        replica_count: int,
+        limits: "LoadLimits",
+        *,
+        pooled: bool,
+    ) -> list[list[float]]:
+        """As `judging.judged`, by the rate of a replica, all below saturation."""
+
+    def percentile(
+        self, metric: LatencyMetric, share: float, rate_per_second: float, numbers: FloatArray
+    ) -> float:
+        """Seconds that this share of requests does not exceed."""
 
     def full_batch(self, tpot_seconds: float, most_sequences: int) -> int:
         """The full batch that serves most tokens to requests in time, see `full_batch`."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from servingslo.errors import InvalidInputError
 from servingslo.models import capacity
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
+from servingslo.models.judging import metric_seconds
 from servingslo.models.kernel import Maker, chosen_kernels, lengths_of
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
@@ -150,17 +151,6 @@ def predict(workload: Workload, group: ReplicaGroup) -> Prediction:
     """Prediction for this workload on this group."""
     model = latency_model(workload, group.law, group.limits)
     return model.predict(workload.arrival_rate_per_second, group.replica_count, group.routing)
-
-
-def metric_seconds(prediction: Prediction, metric: LatencyMetric, percentile: float) -> float:
-    """The predicted percentile of a metric, in seconds."""
-    if metric is LatencyMetric.TTFT:
-        return prediction.ttft_seconds(percentile)
-    if metric is LatencyMetric.TPOT:
-        return prediction.tpot_seconds(percentile)
-    if metric is LatencyMetric.LATENCY:
-        return prediction.latency_seconds(percentile)
-    return prediction.queue_seconds(percentile)
 
 
 def meets(prediction: Prediction, objectives: Sequence[Objective]) -> bool:
