@@ -4,11 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from servingslo.errors import InvalidInputError
 from servingslo.models.objectives import LatencyMetric, Routing
 from servingslo.models.prediction import Prediction, prepare
 
 if TYPE_CHECKING:
     from servingslo.models.latency import LatencyModel
+
+_LEAST_RATE = 1e-9
 
 
 class LatencyLimit(NamedTuple):
@@ -43,10 +46,8 @@ def judged(
     """
     kernel = model.engine.kernel
     if kernel is not None:
-        most, shares = (
-            model.saturation_rate_per_second,
-            [r / replica_count for r in rates_per_second],
-        )
+        most = model.saturation_rate_per_second
+        shares = [replica_rate_per_second(rate, replica_count) for rate in rates_per_second]
         stable = [share for share in shares if share < most]
         pooled = routing is Routing.POOLED
         rows = iter(kernel.judged(stable, replica_count, limits, pooled=pooled))
@@ -71,3 +72,15 @@ def metric_seconds(prediction: Prediction, metric: LatencyMetric, percentile: fl
     if metric is LatencyMetric.LATENCY:
         return prediction.latency_seconds(percentile)
     return prediction.queue_seconds(percentile)
+
+
+def replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:
+    """The rate of one of these replicas.
+
+    Raises: InvalidInputError for a negative rate or fewer than one replica.
+    """
+    if replica_count < 1:
+        raise InvalidInputError("replica_count", replica_count, "1 or more")
+    if not arrival_rate_per_second >= 0:
+        raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "0 or more")
+    return max(arrival_rate_per_second / replica_count, _LEAST_RATE)

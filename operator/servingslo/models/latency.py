@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from servingslo.errors import InvalidInputError
 from servingslo.models import capacity
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
-from servingslo.models.judging import metric_seconds
+from servingslo.models.judging import metric_seconds, replica_rate_per_second
 from servingslo.models.kernel import Maker, chosen_kernels, lengths_of
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
@@ -40,7 +39,6 @@ __all__ = [
     "saturation_rate_per_second",
 ]
 
-_LEAST_RATE = 1e-9
 _MODEL_CACHE_SIZE = 64
 _BISECTION_STEPS = 24
 
@@ -122,7 +120,7 @@ class LatencyModel:
         Raises: as `predict`.
         """
         rates = [
-            _replica_rate(rate, count)
+            replica_rate_per_second(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
         engine = self.engine
@@ -184,11 +182,3 @@ def admitted_rate_per_second(
         else:
             high = middle
     return low
-
-
-def _replica_rate(arrival_rate_per_second: float, replica_count: int) -> float:
-    if replica_count < 1:
-        raise InvalidInputError("replica_count", replica_count, "1 or more")
-    if not arrival_rate_per_second >= 0:
-        raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "0 or more")
-    return max(arrival_rate_per_second / replica_count, _LEAST_RATE)

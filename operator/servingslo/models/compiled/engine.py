@@ -47,7 +47,7 @@ class PointLaw(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledMaker:
     """A `Maker` of compiled kernels."""
 
