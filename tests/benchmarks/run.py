@@ -6,9 +6,9 @@ made. It is timed of one candidate by itself, and of several replica counts at o
 asks for them: then the time is that of all, divided by their number. Others are the best of a few
 repetitions, so that other work on the machine counts as little as it can. Plans are made from the
 observations of a simulated fleet whose demand swings, and of one whose demand is steady, replayed
-tick by tick with the memory that belongs to them; counts are searched up to 64; estimation is told
-apart. Where the extra `compiled` is installed, evaluations are timed in both forms, and all else by
-compiled laws. Run `make bench`.
+tick by tick with the memory that belongs to them and models made anew; counts are searched up to
+64; estimation is told apart. Where the extra `compiled` is installed, evaluations are timed in both
+forms, and all else by compiled laws. Run `make bench`.
 """
 
 import math
@@ -25,7 +25,14 @@ from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
 from servingslo.compiling import compiler_installed
 from servingslo.estimation import estimator
 from servingslo.models.compiled.backend import LawForm, use_laws
-from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing, prepare
+from servingslo.models.latency import (
+    LatencyMetric,
+    LatencyModel,
+    Objective,
+    Routing,
+    forget_models,
+    prepare,
+)
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
@@ -213,6 +220,7 @@ def plan_rows(seen: Sequence[Observation]) -> tuple[list[Row], PlannerState]:
     try:
         for replay in range(REPLAYS + 1):
             state = PlannerState()
+            forget_models()  # an operator meets every new mix once
             if replay == 1:  # the first one fills caches
                 total.clear()
                 estimation.clear()

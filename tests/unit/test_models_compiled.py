@@ -1,7 +1,9 @@
 """Laws evaluated by compiled code: the percentiles of numpy, with the extra and without it."""
 
+import math
 import subprocess
 import sys
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -14,8 +16,15 @@ from servingslo.models import long_prompts, rows
 from servingslo.models.compiled import backend, points
 from servingslo.models.compiled.idle import fewer_than
 from servingslo.models.full_batch import best_full_batch
-from servingslo.models.kernel import choose_kernels
-from servingslo.models.latency import LatencyModel, Prediction, Routing, latency_model
+from servingslo.models.judging import LatencyLimit, LoadLimits, judged
+from servingslo.models.kernel import choose_kernels, lengths_of
+from servingslo.models.latency import (
+    LatencyMetric,
+    LatencyModel,
+    Prediction,
+    Routing,
+    latency_model,
+)
 from servingslo.models.output_laws import atom_laws
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -113,6 +122,44 @@ def test_compiled_laws_are_those_of_numpy(seed, tolerance):
             rate = utilization * count * models[0].saturation_rate_per_second
             one, other = (numbers(model.predict(rate, count, routing)) for model in models)
             assert other == pytest.approx(one, rel=tolerance, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cached_ratio"),
+    [
+        pytest.param(range(200), 0.3, id="many, from none on"),
+        pytest.param((1.0, 5.0, 80.0), 0.0, id="fewer than points"),
+        pytest.param((1.0,), 0.0, id="one token each"),
+        pytest.param((1.4, 2.0), 1.0, id="all cached"),
+    ],
+)
+def test_lengths_are_compacted_as_by_numpy(tokens, cached_ratio):
+    """Gaps between tokens and prefill work of prompts, with all that is told of them."""
+    lengths = LengthDistribution.from_samples([float(length) for length in tokens])
+    workload = replace(WORKLOAD, prompt=lengths, output=lengths, cached_ratio=cached_ratio)
+    choose_kernels(None)
+    by_numpy = lengths_of(workload, 1e-4)
+    assert backend.use_compiled_laws()
+    for one, other in zip(by_numpy, lengths_of(workload, 1e-4), strict=True):
+        for field in fields(one):
+            if field.compare:
+                expected = getattr(one, field.name)
+                assert getattr(other, field.name) == pytest.approx(expected, rel=1e-12), field.name
+
+
+@pytest.mark.parametrize("seconds", [1e9, 0.012, 1e-9])
+def test_loads_are_held_against_limits_as_by_numpy(seconds):
+    """KV use and every metric, up to the first beyond its limit; KV use alone at saturation."""
+    latencies = tuple(LatencyLimit(metric, 99.0, seconds) for metric in LatencyMetric)
+    limits = LoadLimits(kv_percentile=95.0, kv_usage_ratio=0.9, latencies=latencies)
+    models = both(WORKLOAD, H100, L4_LIMITS)
+    most = models[0].saturation_rate_per_second
+    rates = [3 * most * utilization for utilization in (0.0, 0.4, 0.9, 1.0)]
+    one, other = (judged(model, rates, 3, Routing.POOLED, limits) for model in models)
+    assert [len(row) for row in other] == [len(row) for row in one]
+    assert one[-1] == other[-1] == [math.inf]
+    for row, same in zip(one, other, strict=True):
+        assert same == pytest.approx(row, rel=SINGLE_TOLERANCE, abs=1e-9)
 
 
 def test_shares_within_thresholds_are_those_of_numpy():

@@ -4,15 +4,19 @@ The compiled form is the optional extra `compiled`. It costs a tenth of the time
 by itself, most of which is the calls, and gives the same percentiles, see the design note.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.occupancy import Occupancy
-from servingslo.models.output_laws import GapMoments
+from servingslo.models.output_laws import GapMoments, OutputGaps, output_gaps
+from servingslo.models.prompt_work import PromptWork, prompt_work
 from servingslo.models.service_time import FloatArray
 from servingslo.models.transform import TabulatedLaw
+from servingslo.models.workload import Workload
 
 if TYPE_CHECKING:
+    from servingslo.models.judging import LoadLimits
     from servingslo.models.load_laws import EngineLaws
 
 
@@ -51,11 +55,38 @@ class Kernel(Protocol):
     ) -> RequestLaw:
         """Law of the end-to-end latency; first: of the time to first token."""
 
+    def judged(
+        self,
+        rates_per_second: Sequence[float],
+        replica_count: int,
+        limits: "LoadLimits",
+        *,
+        pooled: bool,
+    ) -> list[list[float]]:
+        """As `judging.judged`, by the rate of a replica, all below saturation."""
+
+    def percentile(
+        self, metric: LatencyMetric, share: float, rate_per_second: float, numbers: FloatArray
+    ) -> float:
+        """Seconds that this share of requests does not exceed."""
+
     def full_batch(self, tpot_seconds: float, most_sequences: int) -> int:
         """The full batch that serves most tokens to requests in time, see `full_batch`."""
 
 
-Maker = Callable[["EngineLaws"], Kernel]
+class Maker(Protocol):
+    """Makes kernels, and what they need of the lengths of a mix, sooner than numpy does."""
+
+    def __hash__(self) -> int:
+        """Makers are told apart, not compared."""
+
+    def lengths(
+        self, workload: Workload, prefill_per_token_seconds: float
+    ) -> tuple[OutputGaps, PromptWork]:
+        """`output_gaps` and `prompt_work` of these requests."""
+
+    def kernel(self, engine: "EngineLaws") -> Kernel:
+        """The kernel for an engine configuration and a mix."""
 
 
 class _Chosen:
@@ -65,7 +96,7 @@ class _Chosen:
 
 
 def choose_kernels(maker: Maker | None) -> None:
-    """Let this function make the kernels of all models prepared from now on; None: numpy."""
+    """Let this maker make the kernels of all models prepared from now on; None: numpy."""
     _Chosen.maker = maker
 
 
@@ -74,6 +105,16 @@ def chosen_kernels() -> Maker | None:
     return _Chosen.maker
 
 
+def lengths_of(
+    workload: Workload, prefill_per_token_seconds: float
+) -> tuple[OutputGaps, PromptWork]:
+    """Gaps between the tokens of these requests, and the prefill work of their prompts."""
+    if _Chosen.maker is not None:
+        return _Chosen.maker.lengths(workload, prefill_per_token_seconds)
+    prompts = prompt_work(workload.prompt, workload.cached_ratio, prefill_per_token_seconds)
+    return output_gaps(workload.output), prompts
+
+
 def kernel_of(engine: "EngineLaws") -> Kernel | None:
     """The kernel for an engine configuration and a mix; None where numpy evaluates."""
-    return None if _Chosen.maker is None else _Chosen.maker(engine)
+    return None if _Chosen.maker is None else _Chosen.maker.kernel(engine)

@@ -93,11 +93,24 @@ def kv_usage_quantile(
     at most that of running_cap sequences.
     percentile: in percent, between 0 and 100.
     """
-    mean = running_mean * held.mean
-    variance = running_mean * held.variance + held.mean**2 * running_variance
+    running = running_mean, running_variance, running_cap
     deviate = float(ndtri(percentile / 100.0))
+    return kv_usage_at(held.mean, held.variance, running, capacity_tokens, deviate)
+
+
+def kv_usage_at(
+    held_mean: float,
+    held_variance: float,
+    running: tuple[float, float, float],
+    capacity_tokens: float,
+    deviate: float,
+) -> float:
+    """`kv_usage_quantile` at a normal deviate; running: mean, variance and cap."""
+    running_mean, running_variance, running_cap = running
+    mean = running_mean * held_mean
+    variance = running_mean * held_variance + held_mean**2 * running_variance
     quantile = mean + deviate * math.sqrt(variance)
-    full = running_cap * held.mean + deviate * math.sqrt(running_cap * held.variance)
+    full = running_cap * held_mean + deviate * math.sqrt(running_cap * held_variance)
     return min(max(min(quantile, full), 0.0) / capacity_tokens, 1.0)
 
 

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from servingslo.errors import InvalidInputError
-from servingslo.models import capacity, output_laws
+from servingslo.models import capacity
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
-from servingslo.models.kernel import Maker, chosen_kernels
+from servingslo.models.judging import metric_seconds, replica_rate_per_second
+from servingslo.models.kernel import Maker, chosen_kernels, lengths_of
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import NO_BUDGET, BudgetBound, service_dispersion
 from servingslo.models.prediction import Prediction, prepare
-from servingslo.models.prompt_work import prompt_work
 from servingslo.models.replica_load import FleetLaw
 from servingslo.models.service_time import (
     EngineLimits,
@@ -32,6 +31,7 @@ __all__ = [
     "Routing",
     "admitted_rate_per_second",
     "concurrency_cap",
+    "forget_models",
     "meets",
     "metric_seconds",
     "predict",
@@ -39,7 +39,6 @@ __all__ = [
     "saturation_rate_per_second",
 ]
 
-_LEAST_RATE = 1e-9
 _MODEL_CACHE_SIZE = 64
 _BISECTION_STEPS = 24
 
@@ -84,13 +83,14 @@ class LatencyModel:
             correlation_seconds=math.nan if correlation is None else correlation,
             budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
         )
+        gaps, prompts = lengths_of(workload, per_token)
         # Sequences that decode take a token of the budget each.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
         self.engine = EngineLaws(
             demand=demand,
             fleet=fleet,
-            gaps=output_laws.output_gaps(workload.output),
-            prompts=prompt_work(workload.prompt, workload.cached_ratio, per_token),
+            gaps=gaps,
+            prompts=prompts,
             budget_tokens=budget,
             least_step_seconds=demand.step_fixed_seconds + demand.step_growth_seconds,
             most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,
@@ -120,7 +120,7 @@ class LatencyModel:
         Raises: as `predict`.
         """
         rates = [
-            _replica_rate(rate, count)
+            replica_rate_per_second(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
         engine = self.engine
@@ -140,21 +140,15 @@ def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> 
     return _prepared(workload.at_rate(1.0), law, limits, chosen_kernels())
 
 
+def forget_models() -> None:
+    """Prepare each model anew that is asked for from now on, as after a start."""
+    _prepared.cache_clear()
+
+
 def predict(workload: Workload, group: ReplicaGroup) -> Prediction:
     """Prediction for this workload on this group."""
     model = latency_model(workload, group.law, group.limits)
     return model.predict(workload.arrival_rate_per_second, group.replica_count, group.routing)
-
-
-def metric_seconds(prediction: Prediction, metric: LatencyMetric, percentile: float) -> float:
-    """The predicted percentile of a metric, in seconds."""
-    if metric is LatencyMetric.TTFT:
-        return prediction.ttft_seconds(percentile)
-    if metric is LatencyMetric.TPOT:
-        return prediction.tpot_seconds(percentile)
-    if metric is LatencyMetric.LATENCY:
-        return prediction.latency_seconds(percentile)
-    return prediction.queue_seconds(percentile)
 
 
 def meets(prediction: Prediction, objectives: Sequence[Objective]) -> bool:
@@ -188,11 +182,3 @@ def admitted_rate_per_second(
         else:
             high = middle
     return low
-
-
-def _replica_rate(arrival_rate_per_second: float, replica_count: int) -> float:
-    if replica_count < 1:
-        raise InvalidInputError("replica_count", replica_count, "1 or more")
-    if not arrival_rate_per_second >= 0:
-        raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "0 or more")
-    return max(arrival_rate_per_second / replica_count, _LEAST_RATE)

@@ -8,6 +8,7 @@ import numpy as np
 from servingslo.models.inter_token import GapLoad, gap_load, gap_moments, states_of_bursts
 from servingslo.models.kernel import Kernel, RequestLaw, kernel_of
 from servingslo.models.kv_cache import HeldTokens
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.occupancy import Occupancy, occupancies
 from servingslo.models.output_laws import (
     GapMoments,
@@ -57,10 +58,20 @@ class LoadLaws:
 
     rate_per_second: of one replica. running: its running sequences. numbers: those of the kernel
     about them, where there is one. gaps: moments of the time per
-    output token. ttft, tpot, latency: laws over requests.
+    output token. ttft, tpot, latency: laws over requests. percentiles: those that a kernel was
+    asked for, by metric and share.
     """
 
-    __slots__ = ("gaps", "latency", "numbers", "rate_per_second", "running", "tpot", "ttft")
+    __slots__ = (
+        "gaps",
+        "latency",
+        "numbers",
+        "percentiles",
+        "rate_per_second",
+        "running",
+        "tpot",
+        "ttft",
+    )
 
     def __init__(
         self, rate_per_second: float, running: Occupancy, numbers: FloatArray = _NO_NUMBERS
@@ -68,6 +79,7 @@ class LoadLaws:
         self.rate_per_second = rate_per_second
         self.running = running
         self.numbers = numbers
+        self.percentiles: dict[tuple[LatencyMetric, float], float] = {}
         self.gaps: GapMoments | None = None
         self.ttft: TabulatedLaw | None = None
         self.tpot: RequestLaw | None = None
@@ -93,6 +105,17 @@ def load_laws(
     loads = [replica_load(demand, fleet, *pair, pooled) for pair in pairs if pair[0] < most]
     laws = iter(occupancies(demand, loads) if loads else ())
     return [LoadLaws(rate, next(laws)) if rate < most else None for rate, _ in pairs]
+
+
+def percentile_by_kernel(
+    kernel: Kernel, load: LoadLaws, metric: LatencyMetric, share: float
+) -> float:
+    """Seconds that this share of requests does not exceed."""
+    found = load.percentiles.get((metric, share))
+    if found is None:
+        found = kernel.percentile(metric, share, load.rate_per_second, load.numbers)
+        load.percentiles[metric, share] = found
+    return found
 
 
 def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[TabulatedLaw]:

@@ -11,7 +11,7 @@ from servingslo.models.rows import stacked
 from servingslo.models.service_time import FloatArray
 from servingslo.models.workload import LengthDistribution
 
-_OUTPUT_POINTS = 20
+OUTPUT_POINTS = 20
 DEVIATE_COUNT = 24
 # Keeps the gamma law of no skewness from a division by zero; seven digits are left.
 SMALL_SIXTH = 1e-9
@@ -20,12 +20,12 @@ TINY_SECONDS = 1e-12
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
 BASE: FloatArray = np.linspace(-3.0, 4.0, DEVIATE_COUNT)
-SHIFTS: FloatArray = (np.arange(_OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
+SHIFTS: FloatArray = (np.arange(OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
     7.0 / (DEVIATE_COUNT - 1)
 )
 _DEVIATES: FloatArray = BASE + SHIFTS[:, None]
 # Three laws at most for each length and deviate, see `time_per_output_token_laws`; and one point.
-_INDEXES = np.arange(3 * (_OUTPUT_POINTS + 1) * DEVIATE_COUNT)
+_INDEXES = np.arange(3 * (OUTPUT_POINTS + 1) * DEVIATE_COUNT)
 _DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
 DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
@@ -77,7 +77,7 @@ class GapMoments(NamedTuple):
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
     """Gap counts of these outputs, compacted to a few points."""
-    compact = output.compacted(_OUTPUT_POINTS, keep_short=True)
+    compact = output.compacted(OUTPUT_POINTS, keep_short=True)
     tokens = np.array(compact.tokens)
     weights = np.array(compact.weights)
     several = tokens > 1.0
@@ -93,7 +93,8 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
         weights=kept,
         weighted=kept * gaps,
         spread_weights=kept[:, None] * DEVIATE_WEIGHTS[: len(kept)],
-        single_share=1.0 - share,
+        # None is 0: rounding would be requests of one token, and a row of points for them.
+        single_share=float(weights[~several].sum()),
     )
 
 

@@ -13,6 +13,7 @@ from servingslo.models.load_laws import (
     evaluate_latency,
     evaluate_tpot,
     evaluate_ttft,
+    percentile_by_kernel,
 )
 from servingslo.models.objectives import LatencyMetric
 
@@ -133,6 +134,8 @@ class Prediction:
         share = _share(percentile)
         if self.laws is None:
             return math.inf
+        if self.engine.kernel is not None:
+            return percentile_by_kernel(self.engine.kernel, self.laws, LatencyMetric.TTFT, share)
         (law,) = evaluate_ttft(self.engine, (self.laws,))
         return law.quantile(share)
 
@@ -144,6 +147,8 @@ class Prediction:
         share = _share(percentile)
         if self.laws is None:
             return math.inf
+        if self.engine.kernel is not None:
+            return percentile_by_kernel(self.engine.kernel, self.laws, LatencyMetric.TPOT, share)
         (law,) = evaluate_tpot(self.engine, (self.laws,))
         return law.quantile(share)
 
@@ -155,10 +160,8 @@ class Prediction:
         if self.laws is None:
             return math.inf
         beyond = 1.0 - _share(percentile)
-        waiting = self.laws.running.wait_probability
-        if waiting <= beyond:
-            return 0.0
-        return math.log(waiting / beyond) / self.laws.running.wait_rate_per_second
+        running = self.laws.running
+        return queue_seconds(running.wait_probability, running.wait_rate_per_second, beyond)
 
     def latency_seconds(self, percentile: float) -> float:
         """End-to-end latency not exceeded by this percent of requests; inf when unstable."""
@@ -192,13 +195,23 @@ class Prediction:
         return min(max(share, 0.0), 1.0)  # rounding of the inversion
 
 
+def queue_seconds(
+    wait_probability: float, wait_rate_per_second: float, beyond_share: float
+) -> float:
+    """Wait for a slot that this share of requests exceeds, in seconds."""
+    if wait_probability <= beyond_share:
+        return 0.0
+    return math.log(wait_probability / beyond_share) / wait_rate_per_second
+
+
 def prepare(predictions: Iterable[Prediction], metric: LatencyMetric) -> None:
     """Evaluate the law of a metric for all of these predictions of one model at once.
 
     Each is what it would be by itself, up to rounding; together they take a part of the time.
-    Predictions that are not stable, and the wait for a slot, have nothing to evaluate.
+    Predictions that are not stable, and the wait for a slot, have nothing to evaluate. A kernel
+    saves nothing by that: it evaluates a percentile when asked for it.
     """
-    stable = [one for one in predictions if one.laws is not None]
+    stable = [one for one in predictions if one.laws is not None and one.engine.kernel is None]
     if stable and metric in _EVALUATIONS:
         loads = [one.laws for one in stable if one.laws is not None]
         _EVALUATIONS[metric](stable[0].engine, loads)

@@ -12,7 +12,7 @@ from servingslo.models.workload import LengthDistribution
 
 # Ranges of the inversion are powers of this ratio, so that tables are shared by many loads.
 RANGE_RATIO = 2.0**0.25
-_PROMPT_POINTS = 24
+PROMPT_POINTS = 24
 # Rooms closer than this many tokens share a table entry.
 ROOM_TOKENS = 8
 # Tables of long prompts that are kept, 8 KiB and 2 for each step: loads near each other share them.
@@ -229,7 +229,7 @@ def prompt_work(
     prompt: LengthDistribution, cached_ratio: float, prefill_per_token_seconds: float
 ) -> PromptWork:
     """Prefill work of these prompts, compacted to a few points."""
-    compact = prompt.compacted(_PROMPT_POINTS)
+    compact = prompt.compacted(PROMPT_POINTS)
     tokens = np.array(compact.tokens) * (1.0 - cached_ratio)
     seconds = tokens * prefill_per_token_seconds
     weights = np.array(compact.weights)

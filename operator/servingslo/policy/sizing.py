@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from servingslo.models.latency import LatencyMetric, Objective, Prediction, metric_seconds, prepare
+from servingslo.models.judging import LatencyLimit, LoadLimits, judged
+from servingslo.models.latency import LatencyMetric, Objective, Prediction, prepare
 from servingslo.policy.candidates import (
     IDLE_RATE_PER_SECOND,
     KV_PERCENTILE,
@@ -186,10 +187,11 @@ def greatest_rate_per_second(
     """
     high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
     objectives = [objective for objective in case.objectives if objective not in infeasible]
+    limits = _limits(case, objectives)
 
     def excesses(parts: Sequence[int]) -> dict[int, float]:
         rates = [high * part / RATE_PARTS for part in parts]
-        found = _excesses(case, objectives, serving, rates, recall)
+        found = _excesses(case, objectives, limits, serving, rates, recall)
         return dict(zip(parts, found, strict=True))
 
     hint = None
@@ -201,6 +203,7 @@ def greatest_rate_per_second(
 def _excesses(
     case: SizingCase,
     objectives: Sequence[Objective],
+    limits: LoadLimits,
     serving: int,
     rates: Sequence[float],
     recall: Recall | None = None,
@@ -210,21 +213,32 @@ def _excesses(
     Above 0 where a constraint fails; of the constraints after the first that does nothing is known.
     """
     engines = serving * case.engines_per_replica
-    predictions = case.model.predict_many(rates, [engines] * len(rates), case.routing)
-    most = [
-        one.kv_usage_quantile(KV_PERCENTILE) / case.kv_cache_target_ratio for one in predictions
-    ]
-    for objective in objectives:
-        rows = [row for row, ratio in enumerate(most) if ratio <= 1.0]
-        asked = asked_of(case, objective, serving)
-        calibration = case.calibration.get(objective.metric, 1.0)
-        prepare([predictions[row] for row in rows], objective.metric)
-        for row in rows:
-            raw = metric_seconds(predictions[row], objective.metric, objective.percentile)
+    found = judged(case.model, rates, engines, case.routing, limits)
+    excesses = []
+    for rate, (usage, *seconds) in zip(rates, found, strict=True):
+        most = usage / limits.kv_usage_ratio
+        for objective, limit, raw in zip(objectives, limits.latencies, seconds, strict=False):
             if recall is not None:
-                recall.add(asked, rates[row], raw)
-            most[row] = max(most[row], raw * calibration / objective.threshold_seconds)
-    return [math.log(ratio) if ratio > 0.0 else -math.inf for ratio in most]
+                recall.add(asked_of(case, objective, serving), rate, raw)
+            most = max(most, raw / limit.seconds)
+        excesses.append(math.log(most) if most > 0.0 else -math.inf)
+    return excesses
+
+
+def _limits(case: SizingCase, objectives: Sequence[Objective]) -> LoadLimits:
+    """What KV use and latencies may reach, by the model."""
+    return LoadLimits(
+        kv_percentile=KV_PERCENTILE,
+        kv_usage_ratio=case.kv_cache_target_ratio,
+        latencies=tuple(
+            LatencyLimit(
+                objective.metric,
+                objective.percentile,
+                objective.threshold_seconds / case.calibration.get(objective.metric, 1.0),
+            )
+            for objective in objectives
+        ),
+    )
 
 
 def carries(
@@ -235,7 +249,8 @@ def carries(
     if rate_per_second > ceiling:
         return False
     objectives = [objective for objective in case.objectives if objective not in infeasible]
-    return _excesses(case, objectives, serving, [rate_per_second])[0] <= 0.0
+    limits = _limits(case, objectives)
+    return _excesses(case, objectives, limits, serving, [rate_per_second])[0] <= 0.0
 
 
 def _utilization_need(case: SizingCase, load: Load) -> int:

@@ -5,7 +5,7 @@ needs a home directory, or XDG_CACHE_HOME, that can be written to.
 """
 
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from servingslo.compiling import cache_directory, compiler_installed, writable
@@ -38,12 +38,12 @@ def laws_in_use() -> LawForm:
 
 @cache
 def _maker() -> Maker:
-    from servingslo.models.compiled.engine import CompiledKernel  # noqa: PLC0415 - optional, slow
+    from servingslo.models.compiled.engine import CompiledMaker  # noqa: PLC0415 - optional, slow
     from servingslo.models.compiled.entry import compile_entries  # noqa: PLC0415 - optional, slow
 
     directory = cache_directory(_sources())
     entries = compile_entries(str(directory) if writable(directory) else None)
-    return partial(CompiledKernel, entries=entries)
+    return CompiledMaker(entries)
 
 
 def _sources() -> list[Path]:

@@ -1,18 +1,26 @@
 """The laws of an engine configuration and a mix of requests, each by one call of compiled code."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from servingslo.models.compiled.entry import Entries
+from servingslo.models.compiled.judging import limit_numbers, percentile_numbers
+from servingslo.models.compiled.lengths import gaps_of, work_of
 from servingslo.models.compiled.prompts import prompt_constants
 from servingslo.models.compiled.running import LAW_COUNT, fleet_numbers, law_of
 from servingslo.models.compiled.tokens import length_numbers
+from servingslo.models.judging import LoadLimits
 from servingslo.models.load_laws import EngineLaws
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.occupancy import Occupancy
-from servingslo.models.output_laws import GapMoments
+from servingslo.models.output_laws import GapMoments, OutputGaps
+from servingslo.models.prompt_work import PromptWork
 from servingslo.models.service_time import FloatArray
 from servingslo.models.transform import TabulatedLaw, sine_table
+from servingslo.models.workload import Workload
 
 
 class PointLaw(NamedTuple):
@@ -39,10 +47,35 @@ class PointLaw(NamedTuple):
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledMaker:
+    """A `Maker` of compiled kernels."""
+
+    entries: Entries
+
+    def lengths(
+        self, workload: Workload, prefill_per_token_seconds: float
+    ) -> tuple[OutputGaps, PromptWork]:
+        """As `Maker`."""
+        output, prompt = workload.output, workload.prompt
+        gaps = self.entries.gap_rows(np.array(output.tokens), np.array(output.weights))
+        prompts = self.entries.prompt_rows(
+            np.array(prompt.tokens),
+            np.array(prompt.weights),
+            1.0 - workload.cached_ratio,
+            prefill_per_token_seconds,
+        )
+        return gaps_of(*gaps), work_of(prompts)
+
+    def kernel(self, engine: EngineLaws) -> "CompiledKernel":
+        """As `Maker`."""
+        return CompiledKernel(engine, self.entries)
+
+
 class CompiledKernel:
     """A `Kernel` whose constants are plain arrays."""
 
-    __slots__ = ("_engine", "_entries", "_lengths", "_numbers", "_prompts", "_sines")
+    __slots__ = ("_constants", "_engine", "_entries", "_lengths", "_numbers", "_prompts", "_sines")
 
     def __init__(self, engine: EngineLaws, entries: Entries) -> None:
         self._engine = engine
@@ -59,6 +92,7 @@ class CompiledKernel:
         self._lengths = length_numbers(engine.gaps)
         self._prompts = prompt_constants(engine.prompts)
         self._sines = sine_table()
+        self._constants = self._numbers, self._lengths, self._prompts, self._sines
 
     def running(
         self, rate_per_second: float, replica_count: int, *, pooled: bool
@@ -92,6 +126,29 @@ class CompiledKernel:
         )
         engine = self._engine
         return PointLaw(points, engine.least_step_seconds, engine.most_step_seconds, self._entries)
+
+    def judged(
+        self,
+        rates_per_second: Sequence[float],
+        replica_count: int,
+        limits: LoadLimits,
+        *,
+        pooled: bool,
+    ) -> list[list[float]]:
+        """As `Kernel`."""
+        rows, entries = limit_numbers(self._engine, limits), self._entries
+        found = []
+        for rate in rates_per_second:
+            law = entries.running_law(self._numbers, rate, replica_count, pooled)
+            found.append(entries.judged(self._constants, law, rate, rows).tolist())
+        return found
+
+    def percentile(
+        self, metric: LatencyMetric, share: float, rate_per_second: float, numbers: FloatArray
+    ) -> float:
+        """As `Kernel`."""
+        rows = percentile_numbers(metric, share)
+        return float(self._entries.judged(self._constants, numbers, rate_per_second, rows)[0])
 
     def full_batch(self, tpot_seconds: float, most_sequences: int) -> int:
         """As `Kernel`."""

@@ -8,9 +8,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from servingslo.models.compiled import points, running, tokens
+from servingslo.models.compiled import judging, points, running, tokens
 from servingslo.models.compiled.first_token import ttft_law
 from servingslo.models.compiled.full_batch import best_full_batch
+from servingslo.models.compiled.inversion import law_quantile
+from servingslo.models.compiled.lengths import gap_rows, prompt_rows
 from servingslo.models.compiled.prompts import mean_steps, prompts_of
 from servingslo.models.compiled.shared import DEMAND_COUNT, demand_of, share
 from servingslo.models.compiled.waiting import LAW_POINTS
@@ -117,7 +119,33 @@ def _share_within(law: Any, least_seconds: float, most_seconds: float, seconds: 
     return points.share_within(law[0], law[1], least_seconds, most_seconds, seconds)
 
 
-share(_gap_load)
+def _judged(constants: Any, law: Any, rate: float, limits: Any) -> Any:
+    """KV use and percentiles up to the first beyond its limit, see `judging.limit_numbers`."""
+    numbers, lengths, prompts, sines = constants
+    found = np.empty(len(limits))
+    first, per_token = np.empty((2, 0)), np.empty((2, 0))
+    for place in range(len(limits)):
+        metric, wanted = int(limits[place, judging.METRIC]), limits[place, judging.SHARE]
+        if metric in (judging.TTFT, judging.LATENCY) and first.shape[1] == 0:
+            first = _first_token(numbers, prompts, sines, law, rate)
+        if metric == judging.TTFT:
+            found[place] = law_quantile(first, first.shape[1], wanted)
+        elif metric == judging.TPOT:
+            if per_token.shape[1] == 0:
+                per_token = _per_token(numbers, lengths, prompts, law, rate)
+            bounds = numbers[_LEAST_SECONDS], numbers[_MOST_SECONDS]
+            found[place] = _quantile(per_token, bounds[0], bounds[1], wanted)
+        elif metric == judging.LATENCY:
+            whole = _end_to_end(numbers, lengths, prompts, law, rate, first)
+            found[place] = _quantile(whole, -np.inf, np.inf, wanted)
+        else:
+            found[place] = judging.of_running(metric, running.law_of(law, law), limits[place])
+        if found[place] > limits[place, judging.MOST]:
+            return found[: place + 1].copy()
+    return found
+
+
+share(_gap_load, _first_token, _per_token, _end_to_end, _quantile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +158,9 @@ class Entries:
     per_token: Callable[..., Any]
     end_to_end: Callable[..., Any]
     full_batch: Callable[..., int]
+    judged: Callable[..., Any]
+    gap_rows: Callable[..., Any]
+    prompt_rows: Callable[..., Any]
     quantile: Callable[..., float]
     share_within: Callable[..., float]
 
@@ -154,6 +185,15 @@ def compile_entries(cache_directory: str | None) -> Entries:
         per_token=compiled(_per_token, row, table, table, row, number),
         end_to_end=compiled(_end_to_end, row, table, table, row, number, table),
         full_batch=compiled(_full_batch, row, table, number, numba.int64),
+        judged=compiled(
+            _judged,
+            numba.types.Tuple((row, table, table, table)),
+            row,
+            number,
+            table,
+        ),
+        gap_rows=compiled(gap_rows, row, row),
+        prompt_rows=compiled(prompt_rows, row, row, number, number),
         quantile=compiled(_quantile, table, number, number, number),
         share_within=compiled(_share_within, table, number, number, number),
     )

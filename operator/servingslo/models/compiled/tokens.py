@@ -22,7 +22,10 @@ MEAN, DEVIATION, SKEWNESS = range(3)
 
 def length_numbers(output: OutputGaps) -> FloatArray:
     """Gaps by output length as one array: gaps, 1/gaps, 1/gaps² and weights."""
-    return np.ascontiguousarray(np.vstack((output.powers, output.weights)))
+    numbers = np.empty((WEIGHTS + 1, len(output.gaps)))
+    numbers[:WEIGHTS] = output.powers
+    numbers[WEIGHTS] = output.weights
+    return numbers
 
 
 def moments_of_gaps(

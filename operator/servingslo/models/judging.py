@@ -1,0 +1,86 @@
+"""What loads make of limits to KV use and latency, as far as it decides: by one call each."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.objectives import LatencyMetric, Routing
+from servingslo.models.prediction import Prediction, prepare
+
+if TYPE_CHECKING:
+    from servingslo.models.latency import LatencyModel
+
+_LEAST_RATE = 1e-9
+
+
+class LatencyLimit(NamedTuple):
+    """A percentile, in percent, of a metric, and the predicted seconds that it may reach."""
+
+    metric: LatencyMetric
+    percentile: float
+    seconds: float
+
+
+class LoadLimits(NamedTuple):
+    """All that a load is held against, in this order.
+
+    kv_percentile: of the share of the KV cache in use, in percent, at most kv_usage_ratio.
+    """
+
+    kv_percentile: float
+    kv_usage_ratio: float
+    latencies: tuple[LatencyLimit, ...]
+
+
+def judged(
+    model: "LatencyModel",
+    rates_per_second: Sequence[float],
+    replica_count: int,
+    routing: Routing,
+    limits: LoadLimits,
+) -> list[list[float]]:
+    """KV use and then percentiles in seconds, up to the first beyond its limit, by fleet rate.
+
+    KV use is inf at saturation and above.
+    """
+    kernel = model.engine.kernel
+    if kernel is not None:
+        most = model.saturation_rate_per_second
+        shares = [replica_rate_per_second(rate, replica_count) for rate in rates_per_second]
+        stable = [share for share in shares if share < most]
+        pooled = routing is Routing.POOLED
+        rows = iter(kernel.judged(stable, replica_count, limits, pooled=pooled))
+        return [next(rows) if share < most else [math.inf] for share in shares]
+    loads = model.predict_many(rates_per_second, [replica_count] * len(rates_per_second), routing)
+    found = [[load.kv_usage_quantile(limits.kv_percentile)] for load in loads]
+    within = [row for row, (usage,) in enumerate(found) if usage <= limits.kv_usage_ratio]
+    for limit in limits.latencies:
+        prepare([loads[row] for row in within], limit.metric)
+        for row in within:
+            found[row].append(metric_seconds(loads[row], limit.metric, limit.percentile))
+        within = [row for row in within if found[row][-1] <= limit.seconds]
+    return found
+
+
+def metric_seconds(prediction: Prediction, metric: LatencyMetric, percentile: float) -> float:
+    """The predicted percentile of a metric, in seconds."""
+    if metric is LatencyMetric.TTFT:
+        return prediction.ttft_seconds(percentile)
+    if metric is LatencyMetric.TPOT:
+        return prediction.tpot_seconds(percentile)
+    if metric is LatencyMetric.LATENCY:
+        return prediction.latency_seconds(percentile)
+    return prediction.queue_seconds(percentile)
+
+
+def replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:
+    """The rate of one of these replicas.
+
+    Raises: InvalidInputError for a negative rate or fewer than one replica.
+    """
+    if replica_count < 1:
+        raise InvalidInputError("replica_count", replica_count, "1 or more")
+    if not arrival_rate_per_second >= 0:
+        raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "0 or more")
+    return max(arrival_rate_per_second / replica_count, _LEAST_RATE)
