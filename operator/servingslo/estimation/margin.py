@@ -25,8 +25,8 @@ from servingslo.models.latency import Objective
 
 # Normal scores: 0 plans for the stated quantile. Below, the percentile laws alone must carry what
 # the forecast does not know, and on the simulated fleets one deviation of demand is then enough to
-# tip them; above, demand that wanders for six hours was served no better (0004).
-LOWEST_SCORE, HIGHEST_SCORE = -0.25, 1.0
+# tip them; above, more is paid for ramps and walks than it serves: docs/designs/0003-estimation.md.
+LOWEST_SCORE, HIGHEST_SCORE = -0.25, 0.5
 # By how much a window of a quarter of a minute with a burn of 2 moves the margin: from its place to
 # its lower bound in half an hour without a miss.
 STEP_PER_SECOND = 0.002 / 15.0
