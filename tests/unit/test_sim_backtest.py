@@ -1,12 +1,13 @@
 """Backtests: what is run, what is kept, and how policies are set beside each other."""
 
 import json
+import multiprocessing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from servingslo.errors import InvalidInputError
+from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.sim.backtest import run, run_cell, runs_of
 from servingslo.sim.cluster import simulate
@@ -62,6 +63,21 @@ def test_processes_give_what_one_gives(scenario, tmp_path):
 
     assert one == two
     assert [(o.policy, o.seed) for o in one] == [(c.policy.label, c.seed) for c in cells]
+
+
+def test_a_process_that_is_killed_ends_the_backtest_and_loses_nothing(scenario, tmp_path):
+    """Nobody waits for the runs of a process that is gone; what was done is there again."""
+    cells = [cell(scenario, "hpa-kv", seed) for seed in range(1, 9)]
+
+    def kill_all(_cell: Cell) -> None:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+
+    with pytest.raises(ServingSLOError, match="run again to go on"):
+        run(cells, tmp_path, processes=2, done=kill_all)
+    assert multiprocessing.active_children() == []
+    assert list(tmp_path.glob("*.json"))
+    assert len(run(cells, tmp_path, processes=1, done=ignored)) == len(cells)
 
 
 def test_an_oracle_is_found_once_for_all_that_are_set_beside_it(scenario, tmp_path):

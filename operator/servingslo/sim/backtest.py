@@ -6,16 +6,17 @@ run takes up where one stopped.
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from multiprocessing.context import ForkServerContext
-from multiprocessing.pool import Pool
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from servingslo.errors import InvalidInputError
+from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.hindsight import Tried, best_foresight, best_static, refined
@@ -32,6 +33,11 @@ from servingslo.sim.trace import Trace
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 _ORACLE: TypeAdapter[OracleOutcome] = TypeAdapter(OracleOutcome)
 
+_ENDED = (
+    "a process that ran simulations was ended, perhaps for want of memory; what was done is kept: "
+    "run again to go on"
+)
+
 
 def run(
     cells: Sequence[Cell], cache_folder: Path, *, processes: int, done: Callable[[Cell], None]
@@ -40,7 +46,8 @@ def run(
 
     Oracles come first: the others are measured against them. Where one cell fails, those that
     have not begun are given up; what was done is kept.
-    Raises: InvalidInputError for a folder that cannot be made.
+    Raises: InvalidInputError for a folder that cannot be made, ServingSLOError where a process that
+    runs cells is killed.
     """
     try:
         cache_folder.mkdir(parents=True, exist_ok=True)
@@ -58,29 +65,43 @@ def run(
             found[_name(cell)] = run_cell(cell, cache_folder)
             done(cell)
     else:
-        with _workers(processes) as pool:
+        with _workers(processes) as workers:
             for batch in (list(oracles.values()), later):
-                each = partial(_numbered, cells=batch, cache_folder=cache_folder)
-                for place, outcome in pool.imap_unordered(each, range(len(batch))):
-                    found[_name(batch[place])] = outcome
-                    done(batch[place])
+                begun = {workers.submit(run_cell, cell, cache_folder): cell for cell in batch}
+                for future in as_completed(begun):
+                    found[_name(begun[future])] = future.result()
+                    done(begun[future])
     return [found[_name(cell)] for cell in cells]
 
 
-def _workers(processes: int) -> Pool:
+@contextmanager
+def _workers(processes: int) -> Iterator[Executor]:
     """Processes that end with the block, whatever ends it.
 
     They are not forked from the caller, which may have threads. Ctrl-C reaches the caller alone.
+    Raises: ServingSLOError where one of them ends by itself.
     """
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if isinstance(context, ForkServerContext):
         context.set_forkserver_preload([__name__])
-    return context.Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN))
-
-
-def _numbered(place: int, cells: Sequence[Cell], cache_folder: Path) -> tuple[int, Outcome]:
-    return place, run_cell(cells[place], cache_folder)
+    before = set(multiprocessing.active_children())
+    workers = ProcessPoolExecutor(
+        processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
+    try:
+        yield workers
+    except BaseException as error:
+        workers.shutdown(wait=False, cancel_futures=True)
+        for worker in set(multiprocessing.active_children()) - before:
+            worker.terminate()
+        if isinstance(error, BrokenProcessPool):
+            problem = "a process that ran simulations was ended, perhaps for want of memory"
+            raise ServingSLOError(
+                f"{problem}; what was done is kept: run again to go on"
+            ) from error
+        raise
+    workers.shutdown()
 
 
 def runs_of(cells: Sequence[Cell]) -> int:
