@@ -11,16 +11,12 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from tests.validation import step_simulation
 
 from servingslo.models.bursts import correlation_seconds
 from servingslo.models.latency import Prediction, ReplicaGroup, Routing, predict
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
-
-try:
-    from tests.validation import step_simulation
-except ImportError:  # pytest puts this folder itself on the path
-    import step_simulation  # type: ignore[no-redef]
 
 TRACE = Path(__file__).parents[2] / "examples/traces/azure_llm_2023_conversation.csv"
 PERCENTILES = (50.0, 95.0, 99.0)

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from grid import A100, H100, L4, Case, Comparison, compare
+from tests.validation.grid import A100, H100, L4, Case, Comparison, compare
 
 BATCH_COUNT = 20
 MEAN_BOUND = 0.03

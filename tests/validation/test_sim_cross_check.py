@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import step_simulation
+from tests.validation import step_simulation
 
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
