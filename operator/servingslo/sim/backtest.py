@@ -32,7 +32,6 @@ from servingslo.sim.trace import Trace
 
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 _ORACLE: TypeAdapter[OracleOutcome] = TypeAdapter(OracleOutcome)
-
 _ENDED = (
     "a process that ran simulations was ended, perhaps for want of memory; what was done is kept: "
     "run again to go on"
@@ -92,14 +91,11 @@ def _workers(processes: int) -> Iterator[Executor]:
     try:
         yield workers
     except BaseException as error:
-        workers.shutdown(wait=False, cancel_futures=True)
         for worker in set(multiprocessing.active_children()) - before:
             worker.terminate()
+        workers.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            problem = "a process that ran simulations was ended, perhaps for want of memory"
-            raise ServingSLOError(
-                f"{problem}; what was done is kept: run again to go on"
-            ) from error
+            raise ServingSLOError(_ENDED) from error
         raise
     workers.shutdown()
 
