@@ -6,6 +6,7 @@ whenever its spec changes), an observation, or the outcome of a write.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -141,7 +142,8 @@ def replay(
         entry = _decoded(line, number)
         if HEADER in entry:
             header = _validated(_HEADER, entry[HEADER], number)
-            _use_laws(header.laws, number)
+            with _named(number):
+                use_laws(header.laws)
             memories[header.uid] = _began(header, memories.get(header.uid), targets, number)
             continue
         if OUTCOME in entry:
@@ -190,17 +192,16 @@ def _began(header: Header, before: _Memory | None, instead: Targets | None, numb
     )
 
 
-def _use_laws(form: LawForm, number: int) -> None:
-    try:
-        use_laws(form)
-    except InvalidInputError as error:
-        field = f"line {number}: {HEADER}.{error.field}"
-        raise InvalidInputError(field, error.value, error.allowed) from error
-
-
 def _targets(spec: Mapping[str, Any], number: int) -> Targets:
-    try:
+    with _named(number):
         return targets_from_spec(spec)
+
+
+@contextmanager
+def _named(number: int) -> Iterator[None]:
+    """Let what is refused in here be told with the line of the header that it stands in."""
+    try:
+        yield
     except InvalidInputError as error:
         field = f"line {number}: {HEADER}.{error.field}"
         raise InvalidInputError(field, error.value, error.allowed) from error

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from servingslo.models.generations import Branching
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
-from servingslo.models.pools import Meeting
-from servingslo.models.prompt_work import PromptWork
+from servingslo.models.pools import Meeting, Shared
+from servingslo.models.prompt_work import PromptWork, mean_steps
 from servingslo.models.service_time import RequestDemand
 
 # Further steps that move no percentile by more than 0.1 %.
@@ -95,3 +95,16 @@ def cycle_steps(arrival: Arrival) -> float:
     cycles = arrival.pace.base_ratio / (1.0 - arrival.pace.prefill_ratio)
     below = max(arrival.law_of_running.below_cap, _TINY_SECONDS)
     return cycles * below / arrival.meeting.even_ratio
+
+
+def pool_met(prompts: PromptWork, arrival: Arrival) -> Shared:
+    """The replicas that share the arrivals, with the steps of prompts that have the whole room."""
+    running, pace = arrival.law_of_running, arrival.pace
+    return Shared(
+        running.pool_count,
+        pace.rate_per_second,
+        running.mean,
+        running.variance,
+        pace.mean_step,
+        mean_steps(prompts, pace.room_tokens),
+    )

@@ -6,18 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from servingslo.models.arrivals import Arrival, flow_of, steps_of, stretch_of, without_prompts
+from servingslo.models.arrivals import (
+    Arrival,
+    flow_of,
+    pool_met,
+    steps_of,
+    stretch_of,
+    without_prompts,
+)
 from servingslo.models.generations import grow
 from servingslo.models.long_prompts import Chunked, chunked_prompts
 from servingslo.models.occupancy import Occupancy, even_moments
 from servingslo.models.paces import paces_met, range_level
-from servingslo.models.pools import ALONE, Shared, idle_met, meeting_at, never_idle
+from servingslo.models.pools import ALONE, idle_met, meeting_at, never_idle
 from servingslo.models.prompt_work import (
     RANGE_RATIO,
     PromptTable,
     PromptWork,
     StretchedPrompts,
-    mean_steps,
 )
 from servingslo.models.room_queue import meet_queue
 from servingslo.models.rows import columns, exponential, stacked
@@ -196,20 +202,7 @@ def _meet_idle(
     laws = [arrival.law_of_running for arrival in arrivals]
     if all(never_idle(law.mean, law.variance) for law in laws):
         return
-    shares = idle_met(
-        demand,
-        [
-            Shared(
-                running.pool_count,
-                pace.rate_per_second,
-                running.mean,
-                running.variance,
-                pace.mean_step,
-                mean_steps(prompts, pace.room_tokens),
-            )
-            for running, pace, _, _ in arrivals
-        ],
-    )
+    shares = idle_met(demand, [pool_met(prompts, arrival) for arrival in arrivals])
     if any(shares):
         own, z = np.add.reduce(transforms[0]), transforms[1]
         (idle,) = columns([(share,) for share in shares])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from servingslo.models import arrivals, bursts, generations, paces, pools
-from servingslo.models.arrivals import Arrival, Flow, flow_of, stretch_of
+from servingslo.models.arrivals import Arrival, Flow, flow_of, pool_met, stretch_of
 from servingslo.models.compiled.idle import idle_share
 from servingslo.models.compiled.inversion import POINTS, drive, invert
 from servingslo.models.compiled.layout import (
@@ -25,7 +25,7 @@ from servingslo.models.compiled.layout import (
     Joins,
 )
 from servingslo.models.compiled.long_prompts import long_classes
-from servingslo.models.compiled.prompts import Prompts, add_prompts, mean_steps, stretched
+from servingslo.models.compiled.prompts import Prompts, add_prompts, stretched
 from servingslo.models.compiled.room_queue import meet_queue
 from servingslo.models.compiled.shared import share, share_modules
 from servingslo.models.compiled.spectra import TERMS, copy_less, cosine_and_sine
@@ -34,7 +34,7 @@ from servingslo.models.compiled.waits import One, wait_of, waits
 from servingslo.models.generations import quotient_of
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import paces_met, range_level
-from servingslo.models.pools import Shared, meeting_at, never_idle
+from servingslo.models.pools import meeting_at, never_idle
 from servingslo.models.prompt_work import RANGE_RATIO
 from servingslo.models.service_time import FloatArray, RequestDemand
 
@@ -182,27 +182,17 @@ def add_met(
 
 def _meet_idle(
     demand: RequestDemand,
-    prompts: Prompts,
+    prompts: Any,
     arrival: Arrival,
     shape: tuple[float, int],
     rows: FloatArray,
     transform: FloatArray,
 ) -> None:
     """Let some arrivals find a replica idle: they take their own prefill and a step."""
-    running, pace = arrival.law_of_running, arrival.pace
+    running = arrival.law_of_running
     if never_idle(running.mean, running.variance):
         return
-    idle = idle_share(
-        demand,
-        Shared(
-            running.pool_count,
-            pace.rate_per_second,
-            running.mean,
-            running.variance,
-            pace.mean_step,
-            mean_steps(prompts, pace.room_tokens),
-        ),
-    )
+    idle = idle_share(demand, pool_met(prompts, arrival))
     unit, classes = shape
     angle = unit * demand.step_fixed_seconds
     for k in range(TERMS):
