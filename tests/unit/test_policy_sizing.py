@@ -17,7 +17,7 @@ from servingslo.models.workload import LengthDistribution
 from servingslo.policy.batch_search import BatchCase, best_limits, largest_batch
 from servingslo.policy.candidates import Candidates, Load, replica_saturation_per_second
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import greatest_rate_per_second, least_safe_count, need_hints
+from servingslo.policy.sizing import greatest_rate, least_safe_count, need_hints
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Constraint
 
@@ -135,7 +135,7 @@ def test_the_greatest_rate_is_where_one_more_replica_becomes_needed():
     """Admission and sizing are two views of one law."""
     goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
     held = case(goal)
-    rate = greatest_rate_per_second(held, (), 5)
+    rate = greatest_rate(held, (), 5).per_second
     assert sized(held, rate * 0.99).replicas <= 5
     assert sized(held, rate * 1.02).replicas > 5
 

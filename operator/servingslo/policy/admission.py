@@ -4,6 +4,8 @@ Always from replicas that serve now, never from those on their way: a bound must
 capacity is there, and relaxes by itself as soon as it is.
 """
 
+from dataclasses import replace
+
 from servingslo.models.admission import EngineBound, in_flight_bound, shed_ratio
 from servingslo.models.full_batch import full_batch_now, full_batch_of
 from servingslo.models.latency import LatencyMetric
@@ -11,12 +13,10 @@ from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
 from servingslo.policy.mix import Mix
-from servingslo.policy.sizing import greatest_rate_per_second
+from servingslo.policy.sizing import GreatestRate, greatest_rate
 from servingslo.policy.state import AdmissionMemory
 from servingslo.policy.wish import Wish, sizing_case
 from servingslo.reasons import Reason
-
-__all__ = ["admission_decision", "greatest_rate_per_second"]
 
 # A mix renewed at every tick is that of a workload just seen: its rate is followed this often.
 LONGEST_DELAY_SECONDS = 60.0
@@ -39,16 +39,21 @@ def admission_decision(
     serving = len(frame.serving)
     if frame.mix is None or not frame.trusted or not serving or frame.signals.blind is not None:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN), memory
-    if memory is None or _outdated(frame, frame.mix, memory):
-        hint, recall = None, None if wish.candidates is None else wish.candidates.recall
-        if memory is not None and memory.serving:
-            hint = memory.admitted_rate_per_second * serving / memory.serving
+    if memory is not None:
+        memory = _compared(frame, frame.mix, memory)
+    if memory is None or _due(frame, frame.mix, memory):
+        recall = None if wish.candidates is None else wish.candidates.recall
+        hint = None
+        if memory is not None:
+            hint = GreatestRate(memory.admitted_rate_per_second, memory.steepness)
+        greatest = greatest_rate(
+            sizing_case(frame, frame.mix), wish.infeasible, serving, hint, recall
+        )
         memory = AdmissionMemory(
             serving=serving,
             mix_at_seconds=frame.mix.at_seconds,
-            admitted_rate_per_second=greatest_rate_per_second(
-                sizing_case(frame, frame.mix), wish.infeasible, serving, hint, recall
-            ),
+            admitted_rate_per_second=greatest.per_second,
+            steepness=greatest.steepness,
             full_batch=full_batch_of(
                 frame.mix.model.engine,
                 frame.targets.objectives,
@@ -87,15 +92,27 @@ def _full_batch_now(frame: Frame, mix: Mix, memory: AdmissionMemory) -> int | No
     )
 
 
-def _outdated(frame: Frame, mix: Mix, memory: AdmissionMemory) -> bool:
+def _compared(frame: Frame, mix: Mix, memory: AdmissionMemory) -> AdmissionMemory:
+    """The memory with its rate scaled to the replicas that serve, outdated if of other ones."""
+    serving = len(frame.serving)
+    if memory.serving == serving and memory.mix_at_seconds == mix.at_seconds:
+        return memory
+    since = memory.outdated_seconds
+    return replace(
+        memory,
+        serving=serving,
+        admitted_rate_per_second=memory.admitted_rate_per_second * serving / memory.serving,
+        outdated_seconds=frame.now_seconds if since is None else since,
+    )
+
+
+def _due(frame: Frame, mix: Mix, memory: AdmissionMemory) -> bool:
     """Whether the admitted rate must be computed anew.
 
     Not at the very tick that renewed the mix, which has the new mix's tables to make as well, but
     at the next; while the mix is renewed at every tick, once a minute.
     """
-    if memory.serving != len(frame.serving):
-        return True
-    if memory.mix_at_seconds == mix.at_seconds:
+    if memory.outdated_seconds is None:
         return False
-    just_renewed = mix.at_seconds == frame.now_seconds
-    return not just_renewed or mix.at_seconds - memory.mix_at_seconds >= LONGEST_DELAY_SECONDS
+    outdated_for = frame.now_seconds - memory.outdated_seconds
+    return mix.at_seconds < frame.now_seconds or outdated_for >= LONGEST_DELAY_SECONDS

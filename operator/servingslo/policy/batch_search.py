@@ -14,7 +14,7 @@ from servingslo.policy.candidates import Candidates, Load, SizingCase
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import carries, greatest_rate_per_second, size
+from servingslo.policy.sizing import GreatestRate, carries, greatest_rate, size
 from servingslo.policy.state import BatchLimits
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
@@ -145,7 +145,8 @@ def _tried(
     most = max(carried.values())
     case = _limited(batch, trial)
     if carries(case, (), COMPARED_REPLICAS, EQUAL_RATE_RATIO * most):
-        carried[trial] = greatest_rate_per_second(case, (), COMPARED_REPLICAS, most or None)
+        hint = GreatestRate(most) if most else None
+        carried[trial] = greatest_rate(case, (), COMPARED_REPLICAS, hint).per_second
     return sequences
 
 
@@ -214,7 +215,7 @@ def replicas_needed(batch: BatchCase, limits: BatchLimits) -> int:
 
 def _carried(batch: BatchCase, limits: BatchLimits) -> float:
     """Requests per second that a few replicas carry under these limits."""
-    return greatest_rate_per_second(_limited(batch, limits), (), COMPARED_REPLICAS)
+    return greatest_rate(_limited(batch, limits), (), COMPARED_REPLICAS).per_second
 
 
 def _limited(batch: BatchCase, limits: BatchLimits) -> SizingCase:

@@ -10,7 +10,7 @@ from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.behavior import SelectPolicy
-from servingslo.policy.candidates import Load, objective_key
+from servingslo.policy.candidates import Load
 from servingslo.policy.decision import BatchingDecision, DecisionStep, LimitsPlan, RolloutCost
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode
@@ -288,7 +288,7 @@ def _worse(frame: Frame, change: BatchChange) -> bool:
     """Whether an objective is missed by more than before the change."""
     now = _observed(frame)
     for objective in frame.targets.objectives:
-        key = objective_key(objective)
+        key = objective.key
         before, after = change.observed_before.get(key), now.get(key)
         if before is None or after is None:
             continue
@@ -356,7 +356,7 @@ def _observed(frame: Frame) -> dict[str, float]:
         latency = frame.estimate.observed.get(objective.metric)
         seconds = None if latency is None else latency.quantile(objective.percentile)
         if seconds is not None:
-            found[objective_key(objective)] = seconds
+            found[objective.key] = seconds
     return found
 
 

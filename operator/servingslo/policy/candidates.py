@@ -20,11 +20,6 @@ KV_PERCENTILE = 95.0
 IDLE_RATE_PER_SECOND = 1e-6
 
 
-def objective_key(objective: Objective) -> str:
-    """A name of the objective that is unique within a resource: 'ttft:p99'."""
-    return f"{objective.metric}:p{objective.percentile:g}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What the fleet has to carry.
@@ -65,7 +60,7 @@ def replica_saturation_per_second(case: SizingCase) -> float:
 
 def asked_of(case: SizingCase, objective: Objective, count: int) -> Asked:
     """The percentile that the objective is about, of this many replicas."""
-    return Asked(objective_key(objective), count * case.engines_per_replica, case.routing)
+    return Asked(objective.key, count * case.engines_per_replica, case.routing)
 
 
 class Candidates:
@@ -81,7 +76,7 @@ class Candidates:
         self.load = load
         self.recall = recall
         self._predictions: dict[int, Prediction] = {}
-        self._verdicts: dict[tuple[Objective, int], bool | None] = {}
+        self._verdicts: dict[tuple[str, int], bool | None] = {}
 
     def at(self, count: int) -> Prediction:
         """The prediction for this count."""
@@ -138,7 +133,7 @@ class Candidates:
         """Whether the objective holds at this count, as far as other loads tell."""
         if self.recall is None:
             return None
-        key = objective, count
+        key = objective.key, count
         if key not in self._verdicts:
             self._verdicts[key] = self.recall.within(
                 asked_of(self.case, objective, count),

@@ -7,7 +7,7 @@ from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.latency import LatencyMetric
-from servingslo.policy.candidates import Load, objective_key
+from servingslo.policy.candidates import Load
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.mix import Mix
 
@@ -97,7 +97,7 @@ def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
     for objective in targets.objectives:
         if objective.metric is LatencyMetric.TPOT:
             continue
-        alone = 0.0 if mix is None else mix.alone_seconds.get(objective_key(objective), 0.0)
+        alone = 0.0 if mix is None else mix.alone_seconds.get(objective.key, 0.0)
         budgets.append(max(objective.threshold_seconds - alone, 0.0))
     return min(budgets, default=DEFAULT_WAIT_BUDGET_SECONDS)
 

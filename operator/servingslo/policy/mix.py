@@ -17,7 +17,7 @@ from servingslo.models.latency import (
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import Workload
-from servingslo.policy.candidates import IDLE_RATE_PER_SECOND, Candidates, objective_key
+from servingslo.policy.candidates import IDLE_RATE_PER_SECOND, Candidates
 from servingslo.policy.known import Known
 
 # Below the error that the models themselves are validated to (3 % of saturation throughput).
@@ -59,7 +59,7 @@ def renewed_mix(
     """The previous mix while nothing material has changed, else one made of these."""
     # What a token takes alone is asked for only where none is in time, which is seldom.
     waiting = [o for o in objectives if o.metric is not LatencyMetric.TPOT]
-    keys = {objective_key(objective) for objective in waiting}
+    keys = {objective.key for objective in waiting}
     if (
         previous is not None
         and previous.limits == limits
@@ -76,9 +76,7 @@ def renewed_mix(
         law=law,
         limits=limits,
         at_seconds=now_seconds,
-        alone_seconds={
-            objective_key(o): metric_seconds(alone, o.metric, o.percentile) for o in waiting
-        },
+        alone_seconds={o.key: metric_seconds(alone, o.metric, o.percentile) for o in waiting},
         model=model,
     )
 

@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 # Counts that are asked for at once where a search has to leave its hint: it is off by one mostly.
 _REACHES = (1, 2)
 # How often secants are tried before the range is parted evenly; they close in within 3.
 _SECANT_ROUNDS = 6
 _SECANT_PARTS = 2
+# Parts this close are joined by a line: percentiles bend by far less between them.
+_CLOSE_PARTS = 8
+_CLOSE_WIDTH = _CLOSE_PARTS // 2 - 1
 
 
 def least_holding(
@@ -37,28 +41,51 @@ def least_holding(
     return found if found <= high else None
 
 
+class Crossing(NamedTuple):
+    """The last part that holds, and by how much the excess rises there as the part grows e-fold.
+
+    steepness: None where no part was found to fail, or it is not known.
+    """
+
+    part: int
+    steepness: float | None
+
+
 def greatest_holding(
-    excesses: Callable[[Sequence[int]], Mapping[int, float]], last: int, hint: int | None
-) -> int:
+    excesses: Callable[[Sequence[int]], Mapping[int, float]], last: int, hint: Crossing | None
+) -> Crossing:
     """The greatest part, 0 to last, whose excess is at most 0; the excess rises with the part.
 
-    The last first, which mostly holds and ends the search; then a few parts at a time: the hint,
-    those around the root of the secant, and where that does not close in, parts that divide the
-    range evenly.
+    The last first, which mostly holds and ends the search, but where the hint knows of a crossing;
+    then a few parts at a time: the hint, those on both sides of the root of the line of the hint's
+    steepness, and of the secant, and where that does not close in, parts that divide the range
+    evenly. Between two parts close by, of which one holds, it is where their line crosses zero.
     """
-    known = dict(excesses((last,)))
-    if known[last] <= 0.0:
-        return last
-    trials = _between(0, last) if hint is None else {min(max(hint, 1), last)}
+    known: dict[int, float] = {}
+    near = None if hint is None else min(max(hint.part, 1), last)
+    steepness = None if hint is None else hint.steepness
+    trials = {last} if near is None or steepness is None else {near}
     low, high, rounds = 0, last + 1, 0
-    while high - low > 1:
+    while high - low > (_CLOSE_PARTS if low in known and high in known else 1):
         known |= excesses(sorted(trials - known.keys()))
         high = min((part for part, excess in known.items() if excess > 0.0), default=last + 1)
         low = max((part for part in known if part < high), default=0)
-        root = _secant(known) if rounds < _SECANT_ROUNDS else None
-        trials = _between(low, high) if root is None else _around(root, rounds, low, high)
+        if rounds == 0 and near in known and steepness is not None:
+            root: int | None = math.floor(near - near * known[near] / steepness)
+        else:
+            root = _secant(known) if rounds < _SECANT_ROUNDS else None
+        if root is not None:
+            trials = _around(root, low, high)
+        elif near is not None and near not in known:
+            trials = {near}
+        else:
+            trials = _between(low, high)
         rounds += 1
-    return low
+    if low not in known or high not in known:
+        return Crossing(low, None)
+    rise = (known[high] - known[low]) / (high - low)
+    part = min(math.floor(low - known[low] / rise), high - 1) if rise < math.inf else low
+    return Crossing(part, rise * part if 0.0 < rise * part < math.inf else None)
 
 
 def _secant(known: Mapping[int, float]) -> int | None:
@@ -76,9 +103,9 @@ def _between(low: int, high: int) -> set[int]:
     return {low + (high - low) * part // 4 for part in (1, 2, 3)} - {low}
 
 
-def _around(part: int, width: int, low: int, high: int) -> set[int]:
-    """The part and the next one, set apart by the width on both sides, within the range."""
+def _around(part: int, low: int, high: int) -> set[int]:
+    """Two parts close by, the part between them, within the range."""
     return {
-        min(max(part - width, low + 1), high - 1),
-        max(min(part + 1 + width, high - 1), low + 1),
+        min(max(part - _CLOSE_WIDTH, low + 1), high - 1),
+        max(min(part + 1 + _CLOSE_WIDTH, high - 1), low + 1),
     }

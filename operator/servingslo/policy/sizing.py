@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from servingslo.models.judging import LatencyLimit, LoadLimits, judged
 from servingslo.models.latency import LatencyMetric, Objective, Prediction, prepare
@@ -14,12 +15,11 @@ from servingslo.policy.candidates import (
     Load,
     SizingCase,
     asked_of,
-    objective_key,
     replica_saturation_per_second,
 )
 from servingslo.policy.decision import ConstraintNeed
 from servingslo.policy.known import Recall
-from servingslo.policy.searching import greatest_holding, least_holding
+from servingslo.policy.searching import Crossing, greatest_holding, least_holding
 from servingslo.reasons import Constraint
 
 # While a backlog drains the fleet may run this close to saturation: the greatest utilization that
@@ -69,7 +69,8 @@ def size(
     utilization = _utilization_need(case, load)
     low = _stability_need(case, load)
     starts = _starts(case, low, hints)
-    _evaluate_first(candidates, low, starts, likely, beside)
+    if case.model.engine.kernel is None:  # a kernel evaluates each load by itself
+        _evaluate_first(candidates, low, starts, likely, beside)
     kv_start = starts[Constraint.KV_CACHE.value]
     needs = [
         ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=utilization),
@@ -81,7 +82,7 @@ def size(
     ]
     infeasible: list[Objective] = []
     for objective in case.objectives:
-        need = _objective_need(candidates, objective, low, starts[objective_key(objective)])
+        need = _objective_need(candidates, objective, low, starts[objective.key])
         needs.append(need)
         if need.least_feasible is not None:
             infeasible.append(objective)
@@ -101,7 +102,7 @@ def size(
 
 def _starts(case: SizingCase, low: int, hints: Mapping[str, int]) -> dict[str, int]:
     """Where the search of each need begins: at its hint, else at the least stable count."""
-    keys = [Constraint.KV_CACHE.value, *(objective_key(o) for o in case.objectives)]
+    keys = [Constraint.KV_CACHE.value, *(o.key for o in case.objectives)]
     return {key: min(max(hints.get(key, low), low), case.largest_count) for key in keys}
 
 
@@ -121,7 +122,7 @@ def _evaluate_first(
     other = max(starts.values())
     for objective in candidates.case.objectives:
         found = by_metric.setdefault(objective.metric, {})
-        for count in candidates.unknown(objective, pairs[objective_key(objective)], asked):
+        for count in candidates.unknown(objective, pairs[objective.key], asked):
             found[count, False] = candidates.at(count)
         if beside is not None and beside.recalled(objective, other) is None:
             found[other, True] = beside.at(other)
@@ -140,7 +141,7 @@ def need_hints(
     sized = [need for need in needs if need.constraint in CONSTRAINT_OF_METRIC.values()]
     for objective, need in zip(objectives, sized, strict=False):
         if need.replicas is not None:
-            hints[objective_key(objective)] = need.replicas
+            hints[objective.key] = need.replicas
     return hints
 
 
@@ -172,18 +173,29 @@ def least_safe_count(
     return found or current
 
 
-def greatest_rate_per_second(
+class GreatestRate(NamedTuple):
+    """The greatest fleet rate, per second, that keeps every constraint.
+
+    steepness: rise of the logarithm of what is most of its limit there, over that of the rate; None
+    where no more than the ceiling of utilization was asked for.
+    """
+
+    per_second: float
+    steepness: float | None = None
+
+
+def greatest_rate(
     case: SizingCase,
     infeasible: tuple[Objective, ...],
     serving: int,
-    hint_per_second: float | None = None,
+    hint: GreatestRate | None = None,
     recall: Recall | None = None,
-) -> float:
-    """The greatest fleet rate, per second, at which these replicas keep every constraint.
+) -> GreatestRate:
+    """The greatest fleet rate at which these replicas keep every constraint.
 
     0 when an objective fails even for a single request at a time. Exact to 0.1 % of saturation.
-    infeasible objectives do not count. hint_per_second: where the search begins; it saves
-    evaluations and changes no answer. recall: what is evaluated is added to it.
+    infeasible objectives do not count. hint: where the search begins; it saves evaluations and
+    changes no answer. recall: what is evaluated is added to it.
     """
     high = replica_saturation_per_second(case) * case.utilization_target_ratio * serving
     objectives = [objective for objective in case.objectives if objective not in infeasible]
@@ -194,10 +206,11 @@ def greatest_rate_per_second(
         found = _excesses(case, objectives, limits, serving, rates, recall)
         return dict(zip(parts, found, strict=True))
 
-    hint = None
-    if hint_per_second is not None and high > 0:
-        hint = int(hint_per_second / high * RATE_PARTS)
-    return high * greatest_holding(excesses, RATE_PARTS, hint) / RATE_PARTS
+    near = None
+    if hint is not None and high > 0:
+        near = Crossing(int(hint.per_second / high * RATE_PARTS), hint.steepness)
+    found = greatest_holding(excesses, RATE_PARTS, near)
+    return GreatestRate(high * found.part / RATE_PARTS, found.steepness)
 
 
 def _excesses(
@@ -300,7 +313,7 @@ def _least_of_idle_fleet(candidates: Candidates, objective: Objective) -> float 
 def _single_request_seconds(candidates: Candidates, objective: Objective) -> float:
     """The objective's percentile when requests come one at a time: the least there is."""
     case = candidates.case
-    raw = case.alone_seconds.get(objective_key(objective))
+    raw = case.alone_seconds.get(objective.key)
     if raw is not None:
         return raw * case.calibration.get(objective.metric, 1.0)
     alone = Candidates(case, Load(rate_per_second=IDLE_RATE_PER_SECOND), candidates.recall)

@@ -109,14 +109,18 @@ class Steadiness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionMemory:
-    """The admitted rate last computed, and what it holds for.
+    """The admitted rate, and what it was computed for.
 
-    full_batch: what a full batch of one engine may be, None without an inter-token objective.
+    outdated_seconds: since when it is of another mix, or scaled from another number of replicas;
+    None where it is not. steepness: see `sizing.GreatestRate`. full_batch: what a full batch of one
+    engine may be, None without an inter-token objective.
     """
 
     serving: int
     mix_at_seconds: float
     admitted_rate_per_second: float
+    outdated_seconds: float | None = None
+    steepness: float | None = None
     full_batch: int | None = None
 
 

@@ -9,7 +9,6 @@ from servingslo.models.capacity import concurrency_cap
 from servingslo.models.latency import LatencyModel, Objective, Routing, latency_model
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
-from servingslo.policy.admission import greatest_rate_per_second
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.candidates import (
     KV_PERCENTILE,
@@ -22,7 +21,7 @@ from servingslo.policy.decision import ConstraintNeed
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.mix import renewed_mix
-from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Sizing, size
+from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Sizing, greatest_rate, size
 from servingslo.policy.state import BatchLimits
 from servingslo.policy.wish import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 
@@ -179,9 +178,9 @@ def answered(question: Question) -> Answer:
         needs=_needs(question, candidates, sizing),
         saturation_rate_per_second=replica_saturation_per_second(case),
         concurrency_cap=case.model.cap,
-        greatest_rate_per_second=greatest_rate_per_second(
+        greatest_rate_per_second=greatest_rate(
             case, sizing.infeasible, max(count - spare, 1)
-        ),
+        ).per_second,
         largest_count=question.replicas.maximum or case.largest_count,
         queue_limit=_queue_limit(question, case),
         counts=counts,

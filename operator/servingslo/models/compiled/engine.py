@@ -75,7 +75,16 @@ class CompiledMaker:
 class CompiledKernel:
     """A `Kernel` whose constants are plain arrays."""
 
-    __slots__ = ("_constants", "_engine", "_entries", "_lengths", "_numbers", "_prompts", "_sines")
+    __slots__ = (
+        "_constants",
+        "_engine",
+        "_entries",
+        "_lengths",
+        "_limits",
+        "_numbers",
+        "_prompts",
+        "_sines",
+    )
 
     def __init__(self, engine: EngineLaws, entries: Entries) -> None:
         self._engine = engine
@@ -93,6 +102,8 @@ class CompiledKernel:
         self._prompts = prompt_constants(engine.prompts)
         self._sines = sine_table()
         self._constants = self._numbers, self._lengths, self._prompts, self._sines
+        # Those last asked for: a search asks for the same at every rate.
+        self._limits: tuple[LoadLimits, FloatArray] | None = None
 
     def running(
         self, rate_per_second: float, replica_count: int, *, pooled: bool
@@ -136,7 +147,9 @@ class CompiledKernel:
         pooled: bool,
     ) -> list[list[float]]:
         """As `Kernel`."""
-        rows, entries = limit_numbers(self._engine, limits), self._entries
+        if self._limits is None or self._limits[0] is not limits:
+            self._limits = limits, limit_numbers(self._engine, limits)
+        rows, entries = self._limits[1], self._entries
         found = []
         for rate in rates_per_second:
             law = entries.running_law(self._numbers, rate, replica_count, pooled)
