@@ -56,7 +56,7 @@ REPLICAS = 8
 TOGETHER = {1: "alone", 4: "of 4", 16: "of 16"}
 EVALUATIONS = 2000
 REPETITIONS = 3
-REPLAYS = 5
+REPLAYS = 9
 SEARCHES = 20
 LARGEST_COUNT = 64
 # One replica of the slowest card, so that the least count lies near the end of the search.

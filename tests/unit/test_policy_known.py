@@ -11,11 +11,11 @@ from tests.sizing_cases import case
 from servingslo.models.latency import LatencyMetric, Objective, Routing
 from servingslo.policy.candidates import Candidates, Load
 from servingslo.policy.inputs import Limits
-from servingslo.policy.known import CLOSE_RATIO, MOST_POINTS, Asked, Known, Recall
+from servingslo.policy.known import CLOSE_RATIO, MOST_POINTS, Known, Recall
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 
-ASKED = Asked("ttft:p99", 4, Routing.POOLED)
+ASKED = "ttft:p99", 4, Routing.POOLED
 TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.5)
 TICKS_SECONDS = 450.0
 

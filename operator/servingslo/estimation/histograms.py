@@ -1,6 +1,7 @@
 """Cumulative histograms: what was observed in a window, its quantiles, its distribution."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -146,14 +147,11 @@ def share_within(delta: HistogramDelta, threshold: float) -> tuple[float, float]
     count = delta.count
     if count <= 0:
         return None
-    low = high = 0.0
-    lower = 0.0
-    for upper, inside in zip((*delta.upper_bounds, float("inf")), delta.counts, strict=True):
-        if upper <= threshold:
-            low += inside
-        if lower < threshold or upper <= threshold:
-            high += inside
-        lower = upper
+    bounds, counts = delta.upper_bounds, delta.counts
+    below = bisect_right(bounds, threshold)
+    low = high = sum(counts[:below])
+    if (bounds[below - 1] if below else 0.0) < threshold:
+        high += counts[below]
     return min(low / count, 1.0), min(high / count, 1.0)
 
 

@@ -21,8 +21,8 @@ def mixture_quantile(components: Sequence[tuple[float, float, float]], probabili
     components = [c for c in components if c[0] > NEGLIGIBLE_PROBABILITY]
     score = _NORMAL.inv_cdf(probability)
     # A mixture's quantile lies between those of its components.
-    low = min(mean + score * deviation for _, mean, deviation in components)
-    high = max(mean + score * deviation for _, mean, deviation in components)
+    ends = [mean + score * deviation for _, mean, deviation in components]
+    low, high = min(ends), max(ends)
     precise = QUANTILE_ERROR_RATIO * max(high, 0.0)
     value, step = 0.5 * (low + high), high - low
     for _ in range(ITERATIONS):
@@ -45,9 +45,10 @@ def _distribution(
     components: Sequence[tuple[float, float, float]], value: float
 ) -> tuple[float, float]:
     """Distribution and density of the mixture at a value."""
+    erfc, exp = math.erfc, math.exp
     below = density = 0.0
     for weight, mean, deviation in components:
         score = (value - mean) / deviation
-        below += 0.5 * weight * math.erfc(-score / ROOT_TWO)
-        density += weight * math.exp(-0.5 * score * score) / (deviation * ROOT_TWO_PI)
+        below += 0.5 * weight * erfc(-score / ROOT_TWO)
+        density += weight * exp(-0.5 * score * score) / (deviation * ROOT_TWO_PI)
     return below, density

@@ -8,6 +8,7 @@ with T_fixed = O·a for continuous batching.
 
 import math
 from dataclasses import dataclass
+from operator import mul
 
 from servingslo.errors import InvalidInputError, UnstableQueueError
 from servingslo.models.service_time import EngineLimits, RequestDemand, ServiceLaw, request_demand
@@ -110,10 +111,8 @@ def _preempted_ratio(prompt: LengthDistribution, output: float, sequence_count: 
     """
     if output <= 0 or prompt.mean_tokens <= 0:
         return 0.0
-    short = sum(
-        weight * -math.expm1(-tokens / output)
-        for tokens, weight in zip(prompt.tokens, prompt.weights, strict=True)
-    )
+    lasting = [math.expm1(-tokens / output) for tokens in prompt.tokens]
+    short: float = -sum(map(mul, prompt.weights, lasting))
     departures = sequence_count / output
     factor = -math.expm1(-departures) / departures if departures > 0 else 1.0
     return factor**2 * output * short / prompt.mean_tokens

@@ -60,7 +60,7 @@ def replica_saturation_per_second(case: SizingCase) -> float:
 
 def asked_of(case: SizingCase, objective: Objective, count: int) -> Asked:
     """The percentile that the objective is about, of this many replicas."""
-    return Asked(objective.key, count * case.engines_per_replica, case.routing)
+    return objective.key, count * case.engines_per_replica, case.routing
 
 
 class Candidates:

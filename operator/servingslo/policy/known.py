@@ -9,7 +9,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from servingslo.models.objectives import Routing
 
@@ -24,14 +23,8 @@ MOST_POINTS = 24
 
 
 Point = tuple[float, float]
-
-
-class Asked(NamedTuple):
-    """A percentile of a fleet: of which objective (its key), engines and routing."""
-
-    objective: str
-    engines: int
-    routing: Routing
+# A percentile of a fleet: of which objective (its key), how many engines, and the routing.
+Asked = tuple[str, int, Routing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

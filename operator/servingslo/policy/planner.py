@@ -15,6 +15,7 @@ from servingslo.models.latency import metric_seconds
 from servingslo.policy import guards
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
+from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.decision import Decision, DecisionStep, ReplicaView
 from servingslo.policy.found import found_steps
 from servingslo.policy.frame import Frame, frame_of
@@ -64,8 +65,6 @@ def plan(
     frame = frame_of(
         observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
     )
-    if frame.mix is not None and frame.mix is not state.mix:
-        state = replace(state, mix=frame.mix)
     state = _calibrated(frame, state)
     notes = _notes(frame, edit)
     owner = guards.ownership_problem(observation)
@@ -259,8 +258,7 @@ def _with_sight(
         acting_limit=_acting_limit(frame, owner),
         detail="" if owner is None else owner.detail,
     )
-    state = replace(state, hints=wish.hints or state.hints, behavior=behavior)
-    return _decided(frame, state, verdict)
+    return _decided(frame, state, verdict, behavior)
 
 
 def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
@@ -294,8 +292,13 @@ def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
     return proposal
 
 
-def _decided(frame: Frame, state: PlannerState, verdict: Verdict) -> tuple[Decision, PlannerState]:
-    """The decision with batching, admission and what they are explained by."""
+def _decided(
+    frame: Frame, state: PlannerState, verdict: Verdict, behavior: BehaviorState | None = None
+) -> tuple[Decision, PlannerState]:
+    """The decision with batching, admission and what they are explained by.
+
+    behavior: its memory where a count was wished for; else that of the state stays.
+    """
     proposal, wish = verdict.proposal, verdict.wish
     known = frame.observation.desired_replicas is not None
     before = frame.current if known else None
@@ -346,9 +349,11 @@ def _decided(frame: Frame, state: PlannerState, verdict: Verdict) -> tuple[Decis
     return decision, replace(
         state,
         order=order,
+        hints=wish.hints or state.hints,
+        behavior=behavior or state.behavior,
         batching=tuned.memory,
         admission=admission_memory,
-        mix=remembering(state.mix, wish.candidates),
+        mix=remembering(frame.mix or state.mix, wish.candidates),
     )
 
 

@@ -9,8 +9,10 @@ _REACHES = (1, 2)
 # How often secants are tried before the range is parted evenly; they close in within 3.
 _SECANT_ROUNDS = 6
 _SECANT_PARTS = 2
-# Parts this close are joined by a line: percentiles bend by far less between them.
+# Parts this close, also as a share of them, are joined by a line: a power of the part is off it by
+# a fifth of a part at most.
 _CLOSE_PARTS = 8
+_CLOSE_SHARE = 64
 _CLOSE_WIDTH = _CLOSE_PARTS // 2 - 1
 
 
@@ -66,7 +68,7 @@ def greatest_holding(
     steepness = None if hint is None else hint.steepness
     trials = {last} if near is None or steepness is None else {near}
     low, high, rounds = 0, last + 1, 0
-    while high - low > (_CLOSE_PARTS if low in known and high in known else 1):
+    while high - low > (_close_parts(low) if low in known and high in known else 1):
         known |= excesses(sorted(trials - known.keys()))
         high = min((part for part, excess in known.items() if excess > 0.0), default=last + 1)
         low = max((part for part in known if part < high), default=0)
@@ -86,6 +88,11 @@ def greatest_holding(
     rise = (known[high] - known[low]) / (high - low)
     part = min(math.floor(low - known[low] / rise), high - 1) if rise < math.inf else low
     return Crossing(part, rise * part if 0.0 < rise * part < math.inf else None)
+
+
+def _close_parts(low: int) -> int:
+    """How far apart two parts are that a line joins."""
+    return max(min(_CLOSE_PARTS, low // _CLOSE_SHARE), 1)
 
 
 def _secant(known: Mapping[int, float]) -> int | None:

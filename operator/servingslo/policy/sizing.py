@@ -67,10 +67,9 @@ def size(
     """
     case, load = candidates.case, candidates.load
     utilization = _utilization_need(case, load)
-    low = _stability_need(case, load)
+    low = _least_count(case, load)
     starts = _starts(case, low, hints)
-    if case.model.engine.kernel is None:  # a kernel evaluates each load by itself
-        _evaluate_first(candidates, low, starts, likely, beside)
+    _evaluate_first(candidates, low, starts, likely, beside)
     kv_start = starts[Constraint.KV_CACHE.value]
     needs = [
         ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=utilization),
@@ -101,7 +100,7 @@ def size(
 
 
 def _starts(case: SizingCase, low: int, hints: Mapping[str, int]) -> dict[str, int]:
-    """Where the search of each need begins: at its hint, else at the least stable count."""
+    """Where the search of each need begins: at its hint, else at the least count of all."""
     keys = [Constraint.KV_CACHE.value, *(o.key for o in case.objectives)]
     return {key: min(max(hints.get(key, low), low), case.largest_count) for key in keys}
 
@@ -118,6 +117,8 @@ def _evaluate_first(
     asked = [count for count in likely if count >= low]
     around = {count + more for count in asked for more in (-1, 0, 1)} - {0}
     candidates.predict(sorted(around.union(*pairs.values())))
+    if candidates.case.model.engine.kernel is not None:
+        return  # it evaluates each percentile by itself
     by_metric: dict[LatencyMetric, dict[tuple[int, bool], Prediction]] = {}
     other = max(starts.values())
     for objective in candidates.case.objectives:
@@ -286,7 +287,7 @@ def _objective_need(
 ) -> ConstraintNeed:
     """Replicas that one objective asks for, or the least it could be where none are enough.
 
-    low: the least count below saturation.
+    low: the least count that is looked at.
     """
     case = candidates.case
     constraint = CONSTRAINT_OF_METRIC[objective.metric]
@@ -320,10 +321,13 @@ def _single_request_seconds(candidates: Candidates, objective: Objective) -> flo
     return alone.told_seconds(objective, 1)
 
 
-def _stability_need(case: SizingCase, load: Load) -> int:
-    """The least count below saturation."""
-    capacity = replica_saturation_per_second(case)
-    return min(math.floor(load.rate_per_second / capacity) + 1, case.largest_count)
+def _least_count(case: SizingCase, load: Load) -> int:
+    """The least count that is looked at: no plan has a higher utilization, whatever is stated.
+
+    Laws close to saturation take several times as long to evaluate.
+    """
+    capacity = replica_saturation_per_second(case) * DRAIN_UTILIZATION
+    return counted(load.rate_per_second / capacity, case.largest_count)
 
 
 def counted(replicas: float, largest: int) -> int:

@@ -65,7 +65,7 @@ class CompiledMaker:
             1.0 - workload.cached_ratio,
             prefill_per_token_seconds,
         )
-        return gaps_of(*gaps), work_of(prompts)
+        return gaps_of(*gaps), work_of(*prompts)
 
     def kernel(self, engine: EngineLaws) -> "CompiledKernel":
         """As `Maker`."""

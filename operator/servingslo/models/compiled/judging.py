@@ -25,25 +25,20 @@ _METRICS = {
 # Columns of a limit: what, the share that stays within it, the most allowed; then, of KV use, the
 # normal deviate of that share, tokens held by a sequence and their variance, sequences, capacity.
 METRIC, SHARE, MOST, _DEVIATE, _HELD, _VARIANCE, _CAP, _CAPACITY = range(8)
+_NOT_OF_CACHE = (0.0,) * (_CAPACITY - MOST)
 
 
 def limit_numbers(engine: EngineLaws, limits: LoadLimits) -> FloatArray:
     """A row for each limit, that of KV use first."""
-    rows = np.zeros((1 + len(limits.latencies), _CAPACITY + 1))
     kept = limits.kv_percentile / 100.0
-    rows[0] = (
-        KV_USE,
-        kept,
-        limits.kv_usage_ratio,
-        float(ndtri(kept)),
-        engine.held.mean,
-        engine.held.variance,
-        engine.cap,
-        engine.kv_capacity_tokens,
-    )
-    for row, limit in zip(rows[1:], limits.latencies, strict=True):
-        row[: MOST + 1] = _METRICS[limit.metric], limit.percentile / 100.0, limit.seconds
-    return rows
+    held = engine.held
+    of_cache = float(ndtri(kept)), held.mean, held.variance, engine.cap, engine.kv_capacity_tokens
+    rows: list[tuple[float, ...]] = [(KV_USE, kept, limits.kv_usage_ratio, *of_cache)]
+    rows += [
+        (_METRICS[limit.metric], limit.percentile / 100.0, limit.seconds, *_NOT_OF_CACHE)
+        for limit in limits.latencies
+    ]
+    return np.array(rows, dtype=float)
 
 
 @cache

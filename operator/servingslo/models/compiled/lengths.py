@@ -75,19 +75,28 @@ def gap_rows(tokens: Any, weights: Any) -> tuple[Any, float]:
     return rows, single_share
 
 
-def prompt_rows(tokens: Any, weights: Any, uncached_ratio: float, per_token: float) -> Any:
-    """`prompt_work.prompt_work` by row; what stands behind the points of a row is nothing."""
+def prompt_rows(
+    tokens: Any, weights: Any, uncached_ratio: float, per_token: float
+) -> tuple[Any, float, float]:
+    """`prompt_work.prompt_work` by row, and the first two moments of the work.
+
+    What stands behind the points of a row is nothing.
+    """
     law = compacted(tokens, weights, prompt_work.PROMPT_POINTS, keep_short=False)
     points = law.shape[1]
     rows = np.zeros((_BELOW + 1, points + 1))
+    mean = second_moment = 0.0
     for place in range(points):
         length, weight = law[0, place] * uncached_ratio, law[1, place]
+        seconds = length * per_token
         rows[_TOKENS, place], rows[_OF_POINT, place] = length, weight
-        rows[_SECONDS, place] = length * per_token
+        rows[_SECONDS, place] = seconds
+        mean += weight * seconds
+        second_moment += weight * seconds * seconds
         rows[_BELOW, place + 1] = rows[_BELOW, place] + weight * length
     for place in range(points - 1, -1, -1):
         rows[_FROM, place] = rows[_FROM, place + 1] + rows[_OF_POINT, place]
-    return rows
+    return rows, mean, second_moment
 
 
 def gaps_of(rows: Any, single_share: float) -> OutputGaps:
@@ -102,17 +111,16 @@ def gaps_of(rows: Any, single_share: float) -> OutputGaps:
     )
 
 
-def work_of(rows: Any) -> PromptWork:
+def work_of(rows: Any, mean_seconds: float, second_moment_seconds2: float) -> PromptWork:
     """What `prompt_rows` returns, by name."""
     points = rows.shape[1] - 1
-    seconds, weights = rows[_SECONDS, :points], rows[_OF_POINT, :points]
-    weighted = weights * seconds
+    seconds = rows[_SECONDS, :points]
     return PromptWork(
         seconds=seconds,
-        weights=weights,
+        weights=rows[_OF_POINT, :points],
         tokens=rows[_TOKENS, :points],
-        mean_seconds=float(weighted.sum()),
-        second_moment_seconds2=float(weighted @ seconds),
+        mean_seconds=mean_seconds,
+        second_moment_seconds2=second_moment_seconds2,
         longest_seconds=float(seconds[-1]),
         weights_from=rows[_FROM],
         mean_tokens_below=rows[_BELOW],
