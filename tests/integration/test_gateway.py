@@ -9,17 +9,24 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.cli.fitting.sources import LiveSource, live_samples
+from servingslo.cli.live import Access
 from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.reasons import Reason
 from servingslo.rig.cluster import Rig
+from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
+from servingslo.sim.rebuilt import trace_from_metrics
 
 ROUTE = "chat-route"
-PROFILE = "--gateway-profile=envoy-gateway"
+GATEWAY = "envoy-gateway"
+PROFILE = f"--gateway-profile={GATEWAY}"
 RATE_PER_SECOND = 12.0
 # One engine serves about six a second with this many in flight; the gateway refuses the others.
 MAX_IN_FLIGHT = 16
@@ -101,6 +108,21 @@ def _fitted(rig: Rig, namespace: str) -> dict[str, Any]:
     return fit
 
 
+def _rebuilt_per_second(rig: Rig, namespace: str, profile: str) -> float:
+    """Requests a second in the trace that a backtest makes of the last seconds."""
+    source = LiveSource(
+        config=PrometheusConfig(url=rig.prometheus_url, gateway=gateway_profile(profile)),
+        access=Access(kubeconfig=rig.admin_kubeconfig, context=None),
+        namespace=namespace,
+        target="Deployment/chat",
+        window_seconds=12.0,
+        step_seconds=3.0,
+        gateway_name=ROUTE,
+    )
+    trace = trace_from_metrics(live_samples(source), np.random.default_rng(1))
+    return len(trace) / trace.duration_seconds
+
+
 def _steps(decisions: list[Decision], reason: Reason) -> list[DecisionStep]:
     return [step for decision in decisions for step in decision.steps if step.reason is reason]
 
@@ -119,6 +141,7 @@ def test_what_a_gateway_refuses_is_demand_until_it_falls_silent(
     limits = ("--for", "3s", "--every", "1s", "--prometheus-url", rig.prometheus_url)
     _call(rig, "record", f"{name}/chat", "--out", str(recorded), *limits, PROFILE)
     fitted = _fitted(rig, name)
+    rebuilt = {one: _rebuilt_per_second(rig, name, one) for one in (GATEWAY, NO_GATEWAY)}
     crowded.end_traffic()
     past = steady_trace(tmp_path / "past.csv", rate=PAST_RATE_PER_SECOND, seconds=LONGEST_SECONDS)
     crowded.begin_traffic(past)
@@ -157,3 +180,5 @@ def test_what_a_gateway_refuses_is_demand_until_it_falls_silent(
     # A fit reads the same gateway.
     assert fitted["gateway"] == Reason.GATEWAY_COUNTS.value
     assert fitted["arrival_rate_per_second"] > 0.7 * RATE_PER_SECOND
+    # A trace that is rebuilt of the same seconds has what the gateway refused.
+    assert rebuilt[NO_GATEWAY] < 0.7 * RATE_PER_SECOND < rebuilt[GATEWAY]

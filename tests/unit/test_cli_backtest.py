@@ -293,6 +293,18 @@ def test_a_recording_has_its_own_past(cli, recording, tmp_path):
         ),
         pytest.param(
             ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
+             "--gateway-name", "route"),
+            ("--gateway-name", "'route'", "--gateway-profile"),
+            id="gateway name without gateway",
+        ),
+        pytest.param(
+            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
+             "--gateway-profile", "nginx"),
+            ("'nginx'", "istio, envoy-gateway"),
+            id="unknown gateway",
+        ),
+        pytest.param(
+            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
              "--window", "10s"),
             ("--window", "'10s'"),
             id="window",

@@ -7,7 +7,9 @@ import pytest
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.inputs import Observation
+from servingslo.runtimes.gateways import CountedWhen
 from servingslo.sim.cluster import Wanted, simulate
 from servingslo.sim.fleet import ColdStart, FleetSpec
 from servingslo.sim.rebuilt import trace_from_metrics
@@ -77,6 +79,34 @@ def test_rejected_requests_arrived_too():
     found = trace_from_metrics(watched(1, fleet), np.random.default_rng(1))
 
     assert len(found) == pytest.approx(len(TRACE), rel=0.05)
+
+
+def test_what_a_gateway_refused_arrived_too():
+    """Engines saw none of it: two a second, but for the silence before the second scrape."""
+    samples = [
+        replace(
+            sample,
+            gateway=GatewaySample(
+                counted=CountedWhen.PASSED_ON,
+                instances=(
+                    GatewayInstance(
+                        name="envoy",
+                        requests_total=9.0 * sample.time_seconds,
+                        rejected_total=2.0 * sample.time_seconds,
+                        age_seconds=5.0,
+                    ),
+                ),
+            ),
+        )
+        for sample in watched()
+    ]
+    found = trace_from_metrics(samples, np.random.default_rng(1))
+    alone = trace_from_metrics(watched(), np.random.default_rng(1))
+    first, last = samples[0].time_seconds, samples[-1].time_seconds
+    assert len(found) - len(alone) == pytest.approx(2.0 * (last - first), abs=2.0)
+    half = found.duration_seconds / 2.0
+    more = np.sum(found.arrival_seconds < half) - np.sum(alone.arrival_seconds < half)
+    assert more == pytest.approx(2.0 * half, rel=0.05)
 
 
 def test_the_same_metrics_give_the_same_trace():

@@ -25,9 +25,25 @@ from servingslo.cli.backtesting.page import page
 from servingslo.cli.backtesting.report import Report, report_of
 from servingslo.cli.backtesting.text import policies_text, report_text
 from servingslo.cli.backtesting.traces import TraceSource, replay_of
+from servingslo.cli.options import (
+    Context,
+    GatewayName,
+    GatewayNamespaceLabel,
+    GatewayPattern,
+    GatewayProfileName,
+    GatewayReporter,
+    GatewayWorkloadLabel,
+    Kubeconfig,
+    PrometheusBearerTokenFile,
+    PrometheusCAFile,
+    PrometheusNamespaceLabel,
+    PrometheusPodLabel,
+    PrometheusTenant,
+)
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
+from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 from servingslo.sim.backtest import run, runs_of
 from servingslo.sim.policies import ORACLE
 from servingslo.sim.pools.cluster import check_trace
@@ -64,16 +80,19 @@ def backtest(
     step: Annotated[
         str, typer.Option(help="Time between readings; not below the scrape interval.")
     ] = "15s",
-    prometheus_namespace_label: Annotated[
-        str, typer.Option(help="Label with the namespace of the scraped pod.")
-    ] = "namespace",
-    prometheus_pod_label: Annotated[
-        str, typer.Option(help="Label with the scraped pod's name.")
-    ] = "pod",
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
+    prometheus_pod_label: PrometheusPodLabel = "pod",
+    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
+    prometheus_ca_file: PrometheusCAFile = None,
+    prometheus_tenant: PrometheusTenant = None,
+    gateway_profile_name: GatewayProfileName = NO_GATEWAY,
+    gateway_workload_label: GatewayWorkloadLabel = "",
+    gateway_namespace_label: GatewayNamespaceLabel = "",
+    gateway_reporter: GatewayReporter = "",
+    gateway_pattern: GatewayPattern = "",
+    gateway_name: GatewayName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     save_trace: Annotated[
         Path | None, typer.Option(help="Where a rebuilt trace is kept, as CSV.")
     ] = None,
@@ -190,6 +209,17 @@ def backtest(
         step=step,
         namespace_label=prometheus_namespace_label,
         pod_label=prometheus_pod_label,
+        bearer_token_file=prometheus_bearer_token_file,
+        ca_file=prometheus_ca_file,
+        tenant=prometheus_tenant,
+        gateway=gateway_profile(
+            gateway_profile_name,
+            workload_label=gateway_workload_label,
+            namespace_label=gateway_namespace_label,
+            reporter=gateway_reporter,
+            pattern=gateway_pattern,
+        ),
+        gateway_name=gateway_name,
         kubeconfig=kubeconfig,
         context=context,
         save=save_trace,

@@ -18,6 +18,7 @@ from servingslo.cli.fitting.sources import (
 from servingslo.cli.live import Access
 from servingslo.cli.options import (
     Context,
+    GatewayName,
     GatewayNamespaceLabel,
     GatewayPattern,
     GatewayProfileName,
@@ -79,10 +80,7 @@ def fit(
     gateway_namespace_label: GatewayNamespaceLabel = "",
     gateway_reporter: GatewayReporter = "",
     gateway_pattern: GatewayPattern = "",
-    gateway_name: Annotated[
-        str | None,
-        typer.Option(help="What the gateway calls the workload; that of --target by default."),
-    ] = None,
+    gateway_name: GatewayName = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     output: Annotated[

@@ -54,6 +54,10 @@ GatewayPattern = Annotated[
         help="Envoy Gateway's cluster names, as a pattern with the groups namespace and name.",
     ),
 ]
+GatewayName = Annotated[
+    str | None,
+    typer.Option(help="What the gateway calls the workload; that of --target by default."),
+]
 
 
 def path_text(path: Path | None) -> str | None:

@@ -4,7 +4,7 @@ Counts are exact for each interval between two scrapes of an engine; inside it a
 evenly at random, however long it was: what came while scrapes failed did not come at once. Lengths
 are drawn from the histograms of the requests that ended around then, prompt and output apart: their
 means are exact, how they belong together is lost, and so is what a client sent that no engine ever
-saw.
+saw, but for what a gateway refused where one was read. What is refused and sent again counts anew.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from servingslo.errors import InvalidInputError
+from servingslo.estimation import gateway
 from servingslo.estimation.arrivals import arrivals_of
 from servingslo.estimation.counters import EngineMemory, advance, histograms_time_seconds
 from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.gateway import InstanceFlow
 from servingslo.estimation.histograms import length_distribution, pooled_delta
 from servingslo.estimation.sample import HistogramSample, PodSample
 from servingslo.models.workload import LengthDistribution
@@ -85,17 +87,19 @@ def trace_from_metrics(samples: Sequence[FleetSample], rng: np.random.Generator)
 
 def _chunks(samples: Sequence[FleetSample]) -> list[_Chunk]:
     memories: dict[tuple[str, str], EngineMemory] = {}
+    through: tuple[InstanceFlow, ...] = ()
     chunks, chunk, owed = [], _Chunk(), 0.0
     before: float | None = None
     for sample in samples:
         now = sample.time_seconds
-        for pod in sample.pods:
-            for begin, end, counted in _read(pod, now, before, memories, chunk):
-                # Arrivals of an interval may be slightly negative; only sums are exact.
-                owed += counted
-                count = max(round(owed), 0)
-                owed -= count
-                chunk.intervals.append((begin, end, count))
+        counts = [c for pod in sample.pods for c in _read(pod, now, before, memories, chunk)]
+        through, refused = _refused(through, sample)
+        for begin, end, counted in (*counts, *refused):
+            # Arrivals of an interval may be slightly negative; only sums are exact.
+            owed += counted
+            count = max(round(owed), 0)
+            owed -= count
+            chunk.intervals.append((begin, end, count))
         if chunk.ended >= _LEAST_LENGTHS:
             chunks.append(chunk)
             chunk = _Chunk()
@@ -124,6 +128,25 @@ def _read(
             after = getattr(step.after, name)
             if after is not None:
                 pairs.append((None if step.before is None else getattr(step.before, name), after))
+
+
+def _refused(
+    before: tuple[InstanceFlow, ...], sample: FleetSample
+) -> tuple[tuple[InstanceFlow, ...], list[tuple[float, float, float]]]:
+    """The gateway's windows after a sample; begin, end and refusals of those that are new."""
+    known = {flow.instance.name: flow for flow in before}
+    flows, _ = gateway.measure(
+        before, sample.gateway, sample.time_seconds, sample.stale_after_seconds
+    )
+    new = (flow for flow in flows if flow.seconds > 0.0 and known[flow.instance.name] is not flow)
+    return flows, [
+        (
+            flow.time_seconds - flow.seconds,
+            flow.time_seconds,
+            flow.rejected_per_second * flow.seconds,
+        )
+        for flow in new
+    ]
 
 
 def _least_age_seconds(samples: Sequence[FleetSample]) -> float:

@@ -11,9 +11,11 @@ import numpy as np
 import typer
 
 from servingslo.cli.backtesting.pasts import read_past, write_past
+from servingslo.cli.options import path_text
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimator import FleetSample
 from servingslo.estimation.season import DAY_SECONDS, RateHistory
+from servingslo.runtimes.gateways import GatewayProfile
 from servingslo.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo.sim.rebuilt import trace_from_metrics
 from servingslo.sim.trace import Trace, read_trace, write_trace
@@ -33,6 +35,7 @@ _SEED = 1
 class TraceSource:
     """What the user said about the trace; exactly one of file, recording and Prometheus.
 
+    namespace_label to gateway_name: of what Prometheus scraped and how it is reached, as in `fit`.
     history: a CSV of requests before the trace, or of rates as save_history is written. no_history:
     the planner is told none. warm_up: the part of the trace that is past too; None for none of it.
     """
@@ -47,6 +50,11 @@ class TraceSource:
     step: str = "15s"
     namespace_label: str = "namespace"
     pod_label: str = "pod"
+    bearer_token_file: Path | None = None
+    ca_file: Path | None = None
+    tenant: str | None = None
+    gateway: GatewayProfile | None = None
+    gateway_name: str | None = None
     kubeconfig: Path | None = None
     context: str | None = None
     save: Path | None = None
@@ -177,6 +185,9 @@ def _trace_file(
     if source.file is not None:
         return source.file, _long_enough(read_trace(source.file), str(source.file)), _nothing
     flag = given[0]
+    if source.gateway_name is not None and (flag != "--prometheus" or source.gateway is None):
+        allowed = "only with --prometheus and --gateway-profile"
+        raise InvalidInputError("--gateway-name", source.gateway_name, allowed)
     samples = _recorded(source) if flag == "--recording" else _live(source)
     try:
         trace = trace_from_metrics(samples, np.random.default_rng(_SEED))
@@ -265,6 +276,7 @@ def _live(source: TraceSource) -> Sequence[FleetSample]:
             target=source.target,
             window_seconds=window,
             step_seconds=step,
+            gateway_name=source.gateway_name,
         )
     )
 
@@ -276,4 +288,8 @@ def _config(source: TraceSource) -> "PrometheusConfig":
         url=source.prometheus or "",
         namespace_label=source.namespace_label,
         pod_label=source.pod_label,
+        bearer_token_file=path_text(source.bearer_token_file),
+        ca_file=path_text(source.ca_file),
+        tenant=source.tenant,
+        gateway=source.gateway,
     )
