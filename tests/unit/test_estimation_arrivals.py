@@ -56,6 +56,17 @@ def _after(*ticks: tuple[PodSample, ...], gateway: tuple[GatewaySample, ...] = (
     return estimate
 
 
+def test_pods_whose_metrics_are_lost_are_no_surge() -> None:
+    """Four at 1/s each; two go unseen while they serve on, and come back: 4/s at every tick."""
+    ticks: list[tuple[PodSample, ...]] = []
+    for number in range(8):
+        seen = _engine(100.0 + 15.0 * number)
+        lost = (_pod("c"), _pod("d")) if 4 <= number < 6 else (_pod("c", seen), _pod("d", seen))
+        ticks.append((_pod("a", seen), _pod("b", seen), *lost))
+    rates = [_after(*ticks[: last + 1]).arrival_rate_per_second for last in range(1, 8)]
+    assert rates == [pytest.approx(4.0)] * 7
+
+
 def test_nothing_is_known_after_one_scrape() -> None:
     """A counter alone is not a rate: unknown, not zero."""
     estimate = _after((_pod("a", _engine(500.0)),))

@@ -14,7 +14,12 @@ from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
 from servingslo.estimation.law_rows import Row
 from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
-from servingslo.estimation.service_law import CARD_SEPARATOR, Configuration, LawState
+from servingslo.estimation.service_law import (
+    CARD_SEPARATOR,
+    FIT_MEMORY_WINDOWS,
+    Configuration,
+    LawState,
+)
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
@@ -146,6 +151,23 @@ def test_cold_start_is_measured_without_waiting_for_a_gpu() -> None:
     assert found.sample_count == 3
     assert found.mean_seconds == pytest.approx(5.0 + (90.0 + 85.0 + 90.0) / 3)
     assert found.p90_seconds > found.mean_seconds
+
+
+def test_of_many_pods_the_newest_count_and_the_measure_stands_still() -> None:
+    """Forty old pods took 60 s, ten new ones 170 s, in whatever order they are listed."""
+    old = [_started_at(f"old-{number:02d}", 60.0, age=9000.0 - number) for number in range(40)]
+    new = [_started_at(f"new-{number:02d}", 170.0, age=400.0 - number) for number in range(10)]
+    for pods in ([*old, *new], [*new, *old]):
+        state, means = ColdStartState(), []
+        for _ in range(4):
+            state = cold_start.observe(state, pods)
+            means.append(cold_start.estimate(state).mean_seconds)
+        # Six old ones are left of the sixteen that are remembered.
+        assert means == [pytest.approx((10 * 170.0 + 6 * 60.0) / 16)] * 4
+
+
+def _started_at(name: str, ready_after: float, age: float) -> PodSample:
+    return PodSample(name=name, ready_after_seconds=ready_after, age_seconds=age)
 
 
 def test_a_cold_start_is_split_where_the_start_of_containers_was_seen() -> None:
@@ -349,6 +371,65 @@ def test_law_that_stops_predicting_is_not_used() -> None:
     assert later.trusted
     assert later.law is not None
     assert later.law.step_seconds(30.0) == pytest.approx(SLOW.step_seconds(30.0), rel=0.05)
+
+
+def test_wild_windows_hardly_move_the_law() -> None:
+    """One window in ten says a third of the step time; the law stays within a few percent."""
+    fit = _learnt(LawState(), ONE, FAST, 60).fits[0]
+    for number, row in enumerate(_rows(FAST, 60)):
+        x = tuple(value * 3.0 for value in row.x) if number % 10 == 0 else row.x
+        fit = service_law.learn(fit, [replace(row, x=x)])
+    law = service_law.solution(fit)
+    assert law is not None
+    step = law[0] + law[1] * 20.0 + law[2] * 10.0
+    assert step == pytest.approx(FAST.step_seconds(20.0, 10.0), rel=0.05)
+
+
+def test_an_engine_that_drifts_is_followed_by_forgetting() -> None:
+    """A tenth slower is no refutation, and after a memory's length the law is the new one."""
+    slower = ServiceLaw(
+        step_fixed_seconds=7.15e-3,
+        step_per_sequence_seconds=1.1e-4,
+        prefill_per_token_seconds=3.3e-5,
+    )
+    state = _learnt(LawState(), ONE, FAST, int(2 * FIT_MEMORY_WINDOWS))
+    fit = _learnt(state, ONE, slower, int(2 * FIT_MEMORY_WINDOWS)).fits[0]
+    law = service_law.solution(fit)
+    assert law is not None
+    step = law[0] + law[1] * 20.0 + law[2] * 10.0
+    assert step == pytest.approx(slower.step_seconds(20.0, 10.0), rel=0.02)
+
+
+def test_no_part_of_a_law_is_negative() -> None:
+    """Steps that get shorter with more sequences are noise: they do not matter then."""
+    fit = service_law.select_configuration(LawState(), ONE).fits[0]
+    for number in range(60):
+        sequences, prefill = 10.0 + 3.0 * (number % 7), 5.0 + 4.0 * (number % 5)
+        step = 10e-3 - 1e-4 * sequences + 3e-5 * prefill
+        row = Row(
+            x=(1.0 / step, sequences / step, prefill / step),
+            error_ratio=0.01,
+            sequences=sequences,
+            prefill_per_step_tokens=prefill,
+        )
+        fit = service_law.learn(fit, [row])
+        law = service_law.solution(fit)
+        assert law is not None
+        assert min(law) >= 0.0
+
+
+def test_a_law_that_was_refuted_never_comes_back() -> None:
+    """The card slows down to half while as many run as ever: nothing identifies the new law yet."""
+    state = _learnt(LawState(), ONE, FAST, 60)
+    fit = state.fits[0]
+    rows = [row for row in _rows(SLOW, 40) if row.sequences == _rows(SLOW, 40)[0].sequences]
+    refuted = False
+    for number in range(120):
+        fit, found = service_law.judge(service_law.learn(fit, [rows[number % len(rows)]]))
+        refuted = refuted or found.reason is Reason.MODEL_DOES_NOT_PREDICT
+        if refuted:
+            assert found.source != "last-trusted"
+    assert refuted
 
 
 def test_one_concurrency_alone_does_not_identify_the_law() -> None:

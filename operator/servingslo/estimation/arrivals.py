@@ -8,7 +8,7 @@ it. One that counts them as they end adds what it refused to what the engines go
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import Window
@@ -194,14 +194,15 @@ def measure(
     engines: frozenset[tuple[str, str]],
     coverage_ratio: float,
     gateway: GatewayFlow | None,
+    unseen: Collection[str] = (),
 ) -> tuple[ArrivalState, ArrivalMeasurement]:
     """Arrivals now, and the state with this tick's windows in it.
 
     engines: present in this sample; flows of others are dropped with their pods. coverage_ratio:
-    share of the ready pods whose metrics are fresh; what the others receive is unseen, and taken to
-    be as much each. gateway: what it counts, None where none is read.
+    share of the ready pods whose metrics are fresh; what the others receive (the pods of `unseen`)
+    is taken to be as much each. gateway: what it counts, None where none is read.
     """
-    flows = _flows(state.flows, windows, engines)
+    flows = _flows(state.flows, windows, engines, unseen)
     changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
     unsettled = max(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
@@ -292,13 +293,15 @@ def _flows(
     old: tuple[EngineFlow, ...],
     windows: Sequence[Window],
     engines: frozenset[tuple[str, str]],
+    unseen: Collection[str],
 ) -> tuple[EngineFlow, ...]:
+    """Flows after this tick's windows: half of what is lost with a pod goes to others at once."""
     flows = {}
     for flow in old:
         key = flow.pod, flow.engine
         if key in engines:
             flows[key] = replace(flow, vanished=False) if flow.vanished else flow
-        elif not flow.vanished:
+        elif not flow.vanished and flow.pod not in unseen:
             flows[key] = replace(
                 flow,
                 arrivals_per_second=VANISHED_SHARE * flow.arrivals_per_second,

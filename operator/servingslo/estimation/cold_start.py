@@ -1,5 +1,6 @@
 """How long a replica takes from its order to readiness, from this workload's own pods."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -64,26 +65,37 @@ class ColdStartEstimate:
 
 def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
     """The state with the pods that have become ready since, and with their first tokens."""
-    known = {s.pod for s in state.starts}
-    new = [
-        StartRecord(
-            pod=pod.name,
-            scheduling_seconds=min(pod.scheduled_after_seconds or 0.0, pod.ready_after_seconds),
-            loading_seconds=max(
-                pod.ready_after_seconds - (pod.scheduled_after_seconds or 0.0), 0.0
-            ),
-            image_seconds=_image_seconds(pod),
-        )
-        for pod in pods
-        if pod.ready_after_seconds is not None
-        and pod.ready_after_seconds > 0
-        and pod.restarts == 0
-        and pod.name not in known
-    ]
-    if new:
-        # Old starts of running pods come first in `pods` only by chance; the newest pods count.
-        state = replace(state, starts=(*state.starts, *new)[-REMEMBERED_PODS:])
+    known = {s.pod: s for s in state.starts}
+    started = sorted((pod for pod in pods if _has_started(pod)), key=_oldest_first)
+    there = {pod.name for pod in started}
+    # The newest count: where more pods are there than are remembered, the oldest leave.
+    starts = (
+        *(s for s in state.starts if s.pod not in there),
+        *(known.get(pod.name) or _record(pod) for pod in started),
+    )[-REMEMBERED_PODS:]
+    if starts != state.starts:
+        state = replace(state, starts=starts)
     return _with_first_tokens(state, pods)
+
+
+def _has_started(pod: PodSample) -> bool:
+    """Whether the pod tells how long its first start took."""
+    return pod.ready_after_seconds is not None and pod.ready_after_seconds > 0 and not pod.restarts
+
+
+def _oldest_first(pod: PodSample) -> tuple[float, str]:
+    return (-math.inf if pod.age_seconds is None else -pod.age_seconds), pod.name
+
+
+def _record(pod: PodSample) -> StartRecord:
+    ready = pod.ready_after_seconds or 0.0
+    scheduled = pod.scheduled_after_seconds or 0.0
+    return StartRecord(
+        pod=pod.name,
+        scheduling_seconds=min(scheduled, ready),
+        loading_seconds=max(ready - scheduled, 0.0),
+        image_seconds=_image_seconds(pod),
+    )
 
 
 def estimate(state: ColdStartState) -> ColdStartEstimate:

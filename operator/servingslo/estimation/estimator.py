@@ -218,7 +218,9 @@ def _learn(
         state.arrivals.gateway, sample.gateway, now, sample.stale_after_seconds
     )
     before = replace(state.arrivals, gateway=through)
-    flow, measured = arrivals.measure(before, windows, present, fresh.coverage_ratio, counted)
+    flow, measured = arrivals.measure(
+        before, windows, present, fresh.coverage_ratio, counted, [pod for pod, _ in fresh.unseen]
+    )
     demand = state.forecast
     if measured.is_new and measured.unique_per_second is not None:
         window = RateWindow(

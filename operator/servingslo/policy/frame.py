@@ -1,6 +1,6 @@
 """Everything one tick is decided from, gathered once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE
@@ -21,7 +21,7 @@ from servingslo.policy.guards import Bounds, bounds_of
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.mix import Mix, renewed_mix
 from servingslo.policy.signals import Signals
-from servingslo.policy.state import PlannerState
+from servingslo.policy.state import BatchChange, PlannerState
 from servingslo.reasons import Reason
 
 # Where half of the pods or more seem to lie, it is not the pods: more of the same would lie too.
@@ -38,7 +38,9 @@ class Frame:
     current: the target's replica count, the number that a write would test. serving: pods that
     are ready and can be relied on. excluded: ready pods that cannot. coming: pods ordered and not
     ready. unschedulable: those of them that the scheduler cannot place, with its reason.
-    mix: None while no law, limits or lengths are known. demand: None while no rate is known.
+    own_rollout: the change of batch limits that the rollout in progress carries out, None without
+    one or for any other. mix: None while no law, limits or lengths are known. demand: None while no
+    rate is known.
     """
 
     observation: Observation
@@ -54,6 +56,7 @@ class Frame:
     excluded: int
     coming: int
     unschedulable: tuple[PodSample, ...]
+    own_rollout: BatchChange | None
     mix: Mix | None
     lead_seconds: float
     wait_budget_seconds: float
@@ -96,7 +99,8 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
     if excluded >= EXCLUDED_SHARE * max(len(signals.serving_pods), 1):
         serving, excluded = signals.serving_pods, 0
     coming = max(current - len(signals.serving_pods), 0)
-    mix = _mix(targets, state, estimate, now_seconds)
+    rollout = _own_rollout(observation, state.batching.verifying, serving)
+    mix = _mix(targets, state, estimate, rollout, now_seconds)
     fleet = Fleet(
         serving=len(serving),
         coming=coming,
@@ -122,6 +126,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
         unschedulable=tuple(
             pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
         ),
+        own_rollout=rollout,
         mix=mix,
         lead_seconds=lead,
         wait_budget_seconds=budget,
@@ -136,16 +141,51 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
     )
 
 
+def _own_rollout(
+    observation: Observation, change: BatchChange | None, serving: tuple[PodSample, ...]
+) -> BatchChange | None:
+    """The change of batch limits that the rollout in progress carries out; None for any other.
+
+    A rollout of other people's changes ends before replicas are given back: what the new pods can
+    carry is not known. Of ours both limits are known, and it goes pod by pod: to wait for its end
+    would hold what a large fleet no longer needs for as many cold starts as it has pods.
+    """
+    if change is None or change.rollback or not observation.rollout_in_progress:
+        return None
+    ours = {
+        (limits.max_num_seqs, limits.max_num_batched_tokens)
+        for limits in (change.before, change.after)
+    }
+    engines = [engine for pod in serving for engine in pod.engines]
+    in_force = {(engine.max_num_seqs, engine.max_num_batched_tokens) for engine in engines}
+    templates = {pod.template_hash for pod in observation.pods if not pod.deleting}
+    return change if in_force <= ours and len(templates) <= len(ours) else None
+
+
 def _mix(
-    targets: Targets, state: PlannerState, estimate: Estimate, now_seconds: float
+    targets: Targets,
+    state: PlannerState,
+    estimate: Estimate,
+    rollout: BatchChange | None,
+    now_seconds: float,
 ) -> Mix | None:
-    """The mix to plan with; the last one where requests stopped coming and lengths are unknown."""
+    """The mix to plan with; the last one where requests stopped coming and lengths are unknown.
+
+    Until the last pod has new limits of ours the fleet is worth what the old ones carry: the newest
+    pod, which tells those in force, may be the first that a step down takes.
+    """
     law, workload = estimate.law.law, estimate.workload
     if workload is None and state.mix is not None:
         workload = state.mix.workload
     limits = _limits(targets, estimate)
     if law is None or workload is None or limits is None or not _serves(law, workload):
         return None
+    if rollout is not None:
+        limits = replace(
+            limits,
+            max_num_seqs=rollout.before.max_num_seqs,
+            max_num_batched_tokens=rollout.before.max_num_batched_tokens,
+        )
     return renewed_mix(
         state.mix,
         workload=workload,

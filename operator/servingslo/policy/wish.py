@@ -14,7 +14,6 @@ from servingslo.policy.known import Recall
 from servingslo.policy.mix import Mix
 from servingslo.policy.saturation import saturation_need
 from servingslo.policy.sizing import DRAIN_UTILIZATION, least_safe_count, need_hints, size
-from servingslo.policy.state import BatchChange
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
 # Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
@@ -84,7 +83,7 @@ def step_down_blocks(frame: Frame) -> tuple[StepDownBlock, ...]:
     blocks = []
     if (block := frame.signals.step_down_block) is not None:
         blocks.append(block)
-    if frame.observation.rollout_in_progress and own_rollout(frame) is None:
+    if frame.observation.rollout_in_progress and frame.own_rollout is None:
         blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
     if (block := warming_up(frame)) is not None:
         blocks.append(block)
@@ -93,26 +92,6 @@ def step_down_blocks(frame: Frame) -> tuple[StepDownBlock, ...]:
     if (block := _model_block(frame)) is not None:
         blocks.append(block)
     return tuple(blocks)
-
-
-def own_rollout(frame: Frame) -> BatchChange | None:
-    """The change of batch limits that the rollout in progress carries out; None for any other.
-
-    A rollout of other people's changes ends before replicas are given back: what the new pods can
-    carry is not known. Of ours both limits are known, and it goes pod by pod: to wait for its end
-    would hold what a large fleet no longer needs for as many cold starts as it has pods.
-    """
-    change = frame.state.batching.verifying
-    if change is None or change.rollback or not frame.observation.rollout_in_progress:
-        return None
-    ours = {
-        (limits.max_num_seqs, limits.max_num_batched_tokens)
-        for limits in (change.before, change.after)
-    }
-    engines = [engine for pod in frame.serving for engine in pod.engines]
-    in_force = {(engine.max_num_seqs, engine.max_num_batched_tokens) for engine in engines}
-    templates = {pod.template_hash for pod in frame.observation.pods if not pod.deleting}
-    return change if in_force <= ours and len(templates) <= len(ours) else None
 
 
 def sizing_case(frame: Frame, mix: Mix) -> SizingCase:
@@ -241,15 +220,9 @@ def _safe(
         infeasible,
         lowest=wanted,
         current=frame.current,
-        spare=spare + _pods_behind(frame, case) + _saved_by_rollout(frame),
+        spare=spare + _pods_behind(frame, case),
     )
     return least if frame.trusted else max(least, frame.current - 1)
-
-
-def _saved_by_rollout(frame: Frame) -> int:
-    """Replicas that are saved only when the last pod has the new limits."""
-    change = own_rollout(frame)
-    return 0 if change is None else change.replicas_saved
 
 
 def _pods_behind(frame: Frame, case: SizingCase) -> int:
