@@ -166,16 +166,37 @@ def test_a_fleet_that_never_had_traffic_goes_to_its_minimum():
     assert story.at(150.0).replicas_after == 3
 
 
+def _sizing(decision):
+    return next(step for step in decision.steps if step.stage == "sizing").inputs
+
+
 def test_a_shortage_of_gpus_is_told_and_freezes_nothing():
     """Pods that cannot be placed limit scaling by name; the plan goes on, down included."""
     world = World(rate=stepped((0, 6.0), (600, 20.0), (1200, 4.0)), replicas=3, room=5)
     story = run(world).until(2100)
     short = story.at(900.0)
     assert short.replicas.ready == 5
+    assert short.replicas.pending > 0
     assert Reason.UNSCHEDULABLE_PODS in reasons(short)
     assert short.replicas_after > 5
     assert any(d.limited_by is Reason.UNSCHEDULABLE_PODS for d in story.between(660.0, 1200.0))
     assert story.at(2100.0).replicas_after <= 4
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["no place", "refused"])
+def test_pods_that_are_refused_or_have_no_place_are_no_capacity(refused):
+    """30/s on five pods: the plan is for all that they fall behind by, whatever is ordered."""
+    world = World(rate=stepped((0, 6.0), (600, 30.0)), replicas=3, room=5)
+    if refused:
+        world.problems = (SignalProblem(reason=Reason.QUOTA_REACHED, detail="quota"),)
+    story = run(world).until(900)
+    short = story.at(900.0)
+    assert short.replicas.ready == 5
+    assert short.replicas.pending > 2
+    capacity = 5 * story.state.mix.model.saturation_rate_per_second
+    rate = short.demand.arrival_rate_per_second
+    behind = _sizing(short)["backlog_requests"]
+    assert behind > (rate - capacity) * short.demand.lead_seconds > 0.0
 
 
 def test_a_quota_is_told_in_its_own_words_and_freezes_nothing():

@@ -104,7 +104,7 @@ def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Replicas that serve now and that are on their way, and what one of them can carry.
+    """Replicas that serve now and that are starting, and what one of them can carry.
 
     saturation_rate_per_second: of one replica; None while no law is known.
     """

@@ -17,7 +17,7 @@ from servingslo.policy.demand import (
     target_odds,
     wait_budget_seconds,
 )
-from servingslo.policy.guards import Bounds, bounds_of
+from servingslo.policy.guards import REFUSALS, Bounds, bounds_of
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.mix import Mix, renewed_mix
 from servingslo.policy.signals import Signals
@@ -37,7 +37,8 @@ class Frame:
 
     current: the target's replica count, the number that a write would test. serving: pods that
     are ready and can be relied on. excluded: ready pods that cannot. coming: pods ordered and not
-    ready. unschedulable: those of them that the scheduler cannot place, with its reason.
+    ready. starting: those of them that have a place: what is refused or cannot be placed is no
+    capacity. unschedulable: those of them that the scheduler cannot place, with its reason.
     own_rollout: the change of batch limits that the rollout in progress carries out, None without
     one or for any other. mix: None while no law, limits or lengths are known. demand: None while no
     rate is known.
@@ -55,6 +56,7 @@ class Frame:
     serving: tuple[PodSample, ...]
     excluded: int
     coming: int
+    starting: int
     unschedulable: tuple[PodSample, ...]
     own_rollout: BatchChange | None
     mix: Mix | None
@@ -99,11 +101,15 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
     if excluded >= EXCLUDED_SHARE * max(len(signals.serving_pods), 1):
         serving, excluded = signals.serving_pods, 0
     coming = max(current - len(signals.serving_pods), 0)
+    unschedulable = tuple(
+        pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
+    )
+    starting = _starting(observation, coming, len(unschedulable))
     rollout = _own_rollout(observation, state.batching.verifying, serving)
     mix = _mix(targets, state, estimate, rollout, now_seconds)
     fleet = Fleet(
         serving=len(serving),
-        coming=coming,
+        coming=starting,
         saturation_rate_per_second=(
             None if mix is None else mix.model.saturation_rate_per_second * estimate.engines_per_pod
         ),
@@ -123,9 +129,8 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
         serving=serving,
         excluded=excluded,
         coming=coming,
-        unschedulable=tuple(
-            pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
-        ),
+        starting=starting,
+        unschedulable=unschedulable,
         own_rollout=rollout,
         mix=mix,
         lead_seconds=lead,
@@ -139,6 +144,13 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
             odds=target_odds(targets),
         ),
     )
+
+
+def _starting(observation: Observation, coming: int, unschedulable: int) -> int:
+    """How many of the pods that are coming have been made and have a place."""
+    if any(problem.reason in REFUSALS for problem in observation.problems):
+        coming = min(coming, sum(not p.ready and not p.deleting for p in observation.pods))
+    return max(coming - unschedulable, 0)
 
 
 def _own_rollout(

@@ -310,7 +310,7 @@ def _backlog(frame: Frame) -> StepDownBlock | None:
     once all of it is there, would order it anew a moment later. The more are on their way, the
     sooner the first of them are there.
     """
-    if frame.mix is None or not frame.coming:
+    if frame.mix is None or not frame.starting:
         return None
     engines = len(frame.serving) * frame.estimate.engines_per_pod
     capacity = engines * frame.mix.model.saturation_rate_per_second
