@@ -195,8 +195,10 @@ def test_pods_that_are_refused_or_have_no_place_are_no_capacity(refused):
     assert short.replicas.pending > 2
     capacity = 5 * story.state.mix.model.saturation_rate_per_second
     rate = short.demand.arrival_rate_per_second
-    behind = _sizing(short)["backlog_requests"]
-    assert behind > (rate - capacity) * short.demand.lead_seconds > 0.0
+    growing = (rate - capacity) * short.demand.lead_seconds
+    assert growing > 0.0
+    planned = _sizing(short)["backlog_requests"]
+    assert planned == pytest.approx(short.demand.backlog_requests + growing, rel=0.1)
 
 
 def test_a_quota_is_told_in_its_own_words_and_freezes_nothing():
