@@ -5,6 +5,7 @@ By hand from the definitions, where the literature that the models cite has no w
 
 import math
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 from tests.cards import L4_LIMITS
@@ -94,12 +95,33 @@ def test_small_finite_queues_by_hand():
     assert two.wait_seconds == pytest.approx((2 / 7) / (10 / 7))
 
 
-def test_a_queue_of_equal_services_loses_less():
-    """M/D/1/K below M/M/1/K, exactly between the rooms that bound it."""
-    equal = queueing.mgck_blocking(0.8, 1.0, 1, 5, 0.0)
-    assert equal == pytest.approx(queueing.mmck(0.8, 1.0, 1, 9).blocking_probability)
-    assert equal < queueing.mgck_blocking(0.8, 1.0, 1, 5, 1.0)
-    assert queueing.mgck_blocking(0.8, 1.0, 1, 5, 3.0) > queueing.mgck_blocking(0.8, 1.0, 1, 5, 1.0)
+def _lost_of_equal_services(load, room):
+    """Blocking of M/D/1/K, exact: the chain at departures, and the share that finds it full."""
+    arrived = [math.exp(-load) * load**k / math.factorial(k) for k in range(room)]
+    chain = np.zeros((room, room))
+    for held in range(room):
+        left = max(held - 1, 0)
+        for count, share in enumerate(arrived[: room - 1 - left]):
+            chain[held, left + count] = share
+        chain[held, -1] = 1.0 - chain[held].sum()
+    system = chain.T - np.eye(room)
+    system[-1] = 1.0
+    law = np.linalg.solve(system, np.eye(room)[-1])
+    return 1.0 - 1.0 / (law[0] + load)
+
+
+@pytest.mark.parametrize(
+    ("load", "room", "error_ratio"), [(0.8, 5, 0.05), (0.9, 10, 0.05), (0.5, 5, 0.6), (1.2, 5, 0.1)]
+)
+def test_a_queue_of_equal_services_loses_less(load, room, error_ratio):
+    """M/D/1/K: close to the exact law near saturation, above it where hardly any is lost."""
+    equal = queueing.mgck_blocking(load, 1.0, 1, room, 0.0)
+    exact = _lost_of_equal_services(load, room)
+    assert exact * 0.98 <= equal <= exact * (1.0 + error_ratio)
+    assert equal < queueing.mgck_blocking(load, 1.0, 1, room, 1.0)
+    assert queueing.mgck_blocking(load, 1.0, 1, room, 3.0) > queueing.mgck_blocking(
+        load, 1.0, 1, room, 1.0
+    )
 
 
 def test_waits_of_general_services():

@@ -23,7 +23,7 @@ from servingslo.models.latency import (
     latency_model,
     meets,
 )
-from servingslo.models.queueing import mgc_wait_seconds, poisson_quantile
+from servingslo.models.queueing import beyond_share, mgc_wait_seconds, poisson_quantile
 from servingslo.models.service_time import FloatArray, ServiceLaw, request_demand
 from servingslo.models.workload import Workload
 
@@ -32,6 +32,8 @@ from servingslo.models.workload import Workload
 WINDOW_SHARE_OF_OBJECTIVE = 0.3
 _GREEDY_STATES_PER_BATCH = 6
 _GREEDY_LEAST_STATES = 64
+# Eight such falls are 3e-4 of the tail; up to a utilization of 0.996.
+_GREEDY_TAIL, _GREEDY_MOST_STATES = 4.0, 1000
 _NEARLY_SATURATED = 0.999
 
 
@@ -121,6 +123,7 @@ def batch_response(
     (B − 1)/(2λ), and the wait is Allen–Cunneen's with C_a² = 1/B. A window of 0 is the greedy
     server. Against simulation (λ = 100/s, 50 ms + 0.5 ms·B): within 5 % at B = 8, 1 % from 16 on.
     """
+    _arriving(arrival_rate_per_second)
     if window_seconds <= 0.0:
         return greedy_batch_response(law, arrival_rate_per_second, batch_count)
     size = min(float(batch_count), 1.0 + arrival_rate_per_second * window_seconds)
@@ -146,8 +149,10 @@ def greedy_batch_response(
 
     Embedded chain at service starts: what is left plus Poisson arrivals during a service, or one
     request after an idle time; mean number in system by renewal reward, then Little's law.
-    Truncated where six full batches wait.
+    Truncated where six full batches wait, or what the queue seldom exceeds: near saturation its
+    tail falls by e for every 1/(2·(1 − ρ)) requests.
     """
+    _arriving(arrival_rate_per_second)
     utilization = arrival_rate_per_second * law.service_seconds(batch_count) / batch_count
     if utilization >= 1.0:
         return BatchResponse(
@@ -157,7 +162,10 @@ def greedy_batch_response(
             service_seconds=law.service_seconds(batch_count),
             response_seconds=math.inf,
         )
-    states = max(_GREEDY_LEAST_STATES, _GREEDY_STATES_PER_BATCH * batch_count)
+    tail = min(_GREEDY_TAIL / (1.0 - utilization), _GREEDY_MOST_STATES)
+    states = max(
+        _GREEDY_LEAST_STATES, _GREEDY_STATES_PER_BATCH * batch_count, batch_count + int(tail)
+    )
     number: FloatArray = np.arange(1.0, states + 1.0)
     taken = np.minimum(number, batch_count)
     service = law.fixed_seconds + law.per_request_seconds * taken
@@ -197,12 +205,19 @@ def _stationary(left: FloatArray, arrivals_mean: FloatArray) -> FloatArray:
         else:
             chain[row, start - 1 :] += values
         chain[row, -1] += max(0.0, 1.0 - chain[row].sum())
-    system = np.vstack((chain.T - np.eye(states), np.ones(states)))
-    target = np.zeros(states + 1)
+    # One of the equations follows from the others; that the law sums to 1 takes its place.
+    system = chain.T - np.eye(states)
+    system[-1] = 1.0
+    target = np.zeros(states)
     target[-1] = 1.0
-    solution: FloatArray = np.maximum(np.linalg.lstsq(system, target, rcond=None)[0], 0.0)
+    solution: FloatArray = np.maximum(np.linalg.solve(system, target), 0.0)
     share: FloatArray = solution / solution.sum()
     return share
+
+
+def _arriving(arrival_rate_per_second: float) -> None:
+    if not arrival_rate_per_second > 0.0:
+        raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "above 0")
 
 
 def least_batch(law: BatchLaw, arrival_rate_per_second: float, utilization_target: float) -> float:
@@ -251,6 +266,7 @@ def optimal_window_seconds(
 
     Source: Machine Learning Systems, chapter "Model Serving".
     """
+    _arriving(arrival_rate_per_second)
     balanced = math.sqrt(service_seconds / arrival_rate_per_second)
     return max(0.0, min(objective_seconds - service_seconds, balanced))
 
@@ -267,6 +283,7 @@ def adaptive_window_seconds(
     """
     if queue_count >= target_batch_count:
         return 0.0
+    _arriving(arrival_rate_per_second)
     missing = (target_batch_count - queue_count) / arrival_rate_per_second
     return min(missing, window_limit_seconds(objective_seconds))
 
@@ -284,7 +301,7 @@ def largest_dynamic_batch(
     plus service. None when there is none up to most_batch_count (memory bounds it).
     Source: Machine Learning Systems, appendix "Inference Foundations", step 5.
     """
-    tail = -math.log(1.0 - percentile / 100.0)
+    tail = -math.log(beyond_share(percentile))
     for batch in range(most_batch_count, 0, -1):
         times = batch_response(law, arrival_rate_per_second, batch)
         formation = (batch - 1) / arrival_rate_per_second

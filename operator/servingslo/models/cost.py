@@ -81,8 +81,10 @@ class LatencyBudget:
         return self.ttft_seconds + self.decode_seconds + self.post_seconds
 
     def shares(self) -> dict[str, float]:
-        """Share of each part in the total; they sum to 1."""
+        """Share of each part in the total; they sum to 1. Raises: InvalidInputError for nothing."""
         total = self.total_seconds
+        if not total > 0.0:
+            raise InvalidInputError("total_seconds", total, "above 0")
         return {
             "queue": self.queue_seconds / total,
             "prefill": self.prefill_seconds / total,
