@@ -14,7 +14,13 @@ from servingslo.models.latency import (
     metric_seconds,
 )
 from servingslo.models.workload import LengthDistribution
-from servingslo.policy.batch_search import BatchCase, best_limits, largest_batch
+from servingslo.policy.batch_search import (
+    TOKEN_BUDGETS,
+    BatchCase,
+    best_limits,
+    largest_batch,
+    replicas_needed,
+)
 from servingslo.policy.candidates import Candidates, Load, replica_saturation_per_second
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.sizing import greatest_rate, least_safe_count, need_hints
@@ -186,3 +192,38 @@ def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():
     found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192))
     assert found.better.max_num_batched_tokens < 8192
     assert found.better.replicas < found.today.replicas
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "rate"), [(1.0, 0.05, 60.0), (0.5, 0.03, 100.0), (2.0, 0.02, 140.0)]
+)
+def test_no_limits_of_a_grid_need_fewer_replicas_than_those_found(ttft, tpot, rate):
+    """Every pair of ten batches and the budgets: the search finds no dearer plan."""
+    goals = (objective(LatencyMetric.TTFT, ttft), objective(LatencyMetric.TPOT, tpot))
+    batch = replace(batch_case(*goals), load=Load(rate_per_second=rate))
+    found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=2048))
+    largest = H100_LIMITS.kv_capacity_tokens * 0.9 / WORKLOAD.held_tokens_per_sequence
+    needed = [
+        replicas_needed(batch, BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget))
+        for sequences in (8, 16, 32, 48, 64, 96, 128, 192, 256, 384)
+        for budget in TOKEN_BUDGETS
+        if sequences <= min(largest, budget)
+    ]
+    assert found.better.replicas <= min(needed)
+    assert found.better.replicas <= found.today.replicas
+
+
+@pytest.mark.parametrize("threshold", [2.0, 4.0, 8.0])
+def test_an_end_to_end_objective_sizes_by_its_percentile(threshold):
+    """The least count at which the latency percentile is within its threshold."""
+    goal = objective(LatencyMetric.LATENCY, threshold, 95.0)
+    held = case(goal)
+    found = sized(held, 150.0)
+    need = next(need for need in found.needs if need.constraint is Constraint.LATENCY)
+    candidates = Candidates(held, Load(rate_per_second=150.0))
+    if need.least_feasible is not None:
+        assert candidates.seconds(goal, held.largest_count) > threshold
+        return
+    assert candidates.seconds(goal, need.replicas) <= threshold
+    fewer = candidates.at(need.replicas - 1)
+    assert fewer.utilization > 0.95 or candidates.seconds(goal, need.replicas - 1) > threshold
