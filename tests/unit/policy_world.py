@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
@@ -51,7 +51,8 @@ class World:
     rate: arrivals per second at a time. cold_start: seconds from creation to readiness.
     room: pods that the cluster can place, None for any number. max_queued: bound on running +
     waiting of each engine. retries: how often a refused request comes again, after 10 s each.
-    history: of the arrival rate, which the first observation brings.
+    history: of the arrival rate, which the first observation brings. stuck_pods: whose counters and
+    gauges no longer move. xid_errors: of the GPU of a pod, by its name.
     """
 
     rate: object
@@ -73,6 +74,8 @@ class World:
     rollout: bool = False
     problems: tuple = ()
     history: RateHistory | None = None
+    stuck_pods: set = field(default_factory=set)
+    xid_errors: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.random = np.random.default_rng(self.seed)
@@ -213,7 +216,9 @@ class World:
         """The observation of the tick at this time, scraped a moment before."""
         if self.frozen_at is None:
             self.advance(at - SCRAPE_AGE_SECONDS)
-            self.last_samples = {n: self._sample(e) for n, e in self.service.engines.items()}
+            stuck = {n: s for n, s in self.last_samples.items() if n in self.stuck_pods}
+            fresh = {n: self._sample(e) for n, e in self.service.engines.items() if n not in stuck}
+            self.last_samples = stuck | fresh
         self.advance(at)
         age = SCRAPE_AGE_SECONDS if self.frozen_at is None else at - self.frozen_at
         history, self.history = self.history, None
@@ -247,7 +252,12 @@ class World:
             ready_for_seconds=self.now - pod.ready_at if ready else None,
             unschedulable_reason="Insufficient nvidia.com/gpu" if pod.unschedulable else None,
             engines=engines,
+            gpus=self._gpus(pod, age),
         )
+
+    def _gpus(self, pod, age):
+        error = self.xid_errors.get(pod.name)
+        return () if error is None else (GPUSample(gpu="0", age_seconds=age, xid_error=error),)
 
     def _aged(self, values, age):
         ages = {f"{group}_age_seconds": age for group in ("gauges", "counters", "histograms")}

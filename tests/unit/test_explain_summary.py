@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, Run, World
+from policy_world import TARGETS, Run, World, steady, stepped
 from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
@@ -123,3 +123,45 @@ def test_counts_that_cannot_be_judged_are_told_by_their_utilization():
     lines = told(unsure)
     assert "would run at " in lines["Otherwise"]
     assert "None" not in explain.text(unsure)
+
+
+def test_a_count_that_holds_for_now_is_not_said_to_hold_until_a_replica_could_be_had_again():
+    """Where a step down is refused as unsafe, one fewer does for the demand planned for alone."""
+    story = Run(World(rate=stepped((0, 14.0), (300, 9.0)), replicas=5), TARGETS, Limits()).until(
+        400
+    )
+    unsafe = next(
+        d
+        for d in story.decisions
+        if d.limited_by is Reason.STEP_DOWN_UNSAFE and d.outlook[0].meets_objectives
+    )
+    lines = told(unsafe)
+    fewer, more = lines["Otherwise"].split("; ")
+    assert lines["Held by"] == "fewer would not hold until a replica could be had again"
+    assert fewer.startswith(f"{unsafe.recommended_replicas - 1} would do at ")
+    assert fewer.endswith(" for the demand planned for, not until a replica could be had again")
+    assert "planned for" not in more
+
+
+def test_replicas_to_spare_stand_in_the_head():
+    """How many they are, and by which field; nothing where none are."""
+    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=12, tolerated_failures=1))
+    story = Run(World(rate=steady(9.0), replicas=4), targets, Limits()).until(600)
+    lines = told(story.at(600.0))
+    assert lines["Spare"].startswith("1 on top by replicas.toleratedFailures")
+    assert f"{story.at(600.0).recommended_replicas - 1} would fall short" in lines["Otherwise"]
+    assert "Spare" not in told(SCALE_UP)
+
+
+def test_an_infeasible_objective_stands_in_the_head():
+    """With the least value that could be met, and what would change it; no count is said to do."""
+    impossible = replace(TARGETS.objectives[0], threshold_seconds=0.02)
+    targets = replace(TARGETS, objectives=(impossible, TARGETS.objectives[1]))
+    end = Run(World(rate=steady(6.0), replicas=3), targets, Limits()).until(600).at(600.0)
+    need = next(need for need in end.needs if need.least_feasible is not None)
+    lines = told(end)
+    unmet = lines["Out of reach by the model"]
+    assert unmet.startswith("ttft p95 ≤ 0.02s: no number of replicas meets it")
+    assert f"the least feasible value is {need.least_feasible:.2g}s" in unmet
+    assert "would change that" in unmet
+    assert "would do" not in lines["Otherwise"]

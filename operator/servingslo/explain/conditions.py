@@ -188,7 +188,11 @@ def _ready(decision: Decision) -> Verdict:
     for reason in (decision.reason, decision.limited_by):
         if reason in NOT_READY_REASONS and reason is not None:
             return Verdict(ConditionStatus.FALSE, reason, decision.detail or "hands off the target")
-    return Verdict(ConditionStatus.TRUE, Reason.READY, "the target is watched and decided for")
+    message = "the target is watched and decided for"
+    pods = left_out(decision)
+    if pods:
+        message = f"{message}; left out as unreliable: {pods}"
+    return Verdict(ConditionStatus.TRUE, Reason.READY, message)
 
 
 def _metrics_fresh(decision: Decision) -> Verdict:
@@ -246,6 +250,14 @@ def _infeasible(decision: Decision, objective: ObjectiveOutlook, seen: Verdict) 
     An objective that is met, whatever the model says of it, is met. Two digits: the value moves a
     little with every prompt, and a condition is written when it changes.
     """
+    message = infeasible_message(decision, objective)
+    if not message or seen.status is ConditionStatus.TRUE:
+        return seen
+    return Verdict(ConditionStatus.FALSE, Reason.INFEASIBLE_OBJECTIVE, message)
+
+
+def infeasible_message(decision: Decision, objective: ObjectiveOutlook) -> str:
+    """That no count would meet the objective, and what one would; '' where one would."""
     step = next(
         (
             step
@@ -256,13 +268,13 @@ def _infeasible(decision: Decision, objective: ObjectiveOutlook, seen: Verdict) 
         ),
         None,
     )
-    if step is None or seen.status is ConditionStatus.TRUE:
-        return seen
+    if step is None:
+        return ""
     message = f"{objective_name(objective)}: no number of replicas meets it"
     least = step.inputs.get("least_feasible_seconds")
     if isinstance(least, float):
         message = f"{message}; the least feasible value is {format_duration(float(f'{least:.2g}'))}"
-    return Verdict(ConditionStatus.FALSE, Reason.INFEASIBLE_OBJECTIVE, message)
+    return message
 
 
 def _scaling_limited(decision: Decision) -> Verdict:
@@ -286,6 +298,19 @@ def limit_detail(decision: Decision) -> str:
             str(detail)
             for step in decision.steps
             if step.stage == "pending" and step.reason is decision.limited_by
+            if (detail := step.inputs.get("detail"))
+        ),
+        "",
+    )
+
+
+def left_out(decision: Decision) -> str:
+    """The ready pods that are no capacity, by name and with why; '' without any."""
+    return next(
+        (
+            str(detail)
+            for step in decision.steps
+            if step.reason is Reason.UNRELIABLE_PODS
             if (detail := step.inputs.get("detail"))
         ),
         "",

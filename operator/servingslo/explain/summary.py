@@ -1,11 +1,11 @@
-"""A decision in four lines: why, what holds it back, how sure it is, what would change it."""
+"""A decision in a few lines: why, what holds it back, how sure it is, what would change it."""
 
 from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import STATED_SOURCE
-from servingslo.explain.conditions import limit_detail
+from servingslo.explain.conditions import infeasible_message, left_out, limit_detail
 from servingslo.explain.format import UNKNOWN, number, percent, seconds
-from servingslo.policy.decision import CountOutlook, Decision
+from servingslo.policy.decision import CountOutlook, Decision, StepValue
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {
@@ -51,12 +51,16 @@ _LIMITS = {
     Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen",
 }
 
+_WAY_OUT = "only a higher threshold or faster replicas would change that"
+
 
 def summary(decision: Decision) -> Iterator[str]:
     """The lines, each only where there is something to say."""
     because = _because(decision)
     if because:
         yield f"Because: {because}"
+    yield from _on_top(decision)
+    yield from _out_of_reach(decision)
     if decision.limited_by is not None:
         why = _LIMITS.get(decision.limited_by, decision.limited_by.value)
         detail = limit_detail(decision)
@@ -86,6 +90,30 @@ def _because(decision: Decision) -> str:
     )
 
 
+def _on_top(decision: Decision) -> Iterator[str]:
+    """Replicas beyond what the demand asks for, and what would save them."""
+    spare = _input(decision, Reason.TOLERATED_FAILURES, "tolerated_failures")
+    if spare:
+        fewer = f"the demand itself asks for {spare} fewer"
+        yield f"Spare: {spare} on top by replicas.toleratedFailures; {fewer}"
+    pods = left_out(decision)
+    if pods:
+        more = _input(decision, Reason.UNRELIABLE_PODS, "excluded_pods")
+        yield f"Left out: {pods}; {more} on top until what is left out serves again"
+
+
+def _out_of_reach(decision: Decision) -> Iterator[str]:
+    """Objectives that no count meets, with what could be met, and what would change that."""
+    for objective in decision.objectives:
+        if message := infeasible_message(decision, objective):
+            yield f"Out of reach by the model: {message}; {_WAY_OUT}"
+
+
+def _input(decision: Decision, reason: Reason, name: str) -> StepValue:
+    """The input of this name of the step with this reason; None without one."""
+    return next((s.inputs.get(name) for s in decision.steps if s.reason is reason), None)
+
+
 def _certainty(decision: Decision) -> str:
     model, age = decision.model, decision.metrics_age_seconds
     old = UNKNOWN if age is None else f"{seconds(age)} old"
@@ -106,7 +134,15 @@ def _otherwise(decision: Decision) -> Iterator[str]:
     wanted = decision.recommended_replicas
     for outlook in decision.outlook:
         if wanted is not None and abs(outlook.replicas - wanted) == 1:
-            yield _alternative(outlook)
+            yield f"{_alternative(outlook)}{_not_for_long(decision, outlook)}"
+
+
+def _not_for_long(decision: Decision, outlook: CountOutlook) -> str:
+    """That a count which would do now was refused because it would not do for long enough."""
+    safe = _input(decision, Reason.STEP_DOWN_UNSAFE, "safe_replicas")
+    if not outlook.meets_objectives or not isinstance(safe, int) or outlook.replicas >= safe:
+        return ""
+    return " for the demand planned for, not until a replica could be had again"
 
 
 def _alternative(outlook: CountOutlook) -> str:
@@ -114,11 +150,11 @@ def _alternative(outlook: CountOutlook) -> str:
     if outlook.utilization_ratio is not None:
         usage = f" at {percent(outlook.utilization_ratio)} utilization"
     if outlook.meets_objectives is None:
-        # No objective can be judged: the model is not trusted, or no count meets any.
+        # The model is not trusted.
         return (
             f"{outlook.replicas} would run{usage}"
             if usage
             else f"{outlook.replicas} is not predicted"
         )
-    verdict = "would do" if outlook.meets_objectives else "would miss an objective"
+    verdict = "would do" if outlook.meets_objectives else "would fall short"
     return f"{outlook.replicas} {verdict}{usage}"

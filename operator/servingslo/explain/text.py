@@ -254,7 +254,7 @@ def _alternatives(decision: Decision) -> Iterator[str]:
 
 
 def _count_outlook(outlook: CountOutlook) -> str:
-    verdict = {True: "meets the objectives", False: "misses an objective", None: "not judged"}
+    verdict = {True: "meets all that is planned for", False: "falls short", None: "not judged"}
     usage = "".join(
         f", {what} {percent(value)}"
         for what, value in (

@@ -56,7 +56,12 @@ class ObjectiveOutlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountOutlook:
-    """What a replica count is predicted to give."""
+    """What a replica count is predicted to give.
+
+    meets_objectives: whether it meets all that is planned for: every objective, utilization, KV
+    cache, backlog and saturation, with the failures tolerated and without the pods left out. None
+    where that is not known.
+    """
 
     replicas: int
     utilization_ratio: float | None

@@ -36,9 +36,9 @@ class Frame:
     """One tick.
 
     current: the target's replica count, the number that a write would test. serving: pods that
-    are ready and can be relied on. excluded: ready pods that cannot. coming: pods ordered and not
-    ready. starting: those of them that have a place: what is refused or cannot be placed is no
-    capacity. unschedulable: those of them that the scheduler cannot place, with its reason.
+    are ready and can be relied on. unreliable: ready pods that cannot, each with why. coming: pods
+    ordered and not ready. starting: those of them that have a place: what is refused or cannot be
+    placed is no capacity. unschedulable: those that the scheduler cannot place, with its reason.
     own_rollout: the change of batch limits that the rollout in progress carries out, None without
     one or for any other. mix: None while no law, limits or lengths are known. demand: None while no
     rate is known.
@@ -54,7 +54,7 @@ class Frame:
     bounds: Bounds
     current: int
     serving: tuple[PodSample, ...]
-    excluded: int
+    unreliable: tuple[tuple[str, str], ...]
     coming: int
     starting: int
     unschedulable: tuple[PodSample, ...]
@@ -63,6 +63,11 @@ class Frame:
     lead_seconds: float
     wait_budget_seconds: float
     demand: Demand | None
+
+    @property
+    def excluded(self) -> int:
+        """Ready pods that are no capacity."""
+        return len(self.unreliable)
 
     @property
     def cold_start_seconds(self) -> float:
@@ -95,11 +100,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
 ) -> Frame:
     """The frame of this tick."""
     current = observation.desired_replicas or 0
-    unreliable = {name for name, why in estimate.unreliable_pods if why not in UNSEEN}
-    serving = tuple(pod for pod in signals.serving_pods if pod.name not in unreliable)
-    excluded = len(signals.serving_pods) - len(serving)
-    if excluded >= EXCLUDED_SHARE * max(len(signals.serving_pods), 1):
-        serving, excluded = signals.serving_pods, 0
+    serving, unreliable = _reliable(signals.serving_pods, estimate)
     coming = max(current - len(signals.serving_pods), 0)
     unschedulable = tuple(
         pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
@@ -127,7 +128,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
         bounds=bounds_of(targets, limits),
         current=current,
         serving=serving,
-        excluded=excluded,
+        unreliable=unreliable,
         coming=coming,
         starting=starting,
         unschedulable=unschedulable,
@@ -151,6 +152,17 @@ def _starting(observation: Observation, coming: int, unschedulable: int) -> int:
     if any(problem.reason in REFUSALS for problem in observation.problems):
         coming = min(coming, sum(not p.ready and not p.deleting for p in observation.pods))
     return max(coming - unschedulable, 0)
+
+
+def _reliable(
+    ready: tuple[PodSample, ...], estimate: Estimate
+) -> tuple[tuple[PodSample, ...], tuple[tuple[str, str], ...]]:
+    """The ready pods that can be relied on, and the others by name with why."""
+    why = {name: why for name, why in estimate.unreliable_pods if why not in UNSEEN}
+    unreliable = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
+    if len(unreliable) >= EXCLUDED_SHARE * max(len(ready), 1):
+        return ready, ()
+    return tuple(pod for pod in ready if pod.name not in why), unreliable
 
 
 def _own_rollout(

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
-from servingslo.policy.candidates import Candidates
 from servingslo.policy.decision import (
     BatchingDecision,
     ColdStartOutlook,
@@ -19,10 +18,8 @@ from servingslo.policy.decision import (
     StepValue,
 )
 from servingslo.policy.frame import Frame
-from servingslo.policy.sizing import CONSTRAINT_OF_METRIC
 from servingslo.policy.wish import Wish
-
-OBJECTIVE_CONSTRAINTS = frozenset(CONSTRAINT_OF_METRIC.values())
+from servingslo.reasons import Constraint
 
 
 def finite(value: float | None) -> float | None:
@@ -124,8 +121,18 @@ def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[Coun
     """What one replica fewer, this count, and one more are predicted to give."""
     if wish.candidates is None or replicas is None:
         return ()
-    counts = range(max(replicas - 1, 1 + frame.excluded), replicas + 2)
-    return tuple(_count_outlook(wish, wish.candidates, n, n - frame.excluded) for n in counts)
+    outlooks = []
+    for count in range(max(replicas - 1, 1 + frame.excluded), replicas + 2):
+        prediction = wish.candidates.at(count - frame.excluded)
+        outlooks.append(
+            CountOutlook(
+                replicas=count,
+                utilization_ratio=finite(prediction.utilization),
+                kv_usage_ratio=finite(prediction.kv_usage_ratio),
+                meets_objectives=_meets_all(frame, wish, count),
+            )
+        )
+    return tuple(outlooks)
 
 
 def model_use(frame: Frame) -> ModelUse:
@@ -159,20 +166,23 @@ def _objective_outlook(
     )
 
 
-def _count_outlook(wish: Wish, candidates: Candidates, replicas: int, serving: int) -> CountOutlook:
-    prediction = candidates.at(serving)
+def _meets_all(frame: Frame, wish: Wish, replicas: int) -> bool | None:
+    """Whether this count meets every need with what may fail and what does not serve on top.
+
+    False wherever an objective is infeasible. None while the latency model is not trusted and no
+    need speaks against the count: what it gives is then not known.
+    """
+    holding = replicas - frame.excluded - frame.targets.replicas.tolerated_failures
+    # Measured saturation always names a count, and decides only where it binds.
+    needs = [
+        need
+        for need in wish.needs
+        if need.constraint is not Constraint.SATURATION or wish.binding is Constraint.SATURATION
+    ]
     # Every need is a least count, so the needs already say what each count meets.
-    needs = [n for n in wish.needs if n.constraint in OBJECTIVE_CONSTRAINTS]
-    sized = [n for n in needs if n.least_feasible is None]
-    meets = None
-    if sized:
-        meets = all(n.replicas is not None and n.replicas <= serving for n in sized)
-    return CountOutlook(
-        replicas=replicas,
-        utilization_ratio=finite(prediction.utilization),
-        kv_usage_ratio=finite(prediction.kv_usage_ratio),
-        meets_objectives=meets,
-    )
+    if any(need.replicas is None or need.replicas > holding for need in needs):
+        return False
+    return True if frame.trusted else None
 
 
 def _finite_step(step: DecisionStep) -> DecisionStep:
