@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import kubernetes.aio.config
 import pytest
 import typer.main
 from tests.golden.decisions import BLIND, SCALE_UP
@@ -19,6 +20,15 @@ from servingslo.explain.text import text
 from servingslo.policy.inputs import Observation
 
 KUBECONFIG_WITHOUT_CLUSTER = {"KUBECONFIG": "/nonexistent/kubeconfig"}
+# Nothing listens on the port of discard.
+GOOD_KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {}}]
+"""
 
 
 @pytest.fixture
@@ -110,6 +120,21 @@ def test_a_status_document_explains_as_the_decision_did(decision):
         pytest.param(("explain", "llama"), ("NAMESPACE/NAME", "'llama'"), id="explain form"),
         pytest.param(("explain", "a/b/c"), ("NAMESPACE/NAME", "'a/b/c'"), id="explain slashes"),
         pytest.param(
+            ("explain", "a/b", "--sweep", "--prometheus-url", "nonsense"),
+            ("prometheus.url", "'nonsense'", "http://"),
+            id="explain url",
+        ),
+        pytest.param(
+            ("explain", "a/b", "--gpu-hourly", "-1"),
+            ("--gpu-hourly: '-1'", "0 or more"),
+            id="explain price",
+        ),
+        pytest.param(
+            ("explain", "a/b", "-o", "yaml"),
+            ("--output: 'yaml'", "'text', 'json'"),
+            id="explain as",
+        ),
+        pytest.param(
             ("record", "llama", "--out", "o", "--prometheus-url", "http://p"),
             ("NAMESPACE/NAME", "'llama'"),
             id="record form",
@@ -142,12 +167,28 @@ def test_bad_input_is_named_before_a_cluster_is_asked(cli, arguments, words):
     assert called.refuses(*words), called.err
 
 
-def test_without_a_cluster_explain_says_so(cli):
+def test_without_a_cluster_explain_says_so(cli, monkeypatch, tmp_path):
     """Exit code 1: the input was good."""
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    default = str(tmp_path / "none")
+    monkeypatch.setattr(kubernetes.aio.config, "KUBE_CONFIG_DEFAULT_LOCATION", default)
     called = cli("explain", "inference/llama")
     assert called.exit_code == 1
-    assert called.err.startswith("error: no Kubernetes configuration: ")
-    assert called.err.endswith("does not exist\n")
+    assert called.err == f"error: no Kubernetes configuration: {default} does not exist\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        pytest.param(("--kubeconfig", "/none"), ("--kubeconfig: '/none'", "exists"), id="flag"),
+        pytest.param((), ("KUBECONFIG: '/nonexistent/kubeconfig'", "exists"), id="environment"),
+    ],
+)
+def test_a_kubeconfig_that_is_not_there_is_named(cli, flags, words):
+    """Whoever named it is told."""
+    called = cli("explain", "inference/llama", *flags)
+    assert called.refuses(*words), called.err
 
 
 @pytest.mark.parametrize(
@@ -165,9 +206,25 @@ def test_a_file_that_is_no_kubeconfig_is_named(cli, tmp_path, text):
     file = tmp_path / "config"
     file.write_text(text)
     called = cli("explain", "inference/llama", "--kubeconfig", file)
-    assert called.exit_code == 1
-    assert called.err.startswith(f"error: no usable Kubernetes configuration in {file}: ")
+    assert called.refuses(f"--kubeconfig: {str(file)!r}", "allowed: a usable kubeconfig")
     assert called.err.count("\n") == 1
+    assert "NoneType" not in called.err
+
+
+def test_a_cluster_that_is_not_reached_is_no_bad_input(cli, tmp_path):
+    """Exit code 1: the kubeconfig is a good one."""
+    file = tmp_path / "config"
+    file.write_text(GOOD_KUBECONFIG)
+    called = cli("explain", "inference/llama", "--kubeconfig", file)
+    assert called.exit_code == 1
+    assert "127.0.0.1" in called.err
+
+
+def test_a_schema_of_nothing_known_is_refused(cli):
+    """Exit code 2 with the documents that have one."""
+    called = cli("schema", "nope")
+    assert called.refuses("document: 'nope'", "'observation', 'decision', 'recording', 'fleet'")
+    assert called.out == ""
 
 
 @pytest.mark.parametrize("document", ["observation", "decision", "recording", "fleet"])

@@ -71,6 +71,9 @@ def answer_of(called):
         pytest.param("--fleet", None, ("--service-law", "--fleet"), id="no engine"),
         pytest.param("--arrival-rate", "0", ("--arrival-rate", "0.0", "above 0"), id="rate 0"),
         pytest.param("--arrival-rate", "nan", ("--arrival-rate", "nan"), id="rate nan"),
+        pytest.param("--arrival-rate", "abc", ("--arrival-rate: 'abc'", "a number"), id="word"),
+        pytest.param("--max-num-seqs", "1.5", ("--max-num-seqs: '1.5'", "integer"), id="half"),
+        pytest.param("--routing", "least", ("--routing: 'least'", "'pooled', 'random'"), id="way"),
         pytest.param("--arrival-rate", None, ("--arrival-rate", "--trace"), id="no rate"),
         pytest.param("--prompt-tokens", None, ("--prompt-tokens", "--trace"), id="no prompt"),
         pytest.param("--output-tokens", "0", ("--output-tokens", "0.0", "1 to"), id="no output"),
@@ -119,6 +122,12 @@ def test_bad_input_is_named_with_its_value_and_what_is_allowed(cli, flag, value,
     """Exit code 2 and one line."""
     called = cli(*with_flag(GOOD, flag, value))
     assert called.refuses(*words), called.err
+
+
+def test_bursts_of_no_length_are_refused(cli):
+    """A rate that never stays anywhere has no bursts to size for."""
+    called = cli(*GOOD, "--arrival-dispersion", "3", "--burst-length", "0s")
+    assert called.refuses("--burst-length: '0s'", "above 0"), called.err
 
 
 @pytest.mark.parametrize("flag", ["--max-num-seqs", "--max-num-batched-tokens", "--kv-tokens"])

@@ -28,7 +28,10 @@ _ALLOWED_BY_ERROR = {
     "dataclass_type": "an object",
     "dict_type": "an object",
     "tuple_type": "an array",
+    "greater_than_equal": "{ge:.12g} or more",
+    "less_than_equal": "{le:.12g} or less",
 }
+_BOUNDED = frozenset({"greater_than_equal", "less_than_equal"})
 
 
 def first_refusal(error: ValidationError, where: str, *, skipped: int = 0) -> InvalidInputError:
@@ -71,4 +74,6 @@ def allowed(error: ErrorDetails, context: Mapping[str, Any]) -> str:
         return f"at least {context['min_length']} items"
     if error["type"] == "too_long":
         return f"at most {context['max_length']} items"
-    return _ALLOWED_BY_ERROR.get(error["type"], error["msg"])
+    words = _ALLOWED_BY_ERROR.get(error["type"], error["msg"])
+    # The bound of a number, which stands in the words by its name.
+    return words.format_map(context) if error["type"] in _BOUNDED else words

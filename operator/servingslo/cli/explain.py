@@ -76,9 +76,7 @@ def explain(
     namespace, name = parsed_name(resource)
     if sweep and not prometheus_url:
         raise InvalidInputError("--prometheus-url", prometheus_url, "an address, with --sweep")
-    access = Access(kubeconfig=kubeconfig, context=context)
-    record = asyncio.run(_record(access, namespace, name))
-    swept = None
+    config = None
     if sweep:
         config = PrometheusConfig(
             url=prometheus_url or "",
@@ -88,6 +86,10 @@ def explain(
             namespace_label=prometheus_namespace_label,
             pod_label=prometheus_pod_label,
         )
+    access = Access(kubeconfig=kubeconfig, context=context)
+    record = asyncio.run(_record(access, namespace, name))
+    swept = None
+    if config is not None:
         swept = _swept(access, config, record, GPUPrice(hourly=gpu_hourly, count=gpus_per_replica))
     status = record.status
     if output is OutputFormat.JSON:

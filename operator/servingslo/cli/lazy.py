@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from servingslo.errors import InvalidInputError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -69,6 +71,16 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else _loaded(name), rest
 
+    def invoke(self, ctx: Any) -> Any:
+        """What the command returns. Raises: InvalidInputError for a value that it does not take."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            refusal = _refusal(error)
+            if refusal is None:
+                raise
+            raise refusal from error
+
 
 def _loaded(name: str) -> Any:
     function = getattr(import_module(COMMANDS[name].module), name)
@@ -88,3 +100,20 @@ def _help(text: str) -> str:
         for paragraph in text.split("\n\n")
     ]
     return "\n\n".join(paragraphs)
+
+
+def _refusal(error: typer.BadParameter) -> InvalidInputError | None:
+    """What other refusals tell as well: flag, value and range; None where the value is unknown."""
+    # Needed for an error alone; help and small commands start without pydantic.
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from servingslo.api.refusals import first_refusal  # noqa: PLC0415
+
+    cause, parameter = error.__cause__, error.param
+    if parameter is None or not isinstance(cause, ValidationError):
+        return None
+    told = first_refusal(cause, "")
+    flag = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name
+    # Of a choice: "'x' is not one of 'a', 'b'."
+    allowed = told.allowed.rpartition(" is not ")[2].removesuffix(".")
+    return InvalidInputError(flag or "", told.value, allowed)

@@ -173,6 +173,10 @@ def size(
     )
     if burst_length is not None:
         memory = parse_duration_seconds(burst_length, "--burst-length") * CORRELATION_PER_BURST
+        if not 0.0 < memory < math.inf:
+            raise InvalidInputError(
+                "--burst-length", burst_length, "a duration above 0, such as 2s"
+            )
         if arrival_dispersion <= 1.0:
             allowed = "only with an --arrival-dispersion above 1: without it there are no bursts"
             raise InvalidInputError("--burst-length", burst_length, allowed)

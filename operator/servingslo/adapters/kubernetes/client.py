@@ -23,6 +23,7 @@ from yaml import YAMLError
 from servingslo.errors import (
     ClusterError,
     ClusterUnavailableError,
+    InvalidInputError,
     InvalidObjectError,
     NotFoundError,
     PermissionDeniedError,
@@ -154,14 +155,16 @@ async def connect(
 
     Without both, the user's default kubeconfig. KUBECONFIG is read here: the library reads its
     default when it is imported. kubeconfig, context: a file and a context of it to use instead.
-    Raises: ClusterError when no configuration is usable.
+    Raises: InvalidInputError for a kubeconfig that is named and not there, or that is none;
+    ClusterError where there is no configuration at all.
     """
     configuration = Configuration()
     named = kubeconfig or os.environ.get("KUBECONFIG")
     file = named or kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION
     in_cluster = not (named or context) and os.environ.get("KUBERNETES_SERVICE_HOST")
+    source = "--kubeconfig" if kubeconfig else "KUBECONFIG" if named else "kubeconfig"
     if not in_cluster:
-        _check_there(file)
+        _check_there(file, source, named=bool(named))
     try:
         if named or context:
             await kubernetes_config.load_kube_config(
@@ -175,9 +178,9 @@ async def connect(
         else:
             await kubernetes_config.load_kube_config(client_configuration=configuration)
     except (ConfigException, OSError, ValueError, TypeError, YAMLError) as error:
-        # A file that is no kubeconfig fails in the library wherever it is first looked into.
-        brief = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ClusterError(f"no usable Kubernetes configuration in {file}: {brief}") from error
+        if in_cluster:
+            raise ClusterError(f"no usable ServiceAccount in this pod: {error}") from error
+        raise InvalidInputError(source, file, f"a usable kubeconfig{_why(error)}") from error
     configuration.connection_pool_maxsize = _CONNECTIONS
     configuration.retries = None
     # As kopf does: proxy settings of the environment are not meant for the API server; a
@@ -188,10 +191,25 @@ async def connect(
     return KubeClient(api, timeout_seconds=timeout_seconds)
 
 
-def _check_there(files: str) -> None:
-    """Raises: ClusterError where none of the files exists; the library would name a key of none."""
-    if not any(Path(file).expanduser().exists() for file in files.split(os.pathsep)):
-        raise ClusterError(f"no Kubernetes configuration: {files} does not exist")
+def _check_there(files: str, source: str, *, named: bool) -> None:
+    """Refuse files of which none exists; the library would name a key of none.
+
+    Raises: InvalidInputError where they were named, ClusterError for the default one.
+    """
+    if any(Path(file).expanduser().exists() for file in files.split(os.pathsep)):
+        return
+    if named:
+        raise InvalidInputError(source, files, "a kubeconfig that exists")
+    raise ClusterError(f"no Kubernetes configuration: {files} does not exist")
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a kubeconfig, in brackets; nothing where the library stumbled over it.
+
+    A file that is none fails there wherever it is first looked into, with an error of Python's own.
+    """
+    told = isinstance(error, ConfigException | OSError | YAMLError) and str(error)
+    return f" ({_brief(told.splitlines()[0])})" if told else ""
 
 
 class _translated:  # noqa: N801  reads as a statement
