@@ -100,7 +100,7 @@ def test_the_arrival_rate_is_the_gateways_where_one_was_read(cli, pages, name, t
     lines = []
     for number, page in enumerate(pages):
         at = number * INTERVAL_SECONDS
-        requests = 5.0 * (at - INTERVAL_SECONDS / 2)
+        requests = 5.0 * (at + INTERVAL_SECONDS / 2)
         instance = GatewayInstance(name=name or "", age_seconds=0.0, requests_total=requests)
         instances = () if name is None else (instance,)
         gateway = GatewaySample(counted=CountedWhen.ARRIVED, instances=instances)

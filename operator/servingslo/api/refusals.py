@@ -40,7 +40,7 @@ def first_refusal(error: ValidationError, where: str, *, skipped: int = 0) -> In
     skipped: leading parts of the path that are not the user's.
     """
     first = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in first["loc"][skipped:])
+    path = path_of(first["loc"][skipped:], "").removeprefix(".")
     field = f"{where}: {path}" if path else where
     return InvalidInputError(field, refused_value(first), allowed(first, first.get("ctx", {})))
 

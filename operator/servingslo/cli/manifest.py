@@ -14,6 +14,7 @@ from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.errors import InvalidInputError
 
 STANDARD_INPUT = "-"
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 class _Loader(yaml.SafeLoader):
@@ -62,7 +63,7 @@ def lines_of(source: str, flag: str) -> Iterator[Iterator[str]]:
         try:
             if source == STANDARD_INPUT:
                 # readline instead of iteration: a line is answered before the next one comes.
-                yield iter(sys.stdin.readline, "")
+                yield _without_mark(iter(sys.stdin.readline, ""))
                 return
             with _opened(source, flag) as file:
                 yield iter(file)
@@ -70,9 +71,15 @@ def lines_of(source: str, flag: str) -> Iterator[Iterator[str]]:
             raise InvalidInputError(flag, source, "text in UTF-8") from error
 
 
+def _without_mark(lines: Iterator[str]) -> Iterator[str]:
+    """The lines without the byte order mark that editors on Windows begin a file with."""
+    for index, line in enumerate(lines):
+        yield line if index else line.removeprefix(_BYTE_ORDER_MARK)
+
+
 def _opened(source: str, flag: str) -> IO[str]:
     try:
-        return Path(source).open(encoding="utf-8")
+        return Path(source).open(encoding="utf-8-sig")
     except OSError as error:
         allowed = f"a readable file ({error.strerror}), or - for standard input"
         raise InvalidInputError(flag, source, allowed) from error

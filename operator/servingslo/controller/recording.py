@@ -16,6 +16,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from servingslo import __version__
 from servingslo.api.convert import targets_from_spec
 from servingslo.api.refusals import first_refusal
+from servingslo.controller.ranges import (
+    check_limits,
+    check_observation,
+    check_replicas,
+    check_time,
+    check_version,
+)
 from servingslo.errors import InvalidInputError
 from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.decision import Decision
@@ -136,23 +143,25 @@ def replay(
     targets = None if instead is None else targets_from_spec(instead)
     bounds = Limits() if limits is None else limits
     memories: dict[str, _Memory] = {}
+    times: dict[str, float] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         entry = _decoded(line, number)
         if HEADER in entry:
-            header = _validated(_HEADER, entry[HEADER], number)
-            with _named(number):
+            header = _header(entry, number)
+            with _named(number, HEADER):
                 use_laws(header.laws)
+            _began_anew(entry, times)
             memories[header.uid] = _began(header, memories.get(header.uid), targets, number)
             continue
         if OUTCOME in entry:
-            outcome = _validated(_OUTCOME, entry[OUTCOME], number)
+            outcome = _outcome(entry, number)
             memory = _known(memories, outcome.uid, number)
             memory.state = settled(memory.state, outcome, memory.targets)
             continue
-        observation = _validated(_OBSERVATION, entry, number)
-        key = observation.uid or f"{observation.namespace}/{observation.name}"
+        observation = _observation(entry, number, times)
+        key = _key(observation)
         if targets is not None and key not in memories:
             memories[key] = _Memory(targets=targets, limits=bounds, state=PlannerState())
         memory = _known(memories, key, number)
@@ -193,17 +202,17 @@ def _began(header: Header, before: _Memory | None, instead: Targets | None, numb
 
 
 def _targets(spec: Mapping[str, Any], number: int) -> Targets:
-    with _named(number):
+    with _named(number, HEADER):
         return targets_from_spec(spec)
 
 
 @contextmanager
-def _named(number: int) -> Iterator[None]:
-    """Let what is refused in here be told with the line of the header that it stands in."""
+def _named(number: int, part: str = "") -> Iterator[None]:
+    """Let what is refused in here be told with its line, and the part of it that it stands in."""
     try:
         yield
     except InvalidInputError as error:
-        field = f"line {number}: {HEADER}.{error.field}"
+        field = f"line {number}: {part}.{error.field}" if part else f"line {number}: {error.field}"
         raise InvalidInputError(field, error.value, error.allowed) from error
 
 
@@ -212,12 +221,55 @@ def observations(lines: Iterable[str]) -> Iterator[Observation]:
 
     Raises: InvalidInputError naming the line, when one cannot be read.
     """
+    times: dict[str, float] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         entry = _decoded(line, number)
-        if HEADER not in entry and OUTCOME not in entry:
-            yield _validated(_OBSERVATION, entry, number)
+        if HEADER in entry:
+            _began_anew(entry, times)
+        elif OUTCOME not in entry:
+            yield _observation(entry, number, times)
+
+
+def _key(observation: Observation) -> str:
+    return observation.uid or f"{observation.namespace}/{observation.name}"
+
+
+def _header(entry: Mapping[str, Any], number: int) -> Header:
+    header: Header = _validated(_HEADER, entry[HEADER], number)
+    with _named(number, HEADER):
+        check_time(header.time_seconds, "time_seconds")
+        check_limits(header.limits, "limits")
+    return header
+
+
+def _outcome(entry: Mapping[str, Any], number: int) -> Outcome:
+    outcome: Outcome = _validated(_OUTCOME, entry[OUTCOME], number)
+    with _named(number, OUTCOME):
+        check_time(outcome.time_seconds, "time_seconds")
+        check_replicas(outcome.before, "before")
+        check_replicas(outcome.after, "after")
+    return outcome
+
+
+def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float]) -> Observation:
+    """One observation in its ranges. times: of the newest of each resource, kept up."""
+    with _named(number):
+        check_version(entry)
+    observation: Observation = _validated(_OBSERVATION, entry, number)
+    key = _key(observation)
+    with _named(number):
+        check_observation(observation, times.get(key))
+    times[key] = observation.time_seconds
+    return observation
+
+
+def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:
+    """Forget the time of a resource whose memory begins anew: recordings may be put together."""
+    header = entry[HEADER]
+    if isinstance(header, dict) and not header.get("carry_on"):
+        times.pop(str(header.get("uid")), None)
 
 
 def _decoded(line: str, number: int) -> Mapping[str, Any]:

@@ -1,0 +1,229 @@
+"""Ranges of what a recording may say: its lines may be of another program, or changed by hand.
+
+Only what comes from a file or a pipe is checked: the live loop neither pays for it nor stops on it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from servingslo.api.refusals import shown
+from servingslo.errors import InvalidInputError
+from servingslo.estimation.sample import (
+    EngineSample,
+    GatewaySample,
+    HistogramSample,
+    PodSample,
+)
+from servingslo.policy.inputs import OBSERVATION_SCHEMA_VERSION, Limits, Observation
+from servingslo.policy.state import LARGEST_NUMBER
+
+MOST_REPLICAS = 1_000_000
+# Far above what engines take, and what the planner can still tabulate.
+MOST_SEQUENCES = 1_000_000
+MOST_BATCHED_TOKENS = 1_000_000_000
+# Full is 1; an engine that tells a little more in passing is believed, one that tells percent not.
+LARGEST_KV_USAGE = 1.05
+SHORTEST_TICK_SECONDS = 0.5
+# The end of the year 9999, since the epoch: a later time has no date. A simulator begins at 0.
+LATEST_SECONDS = 253_402_300_799
+LONGEST_BIN_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    """Finite numbers from least to most, or above least."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether the value is one of them; not a number is none."""
+        # Integers of any length are finite, and some are longer than a float.
+        if not isinstance(value, int) and not math.isfinite(value):
+            return False
+        return self.least <= value <= self.most and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        """What is allowed, in words."""
+        if math.isinf(self.least):
+            return "a finite number"
+        if math.isinf(self.most):
+            return f"a finite number, {self.least:.12g} or more"
+        if self.above:
+            return f"above {self.least:.12g}, at most {self.most:.12g}"
+        return f"{self.least:.12g} to {self.most:.12g}"
+
+
+_FINITE = _Range()
+_NOT_NEGATIVE = _Range(least=0.0, most=LARGEST_NUMBER)
+_POSITIVE = _Range(least=0.0, most=LARGEST_NUMBER, above=True)
+_TIME = _Range(least=0, most=LATEST_SECONDS)
+_REPLICAS = _Range(least=0, most=MOST_REPLICAS)
+_OBSERVATION = {
+    "time_seconds": _TIME,
+    "desired_replicas": _REPLICAS,
+    "current_replicas": _REPLICAS,
+    "last_rollout_seconds": _FINITE,
+}
+_POD = {
+    "age_seconds": _NOT_NEGATIVE,
+    "scheduled_after_seconds": _NOT_NEGATIVE,
+    "started_after_seconds": _NOT_NEGATIVE,
+    "ready_after_seconds": _NOT_NEGATIVE,
+    "ready_for_seconds": _NOT_NEGATIVE,
+    "restarts": _NOT_NEGATIVE,
+}
+_ENGINE = {
+    "gauges_age_seconds": _NOT_NEGATIVE,
+    "counters_age_seconds": _NOT_NEGATIVE,
+    "histograms_age_seconds": _NOT_NEGATIVE,
+    "running": _NOT_NEGATIVE,
+    "waiting": _NOT_NEGATIVE,
+    "kv_usage_ratio": _Range(least=0.0, most=LARGEST_KV_USAGE),
+    "kv_capacity_tokens": _POSITIVE,
+    "kv_block_tokens": _Range(least=1, most=LARGEST_NUMBER),
+    "max_num_seqs": _Range(least=1, most=MOST_SEQUENCES),
+    "max_num_batched_tokens": _Range(least=1, most=MOST_BATCHED_TOKENS),
+    "prompt_tokens_total": _NOT_NEGATIVE,
+    "cached_prompt_tokens_total": _NOT_NEGATIVE,
+    "generation_tokens_total": _NOT_NEGATIVE,
+    "preempted_total": _NOT_NEGATIVE,
+    "rejected_total": _NOT_NEGATIVE,
+}
+_ENGINE_SPLITS = ("waiting_by_reason", "finished_total")
+_ENGINE_HISTOGRAMS = (
+    "ttft_seconds",
+    "inter_token_seconds",
+    "time_per_output_token_seconds",
+    "latency_seconds",
+    "queue_seconds",
+    "prompt_tokens",
+    "output_tokens",
+    "iteration_tokens",
+)
+# Nothing is computed from these, and what a card leaves blank has values of its own.
+_GPU = {
+    "age_seconds": _FINITE,
+    "utilization_ratio": _FINITE,
+    "memory_used_bytes": _FINITE,
+    "memory_free_bytes": _FINITE,
+    "power_watts": _FINITE,
+}
+_GATEWAY = {
+    "age_seconds": _NOT_NEGATIVE,
+    "requests_total": _NOT_NEGATIVE,
+    "rejected_total": _NOT_NEGATIVE,
+    "queued": _NOT_NEGATIVE,
+}
+_GATEWAY_INSTANCE = {**_GATEWAY, "retried_total": _NOT_NEGATIVE}
+_HISTOGRAM = {"sum": _NOT_NEGATIVE, "count": _NOT_NEGATIVE}
+_HISTORY = {
+    # Before a simulator's beginning there is a past as well.
+    "start_seconds": _Range(least=-LATEST_SECONDS, most=LATEST_SECONDS),
+    "bin_seconds": _Range(least=1, most=LONGEST_BIN_SECONDS),
+}
+_LIMITS = {
+    "max_replicas": _Range(least=1),
+    "max_step": _Range(least=1),
+    "tick_seconds": _Range(least=SHORTEST_TICK_SECONDS),
+}
+
+
+def check_version(entry: Mapping[str, Any]) -> None:
+    """Raises: InvalidInputError for an observation of a schema that is not known here.
+
+    Asked before anything else is read of it, as another version may have other fields.
+    """
+    version = entry.get("schema_version", OBSERVATION_SCHEMA_VERSION)
+    if version != OBSERVATION_SCHEMA_VERSION:
+        raise InvalidInputError("schema_version", shown(version), str(OBSERVATION_SCHEMA_VERSION))
+
+
+def check_observation(observation: Observation, after_seconds: float | None) -> None:
+    """Raises: InvalidInputError naming the first value that no workload can have.
+
+    after_seconds: time of the observation before it, of the same workload.
+    """
+    _check(observation, _OBSERVATION, "")
+    if after_seconds is not None and observation.time_seconds < after_seconds:
+        allowed = f"{after_seconds!r} or later: the time of the observation before it"
+        raise InvalidInputError("time_seconds", observation.time_seconds, allowed)
+    for index, pod in enumerate(observation.pods):
+        _check_pod(pod, f"pods[{index}].")
+    if observation.gateway is not None:
+        _check_gateway(observation.gateway)
+    if observation.history is not None:
+        _check(observation.history, _HISTORY, "history.")
+        for index, rate in enumerate(observation.history.rates_per_second):
+            _check_number(rate, _NOT_NEGATIVE, f"history.rates_per_second[{index}]")
+
+
+def check_limits(limits: Limits, where: str) -> None:
+    """Raises: InvalidInputError naming the first bound that no administrator can set."""
+    _check(limits, _LIMITS, f"{where}.")
+
+
+def check_time(time_seconds: float, field: str) -> None:
+    """Raises: InvalidInputError for a time that is none."""
+    _check_number(time_seconds, _TIME, field)
+
+
+def check_replicas(count: int, field: str) -> None:
+    """Raises: InvalidInputError for a count of replicas that no target can have."""
+    _check_number(count, _REPLICAS, field)
+
+
+def _check_pod(pod: PodSample, where: str) -> None:
+    _check(pod, _POD, where)
+    for index, engine in enumerate(pod.engines):
+        _check_engine(engine, f"{where}engines[{index}].")
+    for index, gpu in enumerate(pod.gpus):
+        _check(gpu, _GPU, f"{where}gpus[{index}].")
+
+
+def _check_engine(engine: EngineSample, where: str) -> None:
+    _check(engine, _ENGINE, where)
+    for name in _ENGINE_SPLITS:
+        for part, value in getattr(engine, name).items():
+            _check_number(value, _NOT_NEGATIVE, f"{where}{name}.{part}")
+    for name in _ENGINE_HISTOGRAMS:
+        histogram = getattr(engine, name)
+        if histogram is not None:
+            _check_histogram(histogram, f"{where}{name}.")
+
+
+def _check_histogram(histogram: HistogramSample, where: str) -> None:
+    _check(histogram, _HISTOGRAM, where)
+    edge_before, count_before = -math.inf, 0.0
+    for index, edge in enumerate(histogram.upper_bounds):
+        if not edge > edge_before:
+            allowed = "a number" if index == 0 else f"above {edge_before!r}, the edge before it"
+            raise InvalidInputError(f"{where}upper_bounds[{index}]", edge, allowed)
+        edge_before = edge
+    for index, count in enumerate(histogram.cumulative_counts):
+        field = f"{where}cumulative_counts[{index}]"
+        _check_number(count, _NOT_NEGATIVE, field)
+        if count < count_before:
+            allowed = f"{count_before!r} or more: counts are cumulative"
+            raise InvalidInputError(field, count, allowed)
+        count_before = count
+
+
+def _check_gateway(gateway: GatewaySample) -> None:
+    _check(gateway, _GATEWAY, "gateway.")
+    for index, instance in enumerate(gateway.instances):
+        _check(instance, _GATEWAY_INSTANCE, f"gateway.instances[{index}].")
+
+
+def _check(sample: object, ranges: Mapping[str, _Range], where: str) -> None:
+    for name, allowed in ranges.items():
+        _check_number(getattr(sample, name), allowed, f"{where}{name}")
+
+
+def _check_number(value: float | None, allowed: _Range, field: str) -> None:
+    """Nothing is wrong with what is unknown."""
+    if value is not None and not allowed.holds(value):
+        raise InvalidInputError(field, shown(value), str(allowed))
