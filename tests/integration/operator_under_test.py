@@ -338,9 +338,15 @@ class Tenant:
         )
         return [(item.reason, item.message) for item in found.items]
 
-    def wait_event(self, reason: str, *, name: str = "chat") -> str:
+    def wait_event(
+        self, reason: str, *, name: str = "chat", timeout_seconds: float = PATIENCE_SECONDS
+    ) -> str:
         """Wait for an event; returns its message."""
-        self.wait(lambda: reason in dict(self.events(name)), what=f"event {reason}")
+        self.wait(
+            lambda: reason in dict(self.events(name)),
+            what=f"event {reason}",
+            timeout_seconds=timeout_seconds,
+        )
         return dict(self.events(name))[reason]
 
     def wait_reconciled(self, name: str = "chat") -> None:
