@@ -11,7 +11,7 @@ from servingslo.explain.log_line import log_line, material_change
 # One replica of these engines serves about six such requests per second.
 SURGE_PER_SECOND = 12.0
 CALM_PER_SECOND = 1.0
-FITTED_WITHIN_SECONDS = 150.0
+FITTED_WITHIN_SECONDS = 120.0
 # Of the simulated small card, as the catalogue has it.
 LAW = {
     "stepFixedSeconds": 0.015,

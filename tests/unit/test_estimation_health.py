@@ -418,20 +418,6 @@ def test_no_part_of_a_law_is_negative() -> None:
         assert min(law) >= 0.0
 
 
-def test_a_law_that_was_refuted_never_comes_back() -> None:
-    """The card slows down to half while as many run as ever: nothing identifies the new law yet."""
-    state = _learnt(LawState(), ONE, FAST, 60)
-    fit = state.fits[0]
-    rows = [row for row in _rows(SLOW, 40) if row.sequences == _rows(SLOW, 40)[0].sequences]
-    refuted = False
-    for number in range(120):
-        fit, found = service_law.judge(service_law.learn(fit, [rows[number % len(rows)]]))
-        refuted = refuted or found.reason is Reason.MODEL_DOES_NOT_PREDICT
-        if refuted:
-            assert found.source != "last-trusted"
-    assert refuted
-
-
 def test_one_concurrency_alone_does_not_identify_the_law() -> None:
     """Windows that are all alike predict each other well and say nothing of twice the load."""
     state = service_law.select_configuration(LawState(), ONE)
