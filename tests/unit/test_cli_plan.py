@@ -61,10 +61,8 @@ def manifest(tmp_path):
     return path
 
 
-@pytest.fixture
-def header(tmp_path):
-    """The header of a recording, as its first line."""
-    path = tmp_path / "header.jsonl"
+def begun(path):
+    """A recorder to this file that has written the header."""
     recorder = Recorder(path)
     recorder.header(
         Header(
@@ -72,7 +70,14 @@ def header(tmp_path):
             limits=Limits(), time_seconds=0.0,
         )
     )  # fmt: skip
-    recorder.close()
+    return recorder
+
+
+@pytest.fixture
+def header(tmp_path):
+    """The header of a recording, as its first line."""
+    path = tmp_path / "header.jsonl"
+    begun(path).close()
     return path.read_text()
 
 
@@ -93,13 +98,7 @@ def test_decisions_are_the_planners_own(cli, plain, manifest, decided):
 def test_a_recording_needs_no_manifest(cli, seen, decided, tmp_path):
     """Its header has the spec and the limits."""
     path = tmp_path / "recording.jsonl"
-    recorder = Recorder(path)
-    recorder.header(
-        Header(
-            uid="u1", namespace="inference", name="llama", generation=1, spec=SPEC,
-            limits=Limits(), time_seconds=0.0,
-        )
-    )  # fmt: skip
+    recorder = begun(path)
     for observation in seen:
         recorder.observation(replace(observation, uid="u1"))
     recorder.close()
