@@ -54,14 +54,18 @@ def law_rows(window: Window, dispersion: float = 1.0, engine_count: int = 1) -> 
 
     With a step count and little idle time: time = a·steps + b·generated + c·prefilled, where the
     idle share of a window with L in the system on average is taken as e^(−L/F) (the number in an
-    insensitive queue is Poisson; F its dispersion) and widens the error. Otherwise mean inter-token
-    latency: a + b·(1 + L) + c·(prompt tokens per step), since a token sees on average one more than
-    the time average of concurrency; and mean time to first token, which alone shows c there.
+    insensitive queue is Poisson; F its dispersion) and widens the error. Otherwise, and where this
+    is known too little to judge by: mean inter-token latency, a + b·(1 + L) + c·(prompt tokens per
+    step), since a token sees on average one more than the time average of concurrency; and mean
+    time to first token, which alone shows c there.
     Where answers are one token, as in a prefill pool: a·steps + c·prefilled.
+    None where load began or ended inside: for the first window of a new engine, and where a loaded
+    engine was empty at a scrape; the idle share is then not that of a queue.
     engine_count: of the fleet, which share its load.
     """
     inter_token_sum = window.inter_token_sum_seconds
-    if not window.paired or window.restarted or not window.generated_tokens:
+    began = window.restarted or window.from_zero
+    if began or not window.paired or not window.generated_tokens:
         return ()
     uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
     if not inter_token_sum:
@@ -70,12 +74,25 @@ def law_rows(window: Window, dispersion: float = 1.0, engine_count: int = 1) -> 
     decoding = inter_token_sum / window.seconds
     in_system = decoding + (window.ttft_sum_seconds or 0.0) / window.seconds
     if window.step_count and in_system >= ACCOUNTED_CONCURRENCY:
-        return (_accounting_row(window, uncached, in_system, dispersion),)
+        if _idle_at_an_end(window):
+            return ()
+        accounted = _accounting_row(window, uncached, in_system, dispersion)
+        if accounted.scored:
+            return (accounted,)
     rows = (
         _inter_token_row(window, uncached, decoding),
         _first_token_row(window, uncached, decoding),
     )
     return tuple(row for row in rows if row is not None)
+
+
+def _idle_at_an_end(window: Window) -> bool:
+    """Whether the engine is known to have been empty at one of the two scrapes."""
+    ends = (
+        (window.running_before, window.waiting_before),
+        (window.running_after, window.waiting_after),
+    )
+    return any(running == 0.0 and not waiting for running, waiting in ends)
 
 
 def _accounting_row(

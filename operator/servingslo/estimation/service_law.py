@@ -204,12 +204,14 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
         )
         fit = _updated(fit, row, predicted)
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
-        # Errors stay on one side: the engine itself changed under the same configuration.
+        # Errors stay on one side: the engine itself changed under the same configuration, and what
+        # was trusted was the law of another one.
         return replace(
             fit,
             information=fit.information.scaled(CHANGED_ENGINE_KEEP_RATIO),
             scored_count=0,
             bias_ratio=0.0,
+            trusted=None,
         )
     return fit
 
