@@ -89,7 +89,8 @@ SCALE_UP = Decision(
             prefill_per_token_seconds=0.00008,
             context_per_token_seconds=4e-7,
         ),
-        relative_error=0.043,
+        relative_error=0.12,
+        fit_error=0.043,
         sample_count=212,
     ),
     batching=BatchingDecision(

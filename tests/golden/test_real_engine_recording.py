@@ -113,8 +113,8 @@ def test_the_law_is_trusted_and_its_error_is_stated() -> None:
     assert law.source == "fit"
     assert law.reason is Reason.MODEL_TRUSTED
     assert law.sample_count >= 100
-    assert law.relative_error is not None
-    assert law.relative_error < 0.07
+    assert law.fit_error is not None
+    assert law.fit_error < 0.07
     assert law.standard_error_ratio is not None
     assert law.standard_error_ratio < 0.10
 

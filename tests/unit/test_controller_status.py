@@ -191,3 +191,9 @@ def test_nine_lines_are_kept_newest_first() -> None:
         lines = decision_lines(f"line {number}", lines)
     assert lines == [f"line {number}" for number in range(11, 2, -1)]
     assert decision_lines(None, lines) == lines
+
+
+def test_the_error_of_percentiles_and_that_of_the_fit_stand_side_by_side() -> None:
+    """One says how far observed percentiles are from predicted ones, the other how the law fits."""
+    model = _fields(SCALE_UP)["model"]
+    assert (model["relativeError"], model["fitError"]) == (0.12, 0.043)

@@ -79,8 +79,8 @@ def test_fit_finds_the_law_of_the_engine(
             truth.step_seconds(sequences, context_tokens=CONTEXT_TOKENS * sequences),
             rel=step_error,
         )
-    assert estimate.law.relative_error is not None
-    assert estimate.law.relative_error < 0.03
+    assert estimate.law.fit_error is not None
+    assert estimate.law.fit_error < 0.03
 
 
 def test_engines_that_begin_with_the_load_are_fitted_as_well_as_others() -> None:

@@ -195,5 +195,5 @@ def test_one_concurrency_alone_does_not_identify_the_law() -> None:
     _, found = service_law.judge(fit)
     assert not found.trusted
     assert found.reason is Reason.MODEL_NOT_IDENTIFIABLE
-    assert found.relative_error is not None
-    assert found.relative_error < 0.01
+    assert found.fit_error is not None
+    assert found.fit_error < 0.01

@@ -86,7 +86,7 @@ def test_a_trusted_fit_goes_before_the_stated_law():
     fit = after(rows(40), stated)
     estimate = judged(fit, stated)
     assert (estimate.source, estimate.reason) == ("fit", Reason.MODEL_TRUSTED)
-    assert estimate.relative_error < 0.01
+    assert estimate.fit_error < 0.01
     assert fit.stated.error_ratio == pytest.approx(0.05, abs=1e-3)
 
 
@@ -136,7 +136,7 @@ def test_a_corrected_law_is_used_at_once():
     fit = after(rows(6), wrong)
     assert not judged(fit, wrong).trusted
     estimate = judged(fit, TRUE)
-    assert (estimate.source, estimate.sample_count, estimate.relative_error) == ("spec", 0, None)
+    assert (estimate.source, estimate.sample_count, estimate.fit_error) == ("spec", 0, None)
     assert after(rows(1), TRUE, fit).stated.window_count == 1
 
 

@@ -165,3 +165,15 @@ def test_an_infeasible_objective_stands_in_the_head():
     assert f"the least feasible value is {need.least_feasible:.2g}s" in unmet
     assert "would change that" in unmet
     assert "would do" not in lines["Otherwise"]
+
+
+def test_errors_of_percentiles_are_told_where_they_were_corrected():
+    """A person reads the error of the fit, and what predictions were off by beside it."""
+    assert told(SCALE_UP)["How sure"].startswith(
+        "the model is trusted, its error is 4.3 %, its percentiles were off by 12.0 %"
+    )
+    right = replace(SCALE_UP, model=replace(SCALE_UP.model, relative_error=0.0))
+    assert "percentiles" not in told(right)["How sure"]
+    wrong = replace(SCALE_UP, model=replace(SCALE_UP.model, relative_error=0.3))
+    assert "large error" not in explain.text(SCALE_UP)
+    assert "large error" in explain.text(wrong)

@@ -136,3 +136,17 @@ def test_of_many_pods_that_lie_the_first_few_are_named():
     detail = step_of(story.at(75.0), Reason.UNRELIABLE_PODS).inputs["detail"]
     named = ", ".join(f"{name} (xid error 79)" for name in lying[:3])
     assert detail == f"{named} and 2 more"
+
+
+def test_the_error_told_is_that_of_the_percentiles_that_were_compared():
+    """The furthest of the objectives; unknown before one was compared, whatever the law's fit."""
+    story = run(World(rate=steady(9.0), replicas=4), TARGETS).until(900)
+    trusted = [decision for decision in story.decisions if decision.model.trusted]
+    for decision in trusted:
+        ratios = [objective.calibration_ratio for objective in decision.objectives]
+        errors = [abs(ratio - 1.0) for ratio in ratios if ratio is not None]
+        assert decision.model.relative_error == max(errors, default=None)
+        assert decision.model.fit_error is not None
+    assert trusted[0].model.relative_error is None
+    assert trusted[-1].model.relative_error is not None
+    assert any(decision.model.relative_error for decision in trusted)

@@ -68,7 +68,7 @@ def test_a_fit_takes_over_when_it_is_trusted(known):
     assert set(sources[taken:]) == {"fit"}
     assert 4 <= taken <= 12
     last = known.at(30.0 + TICK_SECONDS * (taken - 1))
-    assert last.model.relative_error < 0.1
+    assert last.model.fit_error < 0.1
     assert last.model.sample_count >= 8
     end = known.at(300.0)
     assert end.model.law != TRUE

@@ -222,6 +222,7 @@ def _model(decision: Decision) -> ModelStatus | None:
         if law is None
         else _rounded(law.context_per_token_seconds),
         relative_error=_rounded(decision.model.relative_error),
+        fit_error=_rounded(decision.model.fit_error),
         samples=decision.model.sample_count,
         source=decision.model.source,
     )

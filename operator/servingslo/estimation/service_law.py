@@ -137,7 +137,7 @@ class LawEstimate:
 
     law: None when there is none at all. source: 'fit' (the running fit), 'last-trusted' (an earlier
     fit of this engine that still predicts), 'spec' (what the resource states), 'none'.
-    relative_error: mean out-of-sample error of a window's busy time. standard_error_ratio: of the
+    fit_error: mean out-of-sample error of a window's busy time. standard_error_ratio: of the
     step time at twice the concurrency seen. sample_count: windows behind the fit, or behind the
     error of a stated law. stated_error_ratio: of a law that the resource states, where it is known.
     Use it only when `trusted`.
@@ -147,7 +147,7 @@ class LawEstimate:
     trusted: bool
     reason: Reason
     source: str
-    relative_error: float | None
+    fit_error: float | None
     sample_count: int
     standard_error_ratio: float | None = None
     stated_error_ratio: float | None = None
@@ -271,7 +271,7 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
             trusted=True,
             reason=reason,
             source="fit",
-            relative_error=fit.error_ratio,
+            fit_error=fit.error_ratio,
             sample_count=fit.window_count,
             standard_error_ratio=error,
         )
@@ -281,7 +281,7 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
             trusted=True,
             reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
             source="last-trusted",
-            relative_error=fit.trusted.error_ratio,
+            fit_error=fit.trusted.error_ratio,
             sample_count=fit.trusted.window_count,
             standard_error_ratio=error,
         )
@@ -290,7 +290,7 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
         trusted=False,
         reason=reason,
         source="none" if values is None else "fit",
-        relative_error=fit.error_ratio,
+        fit_error=fit.error_ratio,
         sample_count=fit.window_count,
         standard_error_ratio=error,
     )

@@ -84,7 +84,7 @@ def judged(law: LawState, stated: ServiceLaw | None) -> tuple[LawState, LawEstim
         trusted=False,
         reason=Reason.MODEL_LEARNING,
         source="none",
-        relative_error=None,
+        fit_error=None,
         sample_count=0,
     )
     score = None
@@ -109,7 +109,7 @@ def _stated_estimate(law: ServiceLaw, score: StatedScore | None) -> LawEstimate:
         trusted=True,
         reason=Reason.LAW_FROM_SPEC,
         source=STATED_SOURCE,
-        relative_error=error_ratio,
+        fit_error=error_ratio,
         sample_count=0 if score is None else score.window_count,
         stated_error_ratio=error_ratio,
     )

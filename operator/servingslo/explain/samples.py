@@ -77,7 +77,12 @@ GAUGES = (
     ),
     GaugeFamily(name="servingslo_model_trusted", help="1 while the latency model decides."),
     GaugeFamily(
-        name="servingslo_model_relative_error_ratio", help="Error of the model's predictions."
+        name="servingslo_model_relative_error_ratio",
+        help="Largest deviation of observed from predicted percentiles of the objectives.",
+    ),
+    GaugeFamily(
+        name="servingslo_model_fit_error_ratio",
+        help="Error of the service law's predictions of windows that were not fitted.",
     ),
     GaugeFamily(name="servingslo_metrics_fresh", help="1 while the metrics in use are fresh."),
     GaugeFamily(name="servingslo_metrics_age_seconds", help="Age of the oldest sample in use."),
@@ -129,6 +134,7 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield from _objective_values(decision)
     yield "servingslo_model_trusted", none, model.trusted
     yield "servingslo_model_relative_error_ratio", none, model.relative_error
+    yield "servingslo_model_fit_error_ratio", none, model.fit_error
     yield "servingslo_metrics_fresh", none, decision.metrics.value == "MetricsFresh"
     yield "servingslo_metrics_age_seconds", none, decision.metrics_age_seconds
     yield "servingslo_admitted_requests_per_second", none, admission.admitted_rate_per_second

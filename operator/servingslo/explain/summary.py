@@ -51,6 +51,8 @@ _LIMITS = {
     Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen",
 }
 
+# Below, a correction of predictions is not worth a word.
+SMALL_CORRECTION = 0.01
 _WAY_OUT = "only a higher threshold or faster replicas would change that"
 
 
@@ -120,12 +122,15 @@ def _certainty(decision: Decision) -> str:
     if not model.trusted:
         why = _LIMITS.get(model.reason, model.reason.value)
         return f"How sure: little; {why}, so measured saturation decides (metrics {old})"
-    error = UNKNOWN if model.relative_error is None else percent(model.relative_error)
+    error = UNKNOWN if model.fit_error is None else percent(model.fit_error)
     if model.source == STATED_SOURCE:
         seen = "not yet compared with what is seen"
-        if model.relative_error is not None:
+        if model.fit_error is not None:
             seen = f"off by {error} in {model.sample_count} windows so far"
         return f"How sure: fairly; the law is stated in spec.serviceLaw, {seen} (metrics {old})"
+    off = model.relative_error
+    if off is not None and off >= SMALL_CORRECTION:
+        error = f"{error}, its percentiles were off by {percent(off)} and are corrected"
     return f"How sure: the model is trusted, its error is {error} (metrics {old})"
 
 

@@ -15,7 +15,7 @@ from servingslo.explain.format import (
     seconds,
     timestamp,
 )
-from servingslo.explain.summary import CONSTRAINTS, summary
+from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
 from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.decision import (
     AdmissionDecision,
@@ -41,8 +41,6 @@ _VERB = {
 }
 # A model this wrong may still be in use; the person on call should know.
 _LARGE_ERROR = 0.2
-# Below, a correction of predictions is not worth a word.
-_SMALL_CORRECTION = 0.01
 
 
 def text(decision: Decision) -> str:
@@ -184,7 +182,7 @@ def _objectives(decision: Decision) -> Iterator[str]:
 def _predicted(objective: ObjectiveOutlook) -> str:
     """The prediction, and how far observations have corrected the model's."""
     value, ratio = seconds(objective.predicted_seconds), objective.calibration_ratio
-    if objective.predicted_seconds is None or ratio is None or abs(ratio - 1.0) < _SMALL_CORRECTION:
+    if objective.predicted_seconds is None or ratio is None or abs(ratio - 1.0) < SMALL_CORRECTION:
         return value
     return f"{value} (the model's × {ratio:.2f}, by what was observed)"
 
@@ -204,12 +202,12 @@ def _certainty(decision: Decision) -> Iterator[str]:
     yield f"Metrics: {decision.metrics.value}, {oldest}"
     model = decision.model
     trusted = "trusted" if model.trusted else f"not trusted ({model.reason.value})"
-    error = UNKNOWN if model.relative_error is None else percent(model.relative_error)
+    fit, calibration = (_error(value) for value in (model.fit_error, model.relative_error))
     yield (
         f"Model: {trusted}, from {model.source}, {model.sample_count} samples, "
-        f"error of its predictions {error}"
+        f"error of its windows {fit}, of its percentiles {calibration}"
     )
-    if model.trusted and model.relative_error is not None and model.relative_error > _LARGE_ERROR:
+    if model.trusted and max(model.fit_error or 0.0, model.relative_error or 0.0) > _LARGE_ERROR:
         yield "  the model is used with a large error; expect corrections"
     if model.law is not None:
         law = model.law
@@ -219,6 +217,10 @@ def _certainty(decision: Decision) -> Iterator[str]:
             f"+ {milliseconds(law.prefill_per_token_seconds)} for each prompt token"
             + _context_term(law)
         )
+
+
+def _error(error: float | None) -> str:
+    return UNKNOWN if error is None else percent(error)
 
 
 def _context_term(law: ServiceLaw) -> str:

@@ -113,7 +113,9 @@ class ColdStartOutlook:
 class ModelUse:
     """The service law the plan used, its error, and whether it was trusted.
 
-    relative_error: of out-of-sample predictions. source: 'fit', 'last-trusted', 'spec',
+    relative_error: largest deviation of observed from predicted percentiles, of the objectives, as
+    learnt slowly and within bounds; None before one was compared. fit_error: mean error of the
+    law's predictions of a window's busy time, out of sample. source: 'fit', 'last-trusted', 'spec',
     'saturation', 'none'.
     """
 
@@ -122,6 +124,7 @@ class ModelUse:
     source: str
     law: ServiceLaw | None = None
     relative_error: float | None = None
+    fit_error: float | None = None
     sample_count: int = 0
 
 

@@ -13,7 +13,7 @@ def law_step(frame: Frame) -> DecisionStep:
     """Where the service law is from and how far it is known to be off."""
     law = frame.estimate.law
     inputs: dict[str, StepValue] = {
-        "relative_error": law.relative_error,
+        "fit_error": law.fit_error,
         "samples": law.sample_count,
     }
     if law.stated_error_ratio is not None:

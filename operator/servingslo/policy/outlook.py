@@ -143,9 +143,16 @@ def model_use(frame: Frame) -> ModelUse:
         reason=frame.model_reason,
         source=law.source if frame.mix is not None else "saturation",
         law=law.law,
-        relative_error=finite(law.relative_error),
+        relative_error=_percentile_error(frame),
+        fit_error=finite(law.fit_error),
         sample_count=law.sample_count,
     )
+
+
+def _percentile_error(frame: Frame) -> float | None:
+    """The largest |observed / predicted − 1| over the objectives, None before one was compared."""
+    ratios = [frame.estimate.calibration.get(one.metric) for one in frame.targets.objectives]
+    return max((abs(ratio - 1.0) for ratio in ratios if ratio is not None), default=None)
 
 
 def _objective_outlook(

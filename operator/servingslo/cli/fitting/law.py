@@ -75,7 +75,7 @@ def fitted(workload: str, samples: Iterable[FleetSample]) -> Fit:
         law=law.law,
         service_law=None if law.law is None else law_text(law.law),
         spec=spec_of(law.law) if law.law is not None and law.trusted else None,
-        relative_error=law.relative_error,
+        relative_error=law.fit_error,
         standard_error_ratio=law.standard_error_ratio,
         window_count=law.sample_count,
         arrival_rate_per_second=estimate.arrival_rate_per_second,
