@@ -1,12 +1,13 @@
 """The service law fitted from what simulated engines export, against the law they follow."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from estimation_fleet import SimulatedFleet, poisson
 
-from servingslo.estimation.estimator import Estimate, EstimatorState, update
+from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
 from servingslo.models.latency import Routing as Learnt
 from servingslo.reasons import Reason
 from servingslo.sim.catalogue import EngineKind, engine_kind
@@ -178,3 +179,50 @@ def test_no_law_is_trusted_before_there_are_windows() -> None:
     estimate = _estimate(engine_kind("h100-8b"), 5.0, replicas=1, seconds=30.0)
     assert not estimate.law.trusted
     assert estimate.law.reason is Reason.MODEL_LEARNING
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[EstimatorState, FleetSample]:
+    """What is known after three minutes of a fleet, and its last sample."""
+    rng = np.random.default_rng(7)
+    arrivals = poisson(10.0, 180.0, rng)
+    prompts, outputs = rng.integers(100, 900, (2, len(arrivals)))
+    fleet = SimulatedFleet(kind=engine_kind("h100-8b"), replicas=2)
+    state = EstimatorState()
+    for sample in fleet.run(arrivals, prompts, outputs, until=180.0):
+        state, estimate = update(state, sample)
+    assert (estimate.law.source, estimate.law.trusted) == ("fit", True)
+    return state, sample
+
+
+def _one_pod_renewed(sample: FleetSample, changed: dict[str, object], later: float) -> FleetSample:
+    """The fleet with its youngest pod of another template; limits are those of its engine."""
+    limits = {name: value for name, value in changed.items() if name == "max_num_seqs"}
+    others = {name: value for name, value in changed.items() if name not in limits}
+    old, new = sample.pods
+    engines = tuple(replace(engine, **limits) for engine in new.engines)
+    new = replace(new, name="new", template_hash="v2", age_seconds=60.0, engines=engines, **others)
+    return replace(sample, time_seconds=sample.time_seconds + later, pods=(old, new))
+
+
+@pytest.mark.parametrize(
+    ("changed", "source"),
+    [
+        pytest.param({"image": "engine:2"}, "none", id="image"),
+        pytest.param({"gpu_product": "another"}, "none", id="card"),
+        pytest.param({"max_num_seqs": 64}, "last-trusted", id="limits"),
+    ],
+)
+def test_the_law_belongs_to_the_newest_pods(
+    fitted: tuple[EstimatorState, FleetSample], changed: dict[str, object], source: str
+) -> None:
+    """The first pod of another image or card ends the use of the law, new limits do not.
+
+    The way back finds it again.
+    """
+    state, sample = fitted
+    state, estimate = update(state, _one_pod_renewed(sample, changed, 15.0))
+    assert estimate.law.reason is Reason.CONFIGURATION_CHANGED
+    assert (estimate.law.source, estimate.law.trusted) == (source, source != "none")
+    _, estimate = update(state, replace(sample, time_seconds=sample.time_seconds + 30.0))
+    assert (estimate.law.source, estimate.law.trusted) == ("fit", True)

@@ -9,6 +9,7 @@ from servingslo.estimation.law_rows import Row
 from servingslo.estimation.service_law import (
     CARD_SEPARATOR,
     FIT_MEMORY_WINDOWS,
+    PRIOR_SEQUENCE_RATIO,
     Configuration,
     LawState,
 )
@@ -187,7 +188,10 @@ def test_no_part_of_a_law_is_negative() -> None:
 
 
 def test_one_concurrency_alone_does_not_identify_the_law() -> None:
-    """Windows that are all alike predict each other well and say nothing of twice the load."""
+    """Windows that are all alike predict each other well and say nothing of twice the load.
+
+    What another sequence costs stays what it is on engines that were measured.
+    """
     state = service_law.select_configuration(LawState(), ONE)
     fit = service_law.learn(state.fits[0], [])
     for _ in range(40):
@@ -197,3 +201,6 @@ def test_one_concurrency_alone_does_not_identify_the_law() -> None:
     assert found.reason is Reason.MODEL_NOT_IDENTIFIABLE
     assert found.fit_error is not None
     assert found.fit_error < 0.01
+    assert found.law is not None
+    ratio = found.law.step_per_sequence_seconds / found.law.step_fixed_seconds
+    assert ratio == pytest.approx(PRIOR_SEQUENCE_RATIO, rel=0.01)
