@@ -11,7 +11,7 @@ from servingslo.explain.log_line import log_line, material_change
 # One replica of these engines serves about six such requests per second.
 SURGE_PER_SECOND = 12.0
 CALM_PER_SECOND = 1.0
-# A law needs eight windows of 1 s after the first scrape: 9 to 16 s in sixteen starts of the rig.
+# A law needs eight windows of 1 s after the first scrape: 8 to 16 s in 28 starts of the rig.
 FITTED_WITHIN_SECONDS = 40.0
 # Of the simulated small card, as the catalogue has it.
 LAW = {

@@ -53,8 +53,9 @@ def test_what_a_crowd_ordered_is_given_back_once_and_not_ordered_anew(max_queued
     ).time_seconds
     assert first_down > 720.0
     assert min(story.at(first_down + s).replicas_after for s in (0.0, 15.0)) <= 12
-    # What the old pods still owe slows tokens: a few replicas for that, and no second crowd of 30.
-    assert max(d.replicas_after for d in story.between(first_down + 15.0, 1035.0)) <= 15
+    # What the old pods still owe slows tokens: a few replicas for that (12 to 19 between 30 and
+    # 33/s), and no second crowd of 30.
+    assert max(d.replicas_after for d in story.between(first_down + 15.0, 1035.0)) < 20
 
 
 def _ceilings(story, start, end):
