@@ -117,6 +117,23 @@ def test_new_limits_are_rolled_out_pod_by_pod():
     assert {pod.template_hash for pod in live} == {"1"}
 
 
+def test_a_rollout_starts_a_quarter_of_the_pods_at_a_time():
+    """As a Deployment does by default; none is given away before another is there."""
+    limits = EngineLimits(max_num_seqs=16, max_num_batched_tokens=512, kv_capacity_tokens=60_000)
+    fleet = dataclasses.replace(FLEET, initial_replicas=9)
+    script = Script((30.0, Wanted(limits=limits)))
+    result = run(script, fleet, trace=trace(rate=1.0, seconds=900.0))
+    starting = [sum(not pod.ready for pod in o.pods if not pod.deleting) for o in script.seen]
+
+    assert max(starting) == 3
+    assert min(tick.ready for tick in result.ticks) >= 9
+    assert len({pod.name for o in script.seen for pod in o.pods}) == 18
+    # Nine cold starts of 60 s, three at a time.
+    assert not script.seen[-1].rollout_in_progress
+    rolling = [o.time_seconds for o in script.seen if o.rollout_in_progress]
+    assert rolling[-1] - rolling[0] < 9 * 60.0 / 2
+
+
 def test_queue_bound_holds_from_the_decision_on():
     """Admission needs no restart."""
     script = Script((60.0, Wanted(max_queued=4)))

@@ -39,6 +39,10 @@ FINISHING_SECONDS = 120.0
 """After the last arrival requests have this long to end; those that do not, miss."""
 WARM_SECONDS = 3600.0
 """Age of the pods that are there when a trace begins."""
+# Pods that a rolling update starts beside those that serve, of the count, rounded up.
+# Source: Kubernetes, Deployment, `maxSurge` by default. `maxUnavailable` is 0 here, since a pod is
+# not given away before there is another where that takes minutes.
+ROLLOUT_SURGE_RATIO = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,8 @@ class Wanted:
     """What an autoscaler asks for; None leaves a knob as it is.
 
     max_queued: bound on running + waiting of each engine, max_waiting: on waiting alone, both
-    enforced from now on. limits: of all engines; changing them restarts pods one after another, as
-    a rolling update does.
+    enforced from now on. limits: of all engines; changing them restarts all pods, as many at a time
+    as a rolling update does.
     """
 
     replicas: int | None = None
@@ -254,15 +258,17 @@ class Cluster:
         self._continue_rollout()
 
     def _continue_rollout(self) -> None:
+        """End old pods that are not needed any more, and order new ones as far as it may surge."""
         old = [pod for pod in self.live if pod.generation != self.generation]
         if not old:
             return
         ready = sum(pod.phase is PodPhase.READY for pod in self.live)
-        if ready > self.desired:  # the surge pod is there
-            latest = old.pop()
-            self._end(latest, drain=self.fleet.drain)
+        for _ in range(min(ready - self.desired, len(old))):
+            self._end(old.pop(), drain=self.fleet.drain)
             self._schedule_pods()
-        if old and len(self.live) <= self.desired:
+        surge = math.ceil(ROLLOUT_SURGE_RATIO * self.desired)
+        lacking = self.desired - (len(self.live) - len(old))
+        for _ in range(min(self.desired + surge - len(self.live), lacking)):
             self._order()
 
     def bound_queues(self, max_queued: int | None, max_waiting: int | None) -> None:
