@@ -15,4 +15,10 @@ H100 = ServiceLaw(
 H100_LIMITS = EngineLimits(
     max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000
 )
+L4 = ServiceLaw(
+    step_fixed_seconds=15e-3,
+    step_per_sequence_seconds=15e-5,
+    prefill_per_token_seconds=8e-5,
+    context_per_token_seconds=4e-7,
+)
 L4_LIMITS = EngineLimits(max_num_seqs=64, max_num_batched_tokens=2048, kv_capacity_tokens=60_000)
