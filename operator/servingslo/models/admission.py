@@ -90,6 +90,8 @@ def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: i
     processor-sharing batch with a fixed step time are negative binomial, with shape λ·t_fixed/ρ and
     ρ = λ·t_req. Where that law does not exist, as at saturation, all slots may be taken.
     rate_per_second: of one engine.
+    Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues, for the
+    law; the percentile is a choice, see there.
     """
     load = rate_per_second * demand.marginal_seconds
     fixed = rate_per_second * demand.fixed_seconds
@@ -135,6 +137,7 @@ def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: Engine
     Where there are more slots than a full batch may use nobody waits for one: what is let in runs,
     and no more is let in than a full batch may have.
     rate_per_second: of one engine, at most what may be admitted.
+    Source: the sum of the bounds above; simulated in docs/designs/0004-planner.md.
     """
     decoding = running_bound(demand, rate_per_second, bound.max_num_seqs)
     prefilling = math.ceil(prefilling_count(demand, rate_per_second, bound.max_num_batched_tokens))
@@ -165,7 +168,10 @@ def prefilling_count(
 
 
 def drain_seconds(queue_count: float, drain_rate_per_second: float) -> float:
-    """Time to serve what waits, in seconds; inf without capacity."""
+    """Time to serve what waits, in seconds; inf without capacity.
+
+    Source: balance of flow; essay "Inference Is a Queueing System", the queue carries memory.
+    """
     return queue_count / drain_rate_per_second if drain_rate_per_second > 0 else math.inf
 
 
@@ -187,6 +193,7 @@ def shed_by_class(
 
     Each class has its own bound on the queue, from its own wait budget and the share of the drain
     rate that it is given. Result in the order of shedding, background first.
+    Source: essay "Inference Is a Queueing System", shedding by class.
     """
     left = max(admitted_per_second, 0.0)
     total = left
@@ -225,5 +232,8 @@ def offered_rate_per_second(
 def unique_rate_per_second(
     offered_rate: float, rejected_ratio: float, retries_per_rejection: float
 ) -> float:
-    """Demand behind an offered rate, without the echo of retries: what to plan for."""
+    """Demand behind an offered rate, without the echo of retries: what to plan for.
+
+    Source: essay "Inference Is a Queueing System", retries; the inverse of the above.
+    """
     return offered_rate * max(0.0, 1.0 - rejected_ratio * retries_per_rejection)

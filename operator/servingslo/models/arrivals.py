@@ -1,4 +1,8 @@
-"""What arrivals at one pace meet at one load, in plain numbers."""
+"""What arrivals at one pace meet at one load, in plain numbers.
+
+Source: length-biased sampling of steps, W. Feller, An Introduction to Probability Theory and Its
+Applications II (1971), chapter XI; docs/designs/0002-models.md, "What was added".
+"""
 
 from typing import NamedTuple
 

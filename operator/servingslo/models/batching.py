@@ -24,7 +24,7 @@ from servingslo.models.latency import (
     meets,
 )
 from servingslo.models.queueing import beyond_share, mgc_wait_seconds, poisson_quantile
-from servingslo.models.service_time import FloatArray, ServiceLaw, request_demand
+from servingslo.models.service_time import FloatArray
 from servingslo.models.workload import Workload
 
 # A batching window takes at most this share of the latency objective.
@@ -122,6 +122,8 @@ def batch_response(
     The window opens at the first arrival, so E[B] = min(B_max, 1 + λ·T_max), formation is
     (B − 1)/(2λ), and the wait is Allen–Cunneen's with C_a² = 1/B. A window of 0 is the greedy
     server. Against simulation (λ = 100/s, 50 ms + 0.5 ms·B): within 5 % at B = 8, 1 % from 16 on.
+    Source: A. O. Allen, Probability, Statistics and Queueing Theory (1990), Allen–Cunneen, with the
+    dispersion 1/B of an Erlang stream.
     """
     _arriving(arrival_rate_per_second)
     if window_seconds <= 0.0:
@@ -151,6 +153,8 @@ def greedy_batch_response(
     request after an idle time; mean number in system by renewal reward, then Little's law.
     Truncated where six full batches wait, or what the queue seldom exceeds: near saturation its
     tail falls by e for every 1/(2·(1 − ρ)) requests.
+    Source: bulk service, N. T. J. Bailey, On queueing processes with bulk service, J. R. Stat. Soc.
+    B 16 (1954); by an embedded chain.
     """
     _arriving(arrival_rate_per_second)
     utilization = arrival_rate_per_second * law.service_seconds(batch_count) / batch_count
@@ -231,7 +235,10 @@ def least_batch(law: BatchLaw, arrival_rate_per_second: float, utilization_targe
 
 
 def window_batch_mean(arrival_rate_per_second: float, window_seconds: float) -> float:
-    """Mean batch that a fixed window collects, λ·T (Poisson)."""
+    """Mean batch that a fixed window collects, λ·T (Poisson).
+
+    Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", window batching.
+    """
     return arrival_rate_per_second * window_seconds
 
 
@@ -249,13 +256,19 @@ def window_p99_seconds(
 def window_mean_seconds(
     law: BatchLaw, arrival_rate_per_second: float, window_seconds: float
 ) -> float:
-    """Mean latency with a fixed window, T/2 + T_svc of the mean batch, without queue wait."""
+    """Mean latency with a fixed window, T/2 + T_svc of the mean batch, without queue wait.
+
+    Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", window batching.
+    """
     batch = window_batch_mean(arrival_rate_per_second, window_seconds)
     return window_seconds / 2.0 + law.service_seconds(batch)
 
 
 def window_limit_seconds(objective_seconds: float) -> float:
-    """Longest window for a latency objective, 30 % of it."""
+    """Longest window for a latency objective, 30 % of it.
+
+    Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", batching window.
+    """
     return WINDOW_SHARE_OF_OBJECTIVE * objective_seconds
 
 
@@ -330,6 +343,8 @@ def largest_batch(
     Three conditions: the KV cache holds that many sequences of mean length; at this load every
     objective holds; and with all of them running, at saturation, the inter-token objectives still
     hold, so that a surge waits instead of slowing everyone. None when no value in bounds does.
+    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", step 5, for
+    `max_num_seqs`.
     """
     if not 1 <= bounds.least_num_seqs <= bounds.most_num_seqs:
         allowed = f"1 to {bounds.most_num_seqs}"
@@ -368,38 +383,3 @@ def _largest_meeting(condition: Callable[[int], bool], low: int, high: int) -> i
         else:
             high = middle
     return low
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRange:
-    """Token budgets (`max_num_batched_tokens`) that work at a load.
-
-    least_tokens: below it prompts arrive faster than they are prefilled. most_tokens: above it a
-    step full of prefill exceeds the inter-token threshold; negative when even decode does.
-    """
-
-    least_tokens: float
-    most_tokens: float
-
-
-def budget_range(
-    workload: Workload,
-    law: ServiceLaw,
-    replica_rate_per_second: float,
-    step_threshold_seconds: float,
-) -> BudgetRange:
-    """Token budgets between the stability frontier and the inter-token threshold.
-
-    At this load n sequences run in the fluid limit; the frontier is M ≥ n·(I + O)/O, and a full
-    step lasts a + β·n + c·(M − n). Raises: UnstableQueueError when λ·t_req ≥ 1.
-    """
-    demand = request_demand(workload, law)
-    running = capacity.fluid_running_mean(demand, replica_rate_per_second)
-    tokens = demand.uncached_mean_tokens + demand.output_mean_tokens
-    step = demand.step_fixed_seconds + demand.step_growth_seconds * running
-    per_token = demand.prefill_per_token_seconds
-    left = step_threshold_seconds - step
-    return BudgetRange(
-        least_tokens=running * tokens / demand.output_mean_tokens,
-        most_tokens=running + left / per_token if per_token > 0 else math.inf,
-    )

@@ -16,7 +16,11 @@ from servingslo.models.workload import LengthDistribution, Workload
 
 
 def mu_effective_per_second(demand: RequestDemand, sequence_count: float) -> float:
-    """Requests per second that leave an engine with this many running: n/(T_fixed + n·t_req)."""
+    """Requests per second that leave an engine with this many running: n/(T_fixed + n·t_req).
+
+    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1,
+    with T_fixed = O·a.
+    """
     if sequence_count <= 0:
         return 0.0
     work = demand.fixed_seconds + sequence_count * demand.marginal_seconds
@@ -36,6 +40,7 @@ def concurrency_cap(workload: Workload, limits: EngineLimits) -> float:
     """Most sequences that run at once: the smaller of `max_num_seqs` and what the KV cache holds.
 
     A real number: the KV share is an average over the lengths in the batch.
+    Source: vLLM, `--max-num-seqs`, and `kv_concurrency`.
     """
     return min(float(limits.max_num_seqs), kv_concurrency(workload, limits))
 
@@ -46,6 +51,7 @@ def budget_concurrency(demand: RequestDemand, limits: EngineLimits) -> float:
     Every request takes O decode slots and I prefill tokens out of M a step, so at most this share
     of a full budget decodes; beyond it prompts arrive faster than the budget prefills them.
     Equivalent to the frontier λ·I = (M − n)/(a + b·n + c·(M − n)).
+    Source: balance of tokens: in equilibrium λ·O are decoded and λ·I prefilled in a second.
     """
     tokens = demand.uncached_mean_tokens + demand.output_mean_tokens
     return limits.max_num_batched_tokens * demand.output_mean_tokens / tokens if tokens else 0.0
@@ -73,6 +79,9 @@ def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Sat
     until its whole prompt fits, which leaves E[P²]/(2·E[P]) tokens free on average (renewal theory:
     half of a length-biased prompt); and sequences that grow into a full cache preempt the youngest,
     whose prompt is computed again. See `_preempted_ratio`.
+    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1;
+    what the KV cache loses by renewal theory, within 0.5 % of simulation
+    (docs/designs/0002-models.md).
     """
     demand = request_demand(workload, law)
     slots = min(float(limits.max_num_seqs), budget_concurrency(demand, limits))
@@ -119,12 +128,18 @@ def _preempted_ratio(prompt: LengthDistribution, output: float, sequence_count: 
 
 
 def saturation_rate_per_second(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> float:
-    """Requests per second at which one replica saturates, see `saturation`."""
+    """Requests per second at which one replica saturates, see `saturation`.
+
+    Source: as `saturation`.
+    """
     return saturation(workload, law, limits).rate_per_second
 
 
 def work_ratio(demand: RequestDemand, rate_per_second: float) -> float:
-    """λ·t_req of one replica: the parameter of the occupancy law, below 1 when stable."""
+    """λ·t_req of one replica: the parameter of the occupancy law, below 1 when stable.
+
+    Source: definition; the load of a processor-sharing queue.
+    """
     return rate_per_second * demand.marginal_seconds
 
 
@@ -133,6 +148,7 @@ def fluid_running_mean(demand: RequestDemand, rate_per_second: float) -> float:
 
     3 to 8 % below the mean of the random system, whose n fluctuates.
     Raises: UnstableQueueError when λ·t_req ≥ 1.
+    Source: Little's law with `fluid_itl_seconds`: n = λ·O·ITL.
     """
     return rate_per_second * demand.fixed_seconds / _slack(demand, rate_per_second)
 
@@ -141,6 +157,7 @@ def fluid_itl_seconds(demand: RequestDemand, rate_per_second: float) -> float:
     """Inter-token latency in the fluid limit, ITL(λ) = a/(1 − λ·t_req).
 
     Raises: UnstableQueueError when λ·t_req ≥ 1.
+    Source: balance of time: a step lasts a, and the work λ·t_req of its own length.
     """
     return demand.step_fixed_seconds / _slack(demand, rate_per_second)
 
@@ -152,11 +169,49 @@ def least_concurrency(
 
     math.inf when λ·t_req ≥ ρ*: no batch size is enough, add replicas.
     utilization_target: ρ*, in (0, 1].
+    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 2,
+    with T_fixed = O·a.
     """
     if not 0 < utilization_target <= 1:
         raise InvalidInputError("utilization_target", utilization_target, "(0, 1]")
     slack = utilization_target - work_ratio(demand, rate_per_second)
     return rate_per_second * demand.fixed_seconds / slack if slack > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRange:
+    """Token budgets (`max_num_batched_tokens`) that work at a load.
+
+    least_tokens: below it prompts arrive faster than they are prefilled. most_tokens: above it a
+    step full of prefill exceeds the inter-token threshold; negative when even decode does.
+    """
+
+    least_tokens: float
+    most_tokens: float
+
+
+def budget_range(
+    workload: Workload,
+    law: ServiceLaw,
+    replica_rate_per_second: float,
+    step_threshold_seconds: float,
+) -> BudgetRange:
+    """Token budgets between the stability frontier and the inter-token threshold.
+
+    At this load n sequences run in the fluid limit; the frontier is M ≥ n·(I + O)/O, and a full
+    step lasts a + β·n + c·(M − n). Raises: UnstableQueueError when λ·t_req ≥ 1.
+    Source: balance of tokens, and the law of a step: docs/designs/0002-models.md.
+    """
+    demand = request_demand(workload, law)
+    running = fluid_running_mean(demand, replica_rate_per_second)
+    tokens = demand.uncached_mean_tokens + demand.output_mean_tokens
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * running
+    per_token = demand.prefill_per_token_seconds
+    left = step_threshold_seconds - step
+    return BudgetRange(
+        least_tokens=running * tokens / demand.output_mean_tokens,
+        most_tokens=running + left / per_token if per_token > 0 else math.inf,
+    )
 
 
 def _slack(demand: RequestDemand, rate_per_second: float) -> float:

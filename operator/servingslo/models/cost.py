@@ -25,30 +25,45 @@ def cost_per_megatoken(
 
 
 def megatokens_in_hour(tokens_per_second: float) -> float:
-    """Million tokens in an hour at this rate."""
+    """Million tokens in an hour at this rate.
+
+    Source: change of units.
+    """
     return tokens_per_second * SECONDS_PER_HOUR / TOKENS_PER_MEGATOKEN
 
 
 def cost_per_request(cost_per_hour: float, requests_per_second: float) -> float:
-    """Cost of one request on capacity that costs this much and serves this rate."""
+    """Cost of one request on capacity that costs this much and serves this rate.
+
+    Source: definition; "Serving and Systems Tradeoffs", cost of tokens, for requests.
+    """
     return cost_per_hour / (requests_per_second * SECONDS_PER_HOUR)
 
 
 def energy_per_token_joules(power_watts: float, tokens_per_second: float) -> float:
-    """Energy of one token, W/(tokens/s), in joules."""
+    """Energy of one token, W/(tokens/s), in joules.
+
+    Source: definition: power over throughput.
+    """
     return power_watts / tokens_per_second
 
 
 def energy_cost_per_megatoken(
     power_watts: float, tokens_per_second: float, price_per_kilowatt_hour: float
 ) -> float:
-    """Electricity cost of a million tokens."""
+    """Electricity cost of a million tokens.
+
+    Source: definition; a kilowatt-hour is 3.6 MJ.
+    """
     joules = energy_per_token_joules(power_watts, tokens_per_second) * TOKENS_PER_MEGATOKEN
     return joules / _JOULES_PER_KILOWATT_HOUR * price_per_kilowatt_hour
 
 
 def energy_cost_per_hour(power_watts: float, price_per_kilowatt_hour: float) -> float:
-    """Electricity cost of an hour at this power."""
+    """Electricity cost of an hour at this power.
+
+    Source: definition.
+    """
     return power_watts / _WATTS_PER_KILOWATT * price_per_kilowatt_hour
 
 
@@ -94,7 +109,10 @@ class LatencyBudget:
 
 
 def gap_count(output_tokens: float) -> float:
-    """Gaps between the tokens of an output, O − 1, as engines count them."""
+    """Gaps between the tokens of an output, O − 1, as engines count them.
+
+    Source: vLLM, `request_time_per_output_token_seconds`: decode time over output tokens less 1.
+    """
     return max(output_tokens - 1.0, 0.0)
 
 

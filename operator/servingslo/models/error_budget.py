@@ -21,18 +21,28 @@ def error_budget_requests(target_ratio: float, request_count: float) -> float:
 
 
 def burn_rate(missed_ratio: float, target_ratio: float) -> float:
-    """How many times faster than allowed the budget is spent: missed share / (1 − target)."""
+    """How many times faster than allowed the budget is spent: missed share / (1 − target).
+
+    Source: Google, The Site Reliability Workbook (2018), chapter 5, burn rate.
+    """
     return missed_ratio / _checked(target_ratio)
 
 
 def budget_left_ratio(missed_count: float, request_count: float, target_ratio: float) -> float:
-    """Share of the budget of a window that is left; negative when overspent, 1 without requests."""
+    """Share of the budget of a window that is left; negative when overspent, 1 without requests.
+
+    Source: Google, Site Reliability Engineering (2016), chapter 3, error budgets.
+    """
     budget = error_budget_requests(target_ratio, request_count)
     return 1.0 - missed_count / budget if budget > 0 else 1.0
 
 
 def exhaustion_seconds(left_ratio: float, window_seconds: float, rate: float) -> float:
-    """Time until the budget is spent at this burn rate, in seconds; inf when nothing burns."""
+    """Time until the budget is spent at this burn rate, in seconds; inf when nothing burns.
+
+    Source: The Site Reliability Workbook, chapter 5: a burn rate of 1 spends the budget in its
+    window.
+    """
     if left_ratio <= 0:
         return 0.0
     return left_ratio * window_seconds / rate if rate > 0 else math.inf
@@ -68,5 +78,6 @@ def burns(long_rate: float, short_rate: float, window: BurnWindow) -> bool:
     """Whether both the long and the short window burn at or above the threshold.
 
     The short one ends the alert soon after the trouble ends.
+    Source: The Site Reliability Workbook, chapter 5, multiwindow, multi-burn-rate alerts.
     """
     return long_rate >= window.threshold and short_rate >= window.threshold

@@ -1,4 +1,10 @@
-"""Time to first token below the cap: the rest of a step, then the steps that prefill the prompt."""
+"""Time to first token below the cap: the rest of a step, then the steps that prefill the prompt.
+
+Source: the rest of a step that is met, E[D²]/(2·E[D]), W. Feller, An Introduction to Probability
+Theory and Its Applications II (1971), chapter XI; the prompts that come meanwhile, a compound
+Poisson law; percentiles by F. Fang and C. W. Oosterlee (2008), see `transform`;
+docs/designs/0002-models.md, "What was added".
+"""
 
 import math
 from collections.abc import Sequence

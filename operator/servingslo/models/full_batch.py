@@ -3,6 +3,8 @@
 An overloaded engine that bounds what is in flight always runs as many sequences: a request starts
 when another ends. Starts come with steps then, not with time, so that prefill brings no further
 prefill, and the tail is far shorter than at an open load with as many running sequences.
+Source: Poisson starts at n/(O − 1) a step, and the gamma law of `output_laws`; simulated in
+docs/designs/0002-models.md, "A full batch".
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""Prefill that the gaps of one request meet: variance and third cumulant of what it adds."""
+"""Prefill that the gaps of one request meet: variance and third cumulant of what it adds.
+
+Source: cumulants of a compound Poisson law, W. Feller, An Introduction to Probability Theory and
+Its Applications II (1971), chapter VI; docs/designs/0002-models.md, "What was added".
+"""
 
 from typing import Generic, NamedTuple, TypeVar
 

@@ -1,4 +1,8 @@
-"""Prompts that arrive while others are prefilled, and those that arrive while these are."""
+"""Prompts that arrive while others are prefilled, and those that arrive while these are.
+
+Source: T. E. Harris, The Theory of Branching Processes (1963); docs/designs/0002-models.md, "What
+was added".
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple

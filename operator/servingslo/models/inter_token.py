@@ -1,4 +1,9 @@
-"""Moments of the time per output token of one request: the average of its steps."""
+"""Moments of the time per output token of one request: the average of its steps.
+
+Source: level crossing and conservation of time, P. H. Brill, Level Crossing Methods in Stochastic
+Models (2008); sums of a stationary process over a stay; docs/designs/0002-models.md, "What was
+added".
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Prompts that do not fit in one step: what they take themselves, and whom they let go along."""
+"""Prompts that do not fit in one step: what they take themselves, and whom they let go along.
+
+Source: renewal theory of ⌈I/room⌉ steps; docs/designs/0002-models.md, "What was added".
+"""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,8 @@
-"""How many sequences run on a replica: the law of the number in system, with its cap."""
+"""How many sequences run on a replica: the law of the number in system, with its cap.
+
+Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues; diffusion
+limits for F and above the cap; docs/designs/0002-models.md, "What was added".
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Laws over requests of the time per output token and the end-to-end latency."""
+"""Laws over requests of the time per output token and the end-to-end latency.
+
+Source: Wilson and Hilferty (1931), see `spread_points`; mixed over output lengths.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""The rates and the steps that arrivals meet: one pace, or several where bursts or budgets bind."""
+"""The rates and the steps that arrivals meet: one pace, or several where bursts or budgets bind.
+
+Source: stationary law of what an arrival finds, R. W. Wolff, Poisson arrivals see time averages
+(1982); points of a normal law by Gauss and Hermite; docs/designs/0002-models.md, "What was added".
+"""
 
 import math
 from typing import NamedTuple

@@ -1,4 +1,8 @@
-"""Pools: how arrivals that are sent where the fewest run meet the steps of one replica."""
+"""Pools: how arrivals that are sent where the fewest run meet the steps of one replica.
+
+Source: L. Takács, Introduction to the Theory of Queues (1962), the transient M/M/1 queue;
+docs/designs/0002-models.md, "What was added".
+"""
 
 import math
 from collections.abc import Sequence

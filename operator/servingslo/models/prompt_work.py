@@ -1,4 +1,7 @@
-"""Prefill work of prompts, with the transforms that do not depend on the load."""
+"""Prefill work of prompts, with the transforms that do not depend on the load.
+
+Source: characteristic functions of an empirical law; docs/designs/0002-models.md, "What was added".
+"""
 
 import math
 from dataclasses import dataclass, field

@@ -25,7 +25,10 @@ def _stable(offered_load: float, server_count: float) -> None:
 
 
 def beyond_share(percentile: float) -> float:
-    """Share of requests above a percentile."""
+    """Share of requests above a percentile.
+
+    Source: definition of a percentile.
+    """
     if not 0.0 <= percentile < 100.0:
         raise InvalidInputError("percentile", percentile, "0 or more, below 100")
     return 1.0 - percentile / 100.0
@@ -47,19 +50,27 @@ def mm1_response_quantile_seconds(
     """Percentile of the time in an M/M/1 system, which is exponential, in seconds.
 
     Raises: UnstableQueueError when ρ ≥ 1.
+    Source: exact; M. Harchol-Balter, Performance Modeling and Design of Computer Systems (2013),
+    chapter 13.
     """
     beyond = beyond_share(percentile)
     return -math.log(beyond) * mm1_response_seconds(service_seconds, utilization)
 
 
 def mm1_wait_seconds(service_seconds: float, utilization: float) -> float:
-    """Mean wait before service in M/M/1, ρ·S/(1 − ρ), in seconds."""
+    """Mean wait before service in M/M/1, ρ·S/(1 − ρ), in seconds.
+
+    Source: exact; Harchol-Balter (2013), chapter 13.
+    """
     _stable(utilization, 1)
     return utilization * service_seconds / (1.0 - utilization)
 
 
 def md1_wait_seconds(service_seconds: float, utilization: float) -> float:
-    """Mean wait before service in M/D/1, half of that in M/M/1, in seconds."""
+    """Mean wait before service in M/D/1, half of that in M/M/1, in seconds.
+
+    Source: Pollaczek–Khinchine formula without variance of service; exact.
+    """
     return mg1_wait_seconds(service_seconds, service_seconds**2, utilization)
 
 
@@ -106,6 +117,7 @@ def mmc_wait_seconds(service_seconds: float, offered_load: float, server_count: 
     """Mean wait before service in M/M/c, in seconds.
 
     Raises: UnstableQueueError when offered_load ≥ server_count.
+    Source: A. K. Erlang (1917); Harchol-Balter (2013), chapter 14; exact.
     """
     waiting = erlang_c(offered_load, server_count)
     return waiting * service_seconds / (server_count - offered_load)
@@ -114,7 +126,11 @@ def mmc_wait_seconds(service_seconds: float, offered_load: float, server_count: 
 def mmc_wait_quantile_seconds(
     service_seconds: float, offered_load: float, server_count: int, percentile: float
 ) -> float:
-    """Percentile of the wait in M/M/c first come, first served: 0, or exponential beyond that."""
+    """Percentile of the wait in M/M/c first come, first served: 0, or exponential beyond that.
+
+    Source: exact: those who wait, Erlang C of all, wait exponentially with the rate c·μ − λ (D.
+    Gross and C. M. Harris, Fundamentals of Queueing Theory, M/M/c).
+    """
     waiting = erlang_c(offered_load, server_count)
     beyond = beyond_share(percentile)
     if waiting <= beyond:
@@ -222,12 +238,20 @@ def little_in_system(rate_per_second: float, time_seconds: float) -> float:
 
 
 def light_tail_p99_seconds(mean_seconds: float, deviation_seconds: float) -> float:
-    """99th percentile of a light-tailed time, E[T] + 2.33·σ, where there are no samples."""
+    """99th percentile of a light-tailed time, E[T] + 2.33·σ, where there are no samples.
+
+    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", tail rules:
+    the 99 % deviate of a normal law.
+    """
     return mean_seconds + LIGHT_TAIL_P99_DEVIATES * deviation_seconds
 
 
 def exponential_tail_p99_seconds(mean_seconds: float) -> float:
-    """99th percentile of an exponential-like time, 4.6·E[T], where there are no samples."""
+    """99th percentile of an exponential-like time, 4.6·E[T], where there are no samples.
+
+    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", tail rules;
+    exact for an exponential law.
+    """
     return EXPONENTIAL_P99_MEANS * mean_seconds
 
 
@@ -242,7 +266,10 @@ def any_of_many_slow_probability(slow_probability: float, fan_out_count: int) ->
 def replica_count_for_utilization(
     arrival_rate_per_second: float, replica_rate_per_second: float, utilization_target: float
 ) -> int:
-    """Least replicas that keep utilization at or below the target, ⌈λ/(ρ*·μ)⌉, at least 1."""
+    """Least replicas that keep utilization at or below the target, ⌈λ/(ρ*·μ)⌉, at least 1.
+
+    Source: "Serving and Systems Tradeoffs", replicas for a utilization target.
+    """
     if not 0 < utilization_target <= 1:
         raise InvalidInputError("utilization_target", utilization_target, "(0, 1]")
     exact = arrival_rate_per_second / (utilization_target * replica_rate_per_second)
@@ -295,7 +322,11 @@ def capacity_plan(
 
 
 def poisson_quantile(mean: float, probability: float) -> int:
-    """Least k with P(X ≤ k) ≥ probability for a Poisson variable."""
+    """Least k with P(X ≤ k) ≥ probability for a Poisson variable.
+
+    Source: S. D. Poisson (1837); the distribution function is Cephes' `pdtr`, an incomplete gamma
+    function. Exact.
+    """
     spread = math.sqrt(mean)
     count = max(0, math.floor(mean - 10.0 * spread))
     while pdtr(count, mean) < probability:

@@ -1,4 +1,8 @@
-"""The load of one replica of a fleet: what its law of running sequences is made of."""
+"""The load of one replica of a fleet: what its law of running sequences is made of.
+
+Source: random routing thins a stream, and its dispersion less 1 with it, D. R. Cox and V. Isham,
+Point Processes (1980); pools keep it.
+"""
 
 from typing import NamedTuple
 

@@ -91,7 +91,11 @@ class RequestDemand:
 
 
 def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
-    """Work of an average request of this workload on an engine with this law."""
+    """Work of an average request of this workload on an engine with this law.
+
+    Source: balance of tokens over the steps of a request: Machine Learning Systems (V. J. Reddi),
+    appendix "Inference Foundations", equation 1, with T_fixed = O·a.
+    """
     output = workload.output.mean_tokens
     uncached_ratio = 1.0 - workload.cached_ratio
     uncached = workload.prompt.mean_tokens * uncached_ratio

@@ -1,4 +1,8 @@
-"""Percentiles from a characteristic function: cosine expansion on a bounded range."""
+"""Percentiles from a characteristic function: cosine expansion on a bounded range.
+
+Source: F. Fang and C. W. Oosterlee, A novel pricing method for European options based on
+Fourier-cosine series expansions (2008).
+"""
 
 from collections.abc import Sequence
 from functools import cache, lru_cache

@@ -1,4 +1,8 @@
-"""Time to first token, with the wait for a slot."""
+"""Time to first token, with the wait for a slot.
+
+Source: the sum of two independent times; the wait for a slot is that of `occupancy`, exponential as
+in M/M/c.
+"""
 
 import math
 from collections.abc import Sequence

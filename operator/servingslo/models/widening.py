@@ -1,4 +1,8 @@
-"""How clusters of arrivals widen the law of running sequences, where prompts queue for room."""
+"""How clusters of arrivals widen the law of running sequences, where prompts queue for room.
+
+Source: memory and stationary law of a reflected Brownian motion, J. M. Harrison, Brownian Motion
+and Stochastic Flow Systems (1985); docs/designs/0002-models.md, "What was added".
+"""
 
 from typing import Any, NamedTuple
 
