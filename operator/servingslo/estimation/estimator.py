@@ -45,6 +45,7 @@ from servingslo.models.latency import Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 
+# Four scrapes 15 s apart: three that are missed are no longer jitter.
 DEFAULT_STALE_AFTER_SECONDS = 60.0
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
 STEADY_PROBABILITY = 0.2

@@ -42,11 +42,13 @@ from servingslo.estimation.surprises import (
     recurrence,
 )
 
+# Cold starts of the evaluation protocol, 30 and 240 s, and one in between.
 SCORED_LEADS_SECONDS = (30.0, 90.0, 240.0)
 # The scored lead at which what slopes carry is learnt; up to the one before they carry all of it.
 SLOPE_LEAD = 2
 # The scored lead at which a rise that was not expected could not be met any more.
 SURPRISE_LEAD = 1
+# After a longer pause demand is taken as new: two to three times the longest scored lead.
 LONGEST_GAP_SECONDS = 600.0
 # Of the mean and spread that demand may return to.
 RETURN_MEMORY_SECONDS = 900.0
@@ -57,6 +59,7 @@ USUAL_DISTANCE = 4.0
 USUAL_LEAST_DEVIATIONS = 3.0
 # The usual mean is itself known to no better than this share of it.
 USUAL_ERROR_RATIO = 0.02
+# Predictions that wait at once: 16 at the longest lead and 15 s, and as many again.
 PENDING_PER_LEAD = 32
 
 

@@ -33,6 +33,7 @@ from servingslo.estimation.service_law import LawFit, LawState
 from servingslo.estimation.stored import LONGEST_NAME, is_number, items_of, numbers_of, rounded
 from servingslo.estimation.surprises import Surprise
 
+# Of the stored form; another one is not read.
 VERSION = 1
 # Two configurations (before and after a rollout) and these sizes keep it below 3 KiB.
 STORED_CONFIGURATIONS = 2

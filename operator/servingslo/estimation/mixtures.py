@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
+# A bound: halvings alone need 14 where the range is as wide as its upper end.
 ITERATIONS = 40
+# Far below what any quantile of demand is known to.
 QUANTILE_ERROR_RATIO = 1e-4
 ROOT_TWO, ROOT_TWO_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 _NORMAL = NormalDist()

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from servingslo.reasons import Reason
 
+# Source: the International System of Units, and the week.
 DAY_SECONDS = 86400.0
 HOUR_SECONDS = 3600.0
 WEEK_DAYS = 7
+# Source: R. Hyndman, `nsdiffs` in forecast and feasts: a seasonal strength from here on counts.
 LEAST_STRENGTH = 0.64
 # The season must also tell changes over this time better than "no change" does: a lead, about.
 CHANGE_SECONDS = 600.0

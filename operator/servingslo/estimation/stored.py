@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
+# Source: Kubernetes, object names: a DNS subdomain of at most 253 characters (RFC 1123).
 LONGEST_NAME = 253
 
 

@@ -17,6 +17,7 @@ from servingslo.models.service_time import RequestDemand
 _NEGLIGIBLE_FURTHER = 1e-3
 # Share of the time that is prefill, below which how long that of others takes is nothing.
 _NEGLIGIBLE_PREFILL = 1e-5
+# Against a division by zero: far below any step.
 _TINY_SECONDS = 1e-12
 
 

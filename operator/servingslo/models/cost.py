@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from servingslo.errors import InvalidInputError
 from servingslo.units import SECONDS_PER_HOUR, TOKENS_PER_MEGATOKEN
 
+# Source: the International System of Units, and 3,600 seconds in an hour.
 _WATTS_PER_KILOWATT = 1000.0
 _JOULES_PER_KILOWATT_HOUR = 3.6e6
 

@@ -36,6 +36,7 @@ from servingslo.models.rows import columns, exponential, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw, driven, invert
 
+# Logarithms closer than this differ by rounding alone.
 _ROUNDING = 1e-6
 # Paces whose arrays are computed together, half of it where prompts are longer than the room: of
 # larger arrays each allocation is given back to the system, and its pages are made anew.

@@ -16,6 +16,7 @@ from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.models.output_laws import AtomLaw, atom_laws, shares_within, weighted_points
 from servingslo.models.service_time import FloatArray, RequestDemand
 
+# Against a division by zero: far below any deviation of a step.
 LEAST_SECONDS = 1e-12
 # Batches looked at in each round, between the neighbours of the best of the round before: a
 # handful of rounds for any number of slots.

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from servingslo.models.rows import columns
 from servingslo.models.service_time import ComplexArray
 
-# Near saturation of the budget each has four fifths of the one before.
+# Near saturation of the budget each has four fifths of the one before. Measured: 12 move TTFT by
+# 0.8 % at most in 95 of 100 loads; where the budget is nearly full they move it by up to a half,
+# and six agree with simulation (docs/designs/0002-models.md).
 _GENERATIONS = 6
 # Ratios below which generations are taken as their mean, and with one point: either moves no
 # percentile by more than 0.1 %.

@@ -11,6 +11,7 @@ from servingslo.models.prediction import Prediction, prepare
 if TYPE_CHECKING:
     from servingslo.models.latency import LatencyModel
 
+# Requests per second of a fleet without any: one in thirty years.
 _LEAST_RATE = 1e-9
 
 

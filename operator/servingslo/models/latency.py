@@ -39,7 +39,9 @@ __all__ = [
     "saturation_rate_per_second",
 ]
 
+# Mixes that are evaluated in turn by one process, with what is tried for them.
 _MODEL_CACHE_SIZE = 64
+# Halvings of the range up to saturation: to 6e-8 of it.
 _BISECTION_STEPS = 24
 
 

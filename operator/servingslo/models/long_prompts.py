@@ -23,6 +23,7 @@ from servingslo.models.prompt_work import (
 from servingslo.models.rows import columns, exponential, polar, stacked
 from servingslo.models.service_time import ComplexArray, RequestDemand
 
+# Against divisions by zero where next to no prompts come.
 _TINY = 1e-12
 # Arrivals that hold each other up, λ·(M − 1) and those that fill holes, as multiples of λ.
 _LARGEST_EXCESS = 3.0

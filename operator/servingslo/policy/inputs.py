@@ -11,6 +11,7 @@ from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.behavior import Behavior
 from servingslo.reasons import Reason
 
+# Of a recorded observation; another one is not read.
 OBSERVATION_SCHEMA_VERSION = 1
 
 

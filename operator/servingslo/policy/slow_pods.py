@@ -4,6 +4,7 @@ from servingslo.policy.decision import DecisionStep
 from servingslo.policy.frame import Frame
 from servingslo.reasons import Reason
 
+# A step of a decision is one line of a log.
 MOST_NAMED = 5
 
 

@@ -13,6 +13,7 @@ from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Observation
 from servingslo.policy.mix import Mix
 
+# Of what is stored in a status; another one is not read.
 LEARNED_VERSION = 1
 # A status object is read by people and stored in etcd; what is learnt must stay a small part of it.
 LEARNED_LIMIT_BYTES = 4096
