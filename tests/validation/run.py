@@ -3,135 +3,25 @@
 The sample: three cards, work ratio 0.1 to 0.9, Poisson and bursty arrivals, least-loaded and random
 routing, 1 to 16 replicas, prefix-cache shares, token budgets, KV-bound and not, and saturation.
 Errors are of the model against the simulation, in percent; ± is the spread over seeds of the
-simulated TTFT and TPOT p99. A line for each target follows. Run with `make validate`; words as
-arguments (`make validate ROWS="burst M=512"`) choose the rows whose label has one of them.
+simulated TTFT and TPOT p99. A line for each target follows; groups outside the targets say why.
+Run with `make validate`; words as arguments (`make validate ROWS="burst M=512"`) choose the rows
+whose label has one of them.
 """
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from tests.validation.grid import A100, H100, L4, PERCENTILES, Case, Comparison, compare
+from tests.validation.grid import PERCENTILES, Case, Comparison, compare
+from tests.validation.sample import groups, saturated
 
-KV_BOUND = "KV-bound"
-UNKNOWN_MEMORY = "bursty arrivals, of which only the index of dispersion is known"
 _SEEDS = (1, 2, 3)
 _HEADER = (
     "case                                     work  util | n      ITL   | TTFT p50    p95    p99"
     "  ±p99 | TPOT p50    p95    p99  ±p99 | latency p50  p95"
 )
-
-
-def cases() -> Iterator[tuple[str, list[Case]]]:
-    """The sample of the grid, in named groups."""
-    yield (
-        "one replica, Poisson",
-        [
-            Case(card=card, rate_per_second=rate)
-            for card, rates in (
-                (H100, (2, 5, 8, 11, 14, 15)),
-                (A100, (1, 3, 5, 7, 7.5)),
-                (L4, (0.5, 1, 1.5, 2, 2.4)),
-            )
-            for rate in rates
-        ],
-    )
-    yield (
-        KV_BOUND,
-        [
-            Case(card=card, rate_per_second=rate)
-            for card, rates in ((A100, (8.0,)), (L4, (2.6, 2.8, 3.0, 3.1)))
-            for rate in rates
-        ],
-    )
-    yield (
-        "least-loaded routing",
-        [
-            Case(card=card, rate_per_second=rate, replica_count=count)
-            for card, rates in ((H100, (5, 14)), (L4, (1.5, 2.6)))
-            for rate in rates
-            for count in (2, 4, 8, 16)
-        ],
-    )
-    yield (
-        "random routing",
-        [
-            Case(card=H100, rate_per_second=rate, replica_count=8, least_loaded=False)
-            for rate in (8, 14)
-        ]
-        + [Case(card=L4, rate_per_second=2, replica_count=4, least_loaded=False)],
-    )
-    yield (
-        "prefix cache",
-        [
-            Case(card=H100, rate_per_second=rate, cached_ratio=share)
-            for rate, share in ((12, 0.5), (18, 0.5), (18, 0.8))
-        ],
-    )
-    yield (
-        "token budget",
-        [
-            Case(card=H100, rate_per_second=rate, budget_tokens=budget)
-            for rate, budget in (
-                (5, 512),
-                (8, 512),
-                (12, 512),
-                (10, 1024),
-                (14.5, 1024),
-                (12, 2048),
-            )
-        ]
-        + [
-            Case(
-                card=H100,
-                rate_per_second=9,
-                replica_count=8,
-                budget_tokens=budget,
-                short_outputs=True,
-            )
-            for budget in (512, 1024, 2048, 8192)
-        ],
-    )
-    yield "bursty arrivals", bursty(memory_known=True)
-    yield UNKNOWN_MEMORY, bursty(memory_known=False)
-
-
-def bursty(*, memory_known: bool) -> list[Case]:
-    """The bursty cases of the sample."""
-    return [
-        Case(
-            card=card,
-            rate_per_second=rate,
-            replica_count=count,
-            least_loaded=least,
-            burst=burst,
-            memory_known=memory_known,
-        )
-        for card, rate, count, least, burst in (
-            (H100, 10.0, 1, True, (0.3, 2.0)),
-            (H100, 10.0, 1, True, (0.5, 2.0)),
-            (H100, 10.0, 1, True, (0.5, 8.0)),
-            (H100, 10.0, 1, True, (0.9, 0.5)),
-            (A100, 5.0, 1, True, (0.5, 4.0)),
-            (H100, 10.0, 8, True, (0.5, 4.0)),
-            (H100, 10.0, 8, False, (0.5, 4.0)),
-        )
-    ]
-
-
-def saturated() -> list[Case]:
-    """Overloaded cases, whose departures are the saturation rate."""
-    return [
-        Case(card=card, rate_per_second=rate, budget_tokens=budget, cached_ratio=share,
-             request_count=100_000)
-        for card, rate, budget, share in (
-            (H100, 30, None, 0.0), (H100, 30, 512, 0.0), (H100, 30, 1024, 0.0),
-            (H100, 45, None, 0.5), (A100, 14, None, 0.0), (L4, 6, None, 0.0), (L4, 6, None, 0.5),
-            (L4, 6, 256, 0.0),
-        )
-    ]  # fmt: skip
 
 
 def label(case: Case) -> str:
@@ -245,33 +135,44 @@ def main() -> None:
     out = sys.stdout.write
     errors: dict[str, dict[str, float]] = {target.name: {} for target in TARGETS}
     out("Model against simulation, error in percent\n" + _HEADER + "\n")
-    for name, group in cases():
-        out(f"-- {name}\n")
-        for case in chosen(group):
+    ratios: list[float] = []
+    for group in groups():
+        out(f"-- {group.name}\n")
+        if group.outside:
+            out(f"   outside the targets: {group.outside}\n")
+        for case in chosen(group.cases):
             results = [compare(_with_seed(case, seed)) for seed in _SEEDS]
             out(row(results) + "\n")
             sys.stdout.flush()
+            ratios.append(results[0].prediction.work_ratio)
             for target in TARGETS:
-                if name != UNKNOWN_MEMORY and target.kv_bound == (name == KV_BOUND):
+                if not group.outside and target.kv_bound == group.kv_bound:
                     errors[target.name][label(case)] = target.error(results)
-    out("-- saturation, requests per second of a replica\n")
-    saturation: dict[str, float] = {}
-    for case in chosen(saturated()):
-        result = compare(case)
-        departures = result.outcome.departed_per_second
-        predicted = result.prediction.saturation_rate_per_second
-        saturation[label(case)] = 100.0 * (result.saturation_ratio - 1.0)
-        out(
-            f"{label(case):40s} model {predicted:7.3f} simulated {departures:7.3f} "
-            f"{_error(result.saturation_ratio)}\n"
-        )
-    out("-- targets, mean of the seeds\n")
+    saturation = _saturation()
+    if ratios:
+        out(f"-- work ratios {min(ratios):.2f} to {max(ratios):.2f}; targets, mean of the seeds\n")
     for target in TARGETS:
         if errors[target.name]:
             out(verdict(target.name, target.percent, errors[target.name]) + "\n")
     if saturation:
         out(verdict("saturation", 3.0, saturation) + "\n")
     out(f"{time.perf_counter() - started:.0f} s\n")
+
+
+def _saturation() -> dict[str, float]:
+    """Errors of the saturation rates in percent, by case, printed."""
+    sys.stdout.write("-- saturation, requests per second of a replica\n")
+    errors: dict[str, float] = {}
+    for case in chosen(saturated()):
+        result = compare(case)
+        departures = result.outcome.departed_per_second
+        predicted = result.prediction.saturation_rate_per_second
+        errors[label(case)] = 100.0 * (result.saturation_ratio - 1.0)
+        sys.stdout.write(
+            f"{label(case):40s} model {predicted:7.3f} simulated {departures:7.3f} "
+            f"{_error(result.saturation_ratio)}\n"
+        )
+    return errors
 
 
 def _with_seed(case: Case, seed: int) -> Case:

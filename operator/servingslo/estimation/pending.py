@@ -5,8 +5,14 @@ from dataclasses import dataclass
 
 from servingslo.estimation import seasonal
 
+# Outcomes that the realized error is averaged over, ten minutes of 15 s windows. Measured with
+# `python -m tests.benchmarks.forecast`: 20 and 80 change the loss over all demands by 1 % at most.
 SCORE_MEMORY = 40.0
+# Of the spread that the filters predict, what it is corrected to. Measured there: 0.7 to 1.5 loses
+# 2 % more in bursts of two minutes, no correction 6 to 10 %.
 SPREAD_BOUNDS = (0.5, 2.5)
+# Three deviations: one outcome further off than that says no more. Measured there: two deviations
+# lose 4 % more in bursts of two minutes.
 LARGEST_SQUARED_ERROR = 9.0
 # How evidence for returning to the usual mean is weighed: log odds before any, their memory in
 # windows, their bounds and the most that one window may add.
