@@ -74,6 +74,7 @@ class Reason(StrEnum):
     GATEWAY_SILENT = "GatewaySilent"
     GATEWAY_STALE = "GatewayStale"
     GATEWAY_UNDERCOUNTS = "GatewayUndercounts"
+    RETRIES_LEFT_OUT = "RetriesLeftOut"
 
     # Model
     MODEL_TRUSTED = "ModelTrusted"

@@ -207,7 +207,7 @@ def test_retries_are_removed_once_capacity_has_shown_them() -> None:
 def test_rejections_without_retries_are_demand() -> None:
     """Demand above the bound raises rejections one for one; that is not an echo."""
     flows = [(20.0, 0.0), (40.0, 20.0), (41.0, 21.0), (38.0, 18.0), (40.0, 20.0), (40.0, 5.0)]
-    assert _unique_rate(*flows, (40.0, 5.0)) == pytest.approx(40.0)
+    assert _unique_rate(*flows, (40.0, 5.0)) == pytest.approx(40.0, rel=0.02)
 
 
 def test_dispersion_is_not_moved_by_a_ramp_and_hardly_by_a_step() -> None:

@@ -172,6 +172,26 @@ def test_a_retry_storm_is_not_taken_for_demand_for_good():
     assert story.at(1200.0).replicas_after <= 4
 
 
+def _most_in_a_storm(retries):
+    """The largest count of a fleet that may grow to 60 when 6/s become 18/s, and its story."""
+    targets = replace(TARGETS, replicas=ReplicaTargets(maximum=60))
+    rate = stepped((0, 6.0), (300, 18.0))
+    story = run(World(rate=rate, replicas=3, max_queued=24, retries=retries), targets).until(600)
+    return max(d.replicas_after for d in story.decisions), story
+
+
+def test_a_retry_storm_orders_about_what_its_first_tries_need():
+    """Four tries more for each refusal offer 60/s in place of 18/s; little more is ordered."""
+    plain, _ = _most_in_a_storm(0)
+    most, story = _most_in_a_storm(4)
+    assert most <= 1.5 * plain
+    told = [s for d in story.decisions for s in d.steps if s.reason is Reason.RETRIES_LEFT_OUT]
+    assert max(step.before for step in told) > 50.0
+    assert not told[0].inputs["measured"]
+    assert told[-1].inputs["measured"]
+    assert story.at(600.0).replicas_after <= 7
+
+
 def test_another_image_is_not_judged_by_the_old_law():
     """A new image that is half as fast: its law is learnt anew, nothing is given away meanwhile."""
     world = World(rate=stepped((0, 8.0)), replicas=4, seed=4)

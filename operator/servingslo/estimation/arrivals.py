@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import Window
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
+from servingslo.estimation.retries import UNTOLD, RetryState, echo_error_ratio, without_echo
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
@@ -32,17 +33,12 @@ UNSETTLED_ERROR_RATIO = 0.2
 UNSETTLED_KEEP_RATIO = 0.5
 # Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
 VANISHED_SHARE = 0.5
-# A retry client gives up: more than this many retries per rejection is not believed.
-MOST_RETRIES_PER_REJECTION = 3.0
-RETRY_MEMORY_WINDOWS = 40.0
 # A gateway that counts less than this share of what the engines got is not all there is. Windows of
 # both are not in step, so a single one counts only where it is this many deviations below as well.
 UNDERCOUNT_RATIO = 0.9
 UNDERCOUNT_DEVIATIONS = 3.0
 COMPARISON_MEMORY_WINDOWS = 20.0
 COMPARISON_PRIOR_WINDOWS = 5.0
-# More is admitted than before by this share of the load: capacity came, it was not chance.
-CAPACITY_CAME_RATIO = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +55,6 @@ class EngineFlow:
     rejections_per_second: float
     seconds: float
     vanished: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryState:
-    """What is known of retries: offered load before, and how it fell when rejections fell.
-
-    squares, products: Σ (fall of rejections)² and Σ fall of rejections x fall of offered load.
-    """
-
-    offered_per_second: float | None = None
-    rejected_per_second: float = 0.0
-    squares: float = 0.0
-    products: float = 0.0
-
-    @property
-    def retries_per_rejection(self) -> float:
-        """Requests that one rejection brings back, 0 while unknown."""
-        if self.squares <= 0:
-            return 0.0
-        return min(max(self.products / self.squares, 0.0), MOST_RETRIES_PER_REJECTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +107,7 @@ class ArrivalState:
     recent_rates_per_second: tuple[float, ...] = ()
     dispersion_sum: float = 0.0
     dispersion_weight: float = 0.0
-    retries: RetryState = RetryState()
+    retries: RetryState = UNTOLD
     unsettled_ratio: float = 0.0
 
     @property
@@ -147,8 +123,9 @@ class ArrivalMeasurement:
     """Arrivals over the last window, per second; unique_per_second has no echo of retries in it.
 
     seconds: length of the window. is_new: something was measured at this tick. error_ratio: error
-    beyond counting noise, since windows of several engines are not in step and their flow moves
-    when engines come and go. gateway: None where none is read.
+    beyond counting noise, since windows of several engines are not in step, their flow moves when
+    engines come and go, and an echo is not known well. gateway: None where none is read.
+    retries_known: whether what refusals bring back was measured; else it is assumed.
     """
 
     offered_per_second: float | None = None
@@ -158,6 +135,7 @@ class ArrivalMeasurement:
     is_new: bool = False
     error_ratio: float = COUNTING_ERROR_RATIO
     gateway: GatewayUse | None = None
+    retries_known: bool = False
 
 
 def arrivals_of(window: Window) -> float | None:
@@ -226,8 +204,7 @@ def measure(
         return state, ArrivalMeasurement(
             offered_per_second=offered, unique_per_second=offered, gateway=use
         )
-    retries = _learn_retries(state.retries, offered, rejected)
-    unique = _without_echo(state.retries, offered, rejected)
+    retries, unique = without_echo(state.retries, offered, rejected)
     state = replace(state, retries=retries)
     return _with_dispersion(state, unique, counted.seconds), ArrivalMeasurement(
         offered_per_second=offered,
@@ -235,8 +212,9 @@ def measure(
         rejected_per_second=rejected,
         seconds=counted.seconds,
         is_new=True,
-        error_ratio=counted.error_ratio,
+        error_ratio=counted.error_ratio + echo_error_ratio(offered, unique),
         gateway=use,
+        retries_known=retries.known,
     )
 
 
@@ -319,34 +297,6 @@ def _flows(
                 seconds=window.seconds,
             )
     return tuple(flows.values())
-
-
-def _learn_retries(state: RetryState, offered: float, rejected: float) -> RetryState:
-    """Retries show when capacity comes: rejections fall, and offered load falls with them.
-
-    At any other time the cause cannot be told: demand above the bound raises rejections one for one
-    just as retries raise demand. So only windows count in which much more was admitted than before.
-    """
-    memory = 1.0 - 1.0 / RETRY_MEMORY_WINDOWS
-    squares, products = state.squares * memory, state.products * memory
-    before = state.offered_per_second
-    if before is not None:
-        fall = state.rejected_per_second - rejected
-        admitted_rise = (offered - rejected) - (before - state.rejected_per_second)
-        if admitted_rise >= CAPACITY_CAME_RATIO * before and fall > 0:
-            squares += fall * fall
-            products += fall * (before - offered)
-    return RetryState(
-        offered_per_second=offered, rejected_per_second=rejected, squares=squares, products=products
-    )
-
-
-def _without_echo(state: RetryState, offered: float, rejected: float) -> float:
-    """Offered load less the retries of the rejections of the window before."""
-    if rejected <= 0 or state.offered_per_second is None:
-        return offered
-    echo = min(state.retries_per_rejection * state.rejected_per_second, rejected)
-    return max(offered - echo, 0.0)
 
 
 def _with_dispersion(state: ArrivalState, rate: float, seconds: float) -> ArrivalState:

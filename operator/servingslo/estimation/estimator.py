@@ -105,6 +105,7 @@ class Estimate:
     their siblings. freshness: why metrics can be used or not, and the age of the oldest group used.
     gateway: what became of its count, None where none is read. cold_start_dispersion: index of
     dispersion of arrivals over a cold start; that from scrape to scrape is in workload.
+    retries_known: whether what refusals bring back was measured; else it is assumed.
     """
 
     arrival_rate_per_second: float | None
@@ -138,6 +139,7 @@ class Estimate:
     freshness: Freshness
     gateway: GatewayUse | None = None
     cold_start_dispersion: float | None = None
+    retries_known: bool = False
 
 
 def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
@@ -366,6 +368,7 @@ def _estimate(
         freshness=fresh,
         gateway=measured.gateway,
         cold_start_dispersion=state.lead_counts.dispersion,
+        retries_known=measured.retries_known,
     )
 
 

@@ -72,7 +72,8 @@ def admission_decision(
         full_batch=_full_batch_now(frame, frame.mix, memory),
     )
     in_flight = in_flight_bound(frame.mix.model.demand, admitted / (serving * engines), bound)
-    arriving = frame.estimate.arrival_rate_per_second
+    # Requests that come again must be shed as well.
+    arriving = frame.estimate.offered_rate_per_second
     shed = None if arriving is None else shed_ratio(arriving, admitted)
     return AdmissionDecision(
         reason=Reason.ADMISSION_RECOMMENDED,

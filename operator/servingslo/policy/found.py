@@ -5,6 +5,7 @@ from servingslo.policy.frame import Frame
 from servingslo.policy.gateway_use import gateway_step
 from servingslo.policy.margin import margin_step
 from servingslo.policy.recurrence import recurrence_step
+from servingslo.policy.retries import retries_step
 from servingslo.policy.seasonality import season_step
 from servingslo.policy.slow_pods import slow_pods_step
 
@@ -28,7 +29,15 @@ def law_step(frame: Frame) -> DecisionStep:
     )
 
 
-_STEPS = (law_step, gateway_step, season_step, recurrence_step, margin_step, slow_pods_step)
+_STEPS = (
+    law_step,
+    gateway_step,
+    retries_step,
+    season_step,
+    recurrence_step,
+    margin_step,
+    slow_pods_step,
+)
 
 
 def found_steps(frame: Frame) -> tuple[DecisionStep, ...]:
