@@ -135,6 +135,7 @@ def test_a_line_is_answered_before_the_next_one_is_sent(plain, manifest):
 def test_text_explains(cli, plain, manifest):
     """The last paragraph says what was decided and why."""
     out = cli("plan", "-f", manifest, "--observations", plain, "-o", "text").out
+    assert ", queueTime p" in out.partition("Other counts:")[2]
     last = out.strip().split("\n\n")[-1]
     assert last.startswith("inference/llama at ")
     assert "Decision: " in last

@@ -7,9 +7,9 @@ from policy_world import TARGETS, Run, World, steady, stepped
 from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
-from servingslo.policy.decision import ColdStartOutlook
+from servingslo.policy.decision import ColdStartOutlook, DecisionStep, PredictedLatency
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
-from servingslo.reasons import Action, Reason
+from servingslo.reasons import Action, Constraint, Reason
 
 
 def told(decision):
@@ -177,3 +177,65 @@ def test_errors_of_percentiles_are_told_where_they_were_corrected():
     wrong = replace(SCALE_UP, model=replace(SCALE_UP.model, relative_error=0.3))
     assert "large error" not in explain.text(SCALE_UP)
     assert "large error" in explain.text(wrong)
+
+
+GUARDS = [
+    pytest.param("step-down", reason, id=reason.value)
+    for reason in (
+        Reason.METRICS_PARTIAL,
+        Reason.METRICS_STALE,
+        Reason.ROLLOUT_IN_PROGRESS,
+        Reason.WARMING_UP,
+        Reason.BACKLOG_BOUND,
+        Reason.MODEL_LEARNING,
+        Reason.MODEL_DOES_NOT_PREDICT,
+        Reason.MODEL_NOT_IDENTIFIABLE,
+        Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT,
+    )
+] + [
+    pytest.param("behavior", Reason.STABILIZED, id="stabilized"),
+    pytest.param("behavior", Reason.SCALE_DOWN_POLICY, id="policy"),
+    pytest.param("bounds", Reason.MIN_REPLICAS_REACHED, id="minimum"),
+    pytest.param("administrator", Reason.ADMINISTRATOR_LIMIT, id="administrator"),
+]
+
+
+@pytest.mark.parametrize(("stage", "reason"), GUARDS)
+def test_a_count_that_would_do_stands_with_the_guard_that_refused_it(stage, reason):
+    """In words, whichever of them it was; of counts that no guard refused it is silent."""
+    would = replace(SCALE_UP.outlook[0], meets_objectives=True)
+    step = DecisionStep(stage=stage, knob="replicas", before=4, after=5, reason=reason)
+    decision = replace(SCALE_UP, outlook=(would,), steps=(*SCALE_UP.steps, step), limited_by=reason)
+    lines = told(decision)
+    assert lines["Otherwise"].startswith("4 would do at 80.0 % utilization for the demand planned")
+    why = lines["Otherwise"].partition(", but ")[2]
+    assert why == lines["Held by"]
+    assert reason.value not in why
+    fell = replace(step, before=5, after=4)
+    free = told(replace(decision, steps=(fell,), limited_by=None))
+    assert free["Otherwise"] == "4 would do at 80.0 % utilization"
+
+
+def test_every_guard_that_refused_a_count_is_named():
+    """A rollout and the first minutes hold the same step down."""
+    world = World(rate=stepped((0, 14.0), (60, 5.0)), replicas=6)
+    world.rollout = True
+    story = Run(world, TARGETS, Limits()).until(105)
+    held = next(
+        d
+        for d in story.decisions
+        if d.limited_by is Reason.ROLLOUT_IN_PROGRESS and d.outlook[0].meets_objectives
+    )
+    fewer = told(held)["Otherwise"].split("; 7")[0]
+    assert "but a rollout is in progress" in fewer
+    assert "but the workload has been watched for too short a time" in fewer
+
+
+def test_the_latency_that_binds_stands_beside_the_other_counts():
+    """Where it was evaluated for who is told."""
+    latency = PredictedLatency(metric="ttft", percentile=99.0, seconds=0.91)
+    never = PredictedLatency(metric="tpot", percentile=95.0)
+    outlook = replace(SCALE_UP.outlook[0], latencies=(latency, never))
+    decision = replace(SCALE_UP, outlook=(outlook,), binding=Constraint.TTFT)
+    assert told(decision)["Otherwise"].endswith("utilization, ttft p99 0.91s")
+    assert "ttft p99 0.91s, tpot p95 without bound" in explain.text(decision)

@@ -6,8 +6,12 @@ import pytest
 from policy_world import TARGETS, World, run, steady, stepped
 
 from servingslo import explain
+from servingslo.cli.decision_document import decision_of
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.inputs import ReplicaTargets
+from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
+from servingslo.policy.outlook import with_latencies
+from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Constraint, Reason
 
 LOOSE = (
@@ -150,3 +154,104 @@ def test_the_error_told_is_that_of_the_percentiles_that_were_compared():
     assert trusted[0].model.relative_error is None
     assert trusted[-1].model.relative_error is not None
     assert any(decision.model.relative_error for decision in trusted)
+
+
+def latencies(decision):
+    """Seconds by count, and there by metric."""
+    return {
+        outlook.replicas: {latency.metric: latency.seconds for latency in outlook.latencies}
+        for outlook in decision.outlook
+    }
+
+
+def test_who_explains_a_decision_is_told_what_one_fewer_and_one_more_would_give():
+    """Each latency falls with the count; ticks do not evaluate what decides nothing."""
+    story = run(World(rate=steady(20.0), replicas=7)).until(600)
+    decision = story.at(600.0)
+    assert all(not outlook.latencies for outlook in decision.outlook)
+    told = with_latencies(decision, story.state.sized)
+    fewer, same, more = latencies(told).values()
+    assert set(same) == {"ttft", "tpot", "queueTime"}
+    for metric in same:
+        assert fewer[metric] >= same[metric] >= more[metric]
+    assert fewer["tpot"] > 1.05 * same["tpot"] > 1.05 * more["tpot"]
+    predicted = {o.metric: o.predicted_seconds for o in decision.objectives}
+    assert {name: same[name] for name in predicted} == pytest.approx(predicted, rel=0.03)
+    stored = decision_of(explain.as_dict(told), "inference", "llama")
+    assert latencies(stored)[told.outlook[0].replicas] == pytest.approx(fewer, rel=0.01)
+    line = next(
+        line
+        for line in explain.text(stored).splitlines()
+        if line.startswith(f"  {told.outlook[0].replicas}: ")
+    )
+    assert all(f"{name} p95 " in line for name in ("ttft", "tpot", "queueTime"))
+
+
+def test_without_a_trusted_model_no_latency_of_another_count_is_told():
+    """In the first minute."""
+    story = run(World(rate=steady(9.0), replicas=4)).until(45)
+    decision = story.at(45.0)
+    assert not decision.model.trusted
+    assert with_latencies(decision, story.state.sized) == decision
+
+
+def without_limits(observation):
+    """The same pods, whose engines do not say how large their KV cache is."""
+    pods = [
+        replace(
+            pod, engines=tuple(replace(engine, kv_capacity_tokens=None) for engine in pod.engines)
+        )
+        for pod in observation.pods
+    ]
+    return replace(observation, pods=tuple(pods))
+
+
+def blind(observation):
+    """The same while Prometheus is away."""
+    problem = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE)
+    return replace(observation, problems=(problem,))
+
+
+@pytest.mark.parametrize(
+    ("seen", "until", "reason"),
+    [
+        pytest.param(lambda observation: observation, 15.0, Reason.WARMING_UP, id="first-tick"),
+        pytest.param(without_limits, 90.0, Reason.LIMITS_UNKNOWN, id="saturation"),
+        pytest.param(blind, 90.0, Reason.PROMETHEUS_UNAVAILABLE, id="blind"),
+    ],
+)
+def test_pods_left_out_are_named_also_where_no_model_decides(seen, until, reason):
+    """With why, in the step and in the text; nothing is ordered on top of them."""
+    world = World(rate=steady(9.0), replicas=4, xid_errors={"llama-2": 79})
+    state, at = PlannerState(), 0.0
+    while at < until:
+        at += 15.0
+        observation = world.observe(at)
+        if at == until or seen is without_limits:
+            observation = seen(observation)
+        decision, state = plan(observation, TARGETS, Limits(), state, at)
+    assert reason in {step.reason for step in decision.steps}
+    step = step_of(decision, Reason.UNRELIABLE_PODS)
+    assert step.inputs["detail"] == "llama-2 (xid error 79)"
+    assert decision.recommended_replicas == 4
+    assert (
+        "Left out: llama-2 (xid error 79); no capacity until what is left out serves again"
+        in explain.text(decision)
+    )
+
+
+def test_a_second_pod_that_lies_is_news_of_its_own():
+    """One event for each pod, and none for one that serves again."""
+    world = World(rate=steady(9.0), replicas=6)
+    story = run(world, replace(TARGETS, replicas=ReplicaTargets(minimum=6, maximum=12))).until(60)
+    told = []
+    for lying in (["llama-1"], ["llama-1", "llama-2"], ["llama-1", "llama-2"], ["llama-2"]):
+        before = story.decisions[-1]
+        world.xid_errors = dict.fromkeys(lying, 79)
+        events = explain.events(story.tick(), before)
+        told.append([e for e in events if e.reason is Reason.UNRELIABLE_PODS])
+    assert [len(events) for events in told] == [1, 1, 0, 0]
+    first, second = told[0][0], told[1][0]
+    assert "llama-2" not in first.message
+    assert "llama-2 (xid error 79)" in second.message
+    assert first.key != second.key

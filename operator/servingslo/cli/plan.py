@@ -11,6 +11,7 @@ from servingslo.controller.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.explain.text import text
 from servingslo.policy.inputs import Limits
+from servingslo.policy.outlook import with_latencies
 
 
 def plan(
@@ -71,7 +72,7 @@ def plan(
             if output is OutputFormat.JSON:
                 typer.echo(as_json(decision, indent=None))
             else:
-                typer.echo(f"{text(decision)}\n")
+                typer.echo(f"{text(with_latencies(decision, replayed.sized))}\n")
         if infeasible is None:
             raise InvalidInputError("observations", "none", "at least one line")
     if infeasible:

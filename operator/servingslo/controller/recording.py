@@ -25,6 +25,7 @@ from servingslo.controller.ranges import (
 )
 from servingslo.errors import InvalidInputError
 from servingslo.models.compiled.backend import LawForm, use_laws
+from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
@@ -69,10 +70,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """One observation and the decision made from it."""
+    """One observation, the decision made from it, and what its counts were judged by."""
 
     observation: Observation
     decision: Decision
+    sized: Sized | None = None
 
 
 @dataclass(slots=True)
@@ -168,7 +170,7 @@ def replay(
         decision, memory.state = plan(
             observation, memory.targets, memory.limits, memory.state, observation.time_seconds
         )
-        yield Replayed(observation=observation, decision=decision)
+        yield Replayed(observation=observation, decision=decision, sized=memory.state.sized)
 
 
 def settled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:

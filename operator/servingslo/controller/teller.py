@@ -21,6 +21,7 @@ from servingslo.explain.events import Event, EventType, events, scaled_event
 from servingslo.explain.format import timestamp
 from servingslo.explain.log_line import log_line, material_change
 from servingslo.policy.decision import Decision
+from servingslo.policy.outlook import with_latencies
 from servingslo.policy.state import LEARNED_VERSION, PlannerState, learned
 from servingslo.reasons import Action, Reason
 
@@ -77,7 +78,7 @@ class Teller:
         if new_decision:
             previous = told.line
             told.line = summary_line(decision)
-            fields["lastDecision"] = as_dict(decision)
+            fields["lastDecision"] = as_dict(with_latencies(decision, state.sized))
             fields["decisions"] = status_of.decision_lines(
                 previous, told.status.get("decisions") or ()
             )

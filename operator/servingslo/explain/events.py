@@ -63,6 +63,8 @@ _TOLD_STEPS = frozenset(
         Reason.SLOW_PODS,
     }
 )
+# Where a step has the names of pods: each pod that is new there is news of its own.
+_POD_INPUTS = {Reason.UNRELIABLE_PODS: "detail", Reason.SLOW_PODS: "pods"}
 _GOOD_STEPS = frozenset({Reason.REPLICAS_CHANGED_BY_USER})
 
 
@@ -140,9 +142,9 @@ def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]
 
 
 def _step_events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
-    before = {_essence(step) for step in previous.steps} if previous else set()
+    before = {_essence(step): step for step in previous.steps} if previous else {}
     for step in decision.steps:
-        if step.reason not in _TOLD_STEPS or _essence(step) in before:
+        if step.reason not in _TOLD_STEPS or not _is_news(step, before.get(_essence(step))):
             continue
         if step.reason is decision.limited_by and step.reason not in _GOOD_STEPS:
             continue
@@ -152,16 +154,37 @@ def _step_events(decision: Decision, previous: Decision | None) -> Iterator[Even
         change = f"{step.after}" if stays else f"{step.before} → {step.after}"
         message = f"{step.knob} {change}" + (f" ({numbers})" if numbers else "")
         type_ = EventType.NORMAL if step.reason in _GOOD_STEPS else EventType.WARNING
-        yield Event(
-            type=type_, reason=step.reason, message=message, key=f"{step.stage}/{step.reason}"
-        )
+        about = "/".join((step.stage, step.reason, *sorted(_pods(step))))
+        yield Event(type=type_, reason=step.reason, message=message, key=about)
 
 
 def _essence(step: DecisionStep) -> tuple[object, ...]:
     """What makes two steps the same news; their inputs differ on every tick."""
     if step.reason in _GOOD_STEPS:
-        return (step.stage, step.reason, step.before, step.after)
-    return (step.stage, step.reason)
+        return (step.reason, step.before, step.after)
+    return (step.reason,)
+
+
+def _is_news(step: DecisionStep, before: DecisionStep | None) -> bool:
+    """Whether the step before did not say so already: of fewer pods than now, or of others."""
+    if before is None:
+        return True
+    return _pod_count(step) > _pod_count(before) or not _pods(step) <= _pods(before)
+
+
+def _pods(step: DecisionStep) -> frozenset[str]:
+    """Names of the pods that a step is about, as far as it names them; empty of other steps.
+
+    They stand before what is said of each: 'llama-7 (zero throughput), llama-9 x1.4'.
+    """
+    told = step.inputs.get(_POD_INPUTS.get(step.reason, ""))
+    return frozenset(pod.split(" ", 1)[0] for pod in str(told).split(", ")) if told else frozenset()
+
+
+def _pod_count(step: DecisionStep) -> int:
+    """How many pods a step is about, named or not; 0 of other steps."""
+    count = step.inputs.get("excluded_pods", step.after) if _pods(step) else 0
+    return count if isinstance(count, int) else 0
 
 
 def _batching_event(

@@ -4,7 +4,7 @@ import json
 import math
 from datetime import UTC, datetime
 
-from servingslo.policy.decision import Decision, ObjectiveOutlook, StepValue
+from servingslo.policy.decision import Decision, ObjectiveOutlook, PredictedLatency, StepValue
 from servingslo.units import format_duration, milliseconds_from_seconds
 
 # Four significant digits: finer than any of these numbers is known, stable against noise.
@@ -69,9 +69,16 @@ def replica_change(decision: Decision) -> str:
     return f"{count(before)}->{count(after)}"
 
 
-def percentile(objective: ObjectiveOutlook) -> str:
+def percentile(objective: ObjectiveOutlook | PredictedLatency) -> str:
     """'p99' or 'p99.9'."""
     return f"p{objective.percentile:g}"
+
+
+def predicted(latency: PredictedLatency) -> str:
+    """'ttft p99 0.38s', or that the count falls behind for good."""
+    if latency.seconds is None:
+        return f"{latency.metric} {percentile(latency)} without bound"
+    return f"{latency.metric} {percentile(latency)} {format_duration(latency.seconds)}"
 
 
 def objective_name(objective: ObjectiveOutlook) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.explain.conditions import infeasible_message, left_out, limit_detail
-from servingslo.explain.format import UNKNOWN, number, percent, seconds
-from servingslo.policy.decision import CountOutlook, Decision, StepValue
+from servingslo.explain.format import UNKNOWN, number, percent, predicted, seconds
+from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, StepValue
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {
@@ -39,6 +39,7 @@ _LIMITS = {
     Reason.QUOTA_REACHED: "a quota of the namespace allows no more pods",
     Reason.PODS_REFUSED: "the API server refuses the pods ordered",
     Reason.PENDING_PODS: "no pod is ready yet",
+    Reason.BACKLOG_BOUND: "those that serve are short, and what is on its way is for them",
     Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
     Reason.PAUSED: "mode is Paused: nothing is written",
     Reason.KILL_SWITCH: "the administrator's switch is on Recommend: nothing is written",
@@ -53,6 +54,8 @@ _LIMITS = {
 
 # Below, a correction of predictions is not worth a word.
 SMALL_CORRECTION = 0.01
+# Stages that may keep a count from falling.
+_GUARDS = frozenset({"step-down", "bounds", "behavior", "administrator", "fallback"})
 _WAY_OUT = "only a higher threshold or faster replicas would change that"
 
 
@@ -100,8 +103,9 @@ def _on_top(decision: Decision) -> Iterator[str]:
         yield f"Spare: {spare} on top by replicas.toleratedFailures; {fewer}"
     pods = left_out(decision)
     if pods:
-        more = _input(decision, Reason.UNRELIABLE_PODS, "excluded_pods")
-        yield f"Left out: {pods}; {more} on top until what is left out serves again"
+        more = next((s for s in decision.steps if s.reason is Reason.UNRELIABLE_PODS), None)
+        on_top = f"{decision.replicas.excluded} on top" if more and more.before else "no capacity"
+        yield f"Left out: {pods}; {on_top} until what is left out serves again"
 
 
 def _out_of_reach(decision: Decision) -> Iterator[str]:
@@ -139,15 +143,39 @@ def _otherwise(decision: Decision) -> Iterator[str]:
     wanted = decision.recommended_replicas
     for outlook in decision.outlook:
         if wanted is not None and abs(outlook.replicas - wanted) == 1:
-            yield f"{_alternative(outlook)}{_not_for_long(decision, outlook)}"
+            latency = _binding_latency(decision, outlook)
+            yield f"{_alternative(outlook)}{latency}{_held(decision, outlook)}"
 
 
-def _not_for_long(decision: Decision, outlook: CountOutlook) -> str:
-    """That a count which would do now was refused because it would not do for long enough."""
-    safe = _input(decision, Reason.STEP_DOWN_UNSAFE, "safe_replicas")
-    if not outlook.meets_objectives or not isinstance(safe, int) or outlook.replicas >= safe:
+def _binding_latency(decision: Decision, outlook: CountOutlook) -> str:
+    """What the count makes of the latency that binds, where one does and it was evaluated."""
+    names = {Constraint.QUEUE_TIME: "queueTime"}
+    metric = None if decision.binding is None else names.get(decision.binding, decision.binding)
+    told = [predicted(latency) for latency in outlook.latencies if latency.metric == metric]
+    return f", {', '.join(told)}" if told else ""
+
+
+def _held(decision: Decision, outlook: CountOutlook) -> str:
+    """Which guards refused a count that would do now, in the order in which they were asked."""
+    wanted = decision.recommended_replicas
+    if not outlook.meets_objectives or wanted is None or outlook.replicas > wanted:
         return ""
-    return " for the demand planned for, not until a replica could be had again"
+    why = [_why_held(step) for step in decision.steps if _refused(step, outlook.replicas)]
+    return f" for the demand planned for, {'; '.join(dict.fromkeys(why))}" if why else ""
+
+
+def _why_held(step: DecisionStep) -> str:
+    if step.reason is Reason.STEP_DOWN_UNSAFE:
+        return "not until a replica could be had again"
+    return f"but {_LIMITS.get(step.reason, step.reason.value)}"
+
+
+def _refused(step: DecisionStep, replicas: int) -> bool:
+    """Whether this step is a guard that raised the count from this one, or fewer."""
+    if step.knob != "replicas" or step.stage not in _GUARDS:
+        return False
+    before, after = step.before, step.after
+    return isinstance(before, int) and isinstance(after, int) and before <= replicas < after
 
 
 def _alternative(outlook: CountOutlook) -> str:

@@ -10,6 +10,7 @@ from servingslo.explain.format import (
     number,
     objective_name,
     percent,
+    predicted,
     replica_change,
     rounded,
     seconds,
@@ -265,7 +266,8 @@ def _count_outlook(outlook: CountOutlook) -> str:
         )
         if value is not None
     )
-    return f"{outlook.replicas}: {verdict[outlook.meets_objectives]}{usage}"
+    latencies = "".join(f", {predicted(latency)}" for latency in outlook.latencies)
+    return f"{outlook.replicas}: {verdict[outlook.meets_objectives]}{usage}{latencies}"
 
 
 def _knobs(decision: Decision) -> Iterator[str]:

@@ -53,6 +53,14 @@ class SizingCase:
     alone_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """What counts were judged by at a tick, and the load they were judged for."""
+
+    case: SizingCase
+    load: Load
+
+
 def replica_saturation_per_second(case: SizingCase) -> float:
     """Requests per second at which one replica, with all its engines, saturates."""
     return case.model.saturation_rate_per_second * case.engines_per_replica

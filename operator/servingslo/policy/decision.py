@@ -55,18 +55,31 @@ class ObjectiveOutlook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedLatency:
+    """A percentile of 'ttft', 'tpot', 'latency' or 'queueTime', by the model.
+
+    seconds: as corrected by what was observed; None where the count keeps no steady state.
+    """
+
+    metric: str
+    percentile: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountOutlook:
     """What a replica count is predicted to give.
 
     meets_objectives: whether it meets all that is planned for: every objective, utilization, KV
     cache, backlog and saturation, with the failures tolerated and without the pods left out. None
-    where that is not known.
+    where that is not known. latencies: empty until somebody is told, see `outlook.with_latencies`.
     """
 
     replicas: int
     utilization_ratio: float | None
     kv_usage_ratio: float | None
     meets_objectives: bool | None
+    latencies: tuple[PredictedLatency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from servingslo.policy.demand import (
     target_odds,
     wait_budget_seconds,
 )
-from servingslo.policy.guards import REFUSALS, Bounds, bounds_of
+from servingslo.policy.guards import Bounds, bounds_of, refused_pods
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.mix import Mix, renewed_mix
 from servingslo.policy.signals import Signals
@@ -149,7 +149,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
 
 def _starting(observation: Observation, coming: int, unschedulable: int) -> int:
     """How many of the pods that are coming have been made and have a place."""
-    if any(problem.reason in REFUSALS for problem in observation.problems):
+    if refused_pods(observation) is not None:
         coming = min(coming, sum(not p.ready and not p.deleting for p in observation.pods))
     return max(coming - unschedulable, 0)
 

@@ -37,7 +37,7 @@ _OWNERSHIP = (
 # Somebody else sets the count: what we would do is still worth telling.
 CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
 # Pods that were ordered are not made; the plan goes on.
-REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
+_REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _BLINDNESS = (
     Reason.PROMETHEUS_UNAVAILABLE,
     Reason.METRICS_MISSING,
@@ -139,6 +139,11 @@ def ownership_problem(observation: Observation) -> SignalProblem | None:
 def blindness_problem(observation: Observation) -> SignalProblem | None:
     """Why nothing can be seen of this workload's engines, where the reader says so."""
     return next((p for p in observation.problems if p.reason in _BLINDNESS), None)
+
+
+def refused_pods(observation: Observation) -> SignalProblem | None:
+    """Why pods that were ordered are not made; None where they are."""
+    return next((p for p in observation.problems if p.reason in _REFUSALS), None)
 
 
 def hold_blind(

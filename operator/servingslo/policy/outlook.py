@@ -4,17 +4,20 @@ import math
 from dataclasses import replace
 
 from servingslo.models.cost import cost_per_megatoken
-from servingslo.models.latency import Objective
+from servingslo.models.latency import LatencyMetric, Objective, Prediction, metric_seconds
+from servingslo.policy.candidates import Candidates, Sized, SizingCase
 from servingslo.policy.decision import (
     BatchingDecision,
     ColdStartOutlook,
     ConstraintNeed,
     CostOutlook,
     CountOutlook,
+    Decision,
     DecisionStep,
     DemandOutlook,
     ModelUse,
     ObjectiveOutlook,
+    PredictedLatency,
     StepValue,
 )
 from servingslo.policy.frame import Frame
@@ -133,6 +136,58 @@ def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[Coun
             )
         )
     return tuple(outlooks)
+
+
+# What is told of every count, whatever the objectives are about.
+_TOLD_METRICS = (LatencyMetric.TTFT, LatencyMetric.TPOT, LatencyMetric.QUEUE_TIME)
+
+
+def sized_for(candidates: Candidates | None) -> Sized | None:
+    """What counts were judged by at this tick; None without a model."""
+    return None if candidates is None else Sized(case=candidates.case, load=candidates.load)
+
+
+def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
+    """The decision with the latencies that the counts beside the decided one would give.
+
+    Of each objective, and of TTFT, TPOT and queue time at the largest percentile of all; none while
+    no latency model is trusted. For who is told: ticks decide by whether a percentile is within its
+    threshold, and an evaluation costs more than that.
+    sized: of the state that came with the decision.
+    """
+    if sized is None or not sized.case.objectives:
+        return decision
+    judged = Candidates(sized.case, sized.load)
+    excluded = decision.replicas.excluded
+    return replace(
+        decision,
+        outlook=tuple(
+            replace(
+                outlook, latencies=_latencies(sized.case, judged.at(outlook.replicas - excluded))
+            )
+            for outlook in decision.outlook
+        ),
+    )
+
+
+def _latencies(case: SizingCase, prediction: Prediction) -> tuple[PredictedLatency, ...]:
+    """The percentiles of one count, by metric."""
+    asked = [(objective.metric, objective.percentile) for objective in case.objectives]
+    largest = max(percentile for _, percentile in asked)
+    metrics = {metric for metric, _ in asked}
+    asked += [(metric, largest) for metric in _TOLD_METRICS if metric not in metrics]
+    return tuple(
+        PredictedLatency(
+            metric=metric.value,
+            percentile=percentile,
+            seconds=finite(
+                metric_seconds(prediction, metric, percentile) * case.calibration.get(metric, 1.0)
+            )
+            if prediction.stable
+            else None,
+        )
+        for metric, percentile in sorted(asked)
+    )
 
 
 def model_use(frame: Frame) -> ModelUse:

@@ -27,6 +27,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.left_out import with_left_out
 from servingslo.policy.margin import tracked
 from servingslo.policy.mix import remembering
 from servingslo.policy.outlook import (
@@ -39,6 +40,7 @@ from servingslo.policy.outlook import (
     finite_steps,
     model_use,
     objective_outlooks,
+    sized_for,
 )
 from servingslo.policy.signals import Signals, read_signals
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
@@ -270,7 +272,7 @@ def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
 
 def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
     """What is ordered and not yet there: told, and the first limit where it cannot come."""
-    refused = next((p for p in frame.observation.problems if p.reason in guards.REFUSALS), None)
+    refused = guards.refused_pods(frame.observation)
     wants_more = proposal.replicas > len(frame.signals.serving_pods)
     if refused is not None and wants_more:
         noted = proposal.noted("pending", proposal.replicas, refused.reason, detail=refused.detail)
@@ -305,7 +307,7 @@ def _decided(
     wanted = proposal.replicas if known else None
     limit = verdict.acting_limit
     after = before if limit is not None else wanted
-    steps = proposal.steps
+    steps = with_left_out(frame, proposal.steps)
     if limit is not None and limit not in {step.reason for step in steps}:
         steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
     apply = after != before
@@ -354,6 +356,7 @@ def _decided(
         batching=tuned.memory,
         admission=admission_memory,
         mix=remembering(frame.mix or state.mix, wish.candidates),
+        sized=sized_for(wish.candidates),
     )
 
 

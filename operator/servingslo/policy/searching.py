@@ -58,30 +58,23 @@ def greatest_holding(
 ) -> Crossing:
     """The greatest part, 0 to last, whose excess is at most 0; the excess rises with the part.
 
-    The last first, which mostly holds and ends the search, but where the hint knows of a crossing;
-    then a few parts at a time: the hint, those on both sides of the root of the line of the hint's
-    steepness, and of the secant, and where that does not close in, parts that divide the range
-    evenly. Between two parts close by, of which one holds, it is where their line crosses zero.
+    The last first, which mostly holds and ends the search, but where the hint knows of a crossing:
+    there the hint; then a few parts at a time, on both sides of the root of the secant, and where
+    that does not close in, parts that divide the range evenly. One point has no secant: the line of
+    the hint's steepness through it is taken. Between two parts close by, of which one holds, it is
+    where their line crosses zero.
     """
     known: dict[int, float] = {}
-    near = None if hint is None else min(max(hint.part, 1), last)
+    near = last if hint is None or hint.steepness is None else min(max(hint.part, 1), last)
     steepness = None if hint is None else hint.steepness
-    trials = {last} if near is None or steepness is None else {near}
+    trials = {near}
     low, high, rounds = 0, last + 1, 0
     while high - low > (_close_parts(low) if low in known and high in known else 1):
         known |= excesses(sorted(trials - known.keys()))
         high = min((part for part, excess in known.items() if excess > 0.0), default=last + 1)
         low = max((part for part in known if part < high), default=0)
-        if rounds == 0 and near in known and steepness is not None:
-            root: int | None = math.floor(near - near * known[near] / steepness)
-        else:
-            root = _secant(known) if rounds < _SECANT_ROUNDS else None
-        if root is not None:
-            trials = _around(root, low, high)
-        elif near is not None and near not in known:
-            trials = {near}
-        else:
-            trials = _between(low, high)
+        root = _secant(known, steepness) if rounds < _SECANT_ROUNDS else None
+        trials = _between(low, high) if root is None else _around(root, low, high)
         rounds += 1
     if low not in known or high not in known:
         return Crossing(low, None)
@@ -95,10 +88,15 @@ def _close_parts(low: int) -> int:
     return max(min(_CLOSE_PARTS, low // _CLOSE_SHARE), 1)
 
 
-def _secant(known: Mapping[int, float]) -> int | None:
-    """The last part that holds by the line through the two known that are next to the crossing."""
+def _secant(known: Mapping[int, float], steepness: float | None) -> int | None:
+    """The last part that holds by the line through the two known that are next to the crossing.
+
+    steepness: of the line through the first one, None where none is known.
+    """
     parts = sorted(known, key=lambda part: abs(known[part]))[:_SECANT_PARTS]
     first, second = min(parts), max(parts)
+    if first == second:
+        return None if steepness is None else math.floor(first - first * known[first] / steepness)
     rise = known[second] - known[first]
     if not 0.0 < rise < math.inf:
         return None

@@ -9,6 +9,7 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import HIGHEST_SCORE, LOWEST_SCORE, MarginState
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.behavior import Behavior, BehaviorState
+from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Observation
 from servingslo.policy.mix import Mix
@@ -130,7 +131,8 @@ class PlannerState:
     """Memory of one workload; the default is a workload never seen before.
 
     started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
-    good. seen_desired: the replica count last read from the target. written_replicas: the count
+    good. seen_desired: the replica count last read from the target. sized: what counts were judged
+    by at the last tick, for who tells of it; None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -147,6 +149,7 @@ class PlannerState:
     batching: BatchingMemory = BatchingMemory()
     admission: AdmissionMemory | None = None
     margin: MarginState = field(default_factory=MarginState)
+    sized: Sized | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

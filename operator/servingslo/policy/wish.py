@@ -11,6 +11,7 @@ from servingslo.policy.frame import Frame
 from servingslo.policy.guards import Proposal, StepDownBlock
 from servingslo.policy.in_flight import explaining_rate_per_second
 from servingslo.policy.known import Recall
+from servingslo.policy.left_out import left_out_inputs
 from servingslo.policy.mix import Mix
 from servingslo.policy.saturation import saturation_need
 from servingslo.policy.sizing import DRAIN_UTILIZATION, least_safe_count, need_hints, size
@@ -41,8 +42,6 @@ LONGEST_WARM_UP_SECONDS = 600.0
 FIRST_SIGHT_SECONDS = 30.0
 # Without a model only idleness is evidence enough for fewer replicas, and only when it lasts.
 IDLE_SECONDS = 300.0
-# Of pods that are left out so many are named.
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,17 +252,9 @@ def _with_spare(frame: Frame, proposal: Proposal) -> tuple[Proposal, int]:
             "redundancy",
             proposal.replicas + frame.excluded,
             Reason.UNRELIABLE_PODS,
-            excluded_pods=frame.excluded,
-            detail=_named(frame.unreliable),
+            **left_out_inputs(frame),
         )
     return proposal, failures + frame.excluded
-
-
-def _named(unreliable: tuple[tuple[str, str], ...]) -> str:
-    """'llama-7 (zero throughput)': the first few pods with why, and how many more there are."""
-    named = [f"{name} ({why.replace('-', ' ')})" for name, why in unreliable[:MOST_NAMED]]
-    more = len(unreliable) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def _by_saturation(frame: Frame) -> Wish:
