@@ -52,7 +52,8 @@ class World:
     room: pods that the cluster can place, None for any number. max_queued: bound on running +
     waiting of each engine. retries: how often a refused request comes again, after 10 s each.
     history: of the arrival rate, which the first observation brings. stuck_pods: whose counters and
-    gauges no longer move. xid_errors: of the GPU of a pod, by its name.
+    gauges no longer move. xid_errors: of the GPU of a pod, by its name. going_seen: pods that were
+    removed are seen, and scraped, until they have finished what they had.
     """
 
     rate: object
@@ -76,6 +77,7 @@ class World:
     history: RateHistory | None = None
     stuck_pods: set = field(default_factory=set)
     xid_errors: dict = field(default_factory=dict)
+    going_seen: bool = False
 
     def __post_init__(self):
         self.random = np.random.default_rng(self.seed)
@@ -88,6 +90,7 @@ class World:
         self.coming_again = []
         self.tried = {}
         self.last_samples = {}
+        self.going = []
         self.next_arrival = 0.0
         for _ in range(self.replicas):
             self._create(ready_at=-OLD_SECONDS)
@@ -163,6 +166,7 @@ class World:
             self.pods.remove(victim)
             if victim.name in self.service.engines:
                 self.service.remove(victim.name, self.now, drain=True)
+                self.going.append(victim)
         while len(self.pods) < count:
             self._create()
 
@@ -217,7 +221,8 @@ class World:
         if self.frozen_at is None:
             self.advance(at - SCRAPE_AGE_SECONDS)
             stuck = {n: s for n, s in self.last_samples.items() if n in self.stuck_pods}
-            fresh = {n: self._sample(e) for n, e in self.service.engines.items() if n not in stuck}
+            engines = self.service.engines | (self.service.draining if self.going_seen else {})
+            fresh = {n: self._sample(e) for n, e in engines.items() if n not in stuck}
             self.last_samples = stuck | fresh
         self.advance(at)
         age = SCRAPE_AGE_SECONDS if self.frozen_at is None else at - self.frozen_at
@@ -229,10 +234,15 @@ class World:
             desired_replicas=self.desired,
             current_replicas=len(self.pods),
             rollout_in_progress=self.rollout,
-            pods=tuple(self._pod(pod, age) for pod in self.pods),
+            pods=tuple(self._pod(pod, age) for pod in (*self.pods, *self._seen_going())),
             problems=self.problems,
             history=history,
         )
+
+    def _seen_going(self):
+        """Pods that finish what they had, as Kubernetes lists them."""
+        draining = self.service.draining if self.going_seen else {}
+        return [pod for pod in self.going if pod.name in draining]
 
     def _pod(self, pod, age):
         ready = pod.ready_at <= self.now
@@ -246,6 +256,7 @@ class World:
             image=pod.image,
             gpu_product=self.spec.gpu_product,
             ready=ready,
+            deleting=pod in self.going,
             age_seconds=self.now - pod.created,
             scheduled_after_seconds=None if pod.unschedulable else 1.0,
             ready_after_seconds=pod.ready_at - pod.created if ready else None,

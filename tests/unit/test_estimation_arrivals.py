@@ -177,6 +177,21 @@ def test_completions_and_change_in_system_stand_in_for_first_tokens() -> None:
     assert arrivals_of(replace(window, finished=None)) is None
 
 
+def test_a_pod_that_goes_serves_its_own_queue_and_none_of_it_is_new_or_left_to_others() -> None:
+    """Six wait at it and get their first token there; ten arrived at the other one in 15 s."""
+    stays = [_pod("a", _engine(served, waiting=2.0)) for served in (100.0, 110.0)]
+    goes = [
+        replace(_pod("b", _engine(served, waiting=waiting)), deleting=deleting)
+        for served, waiting, deleting in ((100.0, 12.0, False), (106.0, 6.0, True))
+    ]
+    estimate = _after(*zip(stays, goes, strict=True))
+    assert estimate.arrival_rate_per_second == pytest.approx(10.0 / 15.0)
+    assert estimate.backlog_requests == 2.0
+    assert estimate.waiting_requests == 8.0
+    assert estimate.running_requests == 8.0
+    assert estimate.reliable_pods == ("a",)
+
+
 def _rejecting(offered: float, rejected: float) -> Window:
     return Window(
         pod="a",

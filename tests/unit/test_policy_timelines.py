@@ -15,6 +15,7 @@ from servingslo.policy.inputs import (
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
+from servingslo.sim.engine import Outcome
 
 
 def test_a_step_down_of_demand_is_followed_once_and_keeps_the_objectives():
@@ -170,6 +171,37 @@ def test_a_retry_storm_is_not_taken_for_demand_for_good():
     assert max(d.demand.arrival_rate_per_second for d in settled) < 23.0
     assert story.at(780.0).replicas_after <= 9
     assert story.at(1200.0).replicas_after <= 4
+
+
+def test_pods_that_go_finish_what_they_have_and_are_no_capacity():
+    """6/s for ten minutes, then 1.5/s: nothing is lost, and those that go change no count."""
+    rate = stepped((0, 6.0), (600, 1.5))
+    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=12))
+    stories = []
+    for going_seen in (False, True):
+        world = World(rate=rate, replicas=8, output_median=900.0, going_seen=going_seen)
+        stories.append((world, run(world, targets).until(900)))
+    (_, unseen), (world, story) = stories
+    assert [d.replicas_after for d in story.decisions] == [
+        d.replicas_after for d in unseen.decisions
+    ]
+    seen = {at.time_seconds: [p for p in at.pods if p.deleting] for at in story.observations}
+    going = [d for d in story.decisions if seen[d.time_seconds]]
+    assert sum(d.action is Action.SCALE_DOWN for d in story.decisions) >= 2
+    assert len(going) >= 3
+    for decision in going:
+        assert decision.replicas.ready == decision.replicas_before
+        assert decision.replicas.pending == 0
+        alone = unseen.at(decision.time_seconds).demand
+        finishing = sum(e.running for p in seen[decision.time_seconds] for e in p.engines)
+        assert decision.demand.running_requests == alone.running_requests + finishing
+        assert decision.demand.arrival_rate_per_second == pytest.approx(
+            alone.arrival_rate_per_second, abs=1.0
+        )
+    assert max(sum(e.running for p in pods for e in p.engines) for pods in seen.values()) > 2
+    world.rate = stepped((0, 0.0))
+    story.until(1200)
+    assert {record.outcome for record in world.records} == {Outcome.FINISHED}
 
 
 def _most_in_a_storm(retries):

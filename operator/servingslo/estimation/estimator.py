@@ -97,12 +97,14 @@ class Estimate:
     arrival_rate_per_second: now, of the whole workload, retries removed; offered_rate_per_second
     with them. workload: at that rate. limits: in force on the newest ready pods, None unless all
     are known; max_num_seqs, max_num_batched_tokens, kv_capacity_tokens: each by itself.
-    engines_per_pod: data-parallel engines of a pod. backlog_requests: without a first token, in
-    engines and gateway. prefill_tokens_per_token: prompt tokens computed for each token decoded, of
-    the last scrapes. observed: latencies over the last two minutes by 'ttft', 'tpot', 'latency',
-    'queueTime'. calibration: observed / predicted by metric. reliable_pods: Ready and serving;
-    unreliable_pods: Ready and no capacity, each with why; slow_pods: serving, but more slowly than
-    their siblings. freshness: why metrics can be used or not, and the age of the oldest group used.
+    engines_per_pod: data-parallel engines of a pod. running_requests, waiting_requests: in all
+    engines, those that finish before they go among them. backlog_requests: without a first token,
+    in engines that stay and gateway. prefill_tokens_per_token: prompt tokens computed for each
+    token decoded, of the last scrapes. observed: latencies over the last two minutes by 'ttft',
+    'tpot', 'latency', 'queueTime'. calibration: observed / predicted by metric. reliable_pods:
+    Ready and serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving,
+    but more slowly than their siblings. freshness: why metrics can be used or not, and the age of
+    the oldest group used.
     gateway: what became of its count, None where none is read. cold_start_dispersion: index of
     dispersion of arrivals over a cold start; that from scrape to scrape is in workload.
     retries_known: whether what refusals bring back was measured; else it is assumed.
@@ -239,7 +241,7 @@ def _learn(
         )
         state = replace(state, lead_counts=counts)
     histograms = pooled(steps)
-    share = (measured.offered_per_second or 0.0) / max(len(fresh.engines), 1)
+    share = (measured.offered_per_second or 0.0) / max(len(_serving(fresh)), 1)
     law, paces = _learn_law(state, sample, windows, flow.dispersion)
     learnt = replace(
         state,
@@ -260,6 +262,11 @@ def _learn(
         routing = learn_routing(state.routing, fresh.engines, _work_ratio(learnt, share))
         learnt = replace(learnt, routing=routing)
     return learnt, measured
+
+
+def _serving(fresh: Freshness) -> list[EngineSample]:
+    """Engines that get what arrives: those of pods that are deleted finish what they have."""
+    return [engine for pod, engine in fresh.engines if not pod.deleting]
 
 
 def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | None:
@@ -347,7 +354,7 @@ def _estimate(
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
         forecast=forecast.forecast(state.forecast, sample.time_seconds),
-        backlog_requests=waiting
+        backlog_requests=sum(e.waiting or 0.0 for e in _serving(fresh))
         + gateway.queued_requests(sample.gateway, sample.stale_after_seconds),
         running_requests=sum(e.running or 0.0 for _, e in fresh.engines),
         waiting_requests=waiting,
