@@ -8,6 +8,7 @@ from policy_world import TARGETS, World, reasons, run, steady, stepped
 from servingslo.explain.conditions import conditions
 from servingslo.explain.text import text
 from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.demand import SCRAPE_SECONDS
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -228,6 +229,23 @@ def test_pods_on_their_way_are_not_ordered_twice():
     settled = [d.replicas_after for d in story.between(720.0, 870.0)]
     # What still grows is the backlog: the pods take five times as long as was stated.
     assert max(settled) - min(settled) <= 4
+
+
+@pytest.mark.parametrize(
+    ("stated", "seconds", "source"),
+    [
+        pytest.param(30.0, 30.0, "stated", id="stated"),
+        pytest.param(None, 90.0, "measured", id="no"),
+    ],
+)
+def test_a_stated_cold_start_stands_whatever_own_pods_took(stated, seconds, source):
+    """It is stated in place of `Measured`, not until it is; what pods took is told beside it."""
+    world = World(rate=stepped((0, 6.0), (300, 16.0)), replicas=3, cold_start=90.0)
+    end = run(world, replace(TARGETS, cold_start_seconds=stated)).until(600).at(600.0)
+    assert end.cold_start.sample_count >= 3
+    assert (end.cold_start.seconds, end.cold_start.source) == (pytest.approx(seconds), source)
+    assert end.demand.lead_seconds == pytest.approx(seconds + 15.0 + SCRAPE_SECONDS)
+    assert end.cold_start.loading_seconds + end.cold_start.scheduling_seconds == pytest.approx(90.0)
 
 
 def test_a_hand_edit_becomes_the_new_current():

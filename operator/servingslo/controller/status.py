@@ -175,6 +175,7 @@ def _observed(decision: Decision) -> ObservedStatus:
         output_tokens=_rounded(demand.output_tokens_mean),
         cached_fraction=_rounded(demand.cached_ratio),
         kv_usage=_rounded(demand.kv_usage_ratio),
+        aborted_fraction=_rounded(demand.aborted_ratio),
         objectives=tuple(
             ObjectiveStatus(
                 metric=entry.metric,

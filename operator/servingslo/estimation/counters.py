@@ -15,6 +15,9 @@ SAME_SCRAPE_SECONDS = 0.5
 SHORTEST_WINDOW_SECONDS = 0.5
 # Beyond this a gap between scrapes is an outage: what happened inside says nothing about now.
 LONGEST_WINDOW_SECONDS = 300.0
+# Reason of requests whose clients gave up.
+# Source: vllm/v1/engine/__init__.py, FINISH_REASON_STRINGS.
+ABORTED = "abort"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Window:
     paired: counters and histograms are of the same scrapes and may be set against each other.
     first_tokens: requests that got their first token. step_count: engine steps.
     cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, aborted
-    ones included where the engine counts them.
+    ones included where the engine counts them; aborted: of these, None where it tells no reason.
     """
 
     pod: str
@@ -66,6 +69,7 @@ class Window:
     prompt_tokens: float | None = None
     cached_tokens: float | None = None
     finished: float | None = None
+    aborted: float | None = None
     rejected: float | None = None
     preempted: float | None = None
     kv_used_before_tokens: float | None = None
@@ -227,6 +231,7 @@ def _window(
         prompt_tokens=increase(after.prompt_tokens_total, old.prompt_tokens_total),
         cached_tokens=increase(after.cached_prompt_tokens_total, old.cached_prompt_tokens_total),
         finished=increase(_finished(after), _finished(old)),
+        aborted=increase(after.finished_total.get(ABORTED), old.finished_total.get(ABORTED, 0.0)),
         rejected=increase(after.rejected_total, old.rejected_total),
         preempted=increase(after.preempted_total, old.preempted_total),
         kv_used_before_tokens=_kv_used_tokens(old),

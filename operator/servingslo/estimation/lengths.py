@@ -51,6 +51,7 @@ class LengthState:
 
     started: float = 0.0
     finished: float = 0.0
+    aborted: float = 0.0
     running_change: float = 0.0
     generated_tokens: float = 0.0
     prompt_tokens: float = 0.0
@@ -70,8 +71,9 @@ class LengthState:
 class Lengths:
     """Lengths as they are now; None where nothing was counted yet.
 
-    context_tokens_per_sequence: KV tokens held by a running sequence. abort_ratio: share of
-    requests that got a first token and never ended in the engine's counters (client aborts).
+    context_tokens_per_sequence: KV tokens held by a running sequence. abort_ratio: share of the
+    requests that ended whose clients gave up: those that the engine counts as aborted, and those
+    that got a first token and are in none of its counters.
     prefill_tokens_per_token: prompt tokens computed for each token decoded, lately.
     """
 
@@ -112,6 +114,7 @@ def observe(
         state,
         started=after(state.started, [w.first_tokens for w in windows]),
         finished=after(state.finished, [w.finished for w in windows]),
+        aborted=after(state.aborted, [w.aborted for w in windows]),
         running_change=after(state.running_change, running_changes(windows)),
         generated_tokens=after(state.generated_tokens, [w.generated_tokens for w in windows]),
         prompt_tokens=after(state.prompt_tokens, [w.prompt_tokens for w in windows]),
@@ -242,7 +245,7 @@ def _stable(
 
 
 def _abort_ratio(state: LengthState) -> float | None:
-    ended = state.started - max(state.running_change, 0.0)
+    ended = ended_requests(state)
     if ended <= 0 or state.finished <= 0:
         return None
-    return min(max(1.0 - state.finished / ended, 0.0), 1.0)
+    return min(max(1.0 - (state.finished - state.aborted) / ended, 0.0), 1.0)

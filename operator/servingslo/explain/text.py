@@ -42,6 +42,10 @@ _VERB = {
 }
 # A model this wrong may still be in use; the person on call should know.
 _LARGE_ERROR = 0.2
+# Below, a correction of predictions is not worth a word.
+_SMALL_CORRECTION = 0.01
+# Below, the share that clients gave up is within what counters out of step make of none.
+_LEAST_ABORTED = 0.01
 
 
 def text(decision: Decision) -> str:
@@ -125,6 +129,8 @@ def _demand(decision: Decision) -> Iterator[str]:
             f"  a request: {number(demand.prompt_tokens_mean)} prompt tokens{cached}, "
             f"{number(demand.output_tokens_mean)} output tokens"
         )
+    if demand.aborted_ratio is not None and demand.aborted_ratio >= _LEAST_ABORTED:
+        yield f"  clients gave up {percent(demand.aborted_ratio)} of the requests that ended"
     yield from _swings(demand)
     start = decision.cold_start
     if start is not None:

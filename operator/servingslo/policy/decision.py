@@ -86,6 +86,7 @@ class CountOutlook:
 class DemandOutlook:
     """Demand as measured and as expected when capacity ordered now would be ready.
 
+    aborted_ratio: share of the requests that ended whose clients gave up.
     scrape_dispersion, cold_start_dispersion: index of dispersion of arrivals, 1 for Poisson, from
     scrape to scrape and over a cold start; None before enough was seen.
     """
@@ -100,6 +101,7 @@ class DemandOutlook:
     output_tokens_mean: float | None = None
     cached_ratio: float | None = None
     kv_usage_ratio: float | None = None
+    aborted_ratio: float | None = None
     scrape_dispersion: float | None = None
     cold_start_dispersion: float | None = None
 

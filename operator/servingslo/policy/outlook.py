@@ -59,6 +59,7 @@ def demand_outlook(frame: Frame) -> DemandOutlook:
         output_tokens_mean=finite(estimate.output_tokens_mean),
         cached_ratio=finite(estimate.cached_ratio),
         kv_usage_ratio=finite(estimate.kv_usage_ratio),
+        aborted_ratio=finite(estimate.abort_ratio),
         scrape_dispersion=None
         if estimate.workload is None
         else finite(estimate.workload.arrival_dispersion),

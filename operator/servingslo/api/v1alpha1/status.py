@@ -92,6 +92,9 @@ class ObservedStatus(StatusModel):
         None, description="Share of prompt tokens served by the prefix cache, 0 to 1."
     )
     kv_usage: float | None = Field(None, description="KV cache use, 0 to 1.")
+    aborted_fraction: float | None = Field(
+        None, description="Share of the requests that ended whose clients gave up, 0 to 1."
+    )
     objectives: tuple[ObjectiveStatus, ...] = Field(
         (), description="Each objective beside its prediction and its observation."
     )
