@@ -42,8 +42,6 @@ _VERB = {
 }
 # A model this wrong may still be in use; the person on call should know.
 _LARGE_ERROR = 0.2
-# Below, a correction of predictions is not worth a word.
-_SMALL_CORRECTION = 0.01
 # Below, the share that clients gave up is within what counters out of step make of none.
 _LEAST_ABORTED = 0.01
 
