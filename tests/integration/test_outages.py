@@ -2,13 +2,22 @@
 
 from collections.abc import Callable, Iterator
 
+import kubernetes
 import pytest
-from tests.integration.operator_under_test import Engines, Operator, Tenant, ticks_pass
+from tests.integration.operator_under_test import (
+    RELEASE_NAMESPACE,
+    Engines,
+    Operator,
+    Tenant,
+    ticks_pass,
+)
 
 from servingslo.rig.cluster import Rig
 
 # A pod without metrics is given this long after it became ready, then they count as missing.
 GRACE_SECONDS = 60.0
+# Two thirds of the pace at which what stays forbidden is asked for in the end.
+SOON_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -112,3 +121,39 @@ def test_goes_on_after_an_outage_of_the_api_server(
     seen.patch_slo({"replicas": {"min": 3, "max": 4}})
     seen.wait(lambda: seen.replicas() == 3, what="a decision after the outage")
     seen.wait_condition("Ready", "True")
+
+
+def test_a_permission_that_comes_back_soon_is_used_soon(
+    rig: Rig, seen: Tenant, operator: Operator
+) -> None:
+    """An API server that has just started may know no roles yet: that is asked again at once.
+
+    Watches go on without a role, so the server is started anew to cut them.
+    """
+    api = kubernetes.client.RbacAuthorizationV1Api(rig.api_client())
+    (binding,) = (
+        found
+        for found in api.list_cluster_role_binding().items
+        if RELEASE_NAMESPACE in {subject.namespace for subject in found.subjects or ()}
+    )
+    api.delete_cluster_role_binding(binding.metadata.name)
+    try:
+        rig.stop_api_server()
+        rig.start_api_server()
+        seen.wait(
+            lambda: bool(operator.log_lines("decided", seen.namespace, "PermissionDenied")),
+            what="a refusal",
+        )
+    finally:
+        binding.metadata = kubernetes.client.V1ObjectMeta(
+            name=binding.metadata.name,
+            labels=binding.metadata.labels,
+            annotations=binding.metadata.annotations,
+        )
+        api.create_cluster_role_binding(binding)
+    seen.patch_slo({"replicas": {"min": 3, "max": 4}})
+    seen.wait(
+        lambda: seen.replicas() == 3,
+        what="a decision after the refusal",
+        timeout_seconds=SOON_SECONDS,
+    )

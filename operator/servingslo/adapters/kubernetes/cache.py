@@ -27,8 +27,9 @@ _PAGE = "500"
 _MOST_PAGES = 1000
 _FIRST_BACKOFF_SECONDS = 0.2
 _LONGEST_BACKOFF_SECONDS = 5.0
-# A collection that is forbidden or not installed is asked for again at this pace.
-_ABSENT_BACKOFF_SECONDS = 30.0
+# A collection that stays forbidden or not installed is asked for again at this pace in the end. At
+# first as after any other trouble: an API server that has just started knows no roles yet.
+_LONGEST_ABSENT_BACKOFF_SECONDS = 30.0
 
 
 class ObjectCache(Generic[T]):
@@ -70,11 +71,10 @@ class ObjectCache(Generic[T]):
                 self._set_problem(error)
                 self._replace({})
                 self.listed.set()
-                await asyncio.sleep(_ABSENT_BACKOFF_SECONDS)
+                backoff_seconds = await _waited(backoff_seconds, _LONGEST_ABSENT_BACKOFF_SECONDS)
             except ClusterError as error:
                 self._set_problem(error)
-                await asyncio.sleep(backoff_seconds)
-                backoff_seconds = min(2 * backoff_seconds, _LONGEST_BACKOFF_SECONDS)
+                backoff_seconds = await _waited(backoff_seconds, _LONGEST_BACKOFF_SECONDS)
 
     async def _list(self) -> str:
         """Replace everything by a list in pages; returns its resourceVersion."""
@@ -161,6 +161,12 @@ class Caches:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+
+
+async def _waited(backoff_seconds: float, longest_seconds: float) -> float:
+    """Wait so long, at most the longest; how long to wait the next time."""
+    await asyncio.sleep(min(backoff_seconds, longest_seconds))
+    return min(2.0 * backoff_seconds, longest_seconds)
 
 
 def _key(item: KubeObject) -> Key:
