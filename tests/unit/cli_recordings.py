@@ -13,12 +13,12 @@ SPEC = {
 }
 
 
-def begun(path):
-    """A recorder to this file that has written the header."""
+def begun(path, spec=SPEC):
+    """A recorder to this file that has written the header, of this spec."""
     recorder = Recorder(path)
     recorder.header(
         Header(
-            uid="u1", namespace="inference", name="llama", generation=1, spec=SPEC,
+            uid="u1", namespace="inference", name="llama", generation=1, spec=spec,
             limits=Limits(), time_seconds=0.0,
         )
     )  # fmt: skip

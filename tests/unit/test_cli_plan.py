@@ -11,7 +11,7 @@ from tests.unit.cli_calls import MANIFEST
 from tests.unit.cli_recordings import SPEC, begun
 
 from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recording import Header, Recorder, observation_line
+from servingslo.controller.recording import observation_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
@@ -62,13 +62,7 @@ def test_a_law_in_the_spec_is_planned_with_in_a_replay(cli, seen, tmp_path, by):
         "prefillPerTokenSeconds": 0.00008,
     }
     stated, path = {**SPEC, "serviceLaw": law}, tmp_path / "recording.jsonl"
-    recorder = Recorder(path)
-    recorder.header(
-        Header(
-            uid="u1", namespace="inference", name="llama", generation=1,
-            spec=stated if by == "header" else SPEC, limits=Limits(), time_seconds=0.0,
-        )
-    )  # fmt: skip
+    recorder = begun(path, stated if by == "header" else SPEC)
     for observation in seen:
         recorder.observation(replace(observation, uid="u1"))
     recorder.close()
@@ -87,13 +81,7 @@ def test_a_manifest_wins_over_the_header(cli, seen, tmp_path, manifest):
     """What would have been decided by another spec."""
     path = tmp_path / "recording.jsonl"
     other = {**SPEC, "replicas": {"max": 2}}
-    recorder = Recorder(path)
-    recorder.header(
-        Header(
-            uid="u1", namespace="inference", name="llama", generation=1, spec=other,
-            limits=Limits(), time_seconds=0.0,
-        )
-    )  # fmt: skip
+    recorder = begun(path, other)
     for observation in seen:
         recorder.observation(replace(observation, uid="u1"))
     recorder.close()
