@@ -15,6 +15,10 @@ class InvalidInputError(ServingSLOError, ValueError):
         self.value = value
         self.allowed = allowed
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Made again from its parts: one that a worker process raised reaches its parent."""
+        return type(self), (self.field, self.value, self.allowed)
+
 
 class InvalidSpecError(InvalidInputError):
     """A spec with one or more bad values; the message names all, the attributes the first."""
@@ -24,6 +28,10 @@ class InvalidSpecError(InvalidInputError):
         super().__init__(first.field, first.value, first.allowed)
         self.args = ("; ".join(str(problem) for problem in problems),)
         self.problems = problems
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Made again from its problems."""
+        return type(self), (self.problems,)
 
 
 class UnknownRuntimeError(InvalidInputError):
