@@ -1,10 +1,12 @@
 # Two stages: the first builds a virtual environment from hashed requirements, the second carries
 # only that environment. It runs as nobody's user on a read-only file system and writes nothing.
 FROM python:3.13.9-slim-bookworm AS build
+# requirements-compiled.lock adds numba, for `servingslo run --laws compiled`.
+ARG REQUIREMENTS=requirements.lock
 WORKDIR /src
 RUN python -m venv /opt/servingslo
-COPY requirements.lock ./
-RUN /opt/servingslo/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
+COPY requirements.lock requirements-compiled.lock ./
+RUN /opt/servingslo/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r ${REQUIREMENTS}
 COPY pyproject.toml README.md LICENSE ./
 COPY operator ./operator
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /src/dist . \

@@ -75,6 +75,7 @@ crd: setup ## generate crds/ and the chart's copy from the pydantic models
 
 lock: setup ## pin the dependencies again
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra compiled --constraints requirements.lock --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements-compiled.lock
 	$(BIN)/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements-dev.lock
 
 clean: ## remove what was made in this checkout; the rig's binaries stay in the user's cache

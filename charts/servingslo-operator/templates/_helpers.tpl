@@ -51,6 +51,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 - --tick-seconds={{ .Values.tickSeconds }}
 - --mode={{ .Values.mode }}
+- --laws={{ .Values.laws }}
 - --batching-apply={{ .Values.batching.apply.enabled }}
 {{- with .Values.limits.maxReplicas }}
 - --max-replicas={{ . }}
