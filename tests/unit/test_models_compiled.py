@@ -155,7 +155,9 @@ def test_loads_are_held_against_limits_as_by_numpy(seconds):
     models = both(WORKLOAD, H100, L4_LIMITS)
     most = models[0].saturation_rate_per_second
     rates = [3 * most * utilization for utilization in (0.0, 0.4, 0.9, 1.0)]
-    one, other = (judged(model, rates, 3, Routing.POOLED, limits) for model in models)
+    one, other = (
+        [judged(model, rate, 3, Routing.POOLED, limits) for rate in rates] for model in models
+    )
     assert [len(row) for row in other] == [len(row) for row in one]
     assert one[-1] == other[-1] == [math.inf]
     for row, same in zip(one, other, strict=True):

@@ -49,3 +49,21 @@ def test_until_then_it_is_scaled_to_the_replicas_that_serve(memories):
             before.admitted_rate_per_second / before.serving
         )
     assert scaled >= 1
+
+
+def test_the_full_batch_is_renewed_at_another_tick_than_the_rate(memories):
+    """The tick after a rate: what both take together would be most of the longest tick."""
+    rates = batches = behind = 0
+    for (_, _, before), (_, mix, after) in pairwise(memories):
+        rate = after.mix_at_seconds != before.mix_at_seconds
+        batch = after.full_batch.mix_at_seconds != before.full_batch.mix_at_seconds
+        assert not (rate and batch)
+        if batch:
+            assert before.full_batch.mix_at_seconds < before.mix_at_seconds
+            assert after.full_batch.mix_at_seconds == mix.at_seconds
+        behind = behind + 1 if after.full_batch.mix_at_seconds < after.mix_at_seconds else 0
+        assert behind <= 2  # a rate computed again for other replicas goes first
+        rates, batches = rates + rate, batches + batch
+    assert rates > 3
+    assert batches > 3
+    assert {memory.full_batch.sequences for _, _, memory in memories} - {None}

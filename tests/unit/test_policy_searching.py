@@ -16,13 +16,9 @@ class Law:
         self.root, self.power, self.jump_at = root, power, jump_at
         self.asked = []
 
-    def excesses(self, parts):
-        """Of several parts at once."""
-        self.asked += parts
-        return {part: self.excess(part) for part in parts}
-
     def excess(self, part):
         """The logarithm of a percentile over its limit."""
+        self.asked.append(part)
         jumped = self.jump_at is not None and part > self.jump_at
         return self.power * math.log(part / self.root) + (3.0 if jumped else 0.0)
 
@@ -36,34 +32,34 @@ class Law:
 def test_a_crossing_is_found_from_any_hint(root, power, hint):
     """The greatest part that holds, whatever the hint says of where and how steep it is."""
     law = Law(root, power)
-    found = greatest_holding(law.excesses, LAST, hint)
+    found = greatest_holding(law.excess, LAST, hint)
     assert found.part == math.floor(root)
-    assert found.steepness == pytest.approx(power, rel=0.6 if root < 10 else 0.1)
+    assert found.steepness == pytest.approx(power, rel=0.6 if root < 10 else 0.3)
     assert len(law.asked) == len(set(law.asked))
 
 
-def test_a_good_hint_costs_three_evaluations():
-    """The hint, and a part on both sides of where it says that the line crosses."""
+def test_a_good_hint_costs_two_evaluations():
+    """The hint, and where its line crosses."""
     law = Law(700.9)
-    found = greatest_holding(law.excesses, LAST, Crossing(650, 0.29))
+    found = greatest_holding(law.excess, LAST, Crossing(650, 0.29))
     assert found.part == 700
-    assert len(law.asked) == 3
+    assert len(law.asked) == 2
 
 
 def test_where_the_last_part_holds_it_is_asked_first():
     """Most workloads are bound by utilization; then there is no steepness to remember."""
     law = Law(2000.0)
-    assert greatest_holding(law.excesses, LAST, Crossing(800, None)) == Crossing(LAST, None)
+    assert greatest_holding(law.excess, LAST, Crossing(800, None)) == Crossing(LAST, None)
     assert law.asked == [LAST]
 
 
 def test_where_nothing_holds_the_answer_is_zero():
     """An objective that a single request at a time fails."""
-    assert greatest_holding(Law(0.5).excesses, LAST, None) == Crossing(0, None)
+    assert greatest_holding(Law(0.5).excess, LAST, None) == Crossing(0, None)
 
 
 @pytest.mark.parametrize("at", [100, 700, 1000])
 def test_a_jump_is_met_to_a_hundredth_of_the_range(at):
     """Between two parts close by a line is drawn even where the law jumps: never above it."""
-    found = greatest_holding(Law(2000.0, jump_at=at).excesses, LAST, Crossing(600, 0.3))
+    found = greatest_holding(Law(2000.0, jump_at=at).excess, LAST, Crossing(600, 0.3))
     assert at - 8 <= found.part <= at

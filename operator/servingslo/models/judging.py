@@ -1,12 +1,11 @@
-"""What loads make of limits to KV use and latency, as far as it decides: by one call each."""
+"""What loads make of limits to KV use and latency, as far as it decides."""
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.objectives import LatencyMetric, Routing
-from servingslo.models.prediction import Prediction, prepare
+from servingslo.models.prediction import Prediction
 
 if TYPE_CHECKING:
     from servingslo.models.latency import LatencyModel
@@ -36,31 +35,29 @@ class LoadLimits(NamedTuple):
 
 def judged(
     model: "LatencyModel",
-    rates_per_second: Sequence[float],
+    rate_per_second: float,
     replica_count: int,
     routing: Routing,
     limits: LoadLimits,
-) -> list[list[float]]:
-    """KV use and then percentiles in seconds, up to the first beyond its limit, by fleet rate.
+) -> list[float]:
+    """KV use and then percentiles in seconds, up to the first beyond its limit, at a fleet rate.
 
     KV use is inf at saturation and above.
     """
     kernel = model.engine.kernel
     if kernel is not None:
-        most = model.saturation_rate_per_second
-        shares = [replica_rate_per_second(rate, replica_count) for rate in rates_per_second]
-        stable = [share for share in shares if share < most]
-        pooled = routing is Routing.POOLED
-        rows = iter(kernel.judged(stable, replica_count, limits, pooled=pooled))
-        return [next(rows) if share < most else [math.inf] for share in shares]
-    loads = model.predict_many(rates_per_second, [replica_count] * len(rates_per_second), routing)
-    found = [[load.kv_usage_quantile(limits.kv_percentile)] for load in loads]
-    within = [row for row, (usage,) in enumerate(found) if usage <= limits.kv_usage_ratio]
+        share = replica_rate_per_second(rate_per_second, replica_count)
+        if share >= model.saturation_rate_per_second:
+            return [math.inf]
+        return kernel.judged(share, replica_count, limits, pooled=routing is Routing.POOLED)
+    load = model.predict(rate_per_second, replica_count, routing)
+    found = [load.kv_usage_quantile(limits.kv_percentile)]
+    most = limits.kv_usage_ratio
     for limit in limits.latencies:
-        prepare([loads[row] for row in within], limit.metric)
-        for row in within:
-            found[row].append(metric_seconds(loads[row], limit.metric, limit.percentile))
-        within = [row for row in within if found[row][-1] <= limit.seconds]
+        if found[-1] > most:
+            break
+        found.append(metric_seconds(load, limit.metric, limit.percentile))
+        most = limit.seconds
     return found
 
 

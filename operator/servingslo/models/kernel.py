@@ -4,7 +4,6 @@ The compiled form is the optional extra `compiled`. It costs a tenth of the time
 by itself, most of which is the calls, and gives the same percentiles, see the design note.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from servingslo.models.objectives import LatencyMetric
@@ -57,13 +56,13 @@ class Kernel(Protocol):
 
     def judged(
         self,
-        rates_per_second: Sequence[float],
+        rate_per_second: float,
         replica_count: int,
         limits: "LoadLimits",
         *,
         pooled: bool,
-    ) -> list[list[float]]:
-        """As `judging.judged`, by the rate of a replica, all below saturation."""
+    ) -> list[float]:
+        """As `judging.judged`, by the rate of a replica, below saturation."""
 
     def percentile(
         self, metric: LatencyMetric, share: float, rate_per_second: float, numbers: FloatArray

@@ -9,12 +9,12 @@ from dataclasses import replace
 from servingslo.models.admission import EngineBound, in_flight_bound, shed_ratio
 from servingslo.models.full_batch import full_batch_now, full_batch_of
 from servingslo.models.latency import LatencyMetric
+from servingslo.policy.admission_memory import AdmissionMemory, FullBatch
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
 from servingslo.policy.mix import Mix
 from servingslo.policy.sizing import GreatestRate, greatest_rate
-from servingslo.policy.state import AdmissionMemory
 from servingslo.policy.wish import Wish, sizing_case
 from servingslo.reasons import Reason
 
@@ -54,13 +54,11 @@ def admission_decision(
             mix_at_seconds=frame.mix.at_seconds,
             admitted_rate_per_second=greatest.per_second,
             steepness=greatest.steepness,
-            full_batch=full_batch_of(
-                frame.mix.model.engine,
-                frame.targets.objectives,
-                frame.mix.limits.max_num_seqs,
-                frame.estimate.calibration.get(LatencyMetric.TPOT.value, 1.0),
-            ),
+            full_batch=_full_batch(frame, frame.mix) if memory is None else memory.full_batch,
         )
+    elif memory.full_batch.mix_at_seconds < memory.mix_at_seconds:
+        # At another tick than the rate, so that no tick computes both.
+        memory = replace(memory, full_batch=_full_batch(frame, frame.mix))
     admitted = memory.admitted_rate_per_second
     engines = frame.estimate.engines_per_pod
     bound = EngineBound(
@@ -84,13 +82,25 @@ def admission_decision(
     ), memory
 
 
+def _full_batch(frame: Frame, mix: Mix) -> FullBatch:
+    """What a full batch may be with this mix."""
+    return FullBatch(
+        mix_at_seconds=mix.at_seconds,
+        sequences=full_batch_of(
+            mix.model.engine,
+            frame.targets.objectives,
+            mix.limits.max_num_seqs,
+            frame.estimate.calibration.get(LatencyMetric.TPOT.value, 1.0),
+        ),
+    )
+
+
 def _full_batch_now(frame: Frame, mix: Mix, memory: AdmissionMemory) -> int | None:
     """The full batch at the prefill of the last scrapes: batches fill before mixes are seen."""
-    if memory.full_batch is None:
+    sequences = memory.full_batch.sequences
+    if sequences is None:
         return None
-    return full_batch_now(
-        mix.model.demand, memory.full_batch, frame.estimate.prefill_tokens_per_token
-    )
+    return full_batch_now(mix.model.demand, sequences, frame.estimate.prefill_tokens_per_token)
 
 
 def _compared(frame: Frame, mix: Mix, memory: AdmissionMemory) -> AdmissionMemory:

@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 # Counts that are asked for at once where a search has to leave its hint: it is off by one mostly.
 _REACHES = (1, 2)
-# How often secants are tried before the range is parted evenly; they close in within 3.
+# How many parts are looked at by secants before the range is halved; they close in within 4.
 _SECANT_ROUNDS = 6
-_SECANT_PARTS = 2
+# By how much the excess rises as the part grows e-fold, where nothing is known: 0.2 to 0.5 is what
+# percentiles at their limits do on three cards (docs/designs/0002-models.md, "Speed").
+_USUAL_STEEPNESS = 0.5
 # Parts this close, also as a share of them, are joined by a line: a power of the part is off it by
 # a fifth of a part at most.
 _CLOSE_PARTS = 8
 _CLOSE_SHARE = 64
-_CLOSE_WIDTH = _CLOSE_PARTS // 2 - 1
 
 
 def least_holding(
@@ -53,34 +54,37 @@ class Crossing(NamedTuple):
     steepness: float | None
 
 
-def greatest_holding(
-    excesses: Callable[[Sequence[int]], Mapping[int, float]], last: int, hint: Crossing | None
-) -> Crossing:
+def greatest_holding(excess: Callable[[int], float], last: int, hint: Crossing | None) -> Crossing:
     """The greatest part, 0 to last, whose excess is at most 0; the excess rises with the part.
 
     The last first, which mostly holds and ends the search, but where the hint knows of a crossing:
-    there the hint; then a few parts at a time, on both sides of the root of the secant, and where
-    that does not close in, parts that divide the range evenly. One point has no secant: the line of
-    the hint's steepness through it is taken. Between two parts close by, of which one holds, it is
-    where their line crosses zero.
+    there the hint; then, one at a time, the part where the line through the two nearest to the
+    crossing meets zero, and where that does not close in, the middle of the range. One point has no
+    line: that of the hint's steepness through it is taken. It ends where the line crosses within
+    the part just looked at, or between two close by of which one holds.
     """
     known: dict[int, float] = {}
-    near = last if hint is None or hint.steepness is None else min(max(hint.part, 1), last)
-    steepness = None if hint is None else hint.steepness
-    trials = {near}
-    low, high, rounds = 0, last + 1, 0
-    while high - low > (_close_parts(low) if low in known and high in known else 1):
-        known |= excesses(sorted(trials - known.keys()))
-        high = min((part for part, excess in known.items() if excess > 0.0), default=last + 1)
-        low = max((part for part in known if part < high), default=0)
-        root = _secant(known, steepness) if rounds < _SECANT_ROUNDS else None
-        trials = _between(low, high) if root is None else _around(root, low, high)
-        rounds += 1
-    if low not in known or high not in known:
-        return Crossing(low, None)
-    rise = (known[high] - known[low]) / (high - low)
-    part = min(math.floor(low - known[low] / rise), high - 1) if rise < math.inf else low
-    return Crossing(part, rise * part if 0.0 < rise * part < math.inf else None)
+    part, steepness = last, _USUAL_STEEPNESS
+    if hint is not None and hint.steepness is not None:
+        part, steepness = min(max(hint.part, 1), last), hint.steepness
+    low, high = 0, last + 1
+    while True:
+        known[part] = excess(part)
+        low, high = (part, high) if known[part] <= 0.0 else (low, part)
+        joined = low in known and high in known and high - low <= _close_parts(low)
+        first, second = (low, high) if joined else _nearest(known)
+        alone = first == second
+        rise = steepness / part if alone else (known[second] - known[first]) / (second - first)
+        straight = 0.0 < rise < math.inf
+        if high - low <= 1:
+            return Crossing(low, rise * low if joined and straight else None)
+        root = second - known[second] / rise if straight else math.nan
+        if not alone and ((joined and straight) or abs(root - part) < 1.0):
+            crossing = min(max(math.floor(root), low), high - 1)
+            return Crossing(crossing, rise * crossing)
+        if len(known) > _SECANT_ROUNDS or not (low <= root <= high or root > high > last):
+            root = (low + high) / 2
+        part = min(max(math.floor(root), low + 1), high - 1)
 
 
 def _close_parts(low: int) -> int:
@@ -88,29 +92,12 @@ def _close_parts(low: int) -> int:
     return max(min(_CLOSE_PARTS, low // _CLOSE_SHARE), 1)
 
 
-def _secant(known: Mapping[int, float], steepness: float | None) -> int | None:
-    """The last part that holds by the line through the two known that are next to the crossing.
-
-    steepness: of the line through the first one, None where none is known.
-    """
-    parts = sorted(known, key=lambda part: abs(known[part]))[:_SECANT_PARTS]
-    first, second = min(parts), max(parts)
-    if first == second:
-        return None if steepness is None else math.floor(first - first * known[first] / steepness)
-    rise = known[second] - known[first]
-    if not 0.0 < rise < math.inf:
-        return None
-    return math.floor(first - known[first] * (second - first) / rise)
+def _nearest(known: Mapping[int, float]) -> tuple[int, int]:
+    """The two parts known that are next to the crossing, the lower first; the only one twice."""
+    nearest = sorted(known, key=lambda part: abs(known[part]))[:2]
+    return min(nearest), max(nearest)
 
 
 def _between(low: int, high: int) -> set[int]:
     """Up to three numbers between these that part the range evenly."""
     return {low + (high - low) * part // 4 for part in (1, 2, 3)} - {low}
-
-
-def _around(part: int, low: int, high: int) -> set[int]:
-    """Two parts close by, the part between them, within the range."""
-    return {
-        min(max(part - _CLOSE_WIDTH, low + 1), high - 1),
-        max(min(part + 1 + _CLOSE_WIDTH, high - 1), low + 1),
-    }

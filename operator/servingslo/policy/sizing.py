@@ -202,41 +202,36 @@ def greatest_rate(
     objectives = [objective for objective in case.objectives if objective not in infeasible]
     limits = _limits(case, objectives)
 
-    def excesses(parts: Sequence[int]) -> dict[int, float]:
-        rates = [high * part / RATE_PARTS for part in parts]
-        found = _excesses(case, objectives, limits, serving, rates, recall)
-        return dict(zip(parts, found, strict=True))
+    def excess(part: int) -> float:
+        return _excess(case, objectives, limits, serving, high * part / RATE_PARTS, recall)
 
     near = None
     if hint is not None and high > 0:
         near = Crossing(int(hint.per_second / high * RATE_PARTS), hint.steepness)
-    found = greatest_holding(excesses, RATE_PARTS, near)
+    found = greatest_holding(excess, RATE_PARTS, near)
     return GreatestRate(high * found.part / RATE_PARTS, found.steepness)
 
 
-def _excesses(
+def _excess(
     case: SizingCase,
     objectives: Sequence[Objective],
     limits: LoadLimits,
     serving: int,
-    rates: Sequence[float],
+    rate_per_second: float,
     recall: Recall | None = None,
-) -> list[float]:
-    """The logarithm of what is most of its limit, over the limit, at each fleet rate.
+) -> float:
+    """The logarithm of what is most of its limit, over the limit, at a fleet rate.
 
     Above 0 where a constraint fails; of the constraints after the first that does nothing is known.
     """
     engines = serving * case.engines_per_replica
-    found = judged(case.model, rates, engines, case.routing, limits)
-    excesses = []
-    for rate, (usage, *seconds) in zip(rates, found, strict=True):
-        most = usage / limits.kv_usage_ratio
-        for objective, limit, raw in zip(objectives, limits.latencies, seconds, strict=False):
-            if recall is not None:
-                recall.add(asked_of(case, objective, serving), rate, raw)
-            most = max(most, raw / limit.seconds)
-        excesses.append(math.log(most) if most > 0.0 else -math.inf)
-    return excesses
+    usage, *seconds = judged(case.model, rate_per_second, engines, case.routing, limits)
+    most = usage / limits.kv_usage_ratio
+    for objective, limit, raw in zip(objectives, limits.latencies, seconds, strict=False):
+        if recall is not None:
+            recall.add(asked_of(case, objective, serving), rate_per_second, raw)
+        most = max(most, raw / limit.seconds)
+    return math.log(most) if most > 0.0 else -math.inf
 
 
 def _limits(case: SizingCase, objectives: Sequence[Objective]) -> LoadLimits:
@@ -264,7 +259,7 @@ def carries(
         return False
     objectives = [objective for objective in case.objectives if objective not in infeasible]
     limits = _limits(case, objectives)
-    return _excesses(case, objectives, limits, serving, [rate_per_second])[0] <= 0.0
+    return _excess(case, objectives, limits, serving, rate_per_second) <= 0.0
 
 
 def _utilization_need(case: SizingCase, load: Load) -> int:

@@ -8,6 +8,7 @@ from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import HIGHEST_SCORE, LOWEST_SCORE, MarginState
 from servingslo.policy import behavior as behavior_module
+from servingslo.policy.admission_memory import AdmissionMemory
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import LimitsPlan
@@ -107,23 +108,6 @@ class Steadiness:
 
     serving: int
     since_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionMemory:
-    """The admitted rate, and what it was computed for.
-
-    outdated_seconds: since when it is of another mix, or scaled from another number of replicas;
-    None where it is not. steepness: see `sizing.GreatestRate`. full_batch: what a full batch of one
-    engine may be, None without an inter-token objective.
-    """
-
-    serving: int
-    mix_at_seconds: float
-    admitted_rate_per_second: float
-    outdated_seconds: float | None = None
-    steepness: float | None = None
-    full_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

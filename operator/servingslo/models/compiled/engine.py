@@ -1,6 +1,5 @@
 """The laws of an engine configuration and a mix of requests, each by one call of compiled code."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -140,20 +139,20 @@ class CompiledKernel:
 
     def judged(
         self,
-        rates_per_second: Sequence[float],
+        rate_per_second: float,
         replica_count: int,
         limits: LoadLimits,
         *,
         pooled: bool,
-    ) -> list[list[float]]:
+    ) -> list[float]:
         """As `Kernel`."""
         if self._limits is None or self._limits[0] is not limits:
             self._limits = limits, limit_numbers(self._engine, limits)
-        rows, entries = self._limits[1], self._entries
-        found = []
-        for rate in rates_per_second:
-            law = entries.running_law(self._numbers, rate, replica_count, pooled)
-            found.append(entries.judged(self._constants, law, rate, rows).tolist())
+        entries = self._entries
+        law = entries.running_law(self._numbers, rate_per_second, replica_count, pooled)
+        found: list[float] = entries.judged(
+            self._constants, law, rate_per_second, self._limits[1]
+        ).tolist()
         return found
 
     def percentile(
