@@ -63,3 +63,15 @@ def test_a_jump_is_met_to_a_hundredth_of_the_range(at):
     """Between two parts close by a line is drawn even where the law jumps: never above it."""
     found = greatest_holding(Law(2000.0, jump_at=at).excess, LAST, Crossing(600, 0.3))
     assert at - 8 <= found.part <= at
+
+
+def test_an_excess_that_hardly_rises_leads_to_the_end():
+    """Where the line crosses zero beyond all numbers, the last part is looked at."""
+    asked = []
+
+    def excess(part):
+        asked.append(part)
+        return -1.0
+
+    assert greatest_holding(excess, LAST, Crossing(400, 1e-309)) == Crossing(LAST, None)
+    assert len(asked) <= 3

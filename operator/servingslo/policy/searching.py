@@ -84,7 +84,7 @@ def greatest_holding(excess: Callable[[int], float], last: int, hint: Crossing |
             return Crossing(crossing, rise * crossing)
         if len(known) > _SECANT_ROUNDS or not (low <= root <= high or root > high > last):
             root = (low + high) / 2
-        part = min(max(math.floor(root), low + 1), high - 1)
+        part = min(max(math.floor(min(root, high)), low + 1), high - 1)
 
 
 def _close_parts(low: int) -> int:
