@@ -166,6 +166,71 @@ def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_scrapes(
     assert max(planned) < 2.5 * new_rate
 
 
+def _watched(truth: list[tuple[float, float]], window_seconds: float, seed: int) -> Forecast:
+    """The forecast after these (seconds, rate) of Poisson arrivals, seen in windows so long."""
+    random, state, now = np.random.default_rng(seed), ForecastState(), 0.0
+    for seconds, rate in truth:
+        for _ in range(round(seconds / window_seconds)):
+            now += window_seconds
+            counted = float(random.poisson(rate * window_seconds)) / window_seconds
+            window = RateWindow(rate_per_second=counted, seconds=window_seconds)
+            state = observe(state, window, now)
+    return forecast(state, now)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("window_seconds", [2.0, 5.0, 10.0, 15.0])
+def test_one_small_crowd_is_not_one_that_recurs_however_often_it_is_scraped(
+    window_seconds: float, seed: int
+) -> None:
+    """5.5/s, three times that for 90 s, 7/s: windows of 5 s swing by a quarter by chance alone."""
+    found = _watched([(90.0, 5.5), (90.0, 15.0), (180.0, 7.0)], window_seconds, seed)
+    assert found.recurrence is None
+
+
+def test_a_crowd_that_wavers_within_a_lead_does_not_recur() -> None:
+    """It falls by a third and rises anew before what was expected since it began is due."""
+    found = _forecasts(np.array([5.0] * 12 + [18.0, 12.0, 18.0, 12.0, 18.0] + [5.0] * 12))
+    assert all(f.recurrence is None for f in found)
+
+
+def test_bursts_with_rest_between_them_recur() -> None:
+    """The same twice, a quarter of an hour apart."""
+    burst = [18.0, 12.0, 18.0, 12.0, 18.0] + [5.0] * 55
+    known = _forecasts(np.array([5.0] * 12 + burst + burst))[-1].recurrence
+    assert known is not None
+    assert known.count == 2
+
+
+def test_what_came_before_a_long_pause_judges_nothing_after_it() -> None:
+    """A window that was not judged yet is forgotten with the predictions."""
+    state = ForecastState()
+    for now_seconds, rate in ((5.0, 7.0), (10.0, 70.0), (1000.0, 7.0)):
+        state = observe(state, RateWindow(rate_per_second=rate, seconds=5.0), now_seconds)
+    assert state.unjudged is None
+
+
+@pytest.mark.parametrize("window_seconds", [2.0, 5.0, 15.0])
+def test_forecasts_are_judged_at_every_lead_however_often_demand_is_scraped(
+    window_seconds: float,
+) -> None:
+    """A ramp that turns is missed four minutes ahead, and the spread says so."""
+    ramps = [(30.0, 10.0 + 8.0 * k) for k in range(20)] + [(600.0, 20.0)]
+    found = _watched(ramps, window_seconds, seed=1)
+    assert found.spread_ratios[-1] != 1.0
+
+
+@pytest.mark.parametrize("window_seconds", [2.0, 5.0, 10.0])
+def test_chance_is_no_larger_a_rise_where_demand_is_scraped_often(window_seconds: float) -> None:
+    """An hour of Poisson demand, eight seeds: the largest rise is that of windows of 15 s."""
+
+    def largest(seconds: float) -> float:
+        found = [_watched([(3600.0, 7.0)], seconds, seed) for seed in range(1, 9)]
+        return sum(f.largest_excess_ratio or 0.0 for f in found) / len(found)
+
+    assert 0.0 < largest(window_seconds) < 1.2 * largest(15.0)
+
+
 def test_one_lonely_batch_of_requests_is_forgotten_when_nothing_follows() -> None:
     """Twenty requests at once after ten idle minutes: two scrapes later little is expected."""
     rates = np.zeros(50)

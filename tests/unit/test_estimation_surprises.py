@@ -14,7 +14,15 @@ def watched(rates, window_seconds=15.0):
     surprises = ()
     for index, rate in enumerate(rates):
         expected = min(rates[max(index - lag, 0) : index + 1])
-        surprises = noted(surprises, rate, expected, NO_NOISE, index * window_seconds)
+        now_seconds = index * window_seconds
+        surprises = noted(
+            surprises,
+            rate,
+            expected,
+            NO_NOISE,
+            now_seconds,
+            expected_since_seconds=now_seconds - LEAD_SECONDS,
+        )
     return surprises, len(rates) * window_seconds
 
 
@@ -47,6 +55,27 @@ def test_a_step_is_one_surprise_as_long_as_it_lasts():
     surprises, now = watched([30.0] * 10 + [60.0] * 40 + [62.0] * 10)
     assert len(surprises) == 1
     assert recurrence(surprises, 60.0, now) is None
+
+
+def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
+    """It falls by a third and rises anew four times; nothing expected by then knew of it."""
+    surprises, now = watched([5.0] * 18 + [18.0, 12.0, 17.0, 11.0] * 4 + [5.0] * 4, 5.0)
+    assert [s.peak_per_second for s in surprises] == [18.0]
+    assert surprises[0].over
+    assert recurrence(surprises, 5.0, now) is None
+
+
+def test_bursts_with_rest_between_them_are_two_however_soon_the_second_comes():
+    """Demand was back where it began, so what comes a minute after the first is another one."""
+    surprises, _ = watched([5.0] * 18 + [18.0] * 6 + [5.0] * 4 + [16.0] * 6, 5.0)
+    assert [s.peak_per_second for s in surprises] == [18.0, 16.0]
+
+
+def test_a_crowd_that_was_expected_is_over_when_it_has_fallen():
+    """What comes again after that is another one, although demand was never back at rest."""
+    rates = [20.0] * 10 + [60.0] * 10 + [40.0] * 10 + [60.0] * 4
+    surprises, _ = watched(rates)
+    assert [s.peak_per_second for s in surprises] == [60.0, 60.0]
 
 
 def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():

@@ -32,6 +32,7 @@ from servingslo.estimation.rate_filters import (
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
 from servingslo.estimation.slopes import CROWD_PROBABILITY, NO_EVIDENCE, SlopeEvidence, learnt
+from servingslo.estimation.spans import with_window
 from servingslo.estimation.surprises import (
     Excess,
     Recurrence,
@@ -72,6 +73,7 @@ class ForecastState:
     return_log_odds: evidence, by lead, that demand returns to them. surprises, excesses: of the
     last hour, rises that nothing foretold, and by how much rates were beyond what was expected.
     begun_seconds: when demand became something new, of which earlier predictions know nothing.
+    unjudged: windows that are together still too short to judge predictions by, None without any.
     """
 
     time_seconds: float | None = None
@@ -87,6 +89,7 @@ class ForecastState:
     surprises: tuple[Surprise, ...] = ()
     excesses: tuple[Excess, ...] = ()
     slope: SlopeEvidence = NO_EVIDENCE
+    unjudged: RateWindow | None = None
 
 
 class _Mixtures:
@@ -279,6 +282,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
             usual_mean_per_second=window.rate_per_second,
             usual_variance=0.0,
             observed_seconds=0.0,
+            unjudged=None,
         )
     if gap <= 0:
         return state
@@ -287,10 +291,18 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         filters = first_filters(window, PRIOR_OF_NEW)
         state = replace(state, begun_seconds=now_seconds)
     level = sum(f.probability * f.level for f in filters)
-    noise = window.variance(level)
-    state = replace(state, time_seconds=now_seconds, filters=filters)
-    state = _with_usual(state, window.rate_per_second, noise, gap)
-    return _scored(state, window.rate_per_second, level, noise, now_seconds)
+    span = with_window(state.unjudged, window, gap)
+    state = replace(
+        state,
+        time_seconds=now_seconds,
+        filters=filters,
+        unjudged=None if span.ended else span.window,
+    )
+    state = _with_usual(state, window.rate_per_second, window.variance(level), gap)
+    if not span.ended:
+        return state
+    noise = span.window.variance(level)
+    return _scored(state, span.window.rate_per_second, level, noise, now_seconds)
 
 
 def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> ForecastState:
@@ -333,7 +345,14 @@ def _scored(
         if due and index == SURPRISE_LEAD:
             # A rise is one from what was there, not only from a fall that was carried on.
             expected = max(due[-1].mean_per_second, due[-1].level_per_second)
-            found = noted(state.surprises, rate, expected, noise, now_seconds)
+            found = noted(
+                state.surprises,
+                rate,
+                expected,
+                noise,
+                now_seconds,
+                expected_since_seconds=due[-1].due_seconds - lead,
+            )
             beyond = exceeded(state.excesses, rate, expected, noise, now_seconds)
             state = replace(state, surprises=found, excesses=beyond)
         note = _note(state, level, season, now_seconds, lead)

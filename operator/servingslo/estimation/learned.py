@@ -179,7 +179,7 @@ def _load_calibration(stored: object, fits: Sequence[LawFit]) -> CalibrationStat
 
 
 def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
-    """The forecast without its pending scores, which come again within a few minutes."""
+    """The forecast without what waits to be judged, which comes again within a few minutes."""
     if state.time_seconds is None:
         return None
     return {

@@ -61,16 +61,17 @@ def noted(
     expected_per_second: float,
     noise: float,
     now_seconds: float,
+    *,
+    expected_since_seconds: float = math.inf,
 ) -> tuple[Surprise, ...]:
     """The surprises of the last hour with this window's, where it is one.
 
-    expected_per_second: one lead ago for now. noise: variance of the measured rate.
+    expected_per_second: one lead ago for now; expected_since_seconds: that moment. noise: variance
+    of the measured rate.
     """
     kept = [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
     last = kept[-1] if kept else None
-    if last is not None and rate_per_second <= max(
-        SURPRISE_RATIO * last.expected_per_second, last.peak_per_second / SURPRISE_RATIO
-    ):
+    if last is not None and _has_ended(last, rate_per_second, expected_since_seconds):
         kept[-1] = replace(last, over=True)
         return tuple(kept)
     if rate_per_second <= SURPRISE_RATIO * expected_per_second + NOISE_DEVIATIONS * noise**0.5:
@@ -88,6 +89,18 @@ def noted(
             )
         )
     return tuple(kept)
+
+
+def _has_ended(burst: Surprise, rate_per_second: float, expected_since_seconds: float) -> bool:
+    """Whether demand is back where the burst began, or has fallen from its peak by a whole rise.
+
+    The latter only once something was expected since it began: until then all that it does at its
+    height is beyond what was expected, and a crowd that wavers would be many.
+    """
+    if rate_per_second <= SURPRISE_RATIO * burst.expected_per_second:
+        return True
+    foretold = expected_since_seconds >= burst.start_seconds
+    return foretold and rate_per_second <= burst.peak_per_second / SURPRISE_RATIO
 
 
 def recurrence(
