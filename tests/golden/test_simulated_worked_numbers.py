@@ -199,9 +199,9 @@ def test_errors_where_the_kv_cache_binds():
 
 
 SAME_LOAD = [
-    pytest.param(1, True, 0.958, 0.005, 0.9651, id="one"),
-    pytest.param(8, False, 0.958, 0.005, 0.9651, id="eight-random"),
-    pytest.param(8, True, 0.9986, 0.0004, 0.9992, id="eight-least-loaded"),
+    pytest.param(1, True, 0.958, 0.005, 0.9632, id="one"),
+    pytest.param(8, False, 0.958, 0.005, 0.9632, id="eight-random"),
+    pytest.param(8, True, 0.9986, 0.0004, 0.9985, id="eight-least-loaded"),
 ]
 
 
@@ -211,7 +211,7 @@ def test_same_load_three_answers(replicas, least_loaded, share, noise, law_share
 
     Random routing makes a replica what one alone is, so 97.0 and 95.9 are one number: 95.8, with
     eight seeds of 400,000 requests 95.9 ± 0.15 and 95.8 ± 0.1. Single hours of one replica scatter
-    by 0.7, from 94.5 to 96.6. The law has 96.5 for both.
+    by 0.7, from 94.5 to 96.6. The law has 96.3 for both.
     """
     outcomes = [
         run(H100, 14.0, replicas=replicas, least_loaded=least_loaded, seed=seed)
@@ -227,18 +227,18 @@ def test_same_load_three_answers(replicas, least_loaded, share, noise, law_share
 @pytest.mark.parametrize(
     ("replicas", "rate", "p95_above", "p99_above"),
     [
-        pytest.param(4, 11.0, 0.038, 0.054, id="4-0.67"),
-        pytest.param(4, 12.7, 0.044, 0.058, id="4-0.78"),
-        pytest.param(8, 11.0, 0.032, 0.041, id="8-0.67"),
-        pytest.param(8, 12.7, 0.032, 0.043, id="8-0.78"),
-        pytest.param(16, 12.7, 0.025, 0.031, id="16-0.78"),
+        pytest.param(4, 11.0, 0.014, 0.028, id="4-0.67"),
+        pytest.param(4, 12.7, 0.017, 0.026, id="4-0.78"),
+        pytest.param(8, 11.0, 0.011, 0.021, id="8-0.67"),
+        pytest.param(8, 12.7, 0.010, 0.017, id="8-0.78"),
+        pytest.param(16, 12.7, 0.009, 0.010, id="16-0.78"),
     ],
 )
 def test_least_loaded_routing_is_close_to_pooled(replicas, rate, p95_above, p99_above):
     """Utilization 0.67 to 0.78 on 4, 8, 16 replicas: TPOT mean within 1 % of the pooled law.
 
     Percentiles were stated as up to 10 and 13 % below a pooled law that is wider than the one that
-    decides. Of that one, simulated p95 and p99 are 2.5 to 4.4 and 3.1 to 5.8 % above: it is closer,
+    decides. Of that one, simulated p95 and p99 are 0.9 to 1.7 and 1.0 to 2.8 % above: it is closer,
     but not on the safe side.
     """
     outcome = run(H100, rate, replicas=replicas)
@@ -310,8 +310,8 @@ def test_a_mean_prompt_misses_the_tail(rate, missed):
 @pytest.mark.parametrize(
     ("budget", "ttft_ms", "noise_ms", "law_ttft_ms", "tpot_ms", "law_tpot_ms"),
     [
-        pytest.param(1024, 818, 20, 806.0, 45.1, 46.1, id="1024"),
-        pytest.param(8192, 327, 3, 325.5, 48.05, 46.0, id="8192"),
+        pytest.param(1024, 818, 20, 806.0, 45.1, 47.3, id="1024"),
+        pytest.param(8192, 327, 3, 325.5, 48.05, 47.3, id="8192"),
     ],
 )
 def test_conversation_by_budget(budget, ttft_ms, noise_ms, law_ttft_ms, tpot_ms, law_tpot_ms):
@@ -345,8 +345,8 @@ def exponential_lengths(count: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
     [
         pytest.param(512, 22.9, 793, 0.999, (-0.006, -0.055, 0.0008), id="512"),
         pytest.param(1024, 38.1, 530, 1.000, (0.025, 0.0, 0.0), id="1024"),
-        pytest.param(2048, 56.6, 469, 0.983, (0.025, 0.02, 0.0042), id="2048"),
-        pytest.param(8192, 58.5, 427, 0.981, (-0.019, 0.0, 0.0059), id="8192"),
+        pytest.param(2048, 56.6, 469, 0.983, (0.072, 0.02, -0.0047), id="2048"),
+        pytest.param(8192, 58.5, 427, 0.981, (0.06, 0.0, -0.003), id="8192"),
     ],
 )
 def test_long_prompts_by_budget(budget, tpot_ms, ttft_ms, share, law_error):

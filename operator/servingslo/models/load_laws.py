@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from servingslo.models.inter_token import GapLoad, gap_load, gap_moments, states_of_bursts
+from servingslo.models.gap_loads import GapLoad, gap_load
+from servingslo.models.inter_token import gap_moments, states_of_bursts
 from servingslo.models.kernel import Kernel, RequestLaw, kernel_of
 from servingslo.models.kv_cache import HeldTokens
 from servingslo.models.objectives import LatencyMetric

@@ -86,6 +86,23 @@ def _even_ratio(rate_per_second: float, age_seconds: float, pool_count: int) -> 
     return 1.0 - half + math.sqrt(half * half - down)
 
 
+def even_arrivals(
+    demand: RequestDemand, rate_per_second: float, cycle_seconds: float, pool_count: int
+) -> float:
+    """Share of a replica's arrivals that come evenly over a step, 1/c to 1; see `meeting`.
+
+    In steps that hold all prompts that wait. cycle_seconds: mean step.
+    """
+    lumps = _lumps(demand, rate_per_second, cycle_seconds, 0.0)
+    even = 1.0
+    for _ in range(_ITERATIONS):
+        before = even
+        even = _even_ratio(rate_per_second, _age_seconds(lumps, before), pool_count)
+        if abs(even - before) < _SETTLED:
+            break
+    return even
+
+
 class _Lumps(NamedTuple):
     """What steps that make the waits are computed from, see `age_met`.
 

@@ -16,7 +16,7 @@ from servingslo.models.compiled.lengths import gap_rows, prompt_rows
 from servingslo.models.compiled.prompts import mean_steps, prompts_of
 from servingslo.models.compiled.shared import DEMAND_COUNT, demand_of, share
 from servingslo.models.compiled.waiting import LAW_POINTS
-from servingslo.models.inter_token import GapLoad, gap_load
+from servingslo.models.gap_loads import GapLoad, gap_load
 from servingslo.models.output_laws import DEVIATE_COUNT
 
 # Numbers of an engine: those of a demand and a fleet, and then these.

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from servingslo.models import bursts, gap_prefill, inter_token
+from servingslo.models import bursts, first_gaps, gap_loads, gap_prefill, inter_token
 from servingslo.models.compiled.idle import idle_share
-from servingslo.models.compiled.shared import share
-from servingslo.models.inter_token import GapLoad
+from servingslo.models.compiled.shared import share, share_modules
+from servingslo.models.gap_loads import GapLoad
 from servingslo.models.occupancy import cluster_third_moment
 from servingslo.models.output_laws import OutputGaps
 from servingslo.models.pools import Shared
@@ -32,7 +32,7 @@ def moments_of_gaps(
     demand: RequestDemand, lengths: Any, load: GapLoad, budget_tokens: float, moments: Any
 ) -> float:
     """`inter_token.gap_moments` of one load, into three rows; returns the time of prefill."""
-    step = inter_token.own_step(demand, load)
+    step = gap_loads.own_step(demand, load)
     busy = 1.0
     if load.pool_count > 1:
         busy -= idle_share(
@@ -46,8 +46,10 @@ def moments_of_gaps(
                 load.prefill_steps,
             ),
         )
-    prefill = inter_token.first_token_after(demand, load, step, budget_tokens, busy)
-    met: Any = inter_token.met_in_gaps(demand, load, step, prefill, budget_tokens, busy)
+    first = inter_token.first_step(demand, load, step, budget_tokens)
+    others = first.others_seconds * busy
+    prefill = inter_token.first_token_after(demand, load, step, budget_tokens, others)
+    met: Any = inter_token.met_in_gaps(demand, load, step, first, prefill, busy)
     bursty = load.bursts.limit_excess > 0.0
     for column in range(lengths.shape[1]):
         powers: Any = (
@@ -58,7 +60,7 @@ def moments_of_gaps(
         burst: Any = (0.0, 0.0)
         if bursty:
             burst = inter_token.burst_in_gaps(powers, met)
-        mean, deviation, skewness = inter_token.moments_in_gaps(demand, powers, met, burst)
+        mean, deviation, skewness = inter_token.moments_in_gaps(powers, met, burst, load.pool_count)
         moments[MEAN, column] = mean
         moments[DEVIATION, column] = deviation
         moments[SKEWNESS, column] = skewness
@@ -86,7 +88,7 @@ def laws_met(demand: RequestDemand, lengths: Any, load: GapLoad, budget_tokens: 
     forgetting = -0.5 * step / ((1.0 - ratio) * load.bursts.correlation_seconds)
     for state in range(1, 3):
         change = swing if state == 2 else -swing
-        shifted = inter_token.at_changed_rate(demand, load, change, swing)
+        shifted = gap_loads.at_changed_rate(demand, load, change, swing)
         moments_of_gaps(demand, lengths, shifted, budget_tokens, moments[state])
         for column in range(count):
             unchanged = math.exp(lengths[GAPS, column] * forgetting)
@@ -101,18 +103,20 @@ share(
     bursts.remembered_share,
     bursts.swing_of,
     cluster_third_moment,
-    gap_prefill.prefill_in_gaps,
-    inter_token.at_changed_rate,
+    first_gaps.own_step_of,
+    gap_loads.at_changed_rate,
+    gap_loads.gap_load,
+    gap_loads.own_step,
     inter_token.burst_in_gaps,
     inter_token.cluster_covariance,
+    inter_token.first_step,
     inter_token.first_token_after,
-    inter_token.gap_load,
     inter_token.law_skewness,
     inter_token.mean_gap,
     inter_token.met_in_gaps,
     inter_token.moments_in_gaps,
-    inter_token.own_step,
     inter_token.slower_in_bursts,
     moments_of_gaps,
     laws_met,
 )
+share_modules(gap_prefill)

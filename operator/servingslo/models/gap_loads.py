@@ -1,0 +1,72 @@
+"""What requests meet while they decode.
+
+Source: docs/designs/0002-models.md, "What was added".
+"""
+
+from typing import NamedTuple
+
+from servingslo.models.bursts import STEADY, Bursts, lasting_change
+from servingslo.models.occupancy import Occupancy
+from servingslo.models.service_time import RequestDemand
+
+# Against a division by zero where nothing varies.
+_LEAST_VARIANCE = 1e-30
+
+
+class GapLoad(NamedTuple):
+    """What requests meet while they decode: a rate of arrivals, and the law of running sequences.
+
+    rate_per_second: of one replica. mean, variance, third_moment: of the running sequences.
+    wait_probability, pool_count, bursts: as in `Occupancy`. prefill_steps: mean number of steps
+    that prefill a prompt.
+    """
+
+    rate_per_second: float
+    mean: float
+    variance: float
+    third_moment: float
+    wait_probability: float
+    pool_count: int
+    bursts: Bursts
+    prefill_steps: float
+
+
+def gap_load(law_of_running: Occupancy, rate_per_second: float, prefill_steps: float) -> GapLoad:
+    """What requests meet at this load; prefill_steps: mean number of steps of a prompt."""
+    return GapLoad(
+        rate_per_second=rate_per_second,
+        mean=law_of_running.mean,
+        variance=law_of_running.variance,
+        third_moment=law_of_running.third_moment,
+        wait_probability=law_of_running.wait_probability,
+        pool_count=law_of_running.pool_count,
+        bursts=law_of_running.bursts,
+        prefill_steps=prefill_steps,
+    )
+
+
+def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: float) -> GapLoad:
+    """What requests meet that meet one of the two rates λ(1 ± swing) all along."""
+    bursts = load.bursts
+    ratio = load.rate_per_second * demand.prefill_mean_seconds
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
+    followed = bursts.followed_ratio * load.mean
+    left = max(1.0 - (swing * followed) ** 2 / max(load.variance, _LEAST_VARIANCE), 0.0)
+    lasting = lasting_change(bursts, change, step, ratio)
+    return GapLoad(
+        rate_per_second=load.rate_per_second * (1.0 + lasting),
+        mean=max(load.mean + change * followed, 0.0),
+        variance=left * load.variance,
+        third_moment=left**1.5 * load.third_moment,
+        wait_probability=load.wait_probability,
+        pool_count=load.pool_count,
+        bursts=STEADY,
+        prefill_steps=load.prefill_steps,
+    )
+
+
+def own_step(demand: RequestDemand, load: GapLoad) -> float:
+    """A step with the request itself, which is one more in the pool and spreads evenly."""
+    return demand.step_fixed_seconds + demand.step_growth_seconds * (
+        load.mean + 1.0 / load.pool_count
+    )

@@ -1,0 +1,156 @@
+"""Prefill that the gaps of a request meet, beside the exact cumulants of its steps."""
+
+import numpy as np
+import pytest
+
+from servingslo.models.bursts import STEADY
+from servingslo.models.first_gaps import own_step_of
+from servingslo.models.gap_loads import GapLoad
+from servingslo.models.inter_token import gap_moments
+from servingslo.models.output_laws import output_gaps
+from servingslo.models.pools import even_arrivals
+from servingslo.models.service_time import ServiceLaw, request_demand
+from servingslo.models.workload import LengthDistribution, Workload
+
+STEP = 7.5e-3
+PER_TOKEN = 3e-5
+NO_LIMIT = 1e9
+PROMPTS = (500.0, 1500.0, 4000.0)
+SHARES = (0.3, 0.5, 0.2)
+OUTPUT = LengthDistribution(tokens=(2.0, 4.0, 9.0, 30.0, 80.0), weights=(0.2,) * 5)
+DEMAND = request_demand(
+    Workload(
+        arrival_rate_per_second=1.0,
+        prompt=LengthDistribution(tokens=PROMPTS, weights=SHARES),
+        output=OUTPUT,
+    ),
+    ServiceLaw(
+        step_fixed_seconds=STEP,
+        step_per_sequence_seconds=0.0,
+        prefill_per_token_seconds=PER_TOKEN,
+        context_per_token_seconds=0.0,
+    ),
+)
+SECONDS = PER_TOKEN * np.array(PROMPTS)
+WORK = [float(np.array(SHARES) @ SECONDS**power) for power in (1, 2, 3)]
+
+
+def load(rate_per_second: float, pool_count: int = 1) -> GapLoad:
+    """A load whose steps do not depend on what runs."""
+    return GapLoad(
+        rate_per_second=rate_per_second,
+        mean=40.0,
+        variance=0.0,
+        third_moment=0.0,
+        wait_probability=0.0,
+        pool_count=pool_count,
+        bursts=STEADY,
+        prefill_steps=1.0,
+    )
+
+
+def exact(rate_per_second: float, gap_count: int) -> tuple[float, float, float]:
+    """Cumulants of the time of these gaps: steps D′ = s + W(D), W compound Poisson, step by step.
+
+    The step before the first is s, the own prompt and what came in one that an arrival met.
+    """
+    ratio, second, third = (rate_per_second * moment for moment in WORK)
+    mean = STEP / (1.0 - ratio)
+    variance = second * mean / (1.0 - ratio**2)
+    skew = (3.0 * ratio * second * variance + third * mean) / (1.0 - ratio**3)
+    met = mean + variance / mean
+    met_variance = (skew + 3.0 * variance * mean + mean**3) / mean - met**2
+    spread = WORK[1] - WORK[0] ** 2
+    skewed = WORK[2] - 3.0 * WORK[1] * WORK[0] + 2.0 * WORK[0] ** 3
+    first = STEP + WORK[0] + ratio * met
+    first_variance = spread + second * met + ratio**2 * met_variance
+    first_third = skewed + third * met + 3.0 * ratio * second * met_variance
+    one = two = three = 0.0
+    sums = np.zeros(3)
+    for _ in range(gap_count):
+        three = ratio * three + 3.0 * second * one * two + third * one**3
+        two = ratio * two + second * one**2
+        one = 1.0 + ratio * one
+        sums += (one, two, three)
+    into = (
+        ratio * one,
+        ratio * two + second * one**2,
+        ratio * three + 3.0 * second * one * two + third * one**3,
+    )
+    return (
+        STEP * sums[0] + into[0] * first,
+        STEP * sums[1] + into[1] * first + into[0] ** 2 * first_variance,
+        STEP * sums[2]
+        + into[2] * first
+        + 3.0 * into[1] * into[0] * first_variance
+        + into[0] ** 3 * first_third,
+    )
+
+
+@pytest.mark.parametrize("rate", [0.5, 4.0, 9.0, 14.0])
+def test_moments_of_one_replica_are_those_of_its_steps(rate):
+    """Mean and deviation are exact at every output length, and the skewness nearly."""
+    output = output_gaps(OUTPUT)
+    (found,) = gap_moments(DEMAND, output, [load(rate)], NO_LIMIT)
+    for place, gaps in enumerate(output.gaps):
+        mean, variance, third = exact(rate, int(gaps))
+        assert found.mean[place] * gaps == pytest.approx(mean, rel=1e-9)
+        assert found.deviation[place] * gaps == pytest.approx(variance**0.5, rel=1e-9)
+        assert found.skewness[place] == pytest.approx(third / variance**1.5, rel=0.12)
+
+
+def test_a_request_of_many_gaps_sees_all_of_a_pool_but_a_share_of_its_variance():
+    """In the end what all replicas have in common feeds itself, and the rest is departures."""
+    count, rate = 8, 14.0
+    output = output_gaps(LengthDistribution(tokens=(200_001.0,), weights=(1.0,)))
+    (found,) = gap_moments(DEMAND, output, [load(rate, count)], NO_LIMIT)
+    ratio, second, _ = (rate * moment for moment in WORK)
+    mean_step = STEP / (1.0 - ratio)
+    met = (float(found.mean[0]) - STEP) / (mean_step - STEP)
+    spread, square = WORK[1] - WORK[0] ** 2, WORK[0] ** 2
+    own = rate * (spread + DEMAND.output_dispersion * square) * met
+    expected = mean_step * (second / count / (1.0 - ratio) ** 2 + (1.0 - 1.0 / count) * own)
+    assert float(found.deviation[0]) ** 2 * 200_000 == pytest.approx(expected, rel=1e-3)
+
+
+def test_pools_lie_between_one_replica_and_very_many():
+    """Deviation over several gaps, and what first gaps take longer, fall with the replicas."""
+    output = output_gaps(OUTPUT)
+    pools = [
+        gap_moments(DEMAND, output, [load(12.0, count)], NO_LIMIT)[0] for count in (1, 2, 4, 8, 64)
+    ]
+    assert np.all(np.diff([pool.deviation[1:] for pool in pools], axis=0) < 0.0)
+    late = np.diff([pool.mean[1] - pool.mean[-1] for pool in pools])
+    assert np.all(late < 0.0)
+
+
+def test_loads_of_several_pools_are_what_each_is_by_itself():
+    """One replica among pools is evaluated as one of a pool of one."""
+    output = output_gaps(OUTPUT)
+    loads = [load(6.0), load(12.0, 8), load(12.0, 2)]
+    together = gap_moments(DEMAND, output, loads, NO_LIMIT)
+    for one, found in zip(loads, together, strict=True):
+        (alone,) = gap_moments(DEMAND, output, [one], NO_LIMIT)
+        assert found.mean == pytest.approx(alone.mean, rel=1e-12)
+        assert found.deviation == pytest.approx(alone.deviation, rel=1e-12)
+
+
+def test_the_step_of_a_first_token_is_no_longer_than_a_full_one():
+    """Others' prefill that an arrival meets is bounded by the room of a step."""
+    wide, narrow = (own_step_of(DEMAND, 14.0, STEP, 1, room) for room in (NO_LIMIT, 2048.0))
+    assert narrow.full_seconds == pytest.approx(STEP + 2048 * PER_TOKEN)
+    assert 0.0 < narrow.others_seconds <= 14.0 * WORK[0] * narrow.full_seconds
+    assert narrow.others_seconds < wide.others_seconds
+    assert narrow.others_variance < wide.others_variance
+
+
+@pytest.mark.parametrize("count", [2, 4, 16])
+def test_arrivals_of_a_pool_come_evenly_in_part(count):
+    """From all of them in short steps to 1/c in very long ones; and the step of a token follows."""
+    even = even_arrivals(DEMAND, 12.0, 0.03, count)
+    assert 1.0 / count < even < 1.0
+    assert even_arrivals(DEMAND, 1e-6, 0.03, count) == pytest.approx(1.0, abs=1e-3)
+    own = own_step_of(DEMAND, 12.0, STEP, count, NO_LIMIT)
+    alone = own_step_of(DEMAND, 12.0, STEP, 1, NO_LIMIT)
+    assert alone.echo == 0.0 < own.echo < own.ratio
+    assert own.others_seconds < alone.others_seconds
