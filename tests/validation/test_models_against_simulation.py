@@ -44,6 +44,7 @@ def assert_within(result: Comparison, metric: str, bounds: dict[float, float]) -
         ),
         pytest.param(Case(card=H100, rate_per_second=8, replica_count=8), id="least-loaded"),
         pytest.param(Case(card=H100, rate_per_second=10, budget_tokens=1024), id="token-budget"),
+        pytest.param(Case(card=H100, rate_per_second=9, short_outputs=True), id="short-outputs"),
     ],
 )
 def test_percentiles_match_the_simulation(case):
@@ -53,6 +54,16 @@ def test_percentiles_match_the_simulation(case):
     assert abs(result.running_ratio - 1.0) <= MEAN_BOUND + running_noise
     assert abs(result.itl_ratio - 1.0) <= MEAN_BOUND + running_noise
     assert_within(result, "ttft", TTFT_BOUNDS)
+    assert_within(result, "tpot", TPOT_BOUNDS)
+
+
+@pytest.mark.parametrize(("rate", "count"), [(9, 2), (13, 8), (14, 8)])
+def test_time_per_token_matches_with_short_outputs_in_a_pool(rate, count):
+    """TPOT within 10 and 12 % where prefill is up to five sixths of the time, and means."""
+    result = compare(Case(card=H100, rate_per_second=rate, replica_count=count, short_outputs=True))
+    running_noise = noise(result.outcome.latency, 50.0)
+    assert abs(result.running_ratio - 1.0) <= MEAN_BOUND + running_noise
+    assert abs(result.itl_ratio - 1.0) <= MEAN_BOUND + running_noise
     assert_within(result, "tpot", TPOT_BOUNDS)
 
 
