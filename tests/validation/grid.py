@@ -7,6 +7,7 @@ an independent step-level simulation on the same lengths, rates and limits.
 import csv
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
@@ -50,13 +51,20 @@ L4 = Card(
 )  # fmt: skip
 
 
+class Lengths(StrEnum):
+    """Which prompts and outputs: those of the trace, or generated ones (functions below)."""
+
+    CONVERSATION = "conversation"
+    SHORT_OUTPUTS = "short"
+    LONG_PROMPTS = "long prompts"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One point of the grid; rate_per_second is per replica.
 
     burst: swing and dwell time of a two-state arrival process, None for Poisson.
-    short_outputs: gamma prompts of about 2,000 tokens with outputs of about 30 in place of the
-    trace. memory_known: the model is told how long a bursty rate remembers, measured on the
+    memory_known: the model is told how long a bursty rate remembers, measured on the
     arrivals as their dispersion is; otherwise it takes bursts as long as a residence.
     request_count: of the whole fleet.
     """
@@ -68,7 +76,7 @@ class Case:
     cached_ratio: float = 0.0
     budget_tokens: int | None = None
     burst: tuple[float, float] | None = None
-    short_outputs: bool = False
+    lengths: Lengths = Lengths.CONVERSATION
     memory_known: bool = True
     request_count: int = 400_000
     seed: int = 1
@@ -121,10 +129,24 @@ def short_output_lengths() -> tuple[np.ndarray, np.ndarray]:
     return prompts, np.maximum(rng.gamma(4, 7.5, 20_000).astype(int), 2)
 
 
+@cache
+def long_prompt_lengths() -> tuple[np.ndarray, np.ndarray]:
+    """Prompts of 2,000 to 16,000 and outputs of 4 to 60 tokens, as the benchmark has them."""
+    rng = np.random.default_rng(8)
+    return rng.integers(2_000, 16_001, 20_000), rng.integers(4, 61, 20_000)
+
+
+_LENGTHS = {
+    Lengths.CONVERSATION: conversation_lengths,
+    Lengths.SHORT_OUTPUTS: short_output_lengths,
+    Lengths.LONG_PROMPTS: long_prompt_lengths,
+}
+
+
 def compare(case: Case) -> Comparison:
     """Simulate and predict one case."""
     rng = np.random.default_rng(case.seed)
-    pool = short_output_lengths() if case.short_outputs else conversation_lengths()
+    pool = _LENGTHS[case.lengths]()
     rate = case.rate_per_second * case.replica_count
     if case.burst is None:
         arrivals = step_simulation.poisson_arrivals(rate, case.request_count, rng)

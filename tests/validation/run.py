@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from tests.validation.grid import PERCENTILES, Case, Comparison, compare
+from tests.validation.grid import PERCENTILES, Case, Comparison, Lengths, compare
 from tests.validation.sample import groups, saturated
 
 _SEEDS = (1, 2, 3)
@@ -35,8 +35,8 @@ def label(case: Case) -> str:
         words.append(f"M={case.budget_tokens}")
     if case.burst:
         words.append(f"burst ±{case.burst[0]:g}/{case.burst[1]:g}s")
-    if case.short_outputs:
-        words.append("short")
+    if case.lengths is not Lengths.CONVERSATION:
+        words.append(case.lengths)
     if not case.memory_known:
         words.append("no memory")
     return " ".join(words)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import starmap
 
-from tests.validation.grid import A100, H100, L4, Card, Case
+from tests.validation.grid import A100, H100, L4, Card, Case, Lengths
 
 # Close to saturation a run is one long wait: four times as many requests tell it.
 _LONG = 1_600_000
@@ -61,6 +61,23 @@ def _outside() -> Iterator[Group]:
         cases=[_short(6, 8, 8192), _short(13, 8, 8192)],
         outside="who finds a replica idle is told by the number in the pool; and near saturation"
         " the law of the first token lets in less prefill than steps of a pool bring",
+    )
+    yield Group(
+        name="long prompts, outputs of a few tokens",
+        cases=[
+            Case(
+                card=H100,
+                rate_per_second=rate,
+                replica_count=12,
+                budget_tokens=budget,
+                lengths=Lengths.LONG_PROMPTS,
+                request_count=100_000,
+            )
+            for budget in (1024, 2048, 8192)
+            for rate in (1.0, 1.5, 2.0)
+        ],
+        outside="a prefill lasts as long as dozens of other steps: few requests run, and a step"
+        " either has prefill and is full or has none",
     )
     yield Group(
         name="bursts that nearly fill the engine, or swing widely for longer than a residence",
@@ -138,7 +155,7 @@ def _short(rate: float, count: int, budget: int) -> Case:
         rate_per_second=rate,
         replica_count=count,
         budget_tokens=budget,
-        short_outputs=True,
+        lengths=Lengths.SHORT_OUTPUTS,
     )
 
 

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.validation.grid import A100, H100, L4, Case, Comparison, compare
+from tests.validation.grid import A100, H100, L4, Case, Comparison, Lengths, compare
 
 BATCH_COUNT = 20
 MEAN_BOUND = 0.03
@@ -44,7 +44,9 @@ def assert_within(result: Comparison, metric: str, bounds: dict[float, float]) -
         ),
         pytest.param(Case(card=H100, rate_per_second=8, replica_count=8), id="least-loaded"),
         pytest.param(Case(card=H100, rate_per_second=10, budget_tokens=1024), id="token-budget"),
-        pytest.param(Case(card=H100, rate_per_second=9, short_outputs=True), id="short-outputs"),
+        pytest.param(
+            Case(card=H100, rate_per_second=9, lengths=Lengths.SHORT_OUTPUTS), id="short-outputs"
+        ),
     ],
 )
 def test_percentiles_match_the_simulation(case):
@@ -60,7 +62,9 @@ def test_percentiles_match_the_simulation(case):
 @pytest.mark.parametrize(("rate", "count"), [(9, 2), (13, 8), (14, 8)])
 def test_time_per_token_matches_with_short_outputs_in_a_pool(rate, count):
     """TPOT within 10 and 12 % where prefill is up to five sixths of the time, and means."""
-    result = compare(Case(card=H100, rate_per_second=rate, replica_count=count, short_outputs=True))
+    result = compare(
+        Case(card=H100, rate_per_second=rate, replica_count=count, lengths=Lengths.SHORT_OUTPUTS)
+    )
     running_noise = noise(result.outcome.latency, 50.0)
     assert abs(result.running_ratio - 1.0) <= MEAN_BOUND + running_noise
     assert abs(result.itl_ratio - 1.0) <= MEAN_BOUND + running_noise
@@ -96,7 +100,7 @@ def test_token_budget_has_a_cliff_where_the_model_says():
     """At 9/s prompts of 2,000 tokens, M = 256 never keeps up and M = 512 does."""
     for budget, keeps_up in ((256, False), (512, True)):
         case = Case(
-            card=H100, rate_per_second=9, budget_tokens=budget, short_outputs=True,
+            card=H100, rate_per_second=9, budget_tokens=budget, lengths=Lengths.SHORT_OUTPUTS,
             request_count=60_000,
         )  # fmt: skip
         result = compare(case)
