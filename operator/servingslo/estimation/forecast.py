@@ -29,6 +29,13 @@ from servingslo.estimation.rate_filters import (
     first_filters,
     next_filters,
 )
+from servingslo.estimation.scored_leads import (
+    SCORED_LEADS_SECONDS,
+    SLOPE_LEAD,
+    SURPRISE_LEAD,
+    at_lead,
+    slope_gain_at,
+)
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
 from servingslo.estimation.slopes import CROWD_PROBABILITY, NO_EVIDENCE, SlopeEvidence, learnt
@@ -43,12 +50,6 @@ from servingslo.estimation.surprises import (
     recurrence,
 )
 
-# Cold starts of the evaluation protocol, 30 and 240 s, and one in between.
-SCORED_LEADS_SECONDS = (30.0, 90.0, 240.0)
-# The scored lead at which what slopes carry is learnt; up to the one before they carry all of it.
-SLOPE_LEAD = 2
-# The scored lead at which a rise that was not expected could not be met any more.
-SURPRISE_LEAD = 1
 # After a longer pause demand is taken as new: two to three times the longest scored lead.
 LONGEST_GAP_SECONDS = 600.0
 # Of the mean and spread that demand may return to.
@@ -153,7 +154,7 @@ class Forecast(_Mixtures):
         """Share that the season has in the forecast this far ahead, 0 without one."""
         if self.season is None:
             return 0.0
-        return _interpolated(self._lead(lead_seconds), self.season.weights)
+        return at_lead(self._lead(lead_seconds), self.season.weights)
 
     def _lead(self, lead_seconds: float) -> float:
         return min(max(lead_seconds, 0.0), self.furthest_lead_seconds) + self.age_seconds
@@ -190,9 +191,9 @@ class Forecast(_Mixtures):
 
     def _mixture(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         lead = self._lead(lead_seconds)
-        ratio = _interpolated(lead, self.spread_ratios)
+        ratio = at_lead(lead, self.spread_ratios)
         mean, deviation, explained = self._usual
-        usual = _interpolated(lead, self.return_probabilities) * explained
+        usual = at_lead(lead, self.return_probabilities) * explained
         # Beyond the leads that were scored there is no evidence for it.
         usual *= min(SCORED_LEADS_SECONDS[-1] / max(lead, 1.0), 1.0)
         seasonal_weight, found = 0.0, []
@@ -203,7 +204,7 @@ class Forecast(_Mixtures):
         found.append((usual * (1.0 - seasonal_weight), mean, deviation))
         rest = (1.0 - usual) * (1.0 - seasonal_weight)
         for probability, mean, variance in ahead(
-            self.filters, lead, _slope_gain(lead, self.slope_gain)
+            self.filters, lead, slope_gain_at(lead, self.slope_gain)
         ):
             found.append((probability * rest, mean, ratio * math.sqrt(variance)))
         return found
@@ -330,8 +331,9 @@ def _scored(
         due = [p for p in queue if p.due_seconds <= now_seconds]
         error, log_odds = state.squared_errors[index], state.return_log_odds[index]
         season_odds = state.season.log_odds[index]
+        made_seconds = due[-1].due_seconds - lead if due else now_seconds
         # What was predicted of other demand does not say how well this one is, only how it rose.
-        if due and (begun is None or due[-1].due_seconds - lead >= begun):
+        if due and (begun is None or made_seconds >= begun):
             season_odds = season_judged(due[-1], rate, noise, season_odds)
             error, log_odds = judged(due[-1], rate, noise, error, log_odds)
             if index == SLOPE_LEAD and due[-1].surge_probability <= CROWD_PROBABILITY:
@@ -351,7 +353,7 @@ def _scored(
                 expected,
                 noise,
                 now_seconds,
-                expected_since_seconds=due[-1].due_seconds - lead,
+                expected_since_seconds=made_seconds,
             )
             beyond = exceeded(state.excesses, rate, expected, noise, now_seconds)
             state = replace(state, surprises=found, excesses=beyond)
@@ -377,7 +379,7 @@ def _note(
     lead: float,
 ) -> PendingScore:
     """What each opinion predicts now for this lead."""
-    plain, gain = ahead(state.filters, lead), _slope_gain(lead, state.slope.gain)
+    plain, gain = ahead(state.filters, lead), slope_gain_at(lead, state.slope.gain)
     parts = plain if gain == 1.0 else ahead(state.filters, lead, gain)
     mean = sum(w * m for w, m, _ in parts)
     carried = [w * (m - f.level) for f, (w, m, _) in zip(state.filters, plain, strict=True)]
@@ -394,20 +396,3 @@ def _note(
         carried_per_second=sum(carried) - carried[SURGE],
         surge_probability=state.filters[SURGE].probability,
     )
-
-
-def _slope_gain(lead: float, furthest: float) -> float:
-    """Share that slopes carry at this lead: all of it near, what was learnt far ahead."""
-    return _interpolated(lead, (1.0,) * SLOPE_LEAD + (furthest,))
-
-
-def _interpolated(lead: float, values: tuple[float, ...]) -> float:
-    """Value at a lead, linear between the scored leads and constant outside."""
-    leads = SCORED_LEADS_SECONDS
-    if lead <= leads[0]:
-        return values[0]
-    for i in range(1, len(leads)):
-        if lead <= leads[i]:
-            share = (lead - leads[i - 1]) / (leads[i] - leads[i - 1])
-            return values[i - 1] + share * (values[i] - values[i - 1])
-    return values[-1]

@@ -14,7 +14,6 @@ from servingslo.estimation.calibration import RATIO_BOUNDS, CalibrationState
 from servingslo.estimation.cold_start import ColdStartState, StartRecord
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast import (
-    SCORED_LEADS_SECONDS,
     ForecastState,
 )
 from servingslo.estimation.histograms import HistogramDelta
@@ -23,6 +22,7 @@ from servingslo.estimation.lengths import LengthState
 from servingslo.estimation.observed import LATENCIES
 from servingslo.estimation.pending import LARGEST_SQUARED_ERROR, RETURN_LOG_ODDS_BOUND
 from servingslo.estimation.rate_filters import MODELS, FilterState
+from servingslo.estimation.scored_leads import SCORED_LEADS_SECONDS
 from servingslo.estimation.seasonal import (
     LARGEST_OFFSET,
     LARGEST_VARIANCE,

@@ -62,7 +62,7 @@ def noted(
     noise: float,
     now_seconds: float,
     *,
-    expected_since_seconds: float = math.inf,
+    expected_since_seconds: float,
 ) -> tuple[Surprise, ...]:
     """The surprises of the last hour with this window's, where it is one.
 
