@@ -167,9 +167,8 @@ def test_a_stateful_set_is_scaled(tenant: Tenant) -> None:
 def test_a_quota_of_the_namespace_is_told_in_its_own_words(tenant: Tenant) -> None:
     """Pods that are never made limit scaling by name, until the quota is gone."""
     core = tenant.core
-    quota = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": "1"}}}
-    core.create_namespaced_resource_quota(tenant.namespace, quota)
     tenant.create_deployment(replicas=1)
+    tenant.allow_pods(1)
     tenant.create_slo()
     tenant.wait_condition("MetricsFresh", "True")
     tenant.patch_slo({"replicas": {"min": 2, "max": 4}})
@@ -185,10 +184,8 @@ def test_a_quota_of_the_namespace_is_told_in_its_own_words(tenant: Tenant) -> No
 
 def test_a_quota_stops_a_stateful_set_in_its_own_words_too(tenant: Tenant) -> None:
     """It has no condition for that: its events tell."""
-    tenant.core.create_namespaced_resource_quota(
-        tenant.namespace, {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": "1"}}}
-    )
     tenant.create_stateful_set()
+    tenant.allow_pods(1)
     tenant.create_slo(
         targetRef={"kind": "StatefulSet", "name": "chat"}, replicas={"min": 2, "max": 4}
     )
