@@ -7,14 +7,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from scipy.special import betainc
 from tests.cards import H100, H100_LIMITS, L4_LIMITS
 
 from servingslo.compiling import cache_directory, writable
 from servingslo.errors import InvalidInputError
 from servingslo.models import long_prompts, rows
 from servingslo.models.compiled import backend, points
-from servingslo.models.compiled.idle import fewer_than
 from servingslo.models.full_batch import best_full_batch
 from servingslo.models.judging import LatencyLimit, LoadLimits, judged
 from servingslo.models.kernel import choose_kernels, lengths_of
@@ -257,14 +255,3 @@ def test_percentiles_of_unsorted_points_are_those_of_sorted_ones(seconds, weight
     assert found == pytest.approx(law.quantile(wanted), rel=1e-9)
     share = points.share_within(shuffled, mass, 0.15, 0.85, 0.45)
     assert share == pytest.approx(law.share_within(0.45), abs=1e-9)
-
-
-@pytest.mark.parametrize("count", [1, 2, 40, 900])
-@pytest.mark.parametrize(
-    ("shape", "success"),
-    [(0.01, 0.02), (3.0, 0.02), (3.0, 0.9), (5000.0, 0.9), (5000.0, 1 - 1e-6), (1e7, 1 - 1e-6)],
-)
-def test_a_negative_binomial_law_is_summed(count, shape, success):
-    """P(M < k) is an incomplete beta function, whose first number is whole here."""
-    expected = float(betainc(shape, count, success))
-    assert fewer_than(count, shape, success) == pytest.approx(expected, abs=1e-11)

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from servingslo.models.latency import LatencyModel, Routing
 from servingslo.models.long_prompts import Found, shared_prefill
 from servingslo.models.paces import cycle_of_prefill
-from servingslo.models.pools import ALONE, Shared, age_met, idle_met, meeting
+from servingslo.models.pools import ALONE, age_met, meeting
 from servingslo.models.prompt_work import mean_steps, prompt_work
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.service_time import ServiceLaw, request_demand
 from servingslo.models.widening import BudgetQueue, factors_by_running
 from servingslo.models.workload import LengthDistribution, Workload
 
@@ -97,29 +96,3 @@ def test_prompts_that_share_a_step_are_cut_to_what_is_left(count):
     small = np.full((1, 1), 1e-3j)
     transform = shared_prefill(DEMAND, [Found(count, left, 0.0)], small)
     assert transform[0, 0].imag / 1e-3 == pytest.approx(mean, rel=0.12)
-
-
-def test_who_finds_an_idle_replica_delays_nobody():
-    """Long prompts, short outputs, replicas in plenty: tokens take bare steps.
-
-    With random routing they meet the prefill of others.
-    """
-    workload = Workload(
-        arrival_rate_per_second=1.0,
-        prompt=LengthDistribution(tokens=(1000.0, 2000.0), weights=(0.5, 0.5)),
-        output=LengthDistribution(tokens=(15.0, 25.0), weights=(0.5, 0.5)),
-    )
-    law = ServiceLaw(
-        step_fixed_seconds=4e-3, step_per_sequence_seconds=1e-5, prefill_per_token_seconds=1e-4
-    )
-    limits = EngineLimits(
-        max_num_seqs=64, max_num_batched_tokens=8192, kv_capacity_tokens=400_000.0
-    )
-    model = LatencyModel(workload, law, limits)
-    step = law.step_fixed_seconds + law.step_per_sequence_seconds
-    pooled = model.predict(40.0, 24, Routing.POOLED)
-    random = model.predict(40.0, 24, Routing.RANDOM)
-    (idle,) = idle_met(request_demand(workload, law), [Shared(24, 40 / 24, 0.14, 0.01, step, 1.0)])
-    assert idle > 0.99
-    assert pooled.itl_mean_seconds == pytest.approx(step, rel=0.02)
-    assert random.itl_mean_seconds > 1.3 * step

@@ -40,6 +40,8 @@ def groups() -> Iterator[Group]:
     yield Group(name="random routing", cases=_random())
     yield Group(name="prefix cache", cases=_prefix_cache())
     yield Group(name="token budget", cases=_token_budget())
+    yield Group(name="short outputs", cases=[_short(6, 8, 8192), _short(13, 8, 8192)])
+    yield Group(name="long prompts, outputs of a few tokens", cases=_long_prompts())
     yield Group(name="bursty arrivals", cases=list(starmap(_burst, _BURSTS)))
     yield from _outside()
 
@@ -55,29 +57,6 @@ def _outside() -> Iterator[Group]:
             _short(14, 8, 8192),
         ],
         outside="targets end at 0.85; these are 0.86 to 0.98 of saturation",
-    )
-    yield Group(
-        name="outputs of about 30 tokens at other loads",
-        cases=[_short(6, 8, 8192), _short(13, 8, 8192)],
-        outside="who finds a replica idle is told by the number in the pool; and near saturation"
-        " the law of the first token lets in less prefill than steps of a pool bring",
-    )
-    yield Group(
-        name="long prompts, outputs of a few tokens",
-        cases=[
-            Case(
-                card=H100,
-                rate_per_second=rate,
-                replica_count=12,
-                budget_tokens=budget,
-                lengths=Lengths.LONG_PROMPTS,
-                request_count=100_000,
-            )
-            for budget in (1024, 2048, 8192)
-            for rate in (1.0, 1.5, 2.0)
-        ],
-        outside="a prefill lasts as long as dozens of other steps: few requests run, and a step"
-        " either has prefill and is full or has none",
     )
     yield Group(
         name="bursts that nearly fill the engine, or swing widely for longer than a residence",
@@ -147,6 +126,21 @@ def _token_budget() -> list[Case]:
     ]
     short = [_short(9, 8, budget) for budget in (512, 1024, 2048, 8192)]
     return [*cases, *short, _short(9, 1, 8192)]
+
+
+def _long_prompts() -> list[Case]:
+    return [
+        Case(
+            card=H100,
+            rate_per_second=rate,
+            replica_count=12,
+            budget_tokens=budget,
+            lengths=Lengths.LONG_PROMPTS,
+            request_count=100_000,
+        )
+        for budget in (1024, 2048, 8192)
+        for rate in (1.0, 1.5, 2.0)
+    ]
 
 
 def _short(rate: float, count: int, budget: int) -> Case:

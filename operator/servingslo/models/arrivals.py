@@ -7,9 +7,10 @@ Applications II (1971), chapter XI; docs/designs/0002-models.md, "What was added
 from typing import NamedTuple
 
 from servingslo.models.generations import Branching
+from servingslo.models.levels import Shared
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
-from servingslo.models.pools import Meeting, Shared
+from servingslo.models.pools import Meeting
 from servingslo.models.prompt_work import PromptWork, mean_steps
 from servingslo.models.service_time import RequestDemand
 

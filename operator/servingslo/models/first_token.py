@@ -21,10 +21,11 @@ from servingslo.models.arrivals import (
     without_prompts,
 )
 from servingslo.models.generations import grow
+from servingslo.models.levels import found_by_arrivals, never_idle
 from servingslo.models.long_prompts import Chunked, chunked_prompts
 from servingslo.models.occupancy import Occupancy, even_moments
 from servingslo.models.paces import paces_met, range_level
-from servingslo.models.pools import ALONE, idle_met, meeting_at, never_idle
+from servingslo.models.pools import ALONE, meeting_at
 from servingslo.models.prompt_work import (
     RANGE_RATIO,
     PromptTable,
@@ -209,7 +210,8 @@ def _meet_idle(
     laws = [arrival.law_of_running for arrival in arrivals]
     if all(never_idle(law.mean, law.variance) for law in laws):
         return
-    shares = idle_met(demand, [pool_met(prompts, arrival) for arrival in arrivals])
+    pools = [pool_met(prompts, arrival) for arrival in arrivals]
+    shares = [found.free for found in found_by_arrivals(demand, pools)]
     if any(shares):
         own, z = np.add.reduce(transforms[0]), transforms[1]
         (idle,) = columns([(share,) for share in shares])

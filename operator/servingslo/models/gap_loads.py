@@ -66,7 +66,9 @@ def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: 
 
 
 def own_step(demand: RequestDemand, load: GapLoad) -> float:
-    """A step with the request itself, which is one more in the pool and spreads evenly."""
-    return demand.step_fixed_seconds + demand.step_growth_seconds * (
-        load.mean + 1.0 / load.pool_count
-    )
+    """A step with the request itself, which is one more in the pool and spreads evenly.
+
+    Fewer than itself it never meets.
+    """
+    running = max(load.mean + 1.0 / load.pool_count, 1.0)
+    return demand.step_fixed_seconds + demand.step_growth_seconds * running

@@ -20,7 +20,7 @@ class Met(NamedTuple, Generic[Number]):
 
     Steps: mean_step, seconds with prefill; ratio, p, with log_ratio; per_slack, linear, quadratic:
     1/(1 − p), 2p/(1 + p) and p²(1 − p)/(1 + p).
-    Prompts: second, third: λc²E[I²] and λc³E[I³] of prompts that find no replica idle; tokens,
+    Prompts: second, third: λc²E[I²] and λc³E[I³]; tokens,
     square: moments of prompts; per_square, per_cube: λc² and λc³.
     The step of the first token: prefill_excess, own_excess, seconds of the own prefill, and of its
     last step, above a mean step; own_variance, own_third: cumulants of that step.
@@ -29,7 +29,7 @@ class Met(NamedTuple, Generic[Number]):
     and what it has more at first, gaps; log_forget: how fast a gap takes that off; sizes, counts:
     variance of the prompts of a step, of their lengths and of their number; cubed, cubed_once,
     cubed_twice: third cumulant of them, by powers of that dispersion.
-    busy: share of arrivals that find no replica idle. all_gaps: what all gaps take alike. forget:
+    all_gaps: what all gaps take alike. forget:
     gaps until half of the running sequences are others, inverse. variance, skewness: of the part of
     the step that follows n. lump_skewness: what it adds in proportion to the variance of lumps.
     limit_excess, correlation_seconds: of the bursts. slower, over_stay: seconds of a gap, at a
@@ -65,7 +65,6 @@ class Met(NamedTuple, Generic[Number]):
     cubed: Number
     cubed_once: Number
     cubed_twice: Number
-    busy: Number
     all_gaps: Number
     forget: Number
     variance: Number

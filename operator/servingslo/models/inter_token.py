@@ -15,12 +15,13 @@ from servingslo.models.bursts import (
     swing_of,
     unchanged_share,
 )
+from servingslo.models.few_requests import FewLoad, few_load, where_few
 from servingslo.models.first_gaps import OwnStep, own_step_of
 from servingslo.models.gap_loads import GapLoad, at_changed_rate, own_step
 from servingslo.models.gap_prefill import Met, prefill_in_gaps
+from servingslo.models.levels import NEVER_IDLE, Found, Shared, found_by_arrivals, never_idle
 from servingslo.models.occupancy import cluster_third_moment
-from servingslo.models.output_laws import GapMoments, OutputGaps
-from servingslo.models.pools import Shared, idle_met, never_idle
+from servingslo.models.output_laws import Bare, GapMoments, Moments, OutputGaps
 from servingslo.models.rows import spread_columns
 from servingslo.models.service_time import FloatArray, RequestDemand
 
@@ -48,20 +49,18 @@ def gap_moments(
     of the counts N and the work W of the clusters that arrive together during prefill.
     """
     steps = [own_step(demand, load) for load in loads]
-    busy = _finding_busy(demand, loads, steps)
+    levels = _found_by_arrivals(demand, loads, steps)
     firsts = [
         first_step(demand, load, step, budget_tokens)
         for load, step in zip(loads, steps, strict=True)
     ]
     prefills = [
-        first_token_after(demand, load, step, budget_tokens, first.others_seconds * share)
-        for load, step, first, share in zip(loads, steps, firsts, busy, strict=True)
+        first_token_after(demand, load, step, budget_tokens, first, found)
+        for load, step, first, found in zip(loads, steps, firsts, levels, strict=True)
     ]
     numbers = [
-        met_in_gaps(demand, load, step, first, prefill, share)
-        for load, step, first, prefill, share in zip(
-            loads, steps, firsts, prefills, busy, strict=True
-        )
+        met_in_gaps(demand, load, step, first, prefill)
+        for load, step, first, prefill in zip(loads, steps, firsts, prefills, strict=True)
     ]
     gaps, inverse, inverse_square, *rest = spread_columns(numbers, output.powers)
     powers, met = (gaps, inverse, inverse_square), Met(*rest)
@@ -70,8 +69,26 @@ def gap_moments(
         burst = burst_in_gaps(powers, met)
     most_replicas = max(load.pool_count for load in loads)
     found = moments_in_gaps(powers, met, burst, most_replicas)
-    laws = (law.reshape(len(loads), -1) for law in found)
-    return list(map(GapMoments, *laws, prefills, [load.prefill_steps for load in loads]))
+    usual = (law.reshape(len(loads), -1) for law in found)
+    few = [
+        few_load(demand, load, step, level, budget_tokens)
+        for load, step, level in zip(loads, steps, levels, strict=True)
+    ]
+    laws = list(map(Moments, *usual))
+    prefill_steps = [load.prefill_steps for load in loads]
+    return [_with_few(output, *one) for one in zip(laws, few, prefills, prefill_steps, strict=True)]
+
+
+def _with_few(
+    output: OutputGaps, usual: Moments, load: FewLoad, prefill_seconds: float, prefill_steps: float
+) -> GapMoments:
+    """Moments of a load, with those that meet no prefill apart where few requests run."""
+    if load.few == 0.0:
+        return GapMoments(*usual, prefill_seconds, prefill_steps)
+    gaps, inverse, _ = output.powers
+    share, others, every = where_few(usual, gaps, inverse, load)
+    bare = Bare(share, load.step, load.deviation, *others)
+    return GapMoments(*every, prefill_seconds, prefill_steps, bare)
 
 
 def burst_in_gaps(powers: Powers, met: Met[FloatArray]) -> tuple[FloatArray, FloatArray]:
@@ -97,8 +114,7 @@ def moments_in_gaps(
     """
     gaps, inverse, _ = powers
     lumps = prefill_in_gaps(powers, met, None if burst is None else burst[0], most_replicas)
-    mean = lumps.first * met.busy
-    mean += met.all_gaps
+    mean = lumps.first + met.all_gaps
     if burst is not None:
         mean += burst[1]
     # 2(x − 1 + e^−x)/x² of x = forget·gaps, the inverse of forget being met.forget.
@@ -157,35 +173,32 @@ def _at_both_rates(
     )
 
 
-def _finding_busy(
+def _found_by_arrivals(
     demand: RequestDemand, loads: Sequence[GapLoad], steps: Sequence[float]
-) -> list[float]:
-    """Share of the arrivals of a pool that find no replica idle, by load; 1 for one replica.
-
-    The others delay nobody, and nobody delays them: of the prefill that requests of a pool would
-    meet as a rule only this share is met.
-    """
-    busy = [1.0] * len(loads)
+) -> list[Found]:
+    """What arrivals find at their replica, by load, as far as replicas of a pool are ever idle."""
+    found = [NEVER_IDLE] * len(loads)
     rows = [
         row
         for row, load in enumerate(loads)
         if load.pool_count > 1 and not never_idle(load.mean, load.variance)
     ]
-    if rows:
-        pools = [
-            Shared(
-                loads[row].pool_count,
-                loads[row].rate_per_second,
-                loads[row].mean,
-                loads[row].variance,
-                steps[row],
-                loads[row].prefill_steps,
-            )
-            for row in rows
-        ]
-        for row, idle in zip(rows, idle_met(demand, pools), strict=True):
-            busy[row] = 1.0 - idle
-    return busy
+    pools = [shared_of(loads[row], steps[row]) for row in rows]
+    for row, one in zip(rows, found_by_arrivals(demand, pools), strict=True):
+        found[row] = one
+    return found
+
+
+def shared_of(load: GapLoad, step: float) -> Shared:
+    """The replicas that share these arrivals; step: see `own_step`."""
+    return Shared(
+        load.pool_count,
+        load.rate_per_second,
+        load.mean,
+        load.variance,
+        step,
+        load.prefill_steps,
+    )
 
 
 def first_step(demand: RequestDemand, load: GapLoad, step: float, budget_tokens: float) -> OwnStep:
@@ -199,14 +212,17 @@ def first_token_after(
     load: GapLoad,
     step: float,
     budget_tokens: float,
-    others_seconds: float,
+    first: OwnStep,
+    found: Found,
 ) -> float:
     """Time from the slot to the first token: own prefill, that of others, and their steps.
 
-    Others have at most the room that the own prompt leaves in its last step.
+    Others have at most the room that the own prompt leaves in its last step, and who meets no
+    prefill at its replica has none of them.
     """
     room = load.prefill_steps * (budget_tokens - load.mean) - demand.uncached_mean_tokens
-    others = min(others_seconds, demand.prefill_per_token_seconds * max(room, 0.0))
+    others = min(first.others_seconds, demand.prefill_per_token_seconds * max(room, 0.0))
+    others *= 1.0 - found.free
     return others + demand.prefill_mean_seconds + load.prefill_steps * step
 
 
@@ -216,12 +232,10 @@ def met_in_gaps(
     step: float,
     first: OwnStep,
     prefill_seconds: float,
-    busy: float,
 ) -> Met[float]:
     """Numbers of this load that `prefill_in_gaps` and `gap_moments` are made of.
 
-    step: see `own_step`. first: see `first_step`. prefill_seconds: see `first_token_after`. busy:
-    see `_finding_busy`.
+    step: see `own_step`. first: see `first_step`. prefill_seconds: see `first_token_after`.
     """
     rate, growth, shared = load.rate_per_second, demand.step_growth_seconds, 1.0 / load.pool_count
     per_token, tokens = demand.prefill_per_token_seconds, demand.uncached_mean_tokens
@@ -249,7 +263,7 @@ def met_in_gaps(
     settling = -math.expm1(-rate * mean_step)
     departures = demand.output_dispersion
     forget_counts = 6.0 / ((1.0 + departures) * demand.output_mean_tokens)
-    per_square, per_cube = busy * rate * per_token**2, busy * rate * per_token**3
+    per_square, per_cube = rate * per_token**2, rate * per_token**3
     # Tokens of a pool meet this share of the prefill of an average step.
     met = max(all_gaps - step, 0.0) / max(mean_step - step, _LEAST_CUBE)
     in_steps = met * mean_step
@@ -268,8 +282,8 @@ def met_in_gaps(
         per_cube,
         prefill_seconds - mean_step,
         last - mean_step,
-        busy * own_variance,
-        busy * (per_token**3 * skewed + first.others_third),
+        own_variance,
+        per_token**3 * skewed + first.others_third,
         shared,
         own,
         -rate * mean_step,
@@ -283,8 +297,7 @@ def met_in_gaps(
         in_steps * per_cube * (own * skewed + shared * cube),
         3.0 * own * in_steps * per_cube * tokens * spread,
         own * in_steps * per_cube * tokens**3,
-        busy,
-        step + busy * (all_gaps - step),
+        all_gaps,
         1.0 / forget,
         full,
         law_skewness(demand, load, step, forget) * full**1.5,

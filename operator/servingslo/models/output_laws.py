@@ -6,7 +6,7 @@ Source: Wilson and Hilferty (1931), see `spread_points`; mixed over output lengt
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,8 @@ SHIFTS: FloatArray = (np.arange(OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.
     7.0 / (DEVIATE_COUNT - 1)
 )
 _DEVIATES: FloatArray = BASE + SHIFTS[:, None]
-# Three laws at most for each length and deviate, see `time_per_output_token_laws`; and one point.
-_INDEXES = np.arange(3 * (OUTPUT_POINTS + 1) * DEVIATE_COUNT)
+# Six laws at most for each length and deviate, see `time_per_output_token_laws`; and one point.
+_INDEXES = np.arange(6 * (OUTPUT_POINTS + 1) * DEVIATE_COUNT)
 _DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
 DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
@@ -70,10 +70,34 @@ class OutputGaps:
     single_share: float
 
 
+class Moments(NamedTuple):
+    """Mean, deviation and skewness of a time per output token: numbers, or by output length."""
+
+    mean: Any
+    deviation: Any
+    skewness: Any
+
+
+class Bare(NamedTuple):
+    """Requests that meet no prefill while they decode: share of them, by output length.
+
+    seconds, deviation_seconds: mean and deviation of their time per output token. mean, deviation,
+    skewness: of that of the others.
+    """
+
+    share: FloatArray
+    seconds: float
+    deviation_seconds: float
+    mean: FloatArray
+    deviation: FloatArray
+    skewness: FloatArray
+
+
 class GapMoments(NamedTuple):
     """Mean, standard deviation and skewness of the time per output token, by output length.
 
     prefill_seconds, prefill_steps: mean time that a request runs until its first token, and steps.
+    bare: those among them that meet no prefill, where they have points of their own.
     """
 
     mean: FloatArray
@@ -81,6 +105,7 @@ class GapMoments(NamedTuple):
     skewness: FloatArray
     prefill_seconds: float
     prefill_steps: float
+    bare: Bare | None = None
 
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
@@ -215,25 +240,49 @@ def time_per_output_token_laws(
     outside, and what a full step has no room for others meet.
     """
     weights = output.spread_weights
-    if not any(states):
+    if not any(states) and all(law.bare is None for law in moments):
         return atom_laws(
             *weighted_points(output, _stacked(moments), bounds_seconds[1]), bounds_seconds
         )
+    parts = [_parts(law, own) for law, own in zip(moments, states, strict=True)]
     laws: list[AtomLaw | None] = [None] * len(moments)
-    # Loads with as many states have as many points.
-    for count in sorted({len(own) for own in states}):
-        rows = [row for row, own in enumerate(states) if len(own) == count]
-        every = [law for row in rows for law in (moments[row], *(law for _, law in states[row]))]
-        shares = np.ones((len(rows), count + 1, len(output.gaps)))
-        if count:
-            shares[:, 1:] = [[share for share, _ in states[row]] for row in rows]
-            shares[:, 0] -= np.add.reduce(shares[:, 1:], axis=1)
+    # Loads with as many parts have as many points.
+    for count in sorted({len(own) for own in parts}):
+        rows = [row for row, own in enumerate(parts) if len(own) == count]
+        every = [law for row in rows for _, law in parts[row]]
+        shares = np.array([[share for share, _ in parts[row]] for row in rows])
         points = spread_points(*_stacked(every)).reshape(len(rows), -1)
         mass = (shares[..., None] * weights).reshape(len(rows), -1)
         _put_off(points, mass, bounds_seconds[1])
         for row, law in zip(rows, atom_laws(points, mass, bounds_seconds), strict=True):
             laws[row] = law
     return [law for law in laws if law is not None]
+
+
+def _parts(
+    moments: GapMoments, states: Sequence[tuple[FloatArray, GapMoments]]
+) -> list[tuple[FloatArray, Moments]]:
+    """Shares of the requests of a load, by output length, and the moments of each part."""
+    parts: list[tuple[FloatArray, Moments]] = []
+    ones = np.ones(len(moments.mean))
+    usual = ones - sum((own for own, _ in states), start=0.0 * ones)
+    for share, law in ((usual, moments), *states):
+        bare = law.bare
+        if bare is not None:
+            met = Moments(bare.mean, bare.deviation, bare.skewness)
+            mean, deviation = bare.seconds, bare.deviation_seconds
+            none = Moments(
+                *np.multiply.outer((mean, deviation, gamma_skewness(mean, deviation)), ones)
+            )
+            parts += [(share * (1.0 - bare.share), met), (share * bare.share, none)]
+        else:
+            parts.append((share, Moments(law.mean, law.deviation, law.skewness)))
+    return parts
+
+
+def gamma_skewness(mean: float, deviation: float) -> float:
+    """Skewness of a gamma law with this mean and deviation."""
+    return 2.0 * deviation / mean
 
 
 def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
@@ -255,7 +304,9 @@ def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
     points[over] = most_seconds - below * np.maximum(kept, 0.0)[:, None]
 
 
-def _stacked(moments: Sequence[GapMoments]) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _stacked(
+    moments: Sequence[GapMoments] | Sequence[Moments],
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Mean, deviation and skewness, a row for each of these moments."""
     return (
         stacked([law.mean for law in moments]),

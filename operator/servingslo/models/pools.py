@@ -5,10 +5,7 @@ docs/designs/0002-models.md, "What was added".
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
-
-from scipy.special import betainc
 
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
@@ -23,11 +20,6 @@ _TINY = 1e-12
 # The length of a cycle that is met settles to three digits in these.
 _ITERATIONS = 4
 _SETTLED = 1e-4
-# Pools are not idle this many deviations below their mean. A Poisson law is close to this.
-# Measured: 9 deviations, 1e-9 and 1e-6 below move no percentile by more than 0.02 %.
-_IDLE_DEVIATIONS = 6.0
-_LARGEST_SUCCESS = 1.0 - 1e-6
-_NEGLIGIBLE_IDLE = 1e-4
 # Two arrivals of a step: between rounds in strict order (0) and no order at all (1).
 _ORDER = 0.5
 
@@ -202,78 +194,3 @@ def _left_in_cycles(
     step = pace.mean_step / (1.0 - min(rate * demand.prefill_mean_seconds, _LARGEST_RATIO))
     decoding = max(1.0 - (1.0 + rate * cycle) / max(law_of_running.mean, _TINY), 0.0)
     return (1.0 - full_step / cycle) * decoding * min(step / full_step, 1.0)
-
-
-class Shared(NamedTuple):
-    """What a pool shares, as far as it tells whether a replica is idle.
-
-    pool_count: replicas. rate_per_second: of one of them. mean, variance: of its running sequences.
-    mean_step: seconds of a step. prefill_steps: mean number of steps of a prompt.
-    """
-
-    pool_count: int
-    rate_per_second: float
-    mean: float
-    variance: float
-    mean_step: float
-    prefill_steps: float
-
-
-def never_idle(mean: float, variance: float) -> bool:
-    """Whether no replica with this law of running sequences is ever idle, prompts aside."""
-    return mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0
-
-
-def idle_met(demand: RequestDemand, pools: Sequence[Shared]) -> list[float]:
-    """Share of the arrivals of a pool that find a replica with nothing to do, 0 to 1, by pool.
-
-    With M requests in the system of a pool of c that spreads them evenly, there is one if M < c.
-    With c ≤ M < 2c those replicas that have one request become idle as it leaves: 2c − M of them,
-    at the rate λ/L each, L = E[M]/c; and each is met by the next arrival, at cλ. M is negative
-    binomial with the mean and the variance of the sequences that decode and of prompts, λ·T each.
-    Sums of P(M ≤ m) are E[(k − M)⁺] = k·P(M < k) − E[M]·P(M′ < k − 1), M′ with a shape one more.
-    """
-    shares = [0.0] * len(pools)
-    asked = [
-        (row, pool.pool_count, *found)
-        for row, pool in enumerate(pools)
-        for found in [in_system(demand, pool)]
-        if found[0] > 0.0
-    ]
-    if not asked:
-        return shares
-    at_most = betainc(
-        [(shape, shape + 1.0, shape, shape + 1.0) for _, _, _, shape, _ in asked],
-        [(c, max(c - 1, 1), 2 * c, 2 * c - 1) for _, c, _, _, _ in asked],
-        [(success,) for _, _, _, _, success in asked],
-    )
-    for (row, count, mean, _, _), (one, one_more, two, two_more) in zip(
-        asked, at_most.tolist(), strict=True
-    ):
-        shares[row] = found_idle(count, mean, one, one_more, two, two_more)
-    return shares
-
-
-def found_idle(
-    count: int, mean: float, one: float, one_more: float, two: float, two_more: float
-) -> float:
-    """The share of `idle_met`, from the mean of M and from probabilities.
-
-    one, two: P(M < c) and P(M < 2c). one_more, two_more: P(M′ < c − 1) and P(M′ < 2c − 1).
-    """
-    becoming = count * (2.0 * two - one) - mean * (two_more - one_more) - count * one
-    found = one + (1.0 - 1.0 / count) * max(becoming, 0.0) / mean
-    return min(found, 1.0) if found > _NEGLIGIBLE_IDLE else 0.0
-
-
-def in_system(demand: RequestDemand, pool: Shared) -> tuple[float, float, float]:
-    """Mean, shape and success of M, the requests in the system; zeros where none is ever idle."""
-    count, step = pool.pool_count, pool.mean_step
-    first = demand.prefill_mean_seconds + pool.prefill_steps * step
-    prompts = count * pool.rate_per_second * (first + 0.5 * step)
-    mean = count * pool.mean + prompts
-    variance = count**2 * pool.variance + prompts
-    if mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0 * count or mean <= 0.0:
-        return 0.0, 0.0, 0.0
-    success = min(mean / variance, _LARGEST_SUCCESS)
-    return mean, mean * success / (1.0 - success), success

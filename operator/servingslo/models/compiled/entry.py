@@ -53,8 +53,9 @@ def _gaps(numbers: Any, lengths: Any, prompts: Any, law: Any, rate: float) -> An
     demand = demand_of(numbers)
     load = _gap_load(numbers, prompts, law, rate)
     moments = np.empty((4, max(lengths.shape[1], 2)))
-    moments[3, 0] = tokens.moments_of_gaps(
-        demand, lengths, load, numbers[_BUDGET_TOKENS], moments[:3]
+    others = np.empty((tokens.MET_ROWS, lengths.shape[1]))
+    moments[3, 0], _ = tokens.moments_of_gaps(
+        demand, lengths, load, numbers[_BUDGET_TOKENS], moments[:3], others
     )
     moments[3, 1] = load.prefill_steps
     return moments
@@ -78,8 +79,8 @@ def _end_to_end(numbers: Any, lengths: Any, prompts: Any, law: Any, rate: float,
     demand = demand_of(numbers)
     load = _gap_load(numbers, prompts, law, rate)
     count = lengths.shape[1]
-    moments = np.empty((3, count))
-    tokens.moments_of_gaps(demand, lengths, load, numbers[_BUDGET_TOKENS], moments)
+    moments, others = np.empty((3, count)), np.empty((tokens.MET_ROWS, count))
+    tokens.moments_of_gaps(demand, lengths, load, numbers[_BUDGET_TOKENS], moments, others)
     mean, variance, third = points.cumulants(table)
     points.add_first(moments, lengths[0], mean, variance, third)
     single = numbers[_SINGLE_SHARE]

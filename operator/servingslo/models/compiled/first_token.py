@@ -7,7 +7,6 @@ import numpy as np
 
 from servingslo.models import arrivals, bursts, generations, paces, pools
 from servingslo.models.arrivals import Arrival, Flow, flow_of, pool_met, stretch_of
-from servingslo.models.compiled.idle import idle_share
 from servingslo.models.compiled.inversion import POINTS, drive, invert
 from servingslo.models.compiled.layout import (
     ARRIVING,
@@ -24,6 +23,7 @@ from servingslo.models.compiled.layout import (
     SLOPE,
     Joins,
 )
+from servingslo.models.compiled.levels import found_by_arrivals
 from servingslo.models.compiled.long_prompts import long_classes
 from servingslo.models.compiled.prompts import Prompts, add_prompts, stretched
 from servingslo.models.compiled.room_queue import meet_queue
@@ -32,9 +32,10 @@ from servingslo.models.compiled.spectra import TERMS, copy_less, cosine_and_sine
 from servingslo.models.compiled.waiting import NEGLIGIBLE_WAIT, with_wait
 from servingslo.models.compiled.waits import One, wait_of, waits
 from servingslo.models.generations import quotient_of
+from servingslo.models.levels import never_idle
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import paces_met, range_level
-from servingslo.models.pools import meeting_at, never_idle
+from servingslo.models.pools import meeting_at
 from servingslo.models.prompt_work import RANGE_RATIO
 from servingslo.models.service_time import FloatArray, RequestDemand
 
@@ -188,11 +189,11 @@ def _meet_idle(
     rows: FloatArray,
     transform: FloatArray,
 ) -> None:
-    """Let some arrivals find a replica idle: they take their own prefill and a step."""
+    """Let some arrivals meet no prefill: they take their own and a step."""
     running = arrival.law_of_running
     if never_idle(running.mean, running.variance):
         return
-    idle = idle_share(demand, pool_met(prompts, arrival))
+    free = found_by_arrivals(demand, pool_met(prompts, arrival)).free
     unit, classes = shape
     angle = unit * demand.step_fixed_seconds
     for k in range(TERMS):
@@ -201,7 +202,7 @@ def _meet_idle(
         if classes == 2:
             own += rows[OWN + 1, k]
             own_i += rows[OWN + 1, TERMS + k]
-        transform[k] += idle * (own * cosine - own_i * sine - transform[k])
+        transform[k] += free * (own * cosine - own_i * sine - transform[k])
 
 
 share_modules(arrivals, bursts, generations, paces, pools)
