@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from servingslo.models.bursts import STEADY
+from servingslo.models.gap_loads import GapLoad, own_step
 from servingslo.models.latency import LatencyModel, Routing
 from servingslo.models.levels import (
     NEVER_IDLE,
@@ -14,6 +16,7 @@ from servingslo.models.levels import (
     found_at,
     found_by_arrivals,
     law_of_number,
+    most_few,
     settled_mean,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
@@ -132,6 +135,18 @@ def test_more_arrivals_find_less_room() -> None:
     assert all(0.0 <= one.free <= 1.0 for one in found)
 
 
+def test_the_number_that_finds_a_request_scatters_in_small_pools() -> None:
+    """Two replicas swing together with their number of requests; many even it out."""
+    demand = request_demand(workload(1.0, prompt=4000.0), LAW)
+    small, large = found_by_arrivals(
+        demand,
+        [Shared(count, 1.6, 0.8, 3.0 / count, STEP, 1.0) for count in (2, 24)],
+    )
+    assert small.scatter > 0.1
+    assert large.scatter == 0.0
+    assert small.few < large.few <= 1.0
+
+
 def test_the_number_has_the_mean_and_the_excess_that_were_asked_for() -> None:
     """A negative binomial law: mean r(1 − q)/q, variance that over q."""
     shape, success = law_of_number(7.0, 0.6)
@@ -150,3 +165,18 @@ def test_a_fixed_point_is_found_from_two_rounds() -> None:
 def limits() -> EngineLimits:
     """A large card."""
     return EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192, kv_capacity_tokens=400_000.0)
+
+
+def test_a_replica_by_itself_has_no_levels() -> None:
+    """Two have them up to two requests each, many up to four."""
+    assert most_few(1) == 0.0
+    assert most_few(2) == 4.0
+    assert most_few(100) == pytest.approx(400.0, rel=0.02)
+
+
+def test_a_request_decodes_in_steps_of_itself_at_least() -> None:
+    """Also in a pool that has less than one request for each replica."""
+    demand = request_demand(workload(1.0), LAW)
+    load = GapLoad(1.0, 0.2, 0.1, 0.1, 0.0, 12, STEADY, 1.0)
+    assert own_step(demand, load) == pytest.approx(STEP)
+    assert own_step(demand, load._replace(mean=3.0)) > STEP

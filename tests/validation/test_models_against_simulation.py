@@ -59,6 +59,34 @@ def test_percentiles_match_the_simulation(case):
     assert_within(result, "tpot", TPOT_BOUNDS)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "rate", "count", "budget"),
+    [
+        pytest.param(Lengths.LONG_PROMPTS, 1.5, 12, 2048, id="long-prompts"),
+        pytest.param(Lengths.LONG_PROMPTS, 1.9, 6, 4096, id="fewer-replicas"),
+        pytest.param(Lengths.LONG_PROMPTS, 2, 12, 1024, id="small-budget"),
+        pytest.param(Lengths.SHORT_OUTPUTS, 6, 8, 8192, id="short-outputs"),
+    ],
+)
+def test_percentiles_match_where_replicas_have_few_requests(lengths, rate, count, budget):
+    """As above in pools whose replicas are idle part of the time."""
+    result = compare(
+        Case(
+            card=H100,
+            rate_per_second=rate,
+            replica_count=count,
+            budget_tokens=budget,
+            lengths=lengths,
+            request_count=100_000,
+        )
+    )
+    running_noise = noise(result.outcome.latency, 50.0)
+    assert abs(result.running_ratio - 1.0) <= MEAN_BOUND + running_noise
+    assert abs(result.itl_ratio - 1.0) <= MEAN_BOUND + running_noise
+    assert_within(result, "ttft", TTFT_BOUNDS)
+    assert_within(result, "tpot", TPOT_BOUNDS)
+
+
 @pytest.mark.parametrize(("rate", "count"), [(9, 2), (13, 8), (14, 8)])
 def test_time_per_token_matches_with_short_outputs_in_a_pool(rate, count):
     """TPOT within 10 and 12 % where prefill is up to five sixths of the time, and means."""

@@ -18,6 +18,8 @@ from servingslo.models.service_time import RequestDemand
 # but rounding in their higher moments.
 _LEAST_SHARE = 1e-6
 _LEAST_DEVIATION = 1e-3
+# A negative binomial law with this is Poisson to nine digits.
+_LEAST_SCATTER = 1e-9
 # Against a division by zero where nothing is prefilled.
 _TINY_TOKENS = 1e-9
 
@@ -26,7 +28,8 @@ class FewLoad(NamedTuple):
     """What requests meet where a replica has few, in plain numbers.
 
     few: see `Found`. step, deviation: seconds of a step without prefill. once, in_gap: mean number
-    of prompts met that came before the first token, and in each gap. work, square, cube: moments of
+    of prompts met that came before the first token, and in each gap. scatter: of that number, see
+    `Found`. work, square, cube: moments of
     the prefill of one, in seconds.
     """
 
@@ -35,6 +38,7 @@ class FewLoad(NamedTuple):
     deviation: float
     once: float
     in_gap: float
+    scatter: float
     work: float
     square: float
     cube: float
@@ -62,6 +66,7 @@ def few_load(
         demand.step_growth_seconds * math.sqrt(load.variance),
         found.delayed * found.early * (1.0 - together),
         found.delayed * (1.0 - found.early) / gaps,
+        max(found.scatter, _LEAST_SCATTER),
         demand.prefill_mean_seconds,
         per_token**2 * demand.uncached_second_moment_tokens2,
         per_token**3 * demand.uncached_third_moment_tokens3,
@@ -74,18 +79,20 @@ def where_few(
     """Share of the requests that meet no prefill, moments of the others, and of all.
 
     By output length; usual: moments where many run. The number of prompts that a request meets is
-    Poisson: none with e^−ν. A gap is longer by the work of those that it meets over all gaps.
+    negative binomial with the mean ν and the factorial moments ν²(1 + q) and ν³(1 + q)(1 + 2q), q
+    its scatter: none with (1 + qν)^(−1/q), e^−ν as q → 0. A gap is longer by the work of those that
+    it meets over all gaps.
     """
-    number = load.once + load.in_gap * gaps
-    none = np.exp(-number)
+    number, more = load.once + load.in_gap * gaps, 1.0 + load.scatter
+    none = np.exp(np.log1p(load.scatter * number) / -load.scatter)
     bare = load.few * none
     met, spread = number * inverse, load.deviation * load.deviation
     work = met * load.work
     square = met * inverse * load.square
     first = load.few * work
-    second = load.few * (square + work * work + (1.0 - none) * spread)
-    third = met * inverse * inverse * load.cube + (3.0 * square + work * work) * work
-    third = load.few * third
+    second = load.few * (square + more * work * work + (1.0 - none) * spread)
+    third = (3.0 * square + (more + load.scatter) * work * work) * more * work
+    third = load.few * (third + met * inverse * inverse * load.cube)
     # The same of the usual law, about the step.
     over, variance = usual.mean - load.step, usual.deviation * usual.deviation
     many = 1.0 - load.few

@@ -6,7 +6,6 @@ from typing import Any
 from servingslo.models import few_requests, levels
 from servingslo.models.compiled.shared import share, share_modules
 from servingslo.models.levels import (
-    FEW,
     NEVER_IDLE,
     Averages,
     Found,
@@ -16,6 +15,7 @@ from servingslo.models.levels import (
     found_on_average,
     largest_number,
     law_of_number,
+    most_few,
     next_mean,
     requests_of,
     settled_mean,
@@ -44,7 +44,7 @@ def averages_at(pool: Shared, requests: Requests, mean: float) -> Averages:
     shape, success = law_of_number(mean, requests.excess)
     failure, last = 1.0 - success, largest_number(pool.pool_count, requests) - 1.0
     largest = min(math.floor(max(shape - 1.0, 0.0) * failure / success), last)
-    sums: Any = _added(pool, requests, largest, 1.0, (0.0, 0.0, 0.0, 0.0, 0.0))
+    sums: Any = _added(pool, requests, largest, 1.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     term, number = 1.0, largest
     while number > 0.0 and term > _NEGLIGIBLE_TERM:
         term *= number / ((number - 1.0 + shape) * failure)
@@ -55,21 +55,22 @@ def averages_at(pool: Shared, requests: Requests, mean: float) -> Averages:
         term *= (number + shape) * failure / (number + 1.0)
         number += 1.0
         sums = _added(pool, requests, number, term, sums)
-    total, met, idle, few, empty = sums
-    return Averages(met / total, idle / total, few / total, 1.0 - empty / total)
+    total, met, square, idle, few, empty = sums
+    return Averages(met / total, square / total, idle / total, few / total, 1.0 - empty / total)
 
 
 def _added(pool: Shared, requests: Requests, number: float, term: float, sums: Any) -> Any:
     count = float(pool.pool_count)
     met, idle = found_at(number, count, requests)
-    few = 1.0 if number < FEW * count else 0.0
+    few = 1.0 if number < most_few(pool.pool_count) else 0.0
     empty = max(1.0 - number / count, 0.0)
     return (
         sums[0] + term,
         sums[1] + term * met,
-        sums[2] + term * idle,
-        sums[3] + term * few,
-        sums[4] + term * empty,
+        sums[2] + term * met * met,
+        sums[3] + term * idle,
+        sums[4] + term * few,
+        sums[5] + term * empty,
     )
 
 
