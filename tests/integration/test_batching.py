@@ -51,7 +51,7 @@ def test_a_larger_batch_rolls_out_once(small_batch: Tenant, operator: Operator) 
     assert [word for word in changed if not word.startswith("--max-num-")] == ["--model=tiny"]
     assert len(changed) == 4
     assert int(changed[-1].removeprefix("--max-num-seqs=")) > 8
-    assert _generation(tenant) == 2
+    tenant.wait(lambda: _generation(tenant) == 2, what="its rollout")
     tenant.wait(
         lambda: tenant.status().get("batching", {}).get("current", {}).get("maxNumSeqs", 0) > 8,
         what="the new limit in force",
