@@ -188,21 +188,6 @@ class Tenant:
 
         self.wait(ready, what=f"{name} is ready")
 
-    def allow_pods(self, count: int) -> None:
-        """A quota of pods in this namespace, in force once those that are there are counted.
-
-        Pods made while a quota is new can be left out of its count for minutes.
-        """
-        manifest = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(count)}}}
-        self.core.create_namespaced_resource_quota(self.namespace, manifest)
-
-        def counted() -> bool:
-            found = self.core.read_namespaced_resource_quota("pods", self.namespace).status
-            there = self.core.list_namespaced_pod(self.namespace).items
-            return (found.used or {}).get("pods") == str(len(there))
-
-        self.wait(counted, what="the quota counts the pods that are there")
-
     def replicas(self, name: str = "chat") -> int:
         """The replica count that the Deployment asks for."""
         found = self.apps.read_namespaced_deployment(name, self.namespace)

@@ -71,7 +71,7 @@ def gap_moments(
     found = moments_in_gaps(powers, met, burst, most_replicas)
     usual = (law.reshape(len(loads), -1) for law in found)
     few = [
-        few_load(demand, load, step, level, budget_tokens)
+        few_load(demand, load, step, level, budget_tokens) if level.few > 0.0 else None
         for load, step, level in zip(loads, steps, levels, strict=True)
     ]
     laws = list(map(Moments, *usual))
@@ -80,10 +80,14 @@ def gap_moments(
 
 
 def _with_few(
-    output: OutputGaps, usual: Moments, load: FewLoad, prefill_seconds: float, prefill_steps: float
+    output: OutputGaps,
+    usual: Moments,
+    load: FewLoad | None,
+    prefill_seconds: float,
+    prefill_steps: float,
 ) -> GapMoments:
     """Moments of a load, with those that meet no prefill apart where few requests run."""
-    if load.few == 0.0:
+    if load is None:
         return GapMoments(*usual, prefill_seconds, prefill_steps)
     gaps, inverse, _ = output.powers
     share, others, every = where_few(usual, gaps, inverse, load)
