@@ -7,6 +7,7 @@ import pytest
 from servingslo.estimation.arrivals import ArrivalState, arrivals_of, measure
 from servingslo.estimation.counters import Window
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, GatewaySample, HistogramSample, PodSample
 from servingslo.reasons import Reason
 
@@ -124,6 +125,40 @@ def test_pod_that_became_ready_while_watched_counts_from_its_start() -> None:
     assert estimate.arrival_rate_per_second == pytest.approx(2.0)
 
 
+def test_first_window_of_a_pod_ends_at_its_scrape() -> None:
+    """Ready for 40 s, scraped 20 s ago: 60 requests in 20 s are 3 a second beside the other's 1."""
+    old = _pod("a", _engine(100.0))
+    estimate = _after(
+        (old,),
+        (_pod("a", _engine(115.0)), _pod("b", _engine(60.0, age=20.0), ready_for=40.0)),
+    )
+    assert estimate.arrival_rate_per_second == pytest.approx(1.0 + 60.0 / 20.0)
+
+
+def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
+    """It takes all that arrives for 10 s of 15: 2/s stand, until its first scrape says so too."""
+    before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
+    relieved = _pod("a", _engine(140.0)), _pod("b", ready_for=11.0)
+    scraped = _pod("a", _engine(140.0)), _pod("b", _engine(50.0), ready_for=26.0)
+    assert _after(*before, relieved).arrival_rate_per_second == pytest.approx(2.0)
+    after = _after(*before, relieved, scraped)
+    assert after.arrival_rate_per_second == pytest.approx(50.0 / 25.0)
+
+
+def test_more_than_before_counts_though_a_new_pod_serves_unscraped() -> None:
+    """What the others count is the least that came."""
+    before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
+    more = _pod("a", _engine(190.0)), _pod("b", ready_for=11.0)
+    assert _after(*before, more).arrival_rate_per_second == pytest.approx(4.0)
+
+
+def test_a_new_pod_seen_for_most_of_the_window_hides_no_fall() -> None:
+    """Ready 3 s before the others' scrape: a fall from 2 to 0.5/s is one."""
+    before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
+    less = _pod("a", _engine(137.5)), _pod("b", ready_for=4.0)
+    assert _after(*before, less).arrival_rate_per_second == pytest.approx(0.5)
+
+
 def test_long_running_pod_first_seen_adds_nothing_at_first() -> None:
     """Its counter holds a day's requests; they did not arrive in this tick."""
     estimate = _after(
@@ -202,11 +237,13 @@ def _rejecting(offered: float, rejected: float) -> Window:
     )
 
 
+_ONE_POD = assess((_pod("a", _engine(100.0)),), 60.0)
+
+
 def _unique_rate(*flows: tuple[float, float]) -> float:
-    state, engines = ArrivalState(), frozenset({("a", "0")})
-    unique = None
+    state, unique = ArrivalState(), None
     for offered, rejected in flows:
-        state, measured = measure(state, [_rejecting(offered, rejected)], engines, 1.0, None)
+        state, measured = measure(state, [_rejecting(offered, rejected)], _ONE_POD, None)
         unique = measured.unique_per_second
     assert unique is not None
     return unique
@@ -232,9 +269,7 @@ def test_dispersion_is_not_moved_by_a_ramp_and_hardly_by_a_step() -> None:
     for flows in (ramp, step):
         state = ArrivalState()
         for offered, rejected in flows:
-            state, _ = measure(
-                state, [_rejecting(offered, rejected)], frozenset({("a", "0")}), 1.0, None
-            )
+            state, _ = measure(state, [_rejecting(offered, rejected)], _ONE_POD, None)
         assert state.dispersion <= 1.2
 
 
@@ -243,7 +278,7 @@ def test_dispersion_sees_lasting_bursts() -> None:
     state = ArrivalState()
     for number in range(80):
         rate = 20.0 + (6.0 if number % 2 else -6.0)
-        state, _ = measure(state, [_rejecting(rate, 0.0)], frozenset({("a", "0")}), 1.0, None)
+        state, _ = measure(state, [_rejecting(rate, 0.0)], _ONE_POD, None)
     assert state.dispersion > 4.0
 
 

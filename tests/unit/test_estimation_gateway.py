@@ -4,14 +4,16 @@ import pytest
 
 from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, measure
 from servingslo.estimation.counters import Window
+from servingslo.estimation.freshness import assess
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
 from servingslo.estimation.gateway import measure as measure_gateway
-from servingslo.estimation.sample import GatewayInstance, GatewaySample
+from servingslo.estimation.sample import EngineSample, GatewayInstance, GatewaySample, PodSample
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
 TICK_SECONDS = 15.0
-ENGINES = frozenset({("a", "0")})
+ENGINE = EngineSample(engine="0", running=1.0, gauges_age_seconds=1.0)
+SEEN = assess((PodSample(name="a", ready=True, engines=(ENGINE,)),), 60.0)
 
 
 def _instance(name: str = "envoy-1", *, age: float = 0.0, **counters: float) -> GatewayInstance:
@@ -122,7 +124,7 @@ def _after(*ticks: tuple[Window, GatewayFlow]) -> ArrivalMeasurement:
     state = ArrivalState()
     measured = ArrivalMeasurement()
     for window, flow in ticks:
-        state, measured = measure(state, [window], ENGINES, 1.0, flow)
+        state, measured = measure(state, [window], SEEN, flow)
     return measured
 
 
@@ -170,7 +172,7 @@ def test_why_a_gateway_says_nothing_is_told(
 def test_no_gateway_says_nothing_at_all() -> None:
     """Where none is read there is no reason either."""
     assert measure_gateway((), None, 1000.0, 60.0) == ((), None)
-    state, measured = measure(ArrivalState(), [_served(10.0)], ENGINES, 1.0, None)
+    state, measured = measure(ArrivalState(), [_served(10.0)], SEEN, None)
     assert measured.gateway is None
     assert state.comparison.windows == 0
 

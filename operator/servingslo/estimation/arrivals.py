@@ -8,10 +8,12 @@ it. One that counts them as they end adds what it refused to what the engines go
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import Window
+from servingslo.estimation.first_windows import hidden_seconds
+from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
 from servingslo.estimation.retries import UNTOLD, RetryState, echo_error_ratio, without_echo
 from servingslo.reasons import Reason
@@ -169,32 +171,29 @@ class _Counted:
 def measure(
     state: ArrivalState,
     windows: Sequence[Window],
-    engines: frozenset[tuple[str, str]],
-    coverage_ratio: float,
+    fresh: Freshness,
     gateway: GatewayFlow | None,
-    unseen: Collection[str] = (),
 ) -> tuple[ArrivalState, ArrivalMeasurement]:
     """Arrivals now, and the state with this tick's windows in it.
 
-    engines: present in this sample; flows of others are dropped with their pods. coverage_ratio:
-    share of the ready pods whose metrics are fresh; what the others receive (the pods of `unseen`)
-    is taken to be as much each. gateway: what it counts, None where none is read.
+    fresh: the engines of this sample; flows of others are dropped with their pods, and what pods
+    without fresh metrics receive is taken to be as much each. gateway: what it counts, None where
+    none is read.
     """
-    flows = _flows(state.flows, windows, engines, unseen)
+    flows, windows = _counted_flows(state.flows, windows, fresh)
     changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
     unsettled = max(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
     )
     state = replace(state, flows=flows, unsettled_ratio=unsettled)
-    known = flows and coverage_ratio > 0
+    coverage = fresh.coverage_ratio
+    known = flows and coverage > 0
     by_engines = _Counted(
-        offered_per_second=max(sum(f.arrivals_per_second for f in flows), 0.0) / coverage_ratio
-        if known
-        else None,
-        rejected_per_second=sum(f.rejections_per_second for f in flows) / coverage_ratio
+        offered_per_second=_sum(flows) / coverage if known else None,
+        rejected_per_second=sum(f.rejections_per_second for f in flows) / coverage
         if known
         else 0.0,
-        seconds=max((w.seconds for w in windows), default=0.0),
+        seconds=_longest_seconds(windows),
         is_new=bool(windows),
         error_ratio=COUNTING_ERROR_RATIO + UNSETTLED_ERROR_RATIO * unsettled,
     )
@@ -263,17 +262,40 @@ def _far_below(gateway: GatewayFlow, engines: _Counted, state: ArrivalState) -> 
     return rate < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
 
 
+def _sum(flows: Sequence[EngineFlow]) -> float:
+    return max(sum(flow.arrivals_per_second for flow in flows), 0.0)
+
+
 def _change(after: float | None, before: float | None) -> float:
     return 0.0 if after is None or before is None else after - before
 
 
+def _longest_seconds(windows: Sequence[Window]) -> float:
+    return max((window.seconds for window in windows), default=0.0)
+
+
+def _counted_flows(
+    old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
+) -> tuple[tuple[EngineFlow, ...], Sequence[Window]]:
+    """Flows after this tick's windows, and the windows that count.
+
+    Where a new pod served unseen for more of a window than the error that new engines have anyway,
+    less than before says nothing: the flows before stand.
+    """
+    flows = _flows(old, windows, fresh)
+    if hidden_seconds(fresh, windows) > UNSETTLED_ERROR_RATIO * _longest_seconds(windows):
+        before = _flows(old, (), fresh)
+        if _sum(flows) < _sum(before):
+            return before, ()
+    return flows, windows
+
+
 def _flows(
-    old: tuple[EngineFlow, ...],
-    windows: Sequence[Window],
-    engines: frozenset[tuple[str, str]],
-    unseen: Collection[str],
+    old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
 ) -> tuple[EngineFlow, ...]:
-    """Flows after this tick's windows: half of what is lost with a pod goes to others at once."""
+    """Flows after windows: half of what is lost with a pod goes to others at once."""
+    engines = {(pod.name, engine.engine) for pod, engine in fresh.engines}
+    unseen = {pod for pod, _ in fresh.unseen}
     flows = {}
     for flow in old:
         key = flow.pod, flow.engine

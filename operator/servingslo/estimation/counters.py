@@ -163,10 +163,15 @@ def advance(
     )
 
 
-def counters_time_seconds(sample: EngineSample, now_seconds: float) -> float:
-    """When the counters were scraped; an unknown age falls back on the gauges', then on now."""
+def counters_age_seconds(sample: EngineSample) -> float:
+    """How old the counters are; an unknown age falls back on the gauges', then on 0."""
     ages = (sample.counters_age_seconds, sample.gauges_age_seconds)
-    return now_seconds - next((age for age in ages if age is not None), 0.0)
+    return next((age for age in ages if age is not None), 0.0)
+
+
+def counters_time_seconds(sample: EngineSample, now_seconds: float) -> float:
+    """When the counters were scraped."""
+    return now_seconds - counters_age_seconds(sample)
 
 
 def histograms_time_seconds(sample: EngineSample, now_seconds: float) -> float:

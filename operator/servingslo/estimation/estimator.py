@@ -27,6 +27,7 @@ from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationStat
 from servingslo.estimation.cold_start import ColdStartEstimate, ColdStartState
 from servingslo.estimation.configuration import fleet_configuration, newest_pod
 from servingslo.estimation.counters import EngineMemory, EngineStep, Window, advance
+from servingslo.estimation.first_windows import counting_for_seconds
 from servingslo.estimation.forecast import Forecast, ForecastState
 from servingslo.estimation.freshness import Freshness, assess
 from servingslo.estimation.health import HealthState, SaturationSignal
@@ -188,22 +189,9 @@ def _advance_engines(
     steps = []
     for pod, engine in fresh.engines:
         memory = memories.get((pod.name, engine.engine))
-        counting = None if memory is not None else _counting_for_seconds(pod, elapsed)
+        counting = counting_for_seconds(pod, engine, elapsed) if memory is None else None
         steps.append(advance(memory, pod, engine, sample.time_seconds, counting))
     return tuple(steps)
-
-
-def _counting_for_seconds(pod: PodSample, elapsed_seconds: float | None) -> float | None:
-    """How long a pod first seen now has been counting; None where that is not known.
-
-    Its counters started at zero while the workload was watched only if it became ready since; what
-    it served fell into this time, or into the time since the tick before, if that is longer.
-    """
-    longest_first_scrape_seconds = 60.0
-    ready_for = pod.ready_for_seconds
-    if elapsed_seconds is None or ready_for is None or ready_for > longest_first_scrape_seconds:
-        return None
-    return max(ready_for, elapsed_seconds)
 
 
 def _learn(
@@ -215,7 +203,6 @@ def _learn(
 ) -> tuple[EstimatorState, ArrivalMeasurement]:
     """The state with one tick's windows in every part."""
     now = sample.time_seconds
-    present = frozenset((p.name, e.engine) for p, e in fresh.engines)
     memories = {(m.pod, m.engine): m for m in state.engines}
     memories.update({(s.memory.pod, s.memory.engine): s.memory for s in steps})
     named = {p.name for p in sample.pods}
@@ -223,9 +210,7 @@ def _learn(
         state.arrivals.gateway, sample.gateway, now, sample.stale_after_seconds
     )
     before = replace(state.arrivals, gateway=through)
-    flow, measured = arrivals.measure(
-        before, windows, present, fresh.coverage_ratio, counted, [pod for pod, _ in fresh.unseen]
-    )
+    flow, measured = arrivals.measure(before, windows, fresh, counted)
     demand = state.forecast
     if measured.is_new and measured.unique_per_second is not None:
         window = RateWindow(

@@ -20,13 +20,14 @@ class Freshness:
     reason: METRICS_FRESH, METRICS_STALE, METRICS_MISSING or METRICS_NOT_A_NUMBER. age_seconds: of
     the oldest group that was used, None when none was. coverage_ratio: share of the ready pods
     (those just started aside) whose metrics are fresh. unseen: the others, each with why.
-    engines: fresh engines with their pods.
+    starting: Ready, and not scraped yet. engines: fresh engines with their pods.
     """
 
     reason: Reason
     age_seconds: float | None
     coverage_ratio: float
     unseen: tuple[tuple[str, str], ...]
+    starting: tuple[PodSample, ...]
     engines: tuple[tuple[PodSample, EngineSample], ...]
 
 
@@ -34,6 +35,7 @@ def assess(pods: Sequence[PodSample], stale_after_seconds: float) -> Freshness:
     """Which engines can be used, and whether they speak for the workload."""
     used: list[tuple[PodSample, EngineSample]] = []
     unseen: list[tuple[str, str]] = []
+    starting: list[PodSample] = []
     oldest: float | None = None
     expected = not_numbers = 0
     for pod in pods:
@@ -55,9 +57,11 @@ def assess(pods: Sequence[PodSample], stale_after_seconds: float) -> Freshness:
         just_started = (
             pod.ready_for_seconds is not None and pod.ready_for_seconds < FIRST_SCRAPE_SECONDS
         )
-        if usable or not just_started:
-            expected += 1
-        if not usable and not just_started:
+        if just_started and not usable:
+            starting.append(pod)
+            continue
+        expected += 1
+        if not usable:
             unseen.append((pod.name, why))
     seen = expected - len(unseen)
     coverage = seen / expected if expected else float(bool(used))
@@ -66,6 +70,7 @@ def assess(pods: Sequence[PodSample], stale_after_seconds: float) -> Freshness:
         age_seconds=oldest,
         coverage_ratio=coverage,
         unseen=tuple(unseen),
+        starting=tuple(starting),
         engines=tuple(used),
     )
 
