@@ -1,11 +1,14 @@
 """What arrivals of a pool find: held against a simulated pool and against exact cases."""
 
 import heapq
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy.stats import nbinom
 
+from servingslo.models import levels
 from servingslo.models.bursts import STEADY
 from servingslo.models.gap_loads import GapLoad, own_step
 from servingslo.models.latency import LatencyModel, Routing
@@ -17,6 +20,7 @@ from servingslo.models.levels import (
     found_by_arrivals,
     law_of_number,
     most_few,
+    rareness_of_fewer,
     settled_mean,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
@@ -120,6 +124,47 @@ def test_a_pool_that_is_full_is_never_idle() -> None:
     demand = request_demand(workload(1.0), LAW)
     assert found_by_arrivals(demand, [Shared(4, 8.0, 12.0, 1.0, STEP, 1.0)]) == [NEVER_IDLE]
     assert found_by_arrivals(demand, [Shared(4, 0.0, 0.0, 0.0, STEP, 1.0)]) == [NEVER_IDLE]
+
+
+@pytest.mark.parametrize(
+    ("number", "mean", "excess"), [(21.0, 77.0, 0.5), (6.0, 20.0, 0.0), (12.0, 60.0, 2.0)]
+)
+def test_few_requests_are_no_likelier_than_their_bound(
+    number: float, mean: float, excess: float
+) -> None:
+    """Above the law's own distribution, and within a factor of fifty of it."""
+    shape, success = law_of_number(mean, excess)
+    chance = float(nbinom.cdf(number, shape, success))
+    bound = math.exp(-rareness_of_fewer(number, mean, excess))
+    assert chance < bound < 50.0 * chance
+    assert rareness_of_fewer(mean, mean, excess) == 0.0
+
+
+@pytest.mark.parametrize(("count", "mean", "variance"), [(12, 17.6, 37.3), (4, 17.7, 38.2)])
+def test_pools_that_are_not_asked_would_find_nobody_idle(
+    count: int, mean: float, variance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long prompts, whose mean settles at two thirds: a small share still finds an idle replica.
+
+    With more requests nobody does, which the bound says without the pool being worked out.
+    """
+    law = ServiceLaw(
+        step_fixed_seconds=0.011,
+        step_per_sequence_seconds=8e-5,
+        prefill_per_token_seconds=5e-5,
+        context_per_token_seconds=1e-7,
+    )
+    demand = request_demand(workload(1.0, 9000.0, 32.0), law)
+    step, rate = 0.0285, 1.9
+    pools = [
+        Shared(count, rate * more**0.1, mean * more, variance * more, step, 1.56)
+        for more in np.linspace(0.1, 4.0, 79)
+    ]
+    bounded = found_by_arrivals(demand, pools)
+    assert NEVER_IDLE in bounded
+    assert any(found.few > 0.0 for found in bounded)
+    monkeypatch.setattr(levels, "_IDLE_EXPONENT", math.inf)
+    assert bounded == found_by_arrivals(demand, pools)
 
 
 def test_more_arrivals_find_less_room() -> None:
