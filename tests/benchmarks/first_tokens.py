@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tests.unit.estimation_fleet import SimulatedFleet, engine_sample, poisson
+from tests.unit.estimation_fleet import SimulatedFleet, Traffic, engine_sample, poisson
 
 from servingslo.estimation.sample import EngineSample
 from servingslo.sim import layout
@@ -36,27 +36,20 @@ def starts(name: str, rate: float, seed: int) -> Iterator[tuple[float, float, fl
     until = BETWEEN_STARTS_SECONDS * (STARTS + 2)
     arrivals = poisson(rate, until, rng)
     chosen = rng.integers(0, len(trace), len(arrivals))
-    prompts = np.array(trace.prompt_tokens)[chosen]
-    outputs = np.array(trace.output_tokens)[chosen]
+    prompts, outputs = np.array(trace.prompt_tokens), np.array(trace.output_tokens)
+    traffic = Traffic(arrivals, prompts[chosen], outputs[chosen])
     fleet = SimulatedFleet(kind=engine_kind(name), replicas=2)
     ready: dict[str, float] = {}
     phase: dict[str, float] = {}
     truth: dict[str, tuple[float, float]] = {}
     told: set[str] = set()
-    index = 0
     for tick in range(1, int(until / STEP_SECONDS)):
         now = tick * STEP_SECONDS
         if len(ready) < STARTS and now >= BETWEEN_STARTS_SECONDS * (len(ready) + 1):
             pod = f"new-{len(ready)}"
             fleet.add(pod, now)
             ready[pod], phase[pod] = now, float(rng.uniform(0.0, SCRAPE_SECONDS))
-        while index < len(arrivals) and arrivals[index] <= now:
-            fleet.service.offer(
-                arrival=float(arrivals[index]),
-                prompt_tokens=int(prompts[index]),
-                output_tokens=int(outputs[index]),
-            )
-            index += 1
+        traffic.offer(fleet.service, now)
         fleet.service.advance(now)
         for pod, since in ready.items():
             engine = fleet.engines[pod]

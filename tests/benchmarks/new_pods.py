@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tests.unit.estimation_fleet import SimulatedFleet, engine_sample, poisson
+from tests.unit.estimation_fleet import SimulatedFleet, Traffic, engine_sample, poisson
 
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.sim.catalogue import engine_kind
@@ -37,8 +37,8 @@ def measured(interval: float, found_after: float, seed: int) -> Iterator[float]:
     busy = BUSY_SECONDS + poisson(BUSY_PER_SECOND, until - BUSY_SECONDS, rng)
     arrivals = np.concatenate((calm, busy))
     chosen = rng.integers(0, len(trace), len(arrivals))
-    prompts = np.array(trace.prompt_tokens)[chosen]
-    outputs = np.array(trace.output_tokens)[chosen]
+    prompts, outputs = np.array(trace.prompt_tokens), np.array(trace.output_tokens)
+    traffic = Traffic(arrivals, prompts[chosen], outputs[chosen])
     fleet = SimulatedFleet(kind=engine_kind("l4-small"), replicas=REPLICAS)
     phase = {name: float(rng.uniform(0.0, interval)) for name in fleet.engines}
     starting = {
@@ -46,19 +46,13 @@ def measured(interval: float, found_after: float, seed: int) -> Iterator[float]:
         for number in range(REPLICAS)
     }
     phase.update((name, float(rng.uniform(0.0, interval))) for name in starting)
-    state, index = EstimatorState(), 0
+    state = EstimatorState()
     for step in range(1, round(until / STEP_SECONDS) + 1):
         now = step * STEP_SECONDS
         for name in [name for name, ready in starting.items() if ready <= now]:
             fleet.add(name, now)
             del starting[name]
-        while index < len(arrivals) and arrivals[index] <= now:
-            fleet.service.offer(
-                arrival=float(arrivals[index]),
-                prompt_tokens=int(prompts[index]),
-                output_tokens=int(outputs[index]),
-            )
-            index += 1
+        traffic.offer(fleet.service, now)
         fleet.service.advance(now)
         for name, engine in fleet.engines.items():
             scraped = (now - phase[name]) % interval < STEP_SECONDS

@@ -19,6 +19,28 @@ SETTLED_SECONDS = 200.0
 
 
 @dataclass
+class Traffic:
+    """Requests in the order of their arrival, offered as time goes on."""
+
+    arrivals: np.ndarray
+    prompts: np.ndarray
+    outputs: np.ndarray
+    cached_ratio: float = 0.0
+    offered: int = 0
+
+    def offer(self, service: Service, until: float) -> None:
+        """Those that have arrived by then and were not offered before."""
+        while self.offered < len(self.arrivals) and self.arrivals[self.offered] <= until:
+            service.offer(
+                arrival=float(self.arrivals[self.offered]),
+                prompt_tokens=int(self.prompts[self.offered]),
+                output_tokens=int(self.outputs[self.offered]),
+                cached_ratio=self.cached_ratio,
+            )
+            self.offered += 1
+
+
+@dataclass
 class SimulatedFleet:
     """Engines of one kind behind a gateway; every pod is scraped at its own moment."""
 
@@ -66,7 +88,7 @@ class SimulatedFleet:
         at_tick: Callable[[float], None] | None = None,
     ) -> Iterator[FleetSample]:
         """The fleet's snapshots, one every 15 s."""
-        index = 0
+        traffic = Traffic(arrivals, prompts, outputs, cached_ratio)
         ticks = int(until // SCRAPE_SECONDS)
         for tick in range(1, ticks + 1):
             now = tick * SCRAPE_SECONDS
@@ -75,14 +97,7 @@ class SimulatedFleet:
                 (now - SCRAPE_SECONDS + _phase(name) * SCRAPE_SECONDS, name) for name in names
             )
             for moment, name in (*moments, (now, "")):
-                while index < len(arrivals) and arrivals[index] <= moment:
-                    self.service.offer(
-                        arrival=float(arrivals[index]),
-                        prompt_tokens=int(prompts[index]),
-                        output_tokens=int(outputs[index]),
-                        cached_ratio=cached_ratio,
-                    )
-                    index += 1
+                traffic.offer(self.service, moment)
                 self.service.advance(moment)
                 if name:
                     self.scraped[name] = (moment, engine_sample(self.engines[name]))

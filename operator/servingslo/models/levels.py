@@ -87,6 +87,10 @@ class Requests(NamedTuple):
     alone: float
 
 
+# Of a pool that is not worked out.
+_NOBODY = Requests(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class Averages(NamedTuple):
     """Means over the number of requests in a pool.
 
@@ -297,9 +301,11 @@ def requests_of(demand: RequestDemand, pool: Shared) -> Requests:
     prompts = count * pool.rate_per_second * (first + 0.5 * step)
     mean = count * pool.mean + prompts
     variance = count**2 * pool.variance + prompts
-    excess = max(variance / mean - 1.0, 0.0) if mean > 0.0 else 0.0
-    if mean <= 0.0 or rareness_of_fewer(_IDLE_LEVEL * count, mean, excess) > _IDLE_EXPONENT:
-        return Requests(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    if mean <= 0.0:
+        return _NOBODY
+    excess = max(variance / mean - 1.0, 0.0)
+    if rareness_of_fewer(_IDLE_LEVEL * count, mean, excess) > _IDLE_EXPONENT:
+        return _NOBODY
     decoding = max(demand.output_mean_tokens - 1.0, 0.0) * step
     return Requests(
         mean,

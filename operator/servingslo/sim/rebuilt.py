@@ -17,6 +17,7 @@ from servingslo.estimation import gateway
 from servingslo.estimation.arrivals import arrivals_of
 from servingslo.estimation.counters import EngineMemory, advance, histograms_time_seconds
 from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.first_windows import counting_for_seconds
 from servingslo.estimation.gateway import InstanceFlow
 from servingslo.estimation.histograms import length_distribution, pooled_delta
 from servingslo.estimation.sample import HistogramSample, PodSample
@@ -25,8 +26,6 @@ from servingslo.sim.trace import IntArray, Trace
 
 # Fewer ended requests than this say little about lengths; intervals are taken together until then.
 _LEAST_LENGTHS = 100.0
-# A pod is scraped for the first time within this long of becoming ready.
-_LONGEST_FIRST_SCRAPE_SECONDS = 60.0
 _PAIRS = list[tuple[HistogramSample | None, HistogramSample]]
 
 
@@ -117,7 +116,8 @@ def _read(
     """Begin, end and arrivals of the pod's new intervals; the lengths go to the chunk."""
     for engine in pod.engines:
         key = (pod.name, engine.engine)
-        counting = None if key in memories or before is None else _counting(pod, now - before)
+        elapsed = None if key in memories or before is None else now - before
+        counting = counting_for_seconds(pod, engine, elapsed)
         step = advance(memories.get(key), pod, engine, now, counting)
         memories[key] = step.memory
         if step.flow is None or step.after is None:
@@ -158,14 +158,6 @@ def _least_age_seconds(samples: Sequence[FleetSample]) -> float:
         for engine in pod.engines
     )
     return max(min(ages, default=0.0), 0.0)
-
-
-def _counting(pod: PodSample, elapsed_seconds: float) -> float | None:
-    """For how long a pod that was not seen before has counted from 0; None where it is old."""
-    ready = pod.ready_for_seconds
-    if ready is None or ready > _LONGEST_FIRST_SCRAPE_SECONDS:
-        return None
-    return max(ready, elapsed_seconds)
 
 
 def _lengths(chunk: _Chunk) -> tuple[LengthDistribution, LengthDistribution] | None:
