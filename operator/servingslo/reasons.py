@@ -92,6 +92,8 @@ class Reason(StrEnum):
     HISTORY_TOO_SHORT = "HistoryTooShort"
     SEASON_EXPECTED = "SeasonExpected"
     BURSTS_RECUR = "BurstsRecur"
+    CROWD_POSSIBLE = "CrowdPossible"
+    CROWD_REFUTED = "CrowdRefuted"
 
     # Ownership and mode
     SCALER_CONFLICT = "ScalerConflict"

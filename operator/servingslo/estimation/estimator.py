@@ -218,6 +218,9 @@ def _learn(
             seconds=measured.seconds,
             dispersion=flow.dispersion,
             error_ratio=measured.error_ratio,
+            in_flight_requests=sum(
+                (e.running or 0.0) + (e.waiting or 0.0) for _, e in fresh.engines
+            ),
         )
         demand = forecast.observe(demand, window, now)
         cold = sample.cold_start_seconds or cold_start.estimate(state.cold_start).mean_seconds

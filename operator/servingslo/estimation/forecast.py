@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation import seasonal
+from servingslo.estimation import onsets, seasonal
 from servingslo.estimation.mixtures import mixture_quantile
+from servingslo.estimation.onsets import NO_ONSET, Onset, OnsetState
 from servingslo.estimation.pending import (
     RETURN_PRIOR_LOG_ODDS,
     PendingScore,
@@ -41,12 +42,14 @@ from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
 from servingslo.estimation.slopes import CROWD_PROBABILITY, NO_EVIDENCE, SlopeEvidence, learnt
 from servingslo.estimation.spans import with_window
 from servingslo.estimation.surprises import (
+    RECURRING_COUNT,
     Excess,
     Recurrence,
     Surprise,
     exceeded,
     largest_excess_ratio,
     noted,
+    recent,
     recurrence,
 )
 
@@ -54,6 +57,8 @@ from servingslo.estimation.surprises import (
 LONGEST_GAP_SECONDS = 600.0
 # Of the mean and spread that demand may return to.
 RETURN_MEMORY_SECONDS = 900.0
+# Of demand seen before it is said what is usual.
+LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
 # A level this far from the usual one (squared, in variances) is not usual any more.
 USUAL_DISTANCE = 4.0
 # Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
@@ -75,6 +80,7 @@ class ForecastState:
     last hour, rises that nothing foretold, and by how much rates were beyond what was expected.
     begun_seconds: when demand became something new, of which earlier predictions know nothing.
     unjudged: windows that are together still too short to judge predictions by, None without any.
+    onset: what first windows of rises turned out to be.
     """
 
     time_seconds: float | None = None
@@ -91,6 +97,7 @@ class ForecastState:
     excesses: tuple[Excess, ...] = ()
     slope: SlopeEvidence = NO_EVIDENCE
     unjudged: RateWindow | None = None
+    onset: OnsetState = NO_ONSET
 
 
 class _Mixtures:
@@ -109,7 +116,8 @@ class Forecast(_Mixtures):
     taken to be as it is there. recurrence: rises that nothing foretells and that keep coming.
     largest_excess_ratio: by which demand has lately risen beyond what was expected a cold start
     before, None while demand has not been seen for long enough to say. slope_gain: share of what
-    slopes carry that has come true far ahead.
+    slopes carry that has come true far ahead. onset: the rise that has just begun, or that has just
+    turned out to be no crowd.
     Nothing is known before the first window, and there is no arrival rate then either.
     """
 
@@ -124,6 +132,7 @@ class Forecast(_Mixtures):
     recurrence: Recurrence | None = None
     largest_excess_ratio: float | None = None
     slope_gain: float = 1.0
+    onset: Onset | None = None
 
     @property
     def known(self) -> bool:
@@ -240,9 +249,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         usual_mean_per_second=state.usual_mean_per_second,
         usual_variance=state.usual_variance,
         return_probabilities=tuple(
-            1.0 / (1.0 + math.exp(-odds))
-            if state.observed_seconds >= RETURN_MEMORY_SECONDS / 3.0
-            else 0.0
+            1.0 / (1.0 + math.exp(-odds)) if state.observed_seconds >= LEAST_USUAL_SECONDS else 0.0
             for odds in state.return_log_odds
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
@@ -254,6 +261,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
             state.excesses, state.observed_seconds, now_seconds
         ),
         slope_gain=state.slope.gain,
+        onset=state.onset.newest,
     )
 
 
@@ -291,6 +299,13 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     if filters is None:
         filters = first_filters(window, PRIOR_OF_NEW)
         state = replace(state, begun_seconds=now_seconds)
+    else:
+        usual = state.observed_seconds >= LEAST_USUAL_SECONDS
+        known = usual and len(recent(state.surprises, now_seconds)) < RECURRING_COUNT
+        onset, filters = onsets.observe(
+            state.onset, state.filters, filters, window, now_seconds, known=known
+        )
+        state = replace(state, onset=onset)
     level = sum(f.probability * f.level for f in filters)
     span = with_window(state.unjudged, window, gap)
     state = replace(

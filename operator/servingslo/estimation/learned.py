@@ -20,6 +20,7 @@ from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.learned_law import dump_fit, load_fit
 from servingslo.estimation.lengths import LengthState
 from servingslo.estimation.observed import LATENCIES
+from servingslo.estimation.onsets import OnsetState
 from servingslo.estimation.pending import LARGEST_SQUARED_ERROR, RETURN_LOG_ODDS_BOUND
 from servingslo.estimation.rate_filters import MODELS, FilterState
 from servingslo.estimation.scored_leads import SCORED_LEADS_SECONDS
@@ -30,7 +31,14 @@ from servingslo.estimation.seasonal import (
     SeasonState,
 )
 from servingslo.estimation.service_law import LawFit, LawState
-from servingslo.estimation.stored import LONGEST_NAME, is_number, items_of, numbers_of, rounded
+from servingslo.estimation.stored import (
+    LONGEST_NAME,
+    is_count,
+    is_number,
+    items_of,
+    numbers_of,
+    rounded,
+)
 from servingslo.estimation.surprises import Surprise
 
 # Of the stored form; another one is not read.
@@ -195,6 +203,7 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
         # Where today lies beside the season; the season itself is found in history again.
         "season": rounded((state.season.offset, state.season.variance, *state.season.log_odds), 3),
         "errors": rounded(state.squared_errors, 3),
+        "rises": [state.onset.crowds, state.onset.others],
         "bursts": [
             [
                 round(b.start_seconds),
@@ -235,7 +244,16 @@ def _load_forecast(stored: object) -> ForecastState:
         squared_errors=tuple(min(e, LARGEST_SQUARED_ERROR) for e in errors),
         season=_load_season(stored.get("season")),
         surprises=_load_bursts(stored.get("bursts"), float(at)),
+        onset=_load_rises(stored.get("rises")),
     )
+
+
+def _load_rises(stored: object) -> OnsetState:
+    """What rises turned out to be; nothing of what cannot be read."""
+    counts = items_of(stored)
+    if len(counts) != len(("crowds", "others")) or not all(map(is_count, counts)):
+        return OnsetState()
+    return OnsetState(crowds=counts[0], others=counts[1])
 
 
 def _load_bursts(stored: object, at_seconds: float) -> tuple[Surprise, ...]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 SURPRISE_RATIO = 1.3
 NOISE_DEVIATIONS = 4.0
 MEMORY_SECONDS = 3600.0
+# Rises within it that recur.
+RECURRING_COUNT = 2
 # Counting noise that a rate may show without having risen: one window in forty shows more.
 EXCESS_NOISE_DEVIATIONS = 2.0
 # Half the memory: before, calm may be chance.
@@ -69,7 +71,7 @@ def noted(
     expected_per_second: one lead ago for now; expected_since_seconds: that moment. noise: variance
     of the measured rate.
     """
-    kept = [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
+    kept = recent(surprises, now_seconds)
     last = kept[-1] if kept else None
     if last is not None and _has_ended(last, rate_per_second, expected_since_seconds):
         kept[-1] = replace(last, over=True)
@@ -103,6 +105,11 @@ def _has_ended(burst: Surprise, rate_per_second: float, expected_since_seconds: 
     return foretold and rate_per_second <= burst.peak_per_second / SURPRISE_RATIO
 
 
+def recent(surprises: Sequence[Surprise], now_seconds: float) -> list[Surprise]:
+    """Those of the last hour."""
+    return [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
+
+
 def recurrence(
     surprises: Sequence[Surprise], level_per_second: float, now_seconds: float
 ) -> Recurrence | None:
@@ -111,17 +118,17 @@ def recurrence(
     The rate that two reached, or as many times what there is now as two were of what they rose
     from, whichever is more: bursts grow with demand. level_per_second: of demand now.
     """
-    recent = [s for s in surprises if now_seconds - s.last_seconds <= MEMORY_SECONDS]
-    if len(recent) < 2:
+    lately = recent(surprises, now_seconds)
+    if len(lately) < RECURRING_COUNT:
         return None
-    last = recent[-1]
+    last = lately[-1]
     base = level_per_second if last.over else last.expected_per_second
-    ratios = (s.peak_per_second / s.expected_per_second for s in recent if s.expected_per_second)
+    ratios = (s.peak_per_second / s.expected_per_second for s in lately if s.expected_per_second)
     twice = [0.0, 0.0, *sorted(ratios)][-2]
     return Recurrence(
-        count=len(recent),
-        interval_seconds=(recent[-1].start_seconds - recent[0].start_seconds) / (len(recent) - 1),
-        rate_per_second=max(twice * base, sorted(s.peak_per_second for s in recent)[-2]),
+        count=len(lately),
+        interval_seconds=(lately[-1].start_seconds - lately[0].start_seconds) / (len(lately) - 1),
+        rate_per_second=max(twice * base, sorted(s.peak_per_second for s in lately)[-2]),
     )
 
 

@@ -30,6 +30,7 @@ from servingslo.policy.inputs import (
 from servingslo.policy.left_out import with_left_out
 from servingslo.policy.margin import tracked
 from servingslo.policy.mix import remembering
+from servingslo.policy.onset import without_refuted
 from servingslo.policy.outlook import (
     cold_start_outlook,
     cost_outlook,
@@ -246,7 +247,7 @@ def _with_sight(
     proposal = guards.clamp(proposal, frame.bounds)
     proposal, behavior = guards.apply_behavior(
         proposal,
-        state.behavior,
+        without_refuted(frame, state.behavior),
         behavior=frame.targets.behavior,
         current=frame.current,
         bounds=frame.bounds,

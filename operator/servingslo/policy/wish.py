@@ -13,6 +13,7 @@ from servingslo.policy.in_flight import explaining_rate_per_second
 from servingslo.policy.known import Recall
 from servingslo.policy.left_out import left_out_inputs
 from servingslo.policy.mix import Mix
+from servingslo.policy.onset import crowd_refuted
 from servingslo.policy.saturation import saturation_need
 from servingslo.policy.sizing import DRAIN_UTILIZATION, least_safe_count, need_hints, size
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
@@ -309,9 +310,9 @@ def _backlog(frame: Frame) -> StepDownBlock | None:
 
     What is on its way will serve them; to give part of it back, because little will be left to do
     once all of it is there, would order it anew a moment later. The more are on their way, the
-    sooner the first of them are there.
+    sooner the first of them are there. What was ordered for a crowd that is none goes at once.
     """
-    if frame.mix is None or not frame.starting:
+    if frame.mix is None or not frame.starting or crowd_refuted(frame):
         return None
     engines = len(frame.serving) * frame.estimate.engines_per_pod
     capacity = engines * frame.mix.model.saturation_rate_per_second
