@@ -71,23 +71,28 @@ def test_a_step_early_in_the_window_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "end"),
+    ("usual", "rate"),
     [
-        pytest.param(1.25 * USUAL, END, id="less-than-a-surprise"),
-        pytest.param(FIRST, None, id="in-flight-of-a-step"),
+        # 25 % more, 8 standard deviations.
+        pytest.param(100.0, 125.0, id="less-than-a-surprise"),
+        # 16 requests for 7.5, 3 standard deviations.
+        pytest.param(0.5, 1.05, id="counting-noise"),
     ],
 )
-def test_less_than_that_is_none(rate: float, end: float | None) -> None:
-    """A rise that the forecast could have foretold, or one without a crowd's end."""
-    assert Watched().see(rate, end).onset is None
-
-
-def test_counting_noise_is_none() -> None:
-    """At 0.5/s a window that counts 12 for 7.5 is no rise, however many are in flight."""
+def test_less_than_that_is_none(usual: float, rate: float) -> None:
+    """However many are in flight."""
     watched = Watched(0)
     for _ in range(40):
-        watched.see(0.5)
-    assert watched.see(0.8, 5.0).onset is None
+        watched.see(usual)
+    assert watched.see(rate, 10.0 * usual).onset is None
+
+
+def test_a_rise_on_a_rise_is_the_same_one() -> None:
+    """Demand that has just jumped is not settled: what it does next is no beginning."""
+    watched = Watched()
+    watched.see(FIRST, END)
+    watched.see(FIRST)
+    assert watched.see(2.2 * FIRST, 5.0 * FIRST).onset is None
 
 
 def test_nothing_is_said_before_it_is_known_what_is_usual() -> None:
