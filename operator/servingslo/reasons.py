@@ -75,6 +75,7 @@ class Reason(StrEnum):
     GATEWAY_STALE = "GatewayStale"
     GATEWAY_UNDERCOUNTS = "GatewayUndercounts"
     RETRIES_LEFT_OUT = "RetriesLeftOut"
+    NEW_PODS_UNSEEN = "NewPodsUnseen"
 
     # Model
     MODEL_TRUSTED = "ModelTrusted"

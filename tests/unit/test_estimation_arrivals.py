@@ -140,16 +140,21 @@ def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
     before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
     relieved = _pod("a", _engine(140.0)), _pod("b", ready_for=11.0)
     scraped = _pod("a", _engine(140.0)), _pod("b", _engine(50.0), ready_for=26.0)
-    assert _after(*before, relieved).arrival_rate_per_second == pytest.approx(2.0)
+    held = _after(*before, relieved)
+    assert held.arrival_rate_per_second == pytest.approx(2.0)
+    assert held.passed_over_per_second == pytest.approx(10.0 / 15.0)
     after = _after(*before, relieved, scraped)
     assert after.arrival_rate_per_second == pytest.approx(50.0 / 25.0)
+    assert after.passed_over_per_second is None
 
 
 def test_more_than_before_counts_though_a_new_pod_serves_unscraped() -> None:
     """What the others count is the least that came."""
     before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
     more = _pod("a", _engine(190.0)), _pod("b", ready_for=11.0)
-    assert _after(*before, more).arrival_rate_per_second == pytest.approx(4.0)
+    counted = _after(*before, more)
+    assert counted.arrival_rate_per_second == pytest.approx(4.0)
+    assert counted.passed_over_per_second is None
 
 
 def test_a_new_pod_seen_for_most_of_the_window_hides_no_fall() -> None:

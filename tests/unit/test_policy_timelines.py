@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, World, reasons, run, stepped
+from policy_world import TARGETS, TICK_SECONDS, World, reasons, run, stepped
 
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import (
@@ -276,3 +276,16 @@ def test_the_error_budget_moves_the_margin_and_says_so():
     story = run(World(rate=stepped((0, 9.0)), replicas=4), hard).until(450)
     burning = [s for d in story.decisions for s in d.steps if s.stage == "margin"]
     assert any(s.reason is Reason.ERROR_BUDGET_BURNING and s.after > s.before for s in burning)
+
+
+def test_a_count_that_does_not_stand_is_told_beside_the_one_that_does():
+    """New pods take most of what arrives, and are scraped for the first time a tick later."""
+    world = World(rate=stepped((0, 6.0), (600, 14.0)), replicas=3, cold_start=53.0)
+    story = run(world)
+    told = []
+    while world.now < 750.0:
+        coming = (p for p in world.pods if world.now < p.ready_at <= world.now + TICK_SECONDS)
+        world.hidden_pods = {p.name for p in coming}
+        told += [s for s in story.tick().steps if s.reason is Reason.NEW_PODS_UNSEEN]
+    assert told
+    assert all(step.before < step.after for step in told)

@@ -128,6 +128,7 @@ class ArrivalMeasurement:
     beyond counting noise, since windows of several engines are not in step, their flow moves when
     engines come and go, and an echo is not known well. gateway: None where none is read.
     retries_known: whether what refusals bring back was measured; else it is assumed.
+    passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
     """
 
     offered_per_second: float | None = None
@@ -138,6 +139,7 @@ class ArrivalMeasurement:
     error_ratio: float = COUNTING_ERROR_RATIO
     gateway: GatewayUse | None = None
     retries_known: bool = False
+    passed_over_per_second: float | None = None
 
 
 def arrivals_of(window: Window) -> float | None:
@@ -180,7 +182,7 @@ def measure(
     without fresh metrics receive is taken to be as much each. gateway: what it counts, None where
     none is read.
     """
-    flows, windows = _counted_flows(state.flows, windows, fresh)
+    flows, windows, passed_over = _counted_flows(state.flows, windows, fresh)
     changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
     unsettled = max(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
@@ -201,7 +203,10 @@ def measure(
     offered, rejected = counted.offered_per_second, counted.rejected_per_second
     if offered is None or not counted.is_new:
         return state, ArrivalMeasurement(
-            offered_per_second=offered, unique_per_second=offered, gateway=use
+            offered_per_second=offered,
+            unique_per_second=offered,
+            gateway=use,
+            passed_over_per_second=passed_over,
         )
     retries, unique = without_echo(state.retries, offered, rejected)
     state = replace(state, retries=retries)
@@ -276,8 +281,8 @@ def _longest_seconds(windows: Sequence[Window]) -> float:
 
 def _counted_flows(
     old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
-) -> tuple[tuple[EngineFlow, ...], Sequence[Window]]:
-    """Flows after this tick's windows, and the windows that count.
+) -> tuple[tuple[EngineFlow, ...], Sequence[Window], float | None]:
+    """Flows after this tick's windows, the windows that count, and the rate of those that do not.
 
     Where a new pod served unseen for more of a window than the error that new engines have anyway,
     less than before says nothing: the flows before stand.
@@ -286,8 +291,8 @@ def _counted_flows(
     if hidden_seconds(fresh, windows) > UNSETTLED_ERROR_RATIO * _longest_seconds(windows):
         before = _flows(old, (), fresh)
         if _sum(flows) < _sum(before):
-            return before, ()
-    return flows, windows
+            return before, (), _sum(flows) / fresh.coverage_ratio
+    return flows, windows, None
 
 
 def _flows(

@@ -109,6 +109,7 @@ class Estimate:
     gateway: what became of its count, None where none is read. cold_start_dispersion: index of
     dispersion of arrivals over a cold start; that from scrape to scrape is in workload.
     retries_known: whether what refusals bring back was measured; else it is assumed.
+    passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
     """
 
     arrival_rate_per_second: float | None
@@ -143,6 +144,7 @@ class Estimate:
     gateway: GatewayUse | None = None
     cold_start_dispersion: float | None = None
     retries_known: bool = False
+    passed_over_per_second: float | None = None
 
 
 def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
@@ -364,6 +366,7 @@ def _estimate(
         gateway=measured.gateway,
         cold_start_dispersion=state.lead_counts.dispersion,
         retries_known=measured.retries_known,
+        passed_over_per_second=measured.passed_over_per_second,
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.rate_filters import JUMP, SURGE, FilterState, RateWindow
 from servingslo.estimation.slopes import CROWD_PROBABILITY
-from servingslo.estimation.surprises import SURPRISE_RATIO
+from servingslo.estimation.surprises import NOISE_DEVIATIONS, SURPRISE_RATIO
 
 # Outcomes of either kind that are taken to be known before any: Jeffreys' prior of a share.
 PRIOR_OUTCOMES = 0.5
@@ -96,7 +96,7 @@ def observe(
         return _judged(state, newest, window), after
     state = replace(state, newest=None)
     level = sum(f.probability * f.level for f in before)
-    if not _is_rise(before, after, level, window.rate_per_second):
+    if not _is_rise(before, after, level, window):
         return _with_time_in_flight(state, window), after
     excess = window.rate_per_second - level
     if not known or _end_per_second(state, window) < level + LINEAR_END_RATIO * excess:
@@ -120,12 +120,20 @@ def _judged(state: OnsetState, onset: Onset, window: RateWindow) -> OnsetState:
 
 
 def _is_rise(
-    before: tuple[FilterState, ...], after: tuple[FilterState, ...], level: float, rate: float
+    before: tuple[FilterState, ...],
+    after: tuple[FilterState, ...],
+    level: float,
+    window: RateWindow,
 ) -> bool:
-    """Whether demand was settled, and this rate is beyond it by what nothing foretold."""
+    """Whether demand was settled, and this window is beyond it by what nothing foretold.
+
+    Where pods have just come or gone counts are known less well, which the window says.
+    """
+    rate, noise = window.rate_per_second, window.variance(level) ** 0.5
     settled = before[JUMP].probability + before[SURGE].probability <= CROWD_PROBABILITY
     unforeseen = after[JUMP].probability + after[SURGE].probability > CROWD_PROBABILITY
-    return settled and unforeseen and rate > SURPRISE_RATIO * level
+    beyond = rate > max(SURPRISE_RATIO * level, level + NOISE_DEVIATIONS * noise)
+    return bool(settled and unforeseen and beyond)
 
 
 def _with_time_in_flight(state: OnsetState, window: RateWindow) -> OnsetState:

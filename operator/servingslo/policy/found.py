@@ -4,6 +4,7 @@ from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.frame import Frame
 from servingslo.policy.gateway_use import gateway_step
 from servingslo.policy.margin import margin_step
+from servingslo.policy.new_pods import new_pods_step
 from servingslo.policy.onset import onset_step
 from servingslo.policy.recurrence import recurrence_step
 from servingslo.policy.retries import retries_step
@@ -34,6 +35,7 @@ _STEPS = (
     law_step,
     gateway_step,
     retries_step,
+    new_pods_step,
     season_step,
     onset_step,
     recurrence_step,
