@@ -157,6 +157,24 @@ def test_bursts_that_recur_are_known_already() -> None:
     assert watched.see(FIRST, END).onset is None
 
 
+@pytest.mark.parametrize(
+    ("pause_seconds", "rate"),
+    [
+        pytest.param(900.0, FIRST, id="after-a-long-pause"),
+        pytest.param(0.0, 1000.0 * USUAL, id="demand-of-another-size"),
+    ],
+)
+def test_a_rise_is_no_news_once_demand_has_become_another(
+    pause_seconds: float, rate: float
+) -> None:
+    """Nothing is known of what is usual then, and no outcome is counted."""
+    watched = Watched()
+    watched.see(FIRST, END)
+    watched.now += pause_seconds
+    assert watched.see(rate).onset is None
+    assert watched.state.onset == OnsetState()
+
+
 def test_what_rises_turned_out_to_be_survives_a_restart() -> None:
     """The two counts are stored; what is not two counts reads as none."""
     watched = Watched()

@@ -292,13 +292,15 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
             usual_variance=0.0,
             observed_seconds=0.0,
             unjudged=None,
+            onset=onsets.forgotten(state.onset),
         )
     if gap <= 0:
         return state
     filters = next_filters(state.filters, window, gap)
     if filters is None:
         filters = first_filters(window, PRIOR_OF_NEW)
-        state = replace(state, begun_seconds=now_seconds)
+        onset = onsets.forgotten(state.onset)
+        state = replace(state, begun_seconds=now_seconds, onset=onset)
     else:
         usual = state.observed_seconds >= LEAST_USUAL_SECONDS
         known = usual and len(recent(state.surprises, now_seconds)) < RECURRING_COUNT

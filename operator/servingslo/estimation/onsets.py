@@ -110,6 +110,11 @@ def observe(
     return replace(state, newest=onset), _with_crowd(after, onset, level, window)
 
 
+def forgotten(state: OnsetState) -> OnsetState:
+    """The state without the newest rise and the time in flight: demand has become another."""
+    return OnsetState(crowds=state.crowds, others=state.others)
+
+
 def _judged(state: OnsetState, onset: Onset, window: RateWindow) -> OnsetState:
     """The state after the window behind an onset: a crowd has risen on."""
     if window.rate_per_second > onset.end_per_second:
