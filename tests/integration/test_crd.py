@@ -53,7 +53,15 @@ STATUS = {
             "message": "All objectives are met.",
             "lastTransitionTime": TIME,
             "observedGeneration": 3,
-        }
+        },
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Ready",
+            "message": "the target is watched and decided for",
+            "lastTransitionTime": TIME,
+            "observedGeneration": 3,
+        },
     ],
     "lastDecision": {
         "time": TIME,
@@ -313,13 +321,21 @@ def test_there_is_no_scale_subresource(server: Server, namespace: str) -> None:
 
 
 def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
-    """`kubectl get sslo` shows target, mode, counts, binding constraint, utilization and SLO."""
+    """`kubectl get sslo` shows target, mode, counts, binding constraint, utilization and SLO.
+
+    `-o wide` also shows whether the target can be decided, and the last decision's reason.
+    """
     created = server.create(namespace, MINIMAL, dry_run=False).json()
     path = resources(namespace)
     server.call("PUT", f"{path}/llama-chat/status", json=created | {"status": STATUS})
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     table = server.call("GET", path, headers={"Accept": accept}).json()
-    names = [column["name"].upper() for column in table["columnDefinitions"]]
+    columns = table["columnDefinitions"]
+    names = [column["name"].upper() for column in columns]
+    assert [name for name, c in zip(names, columns, strict=True) if c["priority"]] == [
+        "READY",
+        "REASON",
+    ]
     (row,) = table["rows"]
     shown = dict(zip(names, row["cells"], strict=True))
     assert list(shown) == [
@@ -332,10 +348,12 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
         "UTIL",
         "SLO",
         "AGE",
+        "READY",
+        "REASON",
     ]
     del shown["AGE"]
     cells = ("llama-chat", "llama-chat", "Auto", 3, 5, "kv-cache", 0.71, "True")
-    assert tuple(shown.values()) == cells
+    assert tuple(shown.values()) == (*cells, "True", "KVCacheBound")
 
 
 def test_short_name_and_category_are_served(server: Server) -> None:

@@ -120,7 +120,8 @@ def test_a_missing_target_is_named_and_found_later(tenant: Tenant) -> None:
     """Ready says that the target is missing, and turns True when it is created."""
     tenant.create_slo()
     tenant.wait_condition("Ready", "False", "TargetNotFound")
-    assert "chat" in tenant.message("Ready")
+    missing = f"Deployment/chat not found in namespace {tenant.namespace}"
+    assert tenant.message("Ready") == missing
     tenant.create_deployment()
     tenant.wait_condition("Ready", "True")
 

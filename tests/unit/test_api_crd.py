@@ -117,8 +117,11 @@ def test_names_columns_and_subresources() -> None:
     names = custom_resource_definition()["spec"]["names"]
     assert names["shortNames"] == ["sslo"]
     assert names["categories"] == ["serving"]
-    columns = [column["name"].upper() for column in version()["additionalPrinterColumns"]]
-    assert columns == ["TARGET", "MODE", "REPLICAS", "DESIRED", "BINDING", "UTIL", "SLO", "AGE"]
+    columns = version()["additionalPrinterColumns"]
+    shown = [column["name"].upper() for column in columns if not column.get("priority")]
+    assert shown == ["TARGET", "MODE", "REPLICAS", "DESIRED", "BINDING", "UTIL", "SLO", "AGE"]
+    wide = [column["name"].upper() for column in columns if column.get("priority")]
+    assert wide == ["READY", "REASON"]
     assert version()["subresources"] == {"status": {}}
 
 

@@ -29,6 +29,11 @@ PRINTER_COLUMNS = (
     ("SLO", "string", '.status.conditions[?(@.type=="SLOMet")].status', "Objectives met."),
     ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
 )
+# Told by `kubectl get -o wide` only: a target that is missing or scaled by another says so here.
+WIDE_COLUMNS = (
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Target can be decided."),
+    ("Reason", "string", ".status.lastDecision.reason", "Why the last decision is as it is."),
+)
 CRD_FILES = (
     Path("crds") / f"{GROUP}_{PLURAL}.yaml",
     # Helm reads only what lies inside the chart.
@@ -77,14 +82,18 @@ def custom_resource_definition() -> dict[str, Any]:
                     "storage": True,
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [
-                        {"name": name, "type": kind, "jsonPath": path, "description": description}
-                        for name, kind, path, description in PRINTER_COLUMNS
+                        *(_column(*column) for column in PRINTER_COLUMNS),
+                        *({**_column(*column), "priority": 1} for column in WIDE_COLUMNS),
                     ],
                     "schema": {"openAPIV3Schema": _resource_schema()},
                 }
             ],
         },
     }
+
+
+def _column(name: str, kind: str, path: str, description: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "jsonPath": path, "description": description}
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:

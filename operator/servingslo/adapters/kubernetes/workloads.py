@@ -142,7 +142,7 @@ class KubernetesWorkloads:
         record = collection.get(namespace, target.name)
         # A target made a moment ago may not have come through the watch yet.
         if record is None or (namespace, target) in self._distrusted:
-            item = await self._client.get(resource.path(namespace, target.name))
+            item = await self._get(namespace, target, resource)
             record = _PARSERS[target.kind](item, None)
             self._distrusted.discard((namespace, target))
         return record
@@ -150,7 +150,7 @@ class KubernetesWorkloads:
     async def _read_scale(
         self, namespace: str, target: ScaleTarget, resource: ApiResource
     ) -> _Target:
-        scale = await self._client.get(resource.path(namespace, target.name, "scale"))
+        scale = await self._get(namespace, target, resource, "scale")
         self._distrusted.discard((namespace, target))
         status: KubeObject = scale.get("status") or {}
         return _Target(
@@ -159,6 +159,15 @@ class KubernetesWorkloads:
             current=status.get("replicas"),
             selector=parse_selector(status.get("selector") or ""),
         )
+
+    async def _get(
+        self, namespace: str, target: ScaleTarget, resource: ApiResource, subresource: str = ""
+    ) -> KubeObject:
+        try:
+            return await self._client.get(resource.path(namespace, target.name, subresource))
+        except NotFoundError as error:
+            missing = f"{target.kind}/{target.name} not found in namespace {namespace}"
+            raise NotFoundError(missing) from error
 
     def _last_rollout_seconds(self, namespace: str, found: _Target) -> float | None:
         if found.uid is None:

@@ -6,6 +6,7 @@ import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from servingslo.cli.demo.timeline import DemoSample, Timeline
@@ -106,18 +107,23 @@ def _reaction(timeline: Timeline) -> str:
 
 
 def _prediction(samples: list[DemoSample]) -> str:
-    pairs = [
-        (s.predicted_ttft_seconds, s.observed_ttft_seconds)
+    """Medians over the moments at which the decided count, which the prediction is for, served."""
+    known = [
+        (s.predicted_ttft_seconds, s.ttft_p99_seconds, s.observed_ttft_seconds)
         for s in samples
-        if s.predicted_ttft_seconds is not None and s.observed_ttft_seconds is not None
+        if s.ready_replicas == s.desired_replicas
+        and s.predicted_ttft_seconds is not None
+        and s.ttft_p99_seconds is not None
+        and s.observed_ttft_seconds is not None
     ]
-    if not pairs:
+    if not known:
         return "no moment with both prediction and observation"
-    predicted = sorted(p for p, _ in pairs)[len(pairs) // 2]
-    observed = sorted(o for _, o in pairs)[len(pairs) // 2]
+    predicted, recorded, observed = (
+        format_duration(median(column)) for column in zip(*known, strict=True)
+    )
     return (
-        f"p99 {format_duration(predicted)} predicted, {format_duration(observed)} observed "
-        f"(medians of {len(pairs)} moments)"
+        f"p99 {predicted} predicted, {recorded} in the requests' own records of 30 s, {observed} "
+        f"by the engines' histogram buckets (medians of {len(known)} moments)"
     )
 
 
