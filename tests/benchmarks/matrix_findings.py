@@ -19,7 +19,7 @@ from tests.benchmarks.matrix_day import DAY_SEEDS, PERCENTILES, outcomes_of_days
 from tests.benchmarks.matrix_gap import SOURCE, Gap, capacity, gap_of
 from tests.benchmarks.matrix_offices import outcomes_of_offices
 from tests.benchmarks.matrix_parts import outcomes_without, scenarios
-from tests.benchmarks.matrix_search import CASES, SEED, Setting, searched
+from tests.benchmarks.matrix_search import CASES, SEED, Setting, near, searched
 
 from servingslo.sim import bound
 from servingslo.sim.kept import key_of, store
@@ -45,6 +45,8 @@ class Findings:
         self.searched = searched()
         self.ours_searched = outcomes(ours, processes) if self.searched else []
         self.outcomes = outcomes(cells, processes)
+        # A setting that was chosen for one seed has that seed's luck in it.
+        self._near = outcomes(self._near_cells(), processes)
         # Parts of the planner are taken out on the first seeds alone, and days are long.
         first = plan.seeds[:2]
         self.without = outcomes_without(first)
@@ -81,6 +83,25 @@ class Findings:
     def settings(self, where: str) -> list[Setting]:
         """Every searched setting of other rules on a scenario."""
         return [setting for setting in self.searched if setting.scenario == where]
+
+    def near_settings(self, where: Scenario) -> list[PolicySummary]:
+        """The searched settings that came near ours, on the seeds of the plan."""
+        found = [o for o in self._near if o.scenario == where.name]
+        return summaries(found, dollars_per_hour=where.fleet.dollars_per_hour)
+
+    def _near_cells(self) -> list[Cell]:
+        scores = [(o.scenario, o.score) for o in self.ours_searched if o.score is not None]
+        return [
+            Cell(scenario=where, policy=policy_of(text), seed=seed, with_timeline=False)
+            for where in self.plan.scenarios
+            for text in dict.fromkeys(
+                setting.policy
+                for name, mine in scores
+                if name == where.name
+                for setting in near(self.settings(where.name), mine.share_ratio, mine.replica_hours)
+            )
+            for seed in self.plan.seeds
+        ]
 
     def get(self, where: str, policy: str) -> PolicySummary | None:
         """One policy on a scenario; None where it has no result."""
