@@ -25,8 +25,9 @@ def losses(findings: Findings) -> Iterator[str]:
     yield "at their defaults and tuned. Settings: every one of every rule's grid, where the search"
     yield f"ran them, against ours on the same seed {SEED}; the number that beat ours, and the"
     yield "cheapest of them. A setting picked on one seed has its luck in it, so those that came"
-    yield f"within {100 * NEAR_SHARE_RATIO:.0f} point and {100 * (NEAR_COST_RATIO - 1):.0f} % of ours"
-    yield "there ran on this page's seeds too: the near ones, and those of them that beat ours here."
+    points, percent = 100 * NEAR_SHARE_RATIO, 100 * (NEAR_COST_RATIO - 1)
+    yield f"within {points:.0f} point and {percent:.0f} % of ours there ran on this page's seeds:"
+    yield "the near ones, and those of them that beat ours here."
     yield "Constant: the least count that meets the target, chosen in hindsight."
     yield ""
     rows = [["trace", "ours", "", "beaten by rules", "beaten by settings", "constant"]]
@@ -73,10 +74,10 @@ def _beating_settings(findings: Findings, where: Scenario, one: PolicySummary) -
         first = min(better, key=lambda s: s.replica_hours)
         theirs = pair_text(first.share_ratio, first.relative_cost)
         text = f"{len(better)} on seed {SEED}: {first.policy} {theirs}, ours {_score_text(mine)}"
-    return f"{text}; {_beating_near(findings.near_settings(where), one)}"
+    return f"{text}; {beating_near(findings.near_settings(where), one)}"
 
 
-def _beating_near(near: Sequence[PolicySummary], one: PolicySummary) -> str:
+def beating_near(near: Sequence[PolicySummary], one: PolicySummary) -> str:
     """Of the settings that came near ours in the search, those that beat it on these seeds."""
     if not near:
         return "no near ones"
