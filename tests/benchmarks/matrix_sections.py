@@ -24,10 +24,10 @@ def losses(findings: Findings) -> Iterator[str]:
     yield "Beaten: another has as high a share at as low a cost, and one of them is better. Rules:"
     yield "at their defaults and tuned. Settings: every one of every rule's grid, where the search"
     yield f"ran them, against ours on the same seed {SEED}; the number that beat ours, and the"
-    yield "cheapest of them. A setting picked on one seed has its luck in it, so those that came"
     points, percent = 100 * NEAR_SHARE_RATIO, 100 * (NEAR_COST_RATIO - 1)
-    yield f"within {points:.0f} point and {percent:.0f} % of ours there ran on this page's seeds:"
-    yield "the near ones, and those of them that beat ours here."
+    yield "cheapest of them. A setting picked on one seed has its luck in it: near ones, within"
+    yield f"{points:.0f} point and {percent:.0f} % of ours there, ran on this page's seeds too, and those"
+    yield "that beat ours here are named; where none does, the one with the largest share."
     yield "Constant: the least count that meets the target, chosen in hindsight."
     yield ""
     rows = [["trace", "ours", "", "beaten by rules", "beaten by settings", "constant"]]
