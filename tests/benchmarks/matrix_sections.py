@@ -26,8 +26,8 @@ def losses(findings: Findings) -> Iterator[str]:
     yield f"ran them, against ours on the same seed {SEED}; the number that beat ours, and the"
     points, percent = 100 * NEAR_SHARE_RATIO, 100 * (NEAR_COST_RATIO - 1)
     yield "cheapest of them. A setting picked on one seed has its luck in it: near ones, within"
-    yield f"{points:.0f} point and {percent:.0f} % of ours there, ran on this page's seeds too, and those"
-    yield "that beat ours here are named; where none does, the one with the largest share."
+    yield f"{points:.0f} point and {percent:.0f} % of ours there, ran on this page's seeds too, and"
+    yield "those that beat ours here are named; where none does, the one with the largest share."
     yield "Constant: the least count that meets the target, chosen in hindsight."
     yield ""
     rows = [["trace", "ours", "", "beaten by rules", "beaten by settings", "constant"]]
