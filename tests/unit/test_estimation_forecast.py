@@ -202,6 +202,24 @@ def test_bursts_with_rest_between_them_recur() -> None:
     assert known.count == 2
 
 
+def test_what_has_risen_within_a_lead_is_no_level_that_bursts_come_on_top_of() -> None:
+    """The third burst begins by a quarter, too little to be one: it is not expected to double."""
+    rest, burst = [60.0] * 30, [120.0] * 6
+    course = np.array([*rest, *burst, *rest, *burst, *rest, 75.0, 75.0])
+    found = [each.recurrence for each in _forecasts(course)]
+    begins = [each.rate_per_second for each in found[-2:] if each is not None]
+    assert begins == [pytest.approx(120.0, rel=0.05)] * 2
+
+
+def test_bursts_come_on_top_of_what_has_lasted() -> None:
+    """Demand that has stayed a quarter higher bursts by a quarter more, too."""
+    rest, burst = [60.0] * 30, [120.0] * 6
+    course = np.array([*rest, *burst, *rest, *burst, *([75.0] * 30)])
+    known = _forecasts(course)[-1].recurrence
+    assert known is not None
+    assert known.rate_per_second == pytest.approx(150.0, rel=0.05)
+
+
 def test_what_came_before_a_long_pause_judges_nothing_after_it() -> None:
     """A window that was not judged yet is forgotten with the predictions."""
     state = ForecastState()

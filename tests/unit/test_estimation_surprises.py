@@ -38,7 +38,7 @@ def test_bursts_on_a_ramp_recur_at_as_many_times_what_there_is():
     """Demand that has doubled since bursts by as much again: neither old peak is enough."""
     levels = [30.0 + 0.5 * index for index in range(120)]
     surprises, now = watched(bursts_on(levels, 1.6, every=20, lasting=5)[:114])
-    known = recurrence(surprises, levels[113], now)
+    known = recurrence(surprises, levels[113], NO_NOISE, now)
     assert known is not None
     assert known.count >= 4
     assert known.rate_per_second == pytest.approx(1.6 * levels[113], rel=0.15)
@@ -54,7 +54,7 @@ def test_a_step_is_one_surprise_as_long_as_it_lasts():
     """What stays where it rose to is no second burst, whatever it does there."""
     surprises, now = watched([30.0] * 10 + [60.0] * 40 + [62.0] * 10)
     assert len(surprises) == 1
-    assert recurrence(surprises, 60.0, now) is None
+    assert recurrence(surprises, 60.0, NO_NOISE, now) is None
 
 
 def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
@@ -62,7 +62,7 @@ def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
     surprises, now = watched([5.0] * 18 + [18.0, 12.0, 17.0, 11.0] * 4 + [5.0] * 4, 5.0)
     assert [s.peak_per_second for s in surprises] == [18.0]
     assert surprises[0].over
-    assert recurrence(surprises, 5.0, now) is None
+    assert recurrence(surprises, 5.0, NO_NOISE, now) is None
 
 
 def test_bursts_with_rest_between_them_are_two_however_soon_the_second_comes():
@@ -82,9 +82,18 @@ def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():
     """Less demand between them does not make them smaller."""
     levels = [40.0] * 60 + [25.0] * 20
     surprises, now = watched(bursts_on(levels, 2.0, every=20, lasting=4)[:78])
-    known = recurrence(surprises, 25.0, now)
+    known = recurrence(surprises, 25.0, NO_NOISE, now)
     assert known is not None
     assert known.rate_per_second == pytest.approx(80.0)
+
+
+def test_what_counting_noise_makes_of_bursts_is_not_further_than_they_went() -> None:
+    """Two deviations of a measured rate; variances are squares of them."""
+    surprises, now = watched(bursts_on([40.0] * 60, 2.0, every=20, lasting=4))
+    known = recurrence(surprises, 40.0, 9.0, now)
+    assert known is not None
+    assert known.rate_per_second == pytest.approx(80.0)
+    assert known.furthest_per_second == pytest.approx(86.0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """The quantile of demand that is planned for."""
 
+from dataclasses import replace
+
 import pytest
 
+from servingslo.estimation.estimator import EstimatorState, FleetSample, update
 from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.rate_filters import RateWindow
 from servingslo.models.latency import LatencyMetric, Objective
@@ -10,6 +13,9 @@ from servingslo.policy.demand import (
     LEAST_PROBABILITY,
     PLAIN_LEAD_SECONDS,
     SURGE_PROBABILITY,
+    Demand,
+    Fleet,
+    expected_demand,
     planned_probability,
     target_odds,
 )
@@ -77,3 +83,29 @@ def test_the_strictest_objective_decides_and_none_plans_below_the_median():
     assert target_odds(_targets()) == 1.0
     lax = target_odds(_targets(50.0))
     assert planned_probability(Forecast(), PLAIN_LEAD_SECONDS, 0.0, lax) == LEAST_PROBABILITY
+
+
+def _after_two_bursts(rate_per_second: float) -> Demand:
+    """What is planned for when 60/s that went to 120/s twice are at this rate, all at once."""
+    state = ForecastState()
+    rest, burst = [60.0] * 30, [120.0] * 6
+    for tick, rate in enumerate([*rest, *burst, *rest, *burst, *rest, rate_per_second]):
+        state = observe(state, RateWindow(rate_per_second=rate, seconds=15.0), 15.0 * tick)
+        known = forecast(state, 15.0 * tick)
+    _, unknown = update(EstimatorState(), FleetSample(time_seconds=0.0, pods=()))
+    estimate = replace(unknown, arrival_rate_per_second=rate_per_second, forecast=known)
+    fleet = Fleet(serving=10, coming=0, saturation_rate_per_second=16.0)
+    found = expected_demand(estimate, fleet, lead=PLAIN_LEAD_SECONDS, wait_budget=1.0)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("rate", [118.0, 124.0])
+def test_a_burst_that_recurs_goes_as_far_as_those_before_it(rate: float) -> None:
+    """Two deviations of what is counted in a window are no further: 120/s is 120 +- 3.7."""
+    assert _after_two_bursts(rate).up.rate_per_second == pytest.approx(120.0, rel=0.01)
+
+
+def test_what_goes_further_than_bursts_before_it_is_planned_for_as_what_it_may_become() -> None:
+    """Half as much again is no chance."""
+    assert _after_two_bursts(180.0).up.rate_per_second > 200.0

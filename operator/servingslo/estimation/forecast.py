@@ -80,7 +80,7 @@ class ForecastState:
     last hour, rises that nothing foretold, and by how much rates were beyond what was expected.
     begun_seconds: when demand became something new, of which earlier predictions know nothing.
     unjudged: windows that are together still too short to judge predictions by, None without any.
-    onset: what first windows of rises turned out to be.
+    onset: what first windows of rises turned out to be. noise_variance: of the rate last measured.
     """
 
     time_seconds: float | None = None
@@ -98,6 +98,7 @@ class ForecastState:
     slope: SlopeEvidence = NO_EVIDENCE
     unjudged: RateWindow | None = None
     onset: OnsetState = NO_ONSET
+    noise_variance: float = 0.0
 
 
 class _Mixtures:
@@ -255,7 +256,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=seasonal.outlook(state.season, state.time_seconds),
         recurrence=recurrence(
-            state.surprises, sum(f.probability * f.level for f in state.filters), now_seconds
+            state.surprises, _level_before_bursts(state), state.noise_variance, now_seconds
         ),
         largest_excess_ratio=largest_excess_ratio(
             state.excesses, state.observed_seconds, now_seconds
@@ -263,6 +264,12 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         slope_gain=state.slope.gain,
         onset=state.onset.newest,
     )
+
+
+def _level_before_bursts(state: ForecastState) -> float:
+    """The level now, or a lead ago where it was lower: what has risen since may be a burst."""
+    level = sum(f.probability * f.level for f in state.filters)
+    return min([level, *(p.level_per_second for p in state.pending[SURPRISE_LEAD][:1])])
 
 
 def with_history(
@@ -310,13 +317,15 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         state = replace(state, onset=onset)
     level = sum(f.probability * f.level for f in filters)
     span = with_window(state.unjudged, window, gap)
+    measured = window.variance(level)
     state = replace(
         state,
         time_seconds=now_seconds,
         filters=filters,
+        noise_variance=measured,
         unjudged=None if span.ended else span.window,
     )
-    state = _with_usual(state, window.rate_per_second, window.variance(level), gap)
+    state = _with_usual(state, window.rate_per_second, measured, gap)
     if not span.ended:
         return state
     noise = span.window.variance(level)

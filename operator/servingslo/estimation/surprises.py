@@ -50,11 +50,16 @@ class Excess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """Rises that recur: how many in an hour, their mean interval, and a rate reached twice."""
+    """Rises that recur: how many in an hour, their mean interval, and a rate reached twice.
+
+    furthest_per_second: the most that counting noise may make of that rate; what is measured beyond
+    it has gone further.
+    """
 
     count: int
     interval_seconds: float
     rate_per_second: float
+    furthest_per_second: float
 
 
 def noted(
@@ -111,12 +116,13 @@ def recent(surprises: Sequence[Surprise], now_seconds: float) -> list[Surprise]:
 
 
 def recurrence(
-    surprises: Sequence[Surprise], level_per_second: float, now_seconds: float
+    surprises: Sequence[Surprise], level_per_second: float, noise: float, now_seconds: float
 ) -> Recurrence | None:
     """What must be expected to come again at any time; None where fewer than two came of late.
 
     The rate that two reached, or as many times what there is now as two were of what they rose
-    from, whichever is more: bursts grow with demand. level_per_second: of demand now.
+    from, whichever is more: bursts grow with demand. level_per_second: of demand before what may be
+    one of them. noise: variance of the measured rate.
     """
     lately = recent(surprises, now_seconds)
     if len(lately) < RECURRING_COUNT:
@@ -125,10 +131,12 @@ def recurrence(
     base = level_per_second if last.over else last.expected_per_second
     ratios = (s.peak_per_second / s.expected_per_second for s in lately if s.expected_per_second)
     twice = [0.0, 0.0, *sorted(ratios)][-2]
+    rate = max(twice * base, sorted(s.peak_per_second for s in lately)[-2])
     return Recurrence(
         count=len(lately),
         interval_seconds=(lately[-1].start_seconds - lately[0].start_seconds) / (len(lately) - 1),
-        rate_per_second=max(twice * base, sorted(s.peak_per_second for s in lately)[-2]),
+        rate_per_second=rate,
+        furthest_per_second=rate + EXCESS_NOISE_DEVIATIONS * noise**0.5,
     )
 
 
