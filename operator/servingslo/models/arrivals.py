@@ -109,6 +109,7 @@ def pool_met(prompts: PromptWork, arrival: Arrival) -> Shared:
     return Shared(
         running.pool_count,
         pace.rate_per_second,
+        1.0 + running.pool_count * running.bursts.relaxed_excess,
         running.mean,
         running.variance,
         pace.mean_step,

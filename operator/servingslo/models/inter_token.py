@@ -198,6 +198,7 @@ def shared_of(load: GapLoad, step: float) -> Shared:
     return Shared(
         load.pool_count,
         load.rate_per_second,
+        1.0 + load.pool_count * load.bursts.relaxed_excess,
         load.mean,
         load.variance,
         step,
