@@ -7,10 +7,10 @@ Applications II (1971), chapter XI; docs/designs/0002-models.md, "What was added
 from typing import NamedTuple
 
 from servingslo.models.generations import Branching
+from servingslo.models.holes import Meeting
 from servingslo.models.levels import Shared
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
-from servingslo.models.pools import Meeting
 from servingslo.models.prompt_work import PromptWork, mean_steps
 from servingslo.models.service_time import RequestDemand
 
@@ -55,7 +55,7 @@ class Flow(NamedTuple):
 
 def flow_of(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> tuple[Flow, Branching]:
     """Numbers of a pace; and arrivals that come evenly, with those that fill holes on top."""
-    pace, (even, again) = arrival.pace, arrival.meeting
+    pace, (even, again, growing, filled) = arrival.pace, arrival.meeting
     rate, mean = pace.rate_per_second, demand.prefill_mean_seconds
     kappa = rate * (1.0 + (arrival.law_of_running.pool_count - 1.0) * even)
     lag = prompts.lag_seconds * (1.0 + pace.further / max(mean, _TINY_SECONDS))
@@ -63,14 +63,15 @@ def flow_of(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> tup
     flow = Flow(
         rate * even * again,
         kappa,
-        pace.base_ratio * filling,
+        pace.base_ratio * filling * filled,
         mean + pace.further,
         -lag,
         (1.0 - even) * kappa,
         pace.base_ratio,
         pace.first_ratio,
     )
-    return flow, Branching(rate * even, pace.prefill_ratio * even, lag, filling)
+    others = rate * (1.0 - growing) / (1.0 - pace.prefill_ratio)
+    return flow, Branching(rate * growing, pace.prefill_ratio * growing, lag, others)
 
 
 def stretch_of(demand: RequestDemand, pace: Pace) -> float:

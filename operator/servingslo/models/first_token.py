@@ -82,7 +82,7 @@ def first_token_laws(
             starts.append(len(arrivals))
             levels.append(level)
             arrivals += [
-                Arrival(running, pace, level, meeting_at(demand, running, pace))
+                Arrival(running, pace, level, meeting_at(demand, prompts, running, pace))
                 for pace in paces
                 if pace.queued == queued
             ]

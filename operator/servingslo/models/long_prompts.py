@@ -10,9 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.special import gammainc
 
+from servingslo.models.holes import Meeting
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
-from servingslo.models.pools import Meeting, length_met
+from servingslo.models.pools import length_met
 from servingslo.models.prompt_work import (
     Group,
     LongPrompts,

@@ -4,11 +4,18 @@ Source: L. Takács, Introduction to the Theory of Queues (1962), the transient M
 docs/designs/0002-models.md, "What was added".
 """
 
-import math
 from typing import NamedTuple
 
+from servingslo.models.holes import (
+    Meeting,
+    again_ratio,
+    empty_ratio,
+    meeting_in_steps,
+    steps_of,
+)
 from servingslo.models.occupancy import Occupancy
 from servingslo.models.paces import Pace
+from servingslo.models.prompt_work import PromptWork, mean_steps
 from servingslo.models.service_time import RequestDemand
 
 # Loads of prefill from here on are taken as this one, so that cycles stay finite. Measured: 0.96
@@ -20,62 +27,28 @@ _TINY = 1e-12
 # The length of a cycle that is met settles to three digits in these.
 _ITERATIONS = 4
 _SETTLED = 1e-4
-# Two arrivals of a step: between rounds in strict order (0) and no order at all (1).
-_ORDER = 0.5
+# Arrivals in a step, below which nobody meets another.
+_NEGLIGIBLE_ARRIVALS = 1e-6
 
 
-class Meeting(NamedTuple):
-    """How the arrivals of one replica meet its steps, see `meeting`.
-
-    even_ratio: share that comes evenly over a step, 1/c to 1. again_ratio: others in the step of
-    an arrival, as a share of those that independent arrivals would find.
-    """
-
-    even_ratio: float
-    again_ratio: float
-
-
-ALONE = Meeting(1.0, 1.0)
+ALONE = Meeting(1.0, 1.0, 1.0, 1.0)
 
 
 def meeting(
     rate_per_second: float, cycle_seconds: float, age_seconds: float, pool_count: int
 ) -> Meeting:
-    """How arrivals meet the steps of one replica of a pool.
+    """How arrivals meet cycles of several steps of one replica of a pool.
 
-    Nobody leaves during a step, so a replica in a long one is sent requests only as long as none of
-    the others has fewer. All arrivals less what leaves the others, cλ up and (c − 1)λ down, move
-    the level of the pool, and each of its new maxima is shared by all c. The distance to the
-    maximum is an M/M/1 queue with services cλ and load 1 − 1/c, empty when the step begins, and the
-    replica is sent λ·P(empty): 1/c of its rate in the end, but it takes 4c/λ to come to that. At an
-    exponential time with the age A of the step that is met, P(empty) = 1 − r, r the smaller root of
-    cλ·r² − ((2c − 1)λ + 1/A)·r + (c − 1)λ = 0. The rest of the arrivals fill the holes that
-    sequences left at the end of the step before.
-
-    Who has just been sent a request stands above the level and has to wait until the others have
-    theirs, any number of them from 0 to c − 1: by then the queue is empty again with the share
-    g = (1 − η^c)/(c·(1 − η)), η = r·c/(c − 1), of the probability. That is for a level on which all
-    stand in order; on one without order g is 1. The truth is taken in the middle.
+    The share P(empty) comes evenly, see `holes.level_met`, at an exponential time with the age A
+    of the step that is met. The rest fill the holes that sequences left at the end of the step
+    before, as many in every step.
     rate_per_second: of one replica. cycle_seconds: mean step. age_seconds: see `age_met`.
-    Source: the transient M/M/1 queue at an exponential time, L. Takács, Introduction to the Theory
-    of Queues (1962); maxima as idle services, L. Kleinrock, Queueing Systems I (1975).
     """
     if pool_count == 1:
         return ALONE
-    even = _even_ratio(rate_per_second, age_seconds, pool_count)
-    below = (1.0 - even) * pool_count / (pool_count - 1)
-    again = (1.0 - below**pool_count) / (pool_count * (1.0 - below))
-    # Only arrivals that come with the level are in its order; holes are filled as they are.
-    level = 2.0 * age_seconds * even
-    level /= level + cycle_seconds * (1.0 - even)
-    return Meeting(even, 1.0 - _ORDER * (1.0 - again) * level**2)
-
-
-def _even_ratio(rate_per_second: float, age_seconds: float, pool_count: int) -> float:
-    """Share 1 − r of the arrivals that comes evenly, see `meeting`."""
-    down = (pool_count - 1.0) / pool_count
-    half = 0.5 * (1.0 + down + 1.0 / (pool_count * rate_per_second * age_seconds))
-    return 1.0 - half + math.sqrt(half * half - down)
+    even = empty_ratio(rate_per_second, age_seconds, pool_count)
+    again = again_ratio(even, even, pool_count, (cycle_seconds, age_seconds))
+    return Meeting(even, again, even, 1.0)
 
 
 def even_arrivals(
@@ -89,7 +62,7 @@ def even_arrivals(
     even = 1.0
     for _ in range(_ITERATIONS):
         before = even
-        even = _even_ratio(rate_per_second, _age_seconds(lumps, before), pool_count)
+        even = empty_ratio(rate_per_second, _age_seconds(lumps, before), pool_count)
         if abs(even - before) < _SETTLED:
             break
     return even
@@ -156,30 +129,57 @@ def length_met(demand: RequestDemand, pace: Pace, even_ratio: float = 1.0) -> fl
     return cycle + lumps / max(1.0 - (even_ratio * pace.prefill_ratio) ** 2, _LEAST_SLACK)
 
 
-def meeting_at(demand: RequestDemand, law_of_running: Occupancy, pace: Pace) -> Meeting:
+def meeting_at(
+    demand: RequestDemand, prompts: PromptWork, law_of_running: Occupancy, pace: Pace
+) -> Meeting:
+    """How the arrivals of a replica meet its steps, as far as prompts take one step each.
+
+    And how they meet its cycles of prefill, as far as they take more: 2 less their number of steps
+    is the share that fits where none takes three.
+    """
+    count = law_of_running.pool_count
+    if count == 1:
+        return ALONE
+    rate, mean = pace.rate_per_second, pace.base_ratio * pace.mean_step / (1.0 - pace.prefill_ratio)
+    several = pace.first_ratio < 1.0
+    share = max(2.0 - mean_steps(prompts, pace.room_tokens), 0.0) if several else 1.0
+    if rate * mean < _NEGLIGIBLE_ARRIVALS or pace.prefill_ratio < _NEGLIGIBLE_ARRIVALS:
+        share = 0.0
+    if share <= 0.0:
+        return _meeting_cycles(demand, law_of_running, pace, mean)
+    steps = meeting_in_steps(steps_of(demand, pace, count))
+    if share >= 1.0:
+        return steps
+    cycles = _meeting_cycles(demand, law_of_running, pace, mean)
+    return Meeting(
+        cycles.even_ratio + share * (steps.even_ratio - cycles.even_ratio),
+        cycles.again_ratio + share * (steps.again_ratio - cycles.again_ratio),
+        cycles.growing_ratio + share * (steps.growing_ratio - cycles.growing_ratio),
+        cycles.filling_ratio + share * (steps.filling_ratio - cycles.filling_ratio),
+    )
+
+
+def _meeting_cycles(
+    demand: RequestDemand, law_of_running: Occupancy, pace: Pace, mean: float
+) -> Meeting:
     """How arrivals meet the cycles of prefill of a replica, from how they meet its steps.
 
     A cycle of several steps lets sequences go at the end of each, n/O of them as at other times,
     and others are sent to where they were: of the rest of the arrivals, those that do not come
     evenly, this is the share D̄/(s + c·room) of a full step, in all steps but the last. The prompts
     of the cycle, one and those that come during it, stand in the place of sequences that would
-    leave.
+    leave. mean: seconds of a cycle.
     """
-    count = law_of_running.pool_count
-    if count == 1:
-        return ALONE
-    rate, mean = pace.rate_per_second, pace.base_ratio * pace.mean_step / (1.0 - pace.prefill_ratio)
+    count, rate = law_of_running.pool_count, pace.rate_per_second
     lumps = _lumps(demand, rate, mean, pace.further)
     age, even = _age_seconds(lumps, 1.0), 1.0
-    several = pace.first_ratio < 1.0
     for _ in range(_ITERATIONS):
-        before, even = even, _even_ratio(rate, age, count)
-        if several:
-            even += (1.0 - even) * _left_in_cycles(demand, law_of_running, pace, before)
+        before, even = even, empty_ratio(rate, age, count)
+        even += (1.0 - even) * _left_in_cycles(demand, law_of_running, pace, before)
         if abs(even - before) < _SETTLED:
             break
         age = _age_seconds(lumps, even)
-    return Meeting(even, meeting(rate, mean, age, count).again_ratio)
+    return Meeting(even, meeting(rate, mean, age, count).again_ratio, even, 1.0)
 
 
 def _left_in_cycles(

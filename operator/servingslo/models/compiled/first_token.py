@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from servingslo.models import arrivals, bursts, generations, paces, pools
+from servingslo.models import arrivals, bursts, generations, holes, paces, pools
 from servingslo.models.arrivals import Arrival, Flow, flow_of, pool_met, stretch_of
 from servingslo.models.compiled.inversion import POINTS, drive, invert
 from servingslo.models.compiled.layout import (
@@ -60,7 +60,7 @@ def ttft_law(
     range_seconds = RANGE_RATIO**level
     usual, queued = np.zeros(TERMS), np.zeros(TERMS)
     for pace in met:
-        arrival = Arrival(running, pace, level, meeting_at(demand, running, pace))
+        arrival = Arrival(running, pace, level, meeting_at(demand, prompts, running, pace))
         into = queued if pace.queued else usual
         _add_pace(demand, prompts, arrival, math.pi / range_seconds, into)
     for point in range(POINTS):
@@ -205,7 +205,7 @@ def _meet_idle(
         transform[k] += free * (own * cosine - own_i * sine - transform[k])
 
 
-share_modules(arrivals, bursts, generations, paces, pools)
+share_modules(arrivals, bursts, generations, holes, paces, pools)
 share(
     ttft_law,
     _add_pace,

@@ -6,11 +6,13 @@ from typing import Any
 from servingslo.models import few_requests, levels
 from servingslo.models.compiled.shared import share, share_modules
 from servingslo.models.levels import (
+    MORE,
     NEVER_IDLE,
     Averages,
     Found,
     Requests,
     Shared,
+    clustered,
     found_at,
     found_on_average,
     largest_number,
@@ -36,7 +38,9 @@ def found_by_arrivals(demand: RequestDemand, pool: Shared) -> Found:
     )
     second = next_mean(demand, pool, requests, first, averages_at(pool, requests, first))
     mean = settled_mean(requests.mean, first, second)
-    return found_on_average(demand, pool, requests, mean, averages_at(pool, requests, mean))
+    averages = averages_at(pool, requests, mean), averages_at(pool, requests, MORE * mean)
+    requests = clustered(demand, pool, requests, mean, averages)
+    return found_on_average(demand, pool, requests, averages_at(pool, requests, requests.mean))
 
 
 def averages_at(pool: Shared, requests: Requests, mean: float) -> Averages:
