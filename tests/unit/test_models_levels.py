@@ -23,7 +23,6 @@ from servingslo.models.levels import (
     most_few,
     rareness_of_fewer,
     requests_of,
-    settled_mean,
     settled_requests,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
@@ -248,13 +247,6 @@ def test_the_number_has_the_mean_and_the_excess_that_were_asked_for() -> None:
     mean = shape * (1.0 - success) / success
     assert mean == pytest.approx(7.0)
     assert mean / success == pytest.approx(7.0 * 1.6)
-
-
-def test_a_fixed_point_is_found_from_two_rounds() -> None:
-    """X → 10 + 0.4·(x − 10) ends at 10; what runs away is followed no further than 0.8."""
-    assert settled_mean(15.0, 12.0, 10.8) == pytest.approx(10.0)
-    assert settled_mean(1.0, 2.0, 4.0) == pytest.approx(4.0 + 2.0 * 4.0)
-    assert settled_mean(3.0, 3.0, 3.0) == 3.0
 
 
 def limits() -> EngineLimits:

@@ -151,9 +151,7 @@ def settled_requests(demand: RequestDemand, pool: Shared, requests: Requests) ->
     requests: by the law of running sequences, see `requests_of`.
     """
     averages = _Averages(pool, requests)
-    first = next_mean(demand, pool, requests, requests.mean, averages.at(requests.mean))
-    second = next_mean(demand, pool, requests, first, averages.at(first))
-    mean = settled_mean(requests.mean, first, second)
+    mean = next_mean(demand, pool, requests, requests.mean, averages.at(requests.mean))
     return clustered(demand, pool, requests, mean, (averages.at(mean), averages.at(MORE * mean)))
 
 
@@ -266,13 +264,6 @@ def next_mean(
     """Mean number of requests by Little's law, from what is found at this mean."""
     stay = stay_of(demand, pool, requests, mean, averages.met)
     return requests.arriving * (stay.alone + stay.behind + stay.delayed)
-
-
-def settled_mean(start: float, first: float, second: float) -> float:
-    """Where a sequence goes that began like this, by Aitken's rule."""
-    before, after = first - start, second - first
-    slope = min(max(after / before, 0.0), _LARGEST_SLOPE) if before != 0.0 else 0.0
-    return second + after * slope / (1.0 - slope)
 
 
 def found_on_average(

@@ -20,7 +20,6 @@ from servingslo.models.levels import (
     most_few,
     next_mean,
     requests_of,
-    settled_mean,
 )
 from servingslo.models.service_time import RequestDemand
 
@@ -33,11 +32,9 @@ def found_by_arrivals(demand: RequestDemand, pool: Shared) -> Found:
     requests = requests_of(demand, pool)
     if requests.mean <= 0.0:
         return NEVER_IDLE
-    first = next_mean(
+    mean = next_mean(
         demand, pool, requests, requests.mean, averages_at(pool, requests, requests.mean)
     )
-    second = next_mean(demand, pool, requests, first, averages_at(pool, requests, first))
-    mean = settled_mean(requests.mean, first, second)
     averages = averages_at(pool, requests, mean), averages_at(pool, requests, MORE * mean)
     requests = clustered(demand, pool, requests, mean, averages)
     return found_on_average(demand, pool, requests, averages_at(pool, requests, requests.mean))
