@@ -5,7 +5,7 @@ import pytest
 
 from servingslo.models.long_prompts import Found, shared_prefill
 from servingslo.models.paces import cycle_of_prefill
-from servingslo.models.pools import ALONE, age_met, meeting
+from servingslo.models.pools import age_met
 from servingslo.models.prompt_work import mean_steps, prompt_work
 from servingslo.models.service_time import ServiceLaw, request_demand
 from servingslo.models.widening import BudgetQueue, factors_by_running
@@ -21,28 +21,6 @@ MIXED = Workload(
 )
 DEMAND = request_demand(MIXED, LAW)
 PROMPTS = prompt_work(MIXED.prompt, 0.0, LAW.prefill_per_token_seconds)
-
-
-@pytest.mark.parametrize("count", [2, 3, 8, 16])
-@pytest.mark.parametrize("age_seconds", [0.01, 0.08, 0.5])
-def test_the_even_share_is_the_chance_that_an_mm1_queue_is_empty(count, age_seconds):
-    """By the generator of that queue, cut at 400, from empty, at an exponential time."""
-    rate, states = 12.0, 400
-    served, came = count * rate, (count - 1) * rate
-    generator = np.diag(np.full(states - 1, came), 1) + np.diag(np.full(states - 1, served), -1)
-    generator -= np.diag(generator.sum(axis=1))
-    leaving = np.eye(states) / age_seconds - generator
-    empty = np.linalg.solve(leaving.T, np.eye(states)[0])[0] / age_seconds
-
-    found = meeting(rate, 0.03, age_seconds, count)
-    assert found.even_ratio == pytest.approx(empty, rel=1e-6)
-    assert 1.0 / count <= found.even_ratio < 1.0
-    assert 0.5 < found.again_ratio <= 1.0
-
-
-def test_a_replica_by_itself_meets_all_arrivals_evenly():
-    """Nothing is sent elsewhere."""
-    assert meeting(12.0, 0.03, 0.05, 1) is ALONE
 
 
 def test_steps_that_are_met_are_longer_than_steps():

@@ -190,8 +190,8 @@ def clustered(
     averages: at this mean, and with so many more of them (`MORE`). With a share more requests all
     stay ε of that share longer, as those that find others wait for them and delay them: each
     request brings ε further ones, those ε² again. Such clusters have 1/(1 − ε)² of the variance of
-    requests that come by themselves. Those follow the arrivals as far as all of them stay the same
-    time: (D + C)/(1 + C) of a Poisson number, C the dispersion of outputs.
+    requests that come by themselves, and are averaged with departures as in `variability_factor`:
+    (D/(1 − ε)² + C)/(1 + C) of a Poisson number, D the dispersion of arrivals, C of outputs.
     Source: A. G. Hawkes and D. Oakes, A cluster process representation of a self-exciting process,
     Journal of Applied Probability 11 (1974).
     """

@@ -34,27 +34,10 @@ _NEGLIGIBLE_ARRIVALS = 1e-6
 ALONE = Meeting(1.0, 1.0, 1.0, 1.0)
 
 
-def meeting(
-    rate_per_second: float, cycle_seconds: float, age_seconds: float, pool_count: int
-) -> Meeting:
-    """How arrivals meet cycles of several steps of one replica of a pool.
-
-    The share P(empty) comes evenly, see `holes.level_met`, at an exponential time with the age A
-    of the step that is met. The rest fill the holes that sequences left at the end of the step
-    before, as many in every step.
-    rate_per_second: of one replica. cycle_seconds: mean step. age_seconds: see `age_met`.
-    """
-    if pool_count == 1:
-        return ALONE
-    even = empty_ratio(rate_per_second, age_seconds, pool_count)
-    again = again_ratio(even, even, pool_count, (cycle_seconds, age_seconds))
-    return Meeting(even, again, even, 1.0)
-
-
 def even_arrivals(
     demand: RequestDemand, rate_per_second: float, cycle_seconds: float, pool_count: int
 ) -> float:
-    """Share of a replica's arrivals that come evenly over a step, 1/c to 1; see `meeting`.
+    """Share of a replica's arrivals that come evenly over a step, 1/c to 1; see `empty_ratio`.
 
     In steps that hold all prompts that wait. cycle_seconds: mean step.
     """
@@ -164,6 +147,9 @@ def _meeting_cycles(
 ) -> Meeting:
     """How arrivals meet the cycles of prefill of a replica, from how they meet its steps.
 
+    The share P(empty) comes evenly, see `holes.level_met`, at an exponential time with the age of
+    the steps that are met; the rest fills holes, as many in every step.
+
     A cycle of several steps lets sequences go at the end of each, n/O of them as at other times,
     and others are sent to where they were: of the rest of the arrivals, those that do not come
     evenly, this is the share D̄/(s + c·room) of a full step, in all steps but the last. The prompts
@@ -179,7 +165,8 @@ def _meeting_cycles(
         if abs(even - before) < _SETTLED:
             break
         age = _age_seconds(lumps, even)
-    return Meeting(even, meeting(rate, mean, age, count).again_ratio, even, 1.0)
+    empty = empty_ratio(rate, age, count)
+    return Meeting(even, again_ratio(empty, empty, count, (mean, age)), even, 1.0)
 
 
 def _left_in_cycles(
