@@ -255,3 +255,57 @@ def test_a_second_pod_that_lies_is_news_of_its_own():
     assert "llama-2" not in first.message
     assert "llama-2 (xid error 79)" in second.message
     assert first.key != second.key
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        pytest.param(
+            lambda world, pods: world.xid_errors.update(dict.fromkeys(pods, 79)), id="xid"
+        ),
+        pytest.param(lambda world, pods: world.stuck_pods.update(pods), id="stuck"),
+    ],
+)
+@pytest.mark.parametrize(("count", "lying"), [(2, 1), (4, 2), (4, 3), (4, 4), (1, 1)])
+def test_pods_that_lie_are_left_out_up_to_half_and_more_of_them_take_none_away(lie, count, lying):
+    """Others are ordered on top of half; of more each is named, and the count does not fall."""
+    world = World(rate=steady(2.5 * count), replicas=count)
+    story = run(world, replace(TARGETS, replicas=ReplicaTargets(minimum=count, maximum=16)))
+    story.until(600)
+    story.targets = TARGETS
+    names = [f"llama-{number}" for number in range(1, 1 + lying)]
+    lie(world, names)
+    least = 2 * lying <= count
+    story.until(600.0 if least else 900.0)
+    before = story.at(600.0)
+    while story.decisions[-1].replicas.excluded == 0 and least and world.now < 700.0:
+        story.tick()
+    decision = story.decisions[-1]
+    step = step_of(decision, Reason.UNRELIABLE_PODS)
+    assert all(f"{name} (" in step.inputs["detail"] for name in names[:3])
+    if least:
+        assert decision.replicas.excluded == lying
+        assert step.after == step.before + lying
+        return
+    assert decision.replicas.excluded == 0
+    assert all(d.replicas_after >= count for d in story.between(600.0, 900.0))
+    assert step.inputs["doubted_pods"] == lying
+    assert f"In doubt: {step.inputs['detail']}; more than half" in explain.text(decision)
+    assert f'in_doubt="{step.inputs["detail"]}"' in explain.log_line(decision)
+    ready = explain.conditions(decision, generation=1, now_seconds=decision.time_seconds)[0]
+    assert f"in doubt: {names[0]}" in ready.message
+    told = [e for e in explain.events(decision, before) if e.reason is Reason.UNRELIABLE_PODS]
+    assert [names[0] in event.message for event in told] == [True]
+
+
+@pytest.mark.parametrize(("count", "excluded"), [(2, 0), (3, 1)])
+def test_half_of_the_pods_without_requests_are_no_reason_for_more(count, excluded):
+    """They are routed so, and would be with one more; of three pods the one is left out."""
+    world = World(rate=stepped((0, 0.0), (60, 3.0)), replicas=count)
+    story = run(world, replace(TARGETS, replicas=ReplicaTargets(minimum=count, maximum=12)))
+    story.tick()
+    world.stuck_pods = {"llama-2"}
+    decision = story.until(240).at(240.0)
+    assert decision.replicas.excluded == excluded
+    named = "receiving nothing" in explain.log_line(decision)
+    assert named == bool(excluded)

@@ -79,6 +79,8 @@ _STATED_LAW = {
     Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen; "
     "measured saturation decides meanwhile",
 }
+# Stages whose steps name pods: those that are coming, and those that are doubted.
+_DETAILED = frozenset({"pending", "step-down"})
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
 _OUT_OF_SYNC = frozenset(
     {
@@ -189,9 +191,10 @@ def _ready(decision: Decision) -> Verdict:
         if reason in NOT_READY_REASONS and reason is not None:
             return Verdict(ConditionStatus.FALSE, reason, decision.detail or "hands off the target")
     message = "the target is watched and decided for"
-    pods = left_out(decision)
-    if pods:
+    if pods := left_out(decision):
         message = f"{message}; left out as unreliable: {pods}"
+    elif pods := in_doubt(decision):
+        message = f"{message}; in doubt: {pods}"
     return Verdict(ConditionStatus.TRUE, Reason.READY, message)
 
 
@@ -292,12 +295,12 @@ def _scaling_limited(decision: Decision) -> Verdict:
 
 
 def limit_detail(decision: Decision) -> str:
-    """What the scheduler or the API server says of the pods that do not come; '' else."""
+    """What is said of the pods that do not come, or that seem to lie; '' of other limits."""
     return next(
         (
             str(detail)
             for step in decision.steps
-            if step.stage == "pending" and step.reason is decision.limited_by
+            if step.stage in _DETAILED and step.reason is decision.limited_by
             if (detail := step.inputs.get("detail"))
         ),
         "",
@@ -306,12 +309,20 @@ def limit_detail(decision: Decision) -> str:
 
 def left_out(decision: Decision) -> str:
     """The ready pods that are no capacity, by name and with why; '' without any."""
+    return _unreliable(decision, "excluded_pods")
+
+
+def in_doubt(decision: Decision) -> str:
+    """Pods that seem to be none but are too many to be left out; '' without any."""
+    return _unreliable(decision, "doubted_pods")
+
+
+def _unreliable(decision: Decision, counted: str) -> str:
     return next(
         (
-            str(detail)
+            str(step.inputs["detail"])
             for step in decision.steps
-            if step.reason is Reason.UNRELIABLE_PODS
-            if (detail := step.inputs.get("detail"))
+            if step.reason is Reason.UNRELIABLE_PODS and counted in step.inputs
         ),
         "",
     )

@@ -183,7 +183,9 @@ def _pods(step: DecisionStep) -> frozenset[str]:
 
 def _pod_count(step: DecisionStep) -> int:
     """How many pods a step is about, named or not; 0 of other steps."""
-    count = step.inputs.get("excluded_pods", step.after) if _pods(step) else 0
+    inputs = step.inputs
+    told = inputs.get("excluded_pods", inputs.get("doubted_pods", step.after))
+    count = told if _pods(step) else 0
     return count if isinstance(count, int) else 0
 
 

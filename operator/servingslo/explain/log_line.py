@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
-from servingslo.explain.conditions import left_out
+from servingslo.explain.conditions import in_doubt, left_out
 from servingslo.explain.format import UNKNOWN, number, percentile, quoted, replica_change
 from servingslo.policy.decision import ConstraintNeed, Decision, ModelUse
 from servingslo.reasons import Reason
@@ -63,6 +63,8 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     yield from _law_pairs(decision.model)
     if pods := left_out(decision):
         yield "left_out", pods
+    if pods := in_doubt(decision):
+        yield "in_doubt", pods
     if decision.metrics_age_seconds is not None:
         yield "age", format_duration(round(decision.metrics_age_seconds))
     if decision.limited_by is not None and decision.limited_by is not decision.reason:

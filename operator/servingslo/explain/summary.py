@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import STATED_SOURCE
-from servingslo.explain.conditions import infeasible_message, left_out, limit_detail
+from servingslo.explain.conditions import in_doubt, infeasible_message, left_out, limit_detail
 from servingslo.explain.format import UNKNOWN, number, percent, predicted, seconds
 from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, StepValue
 from servingslo.reasons import Constraint, Reason
@@ -39,6 +39,7 @@ _LIMITS = {
     Reason.QUOTA_REACHED: "a quota of the namespace allows no more pods",
     Reason.PODS_REFUSED: "the API server refuses the pods ordered",
     Reason.PENDING_PODS: "no pod is ready yet",
+    Reason.UNRELIABLE_PODS: "most pods seem to serve nothing, and nothing is taken away on their word",
     Reason.BACKLOG_BOUND: "those that serve are short, and what is on its way is for them",
     Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
     Reason.PAUSED: "mode is Paused: nothing is written",
@@ -106,6 +107,8 @@ def _on_top(decision: Decision) -> Iterator[str]:
         more = next((s for s in decision.steps if s.reason is Reason.UNRELIABLE_PODS), None)
         on_top = f"{decision.replicas.excluded} on top" if more and more.before else "no capacity"
         yield f"Left out: {pods}; {on_top} until what is left out serves again"
+    if pods := in_doubt(decision):
+        yield f"In doubt: {pods}; more than half of the ready pods, so none is left out"
 
 
 def _out_of_reach(decision: Decision) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimator import Estimate
-from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE
+from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
 from servingslo.estimation.sample import PodSample
 from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.service_time import EngineLimits, ServiceLaw
@@ -24,11 +24,15 @@ from servingslo.policy.signals import Signals
 from servingslo.policy.state import BatchChange, PlannerState
 from servingslo.reasons import Reason
 
-# Where half of the pods or more seem to lie, it is not the pods: more of the same would lie too.
+# Where more than half of the ready pods seem to lie, it is not the pods: more of the same would lie
+# too. So would, where half receive nothing, what is ordered on top of them: requests are routed so.
 EXCLUDED_SHARE = 0.5
 # A pod without metrics may well serve: nothing is known of it, so it neither counts as lost nor
 # allows a step down.
 UNSEEN = frozenset({METRICS_MISSING, METRICS_STALE})
+
+# Pods by name, each with why.
+_Told = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,9 @@ class Frame:
     """One tick.
 
     current: the target's replica count, the number that a write would test. serving: pods that
-    are ready and can be relied on. unreliable: ready pods that cannot, each with why. coming: pods
-    ordered and not ready. starting: those of them that have a place: what is refused or cannot be
+    are ready and can be relied on. unreliable: ready pods that cannot, each with why. doubtful: the
+    same where they are too many to be left out: they count, and nothing is given away on what they
+    say. coming: pods ordered and not ready. starting: those of them that have a place: what is refused or cannot be
     placed is no capacity. unschedulable: those that the scheduler cannot place, with its reason.
     own_rollout: the change of batch limits that the rollout in progress carries out, None without
     one or for any other. mix: None while no law, limits or lengths are known. demand: None while no
@@ -55,6 +60,7 @@ class Frame:
     current: int
     serving: tuple[PodSample, ...]
     unreliable: tuple[tuple[str, str], ...]
+    doubtful: tuple[tuple[str, str], ...]
     coming: int
     starting: int
     unschedulable: tuple[PodSample, ...]
@@ -100,7 +106,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
 ) -> Frame:
     """The frame of this tick."""
     current = observation.desired_replicas or 0
-    serving, unreliable = _reliable(signals.serving_pods, estimate)
+    serving, unreliable, doubtful = _reliable(signals.serving_pods, estimate)
     coming = max(current - len(signals.serving_pods), 0)
     unschedulable = tuple(
         pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
@@ -129,6 +135,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
         current=current,
         serving=serving,
         unreliable=unreliable,
+        doubtful=doubtful,
         coming=coming,
         starting=starting,
         unschedulable=unschedulable,
@@ -156,13 +163,17 @@ def _starting(observation: Observation, coming: int, unschedulable: int) -> int:
 
 def _reliable(
     ready: tuple[PodSample, ...], estimate: Estimate
-) -> tuple[tuple[PodSample, ...], tuple[tuple[str, str], ...]]:
-    """The ready pods that can be relied on, and the others by name with why."""
+) -> tuple[tuple[PodSample, ...], _Told, _Told]:
+    """The ready pods that can be relied on, those that cannot, and those in doubt."""
     why = {name: why for name, why in estimate.unreliable_pods if why not in UNSEEN}
-    unreliable = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
-    if len(unreliable) >= EXCLUDED_SHARE * max(len(ready), 1):
-        return ready, ()
-    return tuple(pod for pod in ready if pod.name not in why), unreliable
+    lying = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
+    most = EXCLUDED_SHARE * len(ready)
+    if len(lying) >= most:
+        lying = tuple(told for told in lying if told[1] != RECEIVING_NOTHING)
+    if len(lying) > most:
+        return ready, (), lying
+    names = {name for name, _ in lying}
+    return tuple(pod for pod in ready if pod.name not in names), lying, ()
 
 
 def _own_rollout(

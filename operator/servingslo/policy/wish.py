@@ -11,7 +11,7 @@ from servingslo.policy.frame import Frame
 from servingslo.policy.guards import Proposal, StepDownBlock
 from servingslo.policy.in_flight import explaining_rate_per_second
 from servingslo.policy.known import Recall
-from servingslo.policy.left_out import left_out_inputs
+from servingslo.policy.left_out import doubtful_block, left_out_inputs
 from servingslo.policy.mix import Mix
 from servingslo.policy.onset import crowd_refuted
 from servingslo.policy.saturation import saturation_need
@@ -88,6 +88,8 @@ def step_down_blocks(frame: Frame) -> tuple[StepDownBlock, ...]:
     if frame.observation.rollout_in_progress and frame.own_rollout is None:
         blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
     if (block := warming_up(frame)) is not None:
+        blocks.append(block)
+    if (block := doubtful_block(frame)) is not None:
         blocks.append(block)
     if (block := _backlog(frame)) is not None:
         blocks.append(block)
