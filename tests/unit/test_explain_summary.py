@@ -9,6 +9,7 @@ from tests.golden.decisions import SCALE_UP
 from servingslo import explain
 from servingslo.policy.decision import ColdStartOutlook, DecisionStep, PredictedLatency
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
+from servingslo.policy.outlook import with_latencies
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -239,3 +240,36 @@ def test_the_latency_that_binds_stands_beside_the_other_counts():
     decision = replace(SCALE_UP, outlook=(outlook,), binding=Constraint.TTFT)
     assert told(decision)["Otherwise"].endswith("utilization, ttft p99 0.91s")
     assert "ttft p99 0.91s, tpot p95 without bound" in explain.text(decision)
+
+
+def test_a_rise_that_may_be_a_crowd_is_said_to_be_one_and_a_need_beyond_the_search_is_no_number():
+    """Which quantile is planned for and why; what was not looked at is 'more than' it."""
+    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=12))
+    story = Run(World(rate=stepped((0, 6.0), (600, 20.0)), replicas=3), targets, Limits())
+    calm, rise = story.until(615).at(600.0), story.at(615.0)
+    assert "quantile of demand" in told(calm)["How sure"]
+    assert "crowd" not in told(calm)["How sure"]
+    assert told(rise)["How sure"].endswith(
+        "planned for the 90.0 % quantile of demand, as this may be a crowd (50.0 %)"
+    )
+    needs = {need.constraint: need for need in rise.needs}
+    assert needs[Constraint.TTFT].replicas is None
+    assert needs[Constraint.TTFT].more_than == 24
+    assert "ttft needs more than 24" in explain.text(rise)
+    assert "ttft:>24" in explain.log_line(rise)
+    asked = needs[rise.binding].replicas
+    assert asked > 24
+    assert f"asks for {asked} replicas" in told(rise)["Because"]
+    assert "cannot be met" not in explain.text(rise)
+
+
+def test_who_explains_is_told_up_to_which_demand_the_count_holds():
+    """More than is there, less than one replica more holds."""
+    story = Run(World(rate=steady(20.0), replicas=7), TARGETS, Limits()).until(600)
+    decision = with_latencies(story.at(600.0), story.state.sized)
+    most = {outlook.replicas: outlook.greatest_rate_per_second for outlook in decision.outlook}
+    wanted = decision.recommended_replicas
+    planned = decision.demand.forecast_rate_per_second
+    assert most[wanted - 1] < planned <= most[wanted] < most[wanted + 1]
+    assert f"{wanted} would hold up to {most[wanted]:.3g} requests/s" in told(decision)["Otherwise"]
+    assert f"holds up to {most[wanted]:.3g} requests/s" in explain.text(decision)

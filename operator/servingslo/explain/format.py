@@ -4,7 +4,13 @@ import json
 import math
 from datetime import UTC, datetime
 
-from servingslo.policy.decision import Decision, ObjectiveOutlook, PredictedLatency, StepValue
+from servingslo.policy.decision import (
+    ConstraintNeed,
+    Decision,
+    ObjectiveOutlook,
+    PredictedLatency,
+    StepValue,
+)
 from servingslo.units import format_duration, milliseconds_from_seconds
 
 # Four significant digits: finer than any of these numbers is known, stable against noise.
@@ -54,6 +60,13 @@ def milliseconds(value: float) -> str:
 def count(value: int | None) -> str:
     """A count, or 'unknown'."""
     return UNKNOWN if value is None else str(value)
+
+
+def asked_count(need: ConstraintNeed) -> str:
+    """What a constraint asks for: '7', 'more than 24' where no more were looked at, '' for none."""
+    if need.replicas is not None:
+        return str(need.replicas)
+    return "" if need.more_than is None else f"more than {need.more_than}"
 
 
 def timestamp(time_seconds: float) -> str:

@@ -90,4 +90,6 @@ def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _need(need: ConstraintNeed) -> str:
-    return f"{need.constraint.value}:{'none' if need.replicas is None else need.replicas}"
+    """'ttft:3', 'ttft:>24' where more were not looked at, 'ttft:none' where none is enough."""
+    told = f">{need.more_than}" if need.more_than else "none"
+    return f"{need.constraint.value}:{told if need.replicas is None else need.replicas}"

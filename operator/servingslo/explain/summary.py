@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.explain.conditions import in_doubt, infeasible_message, left_out, limit_detail
-from servingslo.explain.format import UNKNOWN, number, percent, predicted, seconds
+from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
 from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, StepValue
 from servingslo.reasons import Constraint, Reason
 
@@ -71,7 +71,7 @@ def summary(decision: Decision) -> Iterator[str]:
         why = _LIMITS.get(decision.limited_by, decision.limited_by.value)
         detail = limit_detail(decision)
         yield f"Held by: {why}{f': {detail}' if detail else ''}"
-    yield _certainty(decision)
+    yield f"How sure: {'; '.join((_certainty(decision), *_demand_certainty(decision)))}"
     otherwise = "; ".join(_otherwise(decision))
     if otherwise:
         yield f"Otherwise: {otherwise}"
@@ -84,8 +84,8 @@ def _because(decision: Decision) -> str:
     if decision.binding is None:
         return ""
     what = CONSTRAINTS[decision.binding]
-    asked = next((n.replicas for n in decision.needs if n.constraint is decision.binding), None)
-    if asked is None or demand.forecast_rate_per_second is None:
+    asked = next((asked_count(n) for n in decision.needs if n.constraint is decision.binding), "")
+    if not asked or demand.forecast_rate_per_second is None:
         return f"{what} binds"
     now = ""
     if demand.arrival_rate_per_second is not None:
@@ -128,22 +128,36 @@ def _certainty(decision: Decision) -> str:
     old = UNKNOWN if age is None else f"{seconds(age)} old"
     if not model.trusted:
         why = _LIMITS.get(model.reason, model.reason.value)
-        return f"How sure: little; {why}, so measured saturation decides (metrics {old})"
+        return f"little; {why}, so measured saturation decides (metrics {old})"
     error = UNKNOWN if model.fit_error is None else percent(model.fit_error)
     if model.source == STATED_SOURCE:
         seen = "not yet compared with what is seen"
         if model.fit_error is not None:
             seen = f"off by {error} in {model.sample_count} windows so far"
-        return f"How sure: fairly; the law is stated in spec.serviceLaw, {seen} (metrics {old})"
+        return f"fairly; the law is stated in spec.serviceLaw, {seen} (metrics {old})"
     off = model.relative_error
     if off is not None and off >= SMALL_CORRECTION:
         error = f"{error}, its percentiles were off by {percent(off)} and are corrected"
-    return f"How sure: the model is trusted, its error is {error} (metrics {old})"
+    return f"the model is trusted, its error is {error} (metrics {old})"
+
+
+def _demand_certainty(decision: Decision) -> Iterator[str]:
+    """Which quantile of the demand to come is planned for, and whether it may be a crowd."""
+    probability = decision.demand.planned_probability
+    if probability is None or decision.binding is None:
+        return
+    crowd = next((s.after for s in decision.steps if s.reason is Reason.CROWD_POSSIBLE), None)
+    odds = f", as this may be a crowd ({percent(crowd)})" if isinstance(crowd, float) else ""
+    yield f"planned for the {percent(probability)} quantile of demand{odds}"
 
 
 def _otherwise(decision: Decision) -> Iterator[str]:
-    """What one replica fewer and one more would give."""
+    """Up to which demand the count holds, and what one replica fewer and one more would give."""
     wanted = decision.recommended_replicas
+    for outlook in decision.outlook:
+        if outlook.replicas == wanted and outlook.greatest_rate_per_second is not None:
+            most = number(outlook.greatest_rate_per_second)
+            yield f"{wanted} would hold up to {most} requests/s"
     for outlook in decision.outlook:
         if wanted is not None and abs(outlook.replicas - wanted) == 1:
             latency = _binding_latency(decision, outlook)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from servingslo.explain.conditions import PERCENT, objective_verdict
 from servingslo.explain.format import (
     UNKNOWN,
+    asked_count,
     count,
     milliseconds,
     number,
@@ -84,8 +85,8 @@ def _why(decision: Decision) -> Iterator[str]:
     if decision.binding is not None:
         yield f"Binds: {CONSTRAINTS[decision.binding]}"
     for need in decision.needs:
-        if need.replicas is not None:
-            yield f"  {need.constraint.value} needs {need.replicas}"
+        if asked := asked_count(need):
+            yield f"  {need.constraint.value} needs {asked}"
             continue
         least = need.least_feasible
         best = "" if least is None else f"; the best that any count reaches is {number(least)}"
@@ -271,7 +272,9 @@ def _count_outlook(outlook: CountOutlook) -> str:
         if value is not None
     )
     latencies = "".join(f", {predicted(latency)}" for latency in outlook.latencies)
-    return f"{outlook.replicas}: {verdict[outlook.meets_objectives]}{usage}{latencies}"
+    most = outlook.greatest_rate_per_second
+    holds = "" if most is None else f", holds up to {number(most)} requests/s"
+    return f"{outlook.replicas}: {verdict[outlook.meets_objectives]}{usage}{latencies}{holds}"
 
 
 def _knobs(decision: Decision) -> Iterator[str]:

@@ -23,14 +23,16 @@ class DecisionStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintNeed:
-    """Replicas that one constraint alone asks for; None when no count is enough.
+    """Replicas that one constraint alone asks for; None when no count that was looked at is enough.
 
-    least_feasible: where no count is enough, the least value of the objective that could be met.
+    least_feasible: where none would ever be, the least value of the objective that could be met.
+    more_than: the greatest count that was looked at, where a greater one would be enough.
     """
 
     constraint: Constraint
     replicas: int | None
     least_feasible: float | None = None
+    more_than: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,9 @@ class CountOutlook:
 
     meets_objectives: whether it meets all that is planned for: every objective, utilization, KV
     cache, backlog and saturation, with the failures tolerated and without the pods left out. None
-    where that is not known. latencies: empty until somebody is told, see `outlook.with_latencies`.
+    where that is not known. latencies, greatest_rate_per_second (of arrivals at which the count
+    keeps every constraint while none fails): unknown until somebody is told, see
+    `outlook.with_latencies`.
     """
 
     replicas: int
@@ -80,12 +84,14 @@ class CountOutlook:
     kv_usage_ratio: float | None
     meets_objectives: bool | None
     latencies: tuple[PredictedLatency, ...] = ()
+    greatest_rate_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandOutlook:
     """Demand as measured and as expected when capacity ordered now would be ready.
 
+    planned_probability: of the forecast's quantile that is planned for, within (0, 1).
     aborted_ratio: share of the requests that ended whose clients gave up.
     scrape_dispersion, cold_start_dispersion: index of dispersion of arrivals, 1 for Poisson, from
     scrape to scrape and over a cold start; None before enough was seen.
@@ -93,6 +99,7 @@ class DemandOutlook:
 
     arrival_rate_per_second: float | None = None
     forecast_rate_per_second: float | None = None
+    planned_probability: float | None = None
     lead_seconds: float | None = None
     backlog_requests: float | None = None
     running_requests: float | None = None

@@ -22,7 +22,8 @@ from servingslo.policy.decision import (
 )
 from servingslo.policy.frame import Frame
 from servingslo.policy.wish import Wish
-from servingslo.reasons import Constraint
+from servingslo.policy.sizing import greatest_rate
+from servingslo.reasons import Constraint, Reason
 
 
 def finite(value: float | None) -> float | None:
@@ -51,6 +52,7 @@ def demand_outlook(frame: Frame) -> DemandOutlook:
     return DemandOutlook(
         arrival_rate_per_second=finite(estimate.arrival_rate_per_second),
         forecast_rate_per_second=None if demand is None else finite(demand.up.rate_per_second),
+        planned_probability=None if demand is None else finite(demand.probability),
         lead_seconds=finite(frame.lead_seconds),
         backlog_requests=finite(estimate.backlog_requests),
         running_requests=finite(estimate.running_requests),
@@ -149,7 +151,7 @@ def sized_for(candidates: Candidates | None) -> Sized | None:
 
 
 def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
-    """The decision with the latencies that the counts beside the decided one would give.
+    """The decision with the latencies of the counts beside the decided one, and what each holds.
 
     Of each objective, and of TTFT, TPOT and queue time at the largest percentile of all; none while
     no latency model is trusted. For who is told: ticks decide by whether a percentile is within its
@@ -159,16 +161,31 @@ def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
     if sized is None or not sized.case.objectives:
         return decision
     judged = Candidates(sized.case, sized.load)
+    infeasible = _infeasible(decision, sized.case)
     excluded = decision.replicas.excluded
     return replace(
         decision,
         outlook=tuple(
             replace(
-                outlook, latencies=_latencies(sized.case, judged.at(outlook.replicas - excluded))
+                outlook,
+                latencies=_latencies(sized.case, judged.at(outlook.replicas - excluded)),
+                greatest_rate_per_second=greatest_rate(
+                    sized.case, infeasible, outlook.replicas - excluded
+                ).per_second,
             )
             for outlook in decision.outlook
         ),
     )
+
+
+def _infeasible(decision: Decision, case: SizingCase) -> tuple[Objective, ...]:
+    """The objectives that no count meets: they did not size."""
+    told = [
+        (step.inputs.get("metric"), step.inputs.get("percentile"))
+        for step in decision.steps
+        if step.reason is Reason.INFEASIBLE_OBJECTIVE
+    ]
+    return tuple(one for one in case.objectives if (one.metric.value, one.percentile) in told)
 
 
 def _latencies(case: SizingCase, prediction: Prediction) -> tuple[PredictedLatency, ...]:

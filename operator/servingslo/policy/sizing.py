@@ -30,6 +30,8 @@ RATE_PARTS = 1024
 # Below this utilization a replica is all but idle: by M/M/1 a wait is a tenth of a service time,
 # and even without it a percentile falls by no more than that.
 IDLE_UTILIZATION = 0.1
+# Needs that are a quotient are told in full, however few are allowed; no fleet has as many.
+UNBOUNDED_COUNT = 1_000_000
 
 CONSTRAINT_OF_METRIC = {
     LatencyMetric.TTFT: Constraint.TTFT,
@@ -71,12 +73,14 @@ def size(
     starts = _starts(case, low, hints)
     _evaluate_first(candidates, low, starts, likely, beside)
     kv_start = starts[Constraint.KV_CACHE.value]
+    fitting = least_holding(candidates.fitting, low, case.largest_count, kv_start)
     needs = [
         ConstraintNeed(constraint=Constraint.UTILIZATION, replicas=utilization),
         *_backlog_need(case, load),
         ConstraintNeed(
             constraint=Constraint.KV_CACHE,
-            replicas=least_holding(candidates.fitting, low, case.largest_count, kv_start),
+            replicas=fitting,
+            more_than=case.largest_count if fitting is None else None,
         ),
     ]
     infeasible: list[Objective] = []
@@ -265,7 +269,7 @@ def carries(
 def _utilization_need(case: SizingCase, load: Load) -> int:
     """Arrival rate over saturation rate stays at or below its target."""
     capacity = replica_saturation_per_second(case) * case.utilization_target_ratio
-    return counted(load.rate_per_second / capacity, case.largest_count)
+    return counted(load.rate_per_second / capacity, UNBOUNDED_COUNT)
 
 
 def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
@@ -273,7 +277,7 @@ def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
     if load.drain_per_second <= 0:
         return ()
     capacity = replica_saturation_per_second(case) * DRAIN_UTILIZATION
-    count = counted((load.rate_per_second + load.drain_per_second) / capacity, case.largest_count)
+    count = counted((load.rate_per_second + load.drain_per_second) / capacity, UNBOUNDED_COUNT)
     return (ConstraintNeed(constraint=Constraint.BACKLOG, replicas=count),)
 
 
@@ -291,8 +295,13 @@ def _objective_need(
         if floor > objective.threshold_seconds:
             return ConstraintNeed(constraint=constraint, replicas=None, least_feasible=floor)
     count = least_holding(partial(candidates.meeting, objective), low, case.largest_count, start)
-    least = None if count is not None else _least_of_idle_fleet(candidates, objective)
-    return ConstraintNeed(constraint=constraint, replicas=count, least_feasible=least)
+    if count is not None:
+        return ConstraintNeed(constraint=constraint, replicas=count)
+    least = _least_of_idle_fleet(candidates, objective)
+    more = case.largest_count if least is None else None
+    return ConstraintNeed(
+        constraint=constraint, replicas=None, least_feasible=least, more_than=more
+    )
 
 
 def _least_of_idle_fleet(candidates: Candidates, objective: Objective) -> float | None:
