@@ -217,6 +217,30 @@ def test_an_infeasible_objective_says_what_would_be_feasible(cli):
     assert cli(*with_flag(GOOD, "--objective", less)).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("threshold", "meets", "told"),
+    [
+        pytest.param("800ms", True, "with the best, {} replicas meet every objective", id="best"),
+        pytest.param("20ms", False, ", and do not meet every objective either", id="none"),
+    ],
+)
+def test_batch_limits_are_told_by_what_they_keep_where_the_stated_ones_miss_it(
+    cli, threshold, meets, told
+):
+    """A prompt alone takes too many steps of 64 tokens; what no count reaches saves nothing."""
+    flags = (
+        *with_flag(GOOD, "--objective", f"ttft:p99:{threshold}"),
+        *("--max-num-batched-tokens", "64", "--max-num-seqs", "32"),
+    )
+    called = cli(*flags)
+    answer = answer_of(cli(*flags, "-o", "json"))
+    batching = answer["batching"]
+    assert called.exit_code == 1
+    assert batching["best_meets"] is meets
+    assert batching["replicas_saved"] == answer["replicas"] - batching["best_replicas"]
+    assert told.format(batching["best_replicas"]) in called.out
+
+
 def test_too_small_a_maximum_is_a_no(cli):
     """Exit code 1 and the headline says so."""
     called = cli(*GOOD, "--max-replicas", "2")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import Run, World
 
+from servingslo import explain
 from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -162,3 +163,43 @@ def test_a_rollout_that_does_not_pay_for_itself_is_only_shown():
     assert judged
     assert not any(b.apply for b in judged)
     assert {b.reason for b in judged} == {Reason.BATCHING_GAIN_TOO_SMALL}
+
+
+def test_limits_that_keep_objectives_beyond_the_maximum_of_todays_are_worth_a_rollout():
+    """There may be no count to save; the text says what is gained instead."""
+    few = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=7))
+    decisions = story(targets=few).decisions
+    gained = [
+        d
+        for d in decisions
+        if d.batching.better is not None and not d.batching.today.meets_objectives
+    ]
+    assert any(d.batching.better.meets_objectives for d in gained)
+    for decision in gained:
+        text = explain.text(decision)
+        assert "requests in flight at each, which miss an objective" in text
+        meets = decision.batching.better.meets_objectives
+        assert (": meets the objectives, which today's limits do not" in text) == meets
+
+
+def test_a_fleet_that_is_short_at_its_maximum_gets_limits_with_which_it_carries_more():
+    """Also where it stays short: nothing is saved, and more is served."""
+    short = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=2))
+    applied = next(d for d in story(replicas=2, targets=short).decisions if d.batching.apply)
+    batching = applied.batching
+    assert not batching.better.meets_objectives
+    assert (batching.replicas_saved, batching.rollout.payback_seconds) == (0, None)
+    assert "carries more, and misses an objective still" in explain.text(applied)
+
+
+def test_where_no_limits_keep_an_objective_they_are_chosen_for_the_others():
+    """A threshold that no engine keeps: neither plan meets it, and what is saved is still told."""
+    vain = replace(
+        TARGETS, objectives=(*TARGETS.objectives, replace(TTFT, threshold_seconds=0.001))
+    )
+    told = [d.batching for d in story(targets=vain).decisions if d.batching.better is not None]
+    assert told
+    for batching in told:
+        assert not batching.today.meets_objectives
+        assert not batching.better.meets_objectives
+        assert batching.replicas_saved == batching.today.replicas - batching.better.replicas > 0

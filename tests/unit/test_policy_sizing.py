@@ -19,7 +19,7 @@ from servingslo.policy.batch_search import (
     BatchCase,
     best_limits,
     largest_batch,
-    replicas_needed,
+    sized_under,
 )
 from servingslo.policy.candidates import Candidates, Load, replica_saturation_per_second
 from servingslo.policy.inputs import BatchingTargets
@@ -203,13 +203,14 @@ def test_no_limits_of_a_grid_need_fewer_replicas_than_those_found(ttft, tpot, ra
     batch = replace(batch_case(*goals), load=Load(rate_per_second=rate))
     found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=2048))
     largest = H100_LIMITS.kv_capacity_tokens * 0.9 / WORKLOAD.held_tokens_per_sequence
-    needed = [
-        replicas_needed(batch, BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget))
+    plans = [
+        sized_under(batch, BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget))
         for sequences in (8, 16, 32, 48, 64, 96, 128, 192, 256, 384)
         for budget in TOKEN_BUDGETS
         if sequences <= min(largest, budget)
     ]
-    assert found.better.replicas <= min(needed)
+    assert found.better.meets_objectives
+    assert found.better.replicas <= min(plan.replicas for plan in plans if not plan.infeasible)
     assert found.better.replicas <= found.today.replicas
 
 

@@ -39,7 +39,7 @@ _LIMITS = {
     Reason.QUOTA_REACHED: "a quota of the namespace allows no more pods",
     Reason.PODS_REFUSED: "the API server refuses the pods ordered",
     Reason.PENDING_PODS: "no pod is ready yet",
-    Reason.UNRELIABLE_PODS: "most pods seem to serve nothing, and nothing is taken away on their word",
+    Reason.UNRELIABLE_PODS: "most pods seem to serve nothing, and none is taken away",
     Reason.BACKLOG_BOUND: "those that serve are short, and what is on its way is for them",
     Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
     Reason.PAUSED: "mode is Paused: nothing is written",

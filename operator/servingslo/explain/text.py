@@ -324,12 +324,13 @@ def _cost(cost: CostOutlook) -> Iterator[str]:
             f"a million output tokens {number(cost.per_million_output_tokens)}, "
             f"with prompts {number(cost.per_million_tokens)}"
         )
-    if cost.saved_per_hour is not None:
+    if cost.saved_per_hour:
         yield f"the better limits save {number(cost.saved_per_hour)} an hour"
 
 
 def _plan(plan: LimitsPlan) -> str:
-    return f"{plan.replicas} replicas, {plan.in_flight_limit} requests in flight at each"
+    missing = "" if plan.meets_objectives else ", which miss an objective"
+    return f"{plan.replicas} replicas, {plan.in_flight_limit} requests in flight at each{missing}"
 
 
 def _rollout(rollout: RolloutCost) -> str:
@@ -342,6 +343,13 @@ def _rollout(rollout: RolloutCost) -> str:
 
 def _saving(batching: BatchingDecision) -> str:
     saved = batching.replicas_saved or 0
-    if saved <= 0 or batching.today is None:
+    today, better = batching.today, batching.better
+    if today is None or better is None:
         return "saves no replica now"
-    return f"saves {saved} ({percent(saved / batching.today.replicas)})"
+    if better.meets_objectives and not today.meets_objectives:
+        return "meets the objectives, which today's limits do not"
+    if saved <= 0 and not today.meets_objectives:
+        return "carries more, and misses an objective still"
+    if saved <= 0:
+        return "saves no replica now"
+    return f"saves {saved} ({percent(saved / today.replicas)})"

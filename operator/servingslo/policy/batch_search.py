@@ -14,7 +14,7 @@ from servingslo.policy.candidates import Candidates, Load, SizingCase
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import GreatestRate, carries, greatest_rate, size
+from servingslo.policy.sizing import GreatestRate, Sizing, carries, greatest_rate, size
 from servingslo.policy.state import BatchLimits
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
@@ -67,10 +67,12 @@ class FoundLimits:
     """The plan with the limits in force and the cheapest one; the same where none is better.
 
     Replicas are those that the load needs, neither spare ones nor bounds among them.
+    gain_ratio: what a replica carries with the better limits over what it does with today's.
     """
 
     today: LimitsPlan
     better: LimitsPlan
+    gain_ratio: float = 1.0
 
 
 def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
@@ -91,6 +93,8 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     if full is not None and full not in safe:
         safe[full] = _tried(batch, full, carried, current.max_num_seqs)
     most = max(carried.values())
+    if most <= 0.0:
+        return _without_infeasible(batch, current)
     good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
     largest = safe[current.max_num_batched_tokens]
     if current in good and (largest is None or current.max_num_seqs <= largest):
@@ -98,16 +102,35 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     else:
         best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
     today = _plan(batch, current, carried[current])
-    return FoundLimits(
-        today=today, better=today if best == current else _plan(batch, best, carried[best])
+    if best == current:
+        return FoundLimits(today=today, better=today)
+    gain = carried[best] / carried[current] if carried[current] > 0.0 else math.inf
+    return FoundLimits(today=today, better=_plan(batch, best, carried[best]), gain_ratio=gain)
+
+
+def _without_infeasible(batch: BatchCase, current: BatchLimits) -> FoundLimits:
+    """The plans where no limits keep every objective: for those that some do."""
+    infeasible = sized_under(batch, current).infeasible
+    kept = tuple(one for one in batch.objectives if one not in infeasible)
+    if not infeasible:
+        plan = _plan(batch, current, 0.0)
+        return FoundLimits(today=plan, better=plan)
+    case = replace(batch.case, objectives=kept)
+    found = best_limits(replace(batch, case=case, objectives=kept), current)
+    return replace(
+        found,
+        today=replace(found.today, meets_objectives=False),
+        better=replace(found.better, meets_objectives=False),
     )
 
 
 def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> LimitsPlan:
     """Replicas and bound in flight that go with these limits."""
     case = _limited(batch, limits)
+    sizing = sized_under(batch, limits)
     return LimitsPlan(
-        replicas=replicas_needed(batch, limits),
+        replicas=sizing.replicas,
+        meets_objectives=all(need.replicas is not None for need in sizing.needs),
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         in_flight_limit=in_flight_bound(
@@ -207,10 +230,9 @@ def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int
     return low
 
 
-def replicas_needed(batch: BatchCase, limits: BatchLimits) -> int:
-    """Replicas that the load needs under these limits; past the search, its end."""
-    sizing = size(Candidates(_limited(batch, limits), batch.load), batch.hints)
-    return batch.case.largest_count if sizing.infeasible else sizing.replicas
+def sized_under(batch: BatchCase, limits: BatchLimits) -> Sizing:
+    """What the load needs under these limits."""
+    return size(Candidates(_limited(batch, limits), batch.load), batch.hints)
 
 
 def _carried(batch: BatchCase, limits: BatchLimits) -> float:

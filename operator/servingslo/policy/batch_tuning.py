@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
-from servingslo.policy.batch_search import BatchCase, best_limits
+from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits
 from servingslo.policy.behavior import SelectPolicy
 from servingslo.policy.candidates import Load
 from servingslo.policy.decision import BatchingDecision, DecisionStep, LimitsPlan, RolloutCost
@@ -37,7 +37,8 @@ VERIFY_WITHIN_SECONDS = 3600.0
 PAYBACK_SECONDS = 3600.0
 # Measured latency must be this much worse, and beyond its objective, to take a change back.
 WORSE_RATIO = 1.1
-# Limits that were taken back are not tried again while the same load may recur daily.
+# Where limits were taken back none in their direction are tried again while the same load may recur
+# daily: what was found is a little different at every search.
 REFUSED_SECONDS = 86400.0
 
 
@@ -152,8 +153,6 @@ def _search(frame: Frame, mix: Mix, load: Load, current: BatchLimits) -> BatchSe
         current,
     )
     today, better = _within_bounds(frame, found.today), _within_bounds(frame, found.better)
-    # A count beyond what may be ordered leaves an objective missed, whatever is saved.
-    largest = frame.bounds.maximum
     return BatchSearch(
         at_seconds=frame.now_seconds,
         mix_at_seconds=mix.at_seconds,
@@ -163,15 +162,31 @@ def _search(frame: Frame, mix: Mix, load: Load, current: BatchLimits) -> BatchSe
         ),
         today=today,
         better=better,
-        objectives_gained=found.today.replicas > largest >= found.better.replicas,
+        objectives_gained=not today.meets_objectives
+        and (better.meets_objectives or _shortage_pays(frame, found)),
     )
 
 
+def _shortage_pays(frame: Frame, found: FoundLimits) -> bool:
+    """Whether, short with either plan, a rollout pays by what the same replicas carry more."""
+    if found.today.replicas <= frame.bounds.maximum:
+        return False
+    spared_ratio = 1.0 - 1.0 / found.gain_ratio
+    return spared_ratio * PAYBACK_SECONDS >= frame.cold_start_seconds
+
+
 def _within_bounds(frame: Frame, plan: LimitsPlan) -> LimitsPlan:
-    """The plan with spare replicas and what may be ordered at all."""
+    """The plan with spare replicas and what may be ordered at all.
+
+    A count beyond it leaves an objective missed, whatever is saved.
+    """
     wanted = plan.replicas + frame.targets.replicas.tolerated_failures + frame.excluded
     bounds = frame.bounds
-    return replace(plan, replicas=max(min(wanted, bounds.maximum), bounds.minimum))
+    return replace(
+        plan,
+        replicas=max(min(wanted, bounds.maximum), bounds.minimum),
+        meets_objectives=plan.meets_objectives and plan.replicas <= bounds.maximum,
+    )
 
 
 def _judged(
@@ -194,7 +209,7 @@ def _judged(
     checks = (
         *_forbidden(frame, acting=acting),
         *_not_worth_it(frame, search),
-        (_was_refused(frame, memory, best), Reason.BATCHING_ROLLED_BACK),
+        (_was_refused(frame, memory, current, best), Reason.BATCHING_ROLLED_BACK),
         (frame.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
         (moving, Reason.PENDING_PODS),
         # Pods that are about to go need no restart, and no step down is made during a rollout.
@@ -259,11 +274,18 @@ def _leaving(frame: Frame, wish: Wish) -> bool:
     return unknown or max(wish.safe_replicas, frame.bounds.minimum) < frame.current
 
 
-def _was_refused(frame: Frame, memory: BatchingMemory, best: BatchLimits) -> bool:
-    until = memory.refused_until_seconds
-    if memory.refused is None or until is None or frame.now_seconds >= until:
+def _was_refused(
+    frame: Frame, memory: BatchingMemory, current: BatchLimits, best: BatchLimits
+) -> bool:
+    """Whether a limit would move as it did in a change that was taken back."""
+    refused, until = memory.refused, memory.refused_until_seconds
+    if refused is None or until is None or frame.now_seconds >= until:
         return False
-    return _alike(best, memory.refused)
+    return (best.max_num_seqs - current.max_num_seqs) * (
+        refused.max_num_seqs - current.max_num_seqs
+    ) > 0 or (best.max_num_batched_tokens - current.max_num_batched_tokens) * (
+        refused.max_num_batched_tokens - current.max_num_batched_tokens
+    ) > 0
 
 
 def _verified(

@@ -155,13 +155,15 @@ class LimitsPlan:
     """Replicas, batch limits and bound on running + waiting that belong together.
 
     replicas: for the demand planned for, failures tolerated included, before other guards.
-    in_flight_limit: of one replica.
+    in_flight_limit: of one replica. meets_objectives: whether so many keep them all; where no count
+    keeps one, the replicas are those for the others.
     """
 
     replicas: int
     max_num_seqs: int
     max_num_batched_tokens: int
     in_flight_limit: int
+    meets_objectives: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,9 @@ class Frame:
     current: the target's replica count, the number that a write would test. serving: pods that
     are ready and can be relied on. unreliable: ready pods that cannot, each with why. doubtful: the
     same where they are too many to be left out: they count, and nothing is given away on what they
-    say. coming: pods ordered and not ready. starting: those of them that have a place: what is refused or cannot be
-    placed is no capacity. unschedulable: those that the scheduler cannot place, with its reason.
+    say. coming: pods ordered and not ready. starting: those of them that have a place: what is
+    refused or cannot be placed is no capacity. unschedulable: those that the scheduler cannot
+    place, with its reason.
     own_rollout: the change of batch limits that the rollout in progress carries out, None without
     one or for any other. mix: None while no law, limits or lengths are known. demand: None while no
     rate is known.

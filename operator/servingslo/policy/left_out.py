@@ -17,7 +17,7 @@ def with_left_out(frame: Frame, steps: tuple[DecisionStep, ...]) -> tuple[Decisi
     what serves, and a hold orders nothing: they are named all the same.
     """
     told = {step.reason for step in steps}
-    if not frame.unreliable and not frame.doubtful or Reason.UNRELIABLE_PODS in told:
+    if Reason.UNRELIABLE_PODS in told or not (frame.unreliable or frame.doubtful):
         return steps
     step = DecisionStep(
         stage="observed",

@@ -21,8 +21,8 @@ from servingslo.policy.decision import (
     StepValue,
 )
 from servingslo.policy.frame import Frame
-from servingslo.policy.wish import Wish
 from servingslo.policy.sizing import greatest_rate
+from servingslo.policy.wish import Wish
 from servingslo.reasons import Constraint, Reason
 
 

@@ -70,7 +70,8 @@ class BatchChange:
 class BatchSearch:
     """The last search over batch limits: when, for which mix and limits, and what it found.
 
-    objectives_gained: the better plan keeps objectives that today's cannot within the maximum.
+    objectives_gained: the better plan keeps objectives that today's cannot within the maximum, or
+    comes so much nearer that it is worth a rollout.
     """
 
     at_seconds: float
@@ -92,7 +93,8 @@ class BatchingMemory:
     """Batch limits over time.
 
     verifying: the change whose effect is not yet judged. refused: limits that made latency worse
-    than predicted and were taken back; not tried again before refused_until_seconds.
+    than predicted and were taken back; none in their direction are tried before
+    refused_until_seconds.
     """
 
     last_change_seconds: float | None = None

@@ -17,7 +17,7 @@ from servingslo.policy.candidates import (
     SizingCase,
     replica_saturation_per_second,
 )
-from servingslo.policy.decision import ConstraintNeed
+from servingslo.policy.decision import ConstraintNeed, LimitsPlan
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.mix import renewed_mix
@@ -109,13 +109,17 @@ class CountAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchAnswer:
-    """Batch limits as stated and the best ones, with the replicas that they need."""
+    """Batch limits as stated and the best ones, with the replicas that they need.
+
+    best_meets: whether those keep every objective.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     best_max_num_seqs: int
     best_max_num_batched_tokens: int
     best_replicas: int
+    best_meets: bool
     replicas_saved: int
 
 
@@ -339,8 +343,14 @@ def _batching(question: Question, case: SizingCase, load: Load) -> BatchAnswer:
         best_max_num_seqs=found.better.max_num_seqs,
         best_max_num_batched_tokens=found.better.max_num_batched_tokens,
         best_replicas=best,
+        best_meets=_is_met(question, found.better),
         replicas_saved=now - best,
     )
+
+
+def _is_met(question: Question, plan: LimitsPlan) -> bool:
+    wanted = plan.replicas + question.replicas.tolerated_failures
+    return plan.meets_objectives and wanted <= (question.replicas.maximum or wanted)
 
 
 def _cost(question: Question, count: int, saturation_per_second: float) -> CostAnswer | None:

@@ -152,9 +152,17 @@ def _batching(answer: Answer) -> Iterator[str]:
         f"Batch limits: best max_num_seqs {batching.best_max_num_seqs} and "
         f"max_num_batched_tokens {batching.best_max_num_batched_tokens}, stated "
         f"{batching.max_num_seqs} and {batching.max_num_batched_tokens}; "
-        + (
-            f"the best save {batching.replicas_saved} of {answer.replicas} replicas"
-            if batching.replicas_saved
-            else "the count stays the same"
-        )
+        f"{_gain(answer)}"
     )
+
+
+def _gain(answer: Answer) -> str:
+    """What the best limits are worth."""
+    batching, best = answer.batching, answer.batching.best_replicas
+    if batching.best_meets and not answer.feasible:
+        noun = "replica" if best == 1 else "replicas"
+        return f"with the best, {best} {noun} meet every objective"
+    either = "" if batching.best_meets else ", and do not meet every objective either"
+    if batching.replicas_saved > 0:
+        return f"the best save {batching.replicas_saved} of {answer.replicas} replicas{either}"
+    return f"the best save no replica{either}"

@@ -1,0 +1,133 @@
+"""A change of batch limits is judged by what is measured after it, and taken back where worse."""
+
+from dataclasses import dataclass, replace
+
+from policy_world import Run, World
+
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.batch_tuning import REFUSED_SECONDS, VERIFY_AFTER_SECONDS
+from servingslo.policy.inputs import (
+    BatchingMode,
+    BatchingTargets,
+    Limits,
+    ReplicaTargets,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.reasons import Reason
+
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
+    objectives=(
+        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
+        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
+    ),
+    replicas=ReplicaTargets(minimum=1, maximum=12),
+    batching=BatchingTargets(mode=BatchingMode.AUTO),
+)
+ALLOWED = Limits(batching_apply_enabled=True)
+FEW = 4
+
+
+@dataclass
+class Rolled(Run):
+    """A story whose changes of limits are rolled out; with more sequences steps take so long."""
+
+    slowness: float = 1.0
+    changes: int = 0
+
+    def tick(self):
+        """One tick, and the rollout that it orders."""
+        decision = super().tick()
+        batching = decision.batching
+        if batching.apply:
+            self.changes += 1
+            self.world.max_num_seqs = batching.recommended_max_num_seqs
+            worse = self.slowness if batching.recommended_max_num_seqs > FEW else 1.0
+            self.world.roll_out(f"t{1 + self.changes}", "vllm:1", worse)
+        return decision
+
+
+def story(slowness):
+    """Engines that may run four sequences only, until the limits found for them are in force."""
+    world = World(rate=lambda _: 9.0, replicas=4, max_num_seqs=FEW, cold_start=30.0)
+    told = Rolled(world, TARGETS, ALLOWED, slowness=slowness)
+    while not told.changes and world.now < 1200.0:
+        told.tick()
+    assert told.changes == 1
+    return told
+
+
+def judged(told, seconds=900.0):
+    """The decisions after the change, until it is judged or the time is over."""
+    since = told.world.now
+    while told.state.batching.verifying is not None and told.world.now < since + seconds:
+        told.tick()
+        if told.decisions[-1].batching.reason is Reason.BATCHING_ROLLED_BACK:
+            break
+    return told.between(since + 1.0, told.world.now)
+
+
+def test_limits_that_make_the_objectives_worse_are_taken_back_and_refused_for_a_day():
+    """Not before every new pod has served alone for long enough; then by a rollout of its own."""
+    told = story(slowness=3.0)
+    changed = told.state.batching.verifying
+    back = judged(told)[-1]
+    assert back.batching.reason is Reason.BATCHING_ROLLED_BACK
+    assert back.batching.apply
+    assert back.batching.recommended_max_num_seqs == FEW
+    assert back.time_seconds - changed.at_seconds >= VERIFY_AFTER_SECONDS
+    memory = told.state.batching
+    assert memory.refused == changed.after
+    assert memory.refused_until_seconds == back.time_seconds + REFUSED_SECONDS
+    assert memory.verifying.rollback
+    step = next(s for s in back.steps if s.reason is Reason.BATCHING_ROLLED_BACK)
+    assert (step.before, step.after) == (changed.after.max_num_seqs, FEW)
+    told.until(told.world.now + 1200.0)
+    assert told.changes == 2
+    assert told.world.max_num_seqs == FEW
+    again = [d.batching for d in told.between(back.time_seconds + 600.0, told.world.now)]
+    wanted = [b for b in again if b.better is not None]
+    assert wanted
+    assert {b.reason for b in wanted} == {Reason.BATCHING_ROLLED_BACK}
+    assert not any(b.apply for b in wanted)
+
+
+def test_limits_that_do_no_harm_stay():
+    """The change is closed, and nothing is refused."""
+    told = story(slowness=1.0)
+    after = judged(told)
+    assert told.state.batching.verifying is None
+    assert told.state.batching.refused is None
+    assert told.changes == 1
+    assert Reason.BATCHING_ROLLED_BACK not in {d.batching.reason for d in after}
+
+
+def test_who_may_no_longer_change_limits_is_told_that_they_should_go_back():
+    """And the change stays open, to be taken back once that is allowed again."""
+    told = story(slowness=3.0)
+    changed = told.state.batching.verifying
+    told.limits = Limits()
+    last = judged(told)[-1]
+    assert last.batching.reason is Reason.BATCHING_ROLLED_BACK
+    assert not last.batching.apply
+    assert last.batching.recommended_max_num_seqs == FEW
+    assert told.state.batching.verifying == changed
+    assert told.state.batching.refused is None
+    told.limits = ALLOWED
+    assert told.tick().batching.apply
+
+
+def test_a_change_that_somebody_undid_is_forgotten():
+    """After an hour of other limits than those ordered there is nothing to judge."""
+    told = story(slowness=1.0)
+    world, changed = told.world, told.state.batching.verifying
+    world.max_num_seqs = FEW
+    world.roll_out("by-hand", "vllm:1")
+    told.until(told.world.now + 600.0)
+    assert told.state.batching.verifying == changed
+    told.targets = replace(told.targets, batching=BatchingTargets(mode=BatchingMode.RECOMMEND))
+    told.until(changed.at_seconds + 3660.0)
+    memory = told.state.batching
+    assert memory.verifying is None
+    assert memory.refused is None
