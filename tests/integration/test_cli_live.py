@@ -128,6 +128,13 @@ def test_explain_prices_other_objectives(rig: Rig, busy: Tenant) -> None:
     assert [p["cost_more_per_hour"] for p in tried] == [2.5, 5.0]
     told = call(rig, "explain", name, *flags)
     assert "tolerated failures: 1 instead of 0: 1 replica more, $2.5/h" in told.stdout
+    busy.patch_slo({"cost": {"gpuHourly": 4, "gpusPerReplica": 2, "currency": "EUR"}})
+    stated = call(rig, "explain", name, *flags[:3])
+    assert "tolerated failures: 1 instead of 0: 1 replica more, 8 EUR/h" in stated.stdout
+    assert "  cold start: " in stated.stdout
+    dear = call(rig, "explain", name, *flags[:3], "--gpu-hourly", "inf")
+    assert dear.returncode == 2
+    assert "--gpu-hourly: inf is not allowed; allowed: 0 to 10000" in dear.stderr
     refused = call(rig, "explain", name, "--sweep", "--prometheus-url", "")
     assert refused.returncode == 2
     assert "--prometheus-url" in refused.stderr

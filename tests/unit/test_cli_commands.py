@@ -126,7 +126,7 @@ def test_a_status_document_explains_as_the_decision_did(decision):
         ),
         pytest.param(
             ("explain", "a/b", "--gpu-hourly", "-1"),
-            ("--gpu-hourly: '-1'", "0 or more"),
+            ("--gpu-hourly: -1.0", "0 to 10000"),
             id="explain price",
         ),
         pytest.param(
@@ -229,11 +229,25 @@ def test_a_schema_of_nothing_known_is_refused(cli):
 
 @pytest.mark.parametrize("document", ["observation", "decision", "recording", "fleet"])
 def test_schemas_describe_their_documents(cli, document):
-    """Objects with named, described properties."""
+    """Objects with named properties and no others, each kind described in words."""
     described = json.loads(cli("schema", document).out)
-    kinds = described.get("anyOf") or [described]
-    assert kinds
-    assert "$defs" in described
+    assert described["$schema"].startswith("https://json-schema.org/")
+    kinds = [*described["$defs"].values(), described]
+    objects = [kind for kind in kinds if "properties" in kind]
+    assert objects
+    assert all(kind["additionalProperties"] is False for kind in objects)
+    assert all(kind["description"] for kind in objects)
+
+
+@pytest.mark.parametrize("misspelt", [("podz",), ("pods", "engine"), ("pods", "engines", "run")])
+def test_the_schema_refuses_what_the_reader_refuses(cli, misspelt):
+    """A field that is not known, at any depth."""
+    described = json.loads(cli("schema", "observation").out)
+    for name in misspelt[:-1]:
+        items = described["properties"][name]["items"]
+        described = {**described, **described["$defs"][items["$ref"].rpartition("/")[2]]}
+    assert misspelt[-1] not in described["properties"]
+    assert described["additionalProperties"] is False
 
 
 def test_the_schema_allows_the_infinite_edge_that_files_have(cli):

@@ -53,7 +53,7 @@ def test_a_bad_manifest_is_named_by_file_and_field(cli, plain, manifest, change,
             ),
             id="edges without counts",
         ),
-        pytest.param('{"header": {}}', ("line 2: uid",), id="header"),
+        pytest.param('{"header": {}}', ("line 2: header.uid",), id="header"),
         pytest.param(
             '{"outcome": {"uid": "x", "time_seconds": 1, "before": 1, "after": 2, "written": 1}}',
             ("line 2: uid", "'x'"),
@@ -86,6 +86,10 @@ TTFT = (*ENGINE, "ttft_seconds")
     ("path", "value", "words"),
     [
         pytest.param(("schema_version",), 99, ("schema_version: 99", "allowed: 1"), id="version"),
+        pytest.param(("podz",), [], ("podz: []", "no such field"), id="misspelt"),
+        pytest.param(
+            (*ENGINE, "run"), 3, ("pods[0].engines[0].run: 3", "no such field"), id="misspelt deep"
+        ),
         pytest.param(("time_seconds",), float("nan"), ("time_seconds: nan", "0 to"), id="nan time"),
         pytest.param(("time_seconds",), float("inf"), ("time_seconds: inf", "0 to"), id="inf time"),
         pytest.param(
@@ -179,11 +183,12 @@ def test_what_no_workload_can_have_is_named(cli, seen, manifest, command, path, 
     ("path", "value", "words"),
     [
         pytest.param(
-            ("limits", "tick_seconds"), -1.0, ("limits.tick_seconds: -1.0", "0.5 or"), id="tick"
+            ("limits", "tick_seconds"), -1.0, ("limits.tick_seconds: -1.0", "0.5 to 300"), id="tick"
         ),
         pytest.param(("limits", "max_replicas"), 0, ("limits.max_replicas: 0", "1 or"), id="most"),
         pytest.param(("limits", "max_step"), -1, ("limits.max_step: -1", "1 or"), id="step"),
         pytest.param(("time_seconds",), float("nan"), ("time_seconds: nan",), id="time"),
+        pytest.param(("limit",), {}, ("limit: {}", "no such field"), id="misspelt"),
     ],
 )
 def test_a_header_out_of_range_is_named(cli, header, path, value, words):
@@ -212,7 +217,9 @@ def test_an_outcome_out_of_range_is_named(cli, header, change, words):
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
-        pytest.param("--tick-seconds", "0", ("--tick-seconds: '0'", "0.5 or more"), id="tick"),
+        pytest.param("--tick-seconds", "0", ("--tick-seconds: 0.0", "0.5 to 300"), id="tick"),
+        pytest.param("--tick-seconds", "inf", ("--tick-seconds: inf", "0.5 to 300"), id="never"),
+        pytest.param("--tick-seconds", "nan", ("--tick-seconds: nan", "0.5 to 300"), id="nan"),
         pytest.param("--tick-seconds", "fast", ("--tick-seconds: 'fast'", "a number"), id="word"),
         pytest.param("--max-replicas", "0", ("--max-replicas: '0'", "1 or more"), id="most"),
         pytest.param("--max-step", "1.5", ("--max-step: '1.5'", "an integer"), id="step"),

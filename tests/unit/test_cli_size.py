@@ -100,10 +100,17 @@ def answer_of(called):
         ),
         pytest.param("--min-replicas", "0", ("--min-replicas", "1 to 10000"), id="min"),
         pytest.param("--max-replicas", "0", ("--max-replicas", "--min-replicas"), id="max"),
-        pytest.param("--gpu-hourly", "-1", ("--gpu-hourly", "-1.0", "0 or more"), id="price"),
+        pytest.param("--gpu-hourly", "-1", ("--gpu-hourly", "-1.0", "0 to 10000"), id="price"),
+        pytest.param("--gpu-hourly", "inf", ("--gpu-hourly", "inf", "0 to 10000"), id="dear"),
+        pytest.param(
+            "--max-num-batched-tokens",
+            "9999999999",
+            ("--max-num-batched-tokens: 9999999999", "1 to 1000000000"),
+            id="budget",
+        ),
         pytest.param("--gpus-per-replica", "0", ("--gpus-per-replica", "1 to"), id="gpus"),
         pytest.param(
-            "--growth-per-minute", "-1", ("--growth-per-minute", "0 or more"), id="growth"
+            "--growth-per-minute", "-1", ("--growth-per-minute", "0 to 1000000"), id="growth"
         ),
         pytest.param("--cold-start", "soon", ("--cold-start", "'soon'", "duration"), id="start"),
         pytest.param("--trace", "none.csv", ("--prompt-tokens", "not with --trace"), id="both"),
@@ -285,11 +292,36 @@ def test_the_sweep_agrees_with_sizing_at_each_price(cli):
     assert counts == sorted(counts, reverse=True)
 
 
+def test_the_sweep_prices_percentiles_as_sizing_does(cli):
+    """Each percentile tried gives the count of an objective that has it."""
+    prices = json.loads(cli(*GOOD, "--sweep", "-o", "json").out)["prices"]
+    tried = [p for p in prices if p["what"] == "ttft ≤ 1s"]
+    assert [p["instead"] for p in tried] == ["p50", "p90", "p95", "p99.9"]
+    for price in tried:
+        asked = with_flag(GOOD, "--objective", f"ttft:{price['instead']}:1s")
+        assert answer_of(cli(*asked, "-o", "json"))["replicas"] == price["replicas"]
+
+
+def test_the_sweep_of_an_objective_out_of_reach_begins_at_what_is_feasible(cli):
+    """Fractions of a threshold that no count meets would all say so."""
+    asked = with_flag(GOOD, "--objective", "ttft:p99:20ms")
+    result = json.loads(cli(*asked, "--sweep", "-o", "json").out)
+    need = next(n for n in result["answer"]["needs"] if n["constraint"] == "ttft")
+    tried = [p for p in result["prices"] if p["what"] == "ttft p99"]
+    assert [p["stated"] for p in tried] == ["0.02s"] * 4
+    counts = [p["replicas"] for p in tried]
+    assert None not in counts
+    assert counts == sorted(counts, reverse=True)
+    least = float(tried[0]["instead"].removesuffix("s"))
+    assert need["least_feasible_seconds"] <= least < 1.05 * need["least_feasible_seconds"]
+
+
 def test_cold_start_has_a_price_only_where_the_rate_grows(cli):
     """A longer start must be sized for the rate when it is over."""
     still = json.loads(cli(*GOOD, "--sweep", "-o", "json").out)["prices"]
     growing = json.loads(cli(*GOOD, "--growth-per-minute", "2", "--sweep", "-o", "json").out)
     assert not [p for p in still if p["what"] == "cold start"]
+    assert "  cold start: no change while demand does not grow" in cli(*GOOD, "--sweep").out
     counts = [p["replicas"] for p in growing["prices"] if p["what"] == "cold start"]
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]

@@ -34,14 +34,16 @@ _ALLOWED_BY_ERROR = {
 _BOUNDED = frozenset({"greater_than_equal", "less_than_equal"})
 
 
-def first_refusal(error: ValidationError, where: str, *, skipped: int = 0) -> InvalidInputError:
+def first_refusal(
+    error: ValidationError, where: str = "", *, skipped: int = 0
+) -> InvalidInputError:
     """The first problem, its path written behind `where`.
 
     skipped: leading parts of the path that are not the user's.
     """
     first = error.errors(include_url=False)[0]
     path = path_of(first["loc"][skipped:], "").removeprefix(".")
-    field = f"{where}: {path}" if path else where
+    field = ": ".join(part for part in (where, path) if part)
     return InvalidInputError(field, refused_value(first), allowed(first, first.get("ctx", {})))
 
 

@@ -24,6 +24,7 @@ from servingslo.cli.options import (
 )
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.sizing.answer import sized
+from servingslo.cli.sizing.inputs import gpu_count, hourly_price
 from servingslo.cli.sizing.live import GPUPrice, live_question
 from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import price_lines
@@ -55,11 +56,13 @@ def explain(
     prometheus_ca_file: PrometheusCAFile = None,
     prometheus_tenant: PrometheusTenant = None,
     gpu_hourly: Annotated[
-        float | None, typer.Option(help="Price of one GPU for an hour, to sweep.", min=0.0)
+        float | None,
+        typer.Option(help="Price of one GPU for an hour, to sweep; that of spec.cost by default."),
     ] = None,
     gpus_per_replica: Annotated[
-        int, typer.Option(help="GPUs of one replica, to sweep.", min=1)
-    ] = 1,
+        int | None,
+        typer.Option(help="GPUs of one replica, to sweep; those of spec.cost by default."),
+    ] = None,
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="How the decision is written.")
     ] = OutputFormat.TEXT,
@@ -68,8 +71,8 @@ def explain(
 
     Exit code 1: nothing was decided yet.
 
-    With --sweep it also tells what other thresholds, percentiles, tolerated failures and targets
-    would cost, sized for the demand that the status tells.
+    With --sweep it also tells what other thresholds, percentiles, tolerated failures, targets and
+    cold starts would cost, sized for the demand that the status tells.
 
     Example: servingslo explain inference/llama-chat
     """
@@ -86,11 +89,15 @@ def explain(
             namespace_label=prometheus_namespace_label,
             pod_label=prometheus_pod_label,
         )
+    price = GPUPrice(
+        hourly=None if gpu_hourly is None else hourly_price(gpu_hourly),
+        count=None if gpus_per_replica is None else gpu_count(gpus_per_replica),
+    )
     access = Access(kubeconfig=kubeconfig, context=context)
     record = asyncio.run(_record(access, namespace, name))
     swept = None
     if config is not None:
-        swept = _swept(access, config, record, GPUPrice(hourly=gpu_hourly, count=gpus_per_replica))
+        swept = _swept(access, config, record, price)
     status = record.status
     if output is OutputFormat.JSON:
         told = {key: status[key] for key in _TOLD if key in status}

@@ -7,6 +7,7 @@ import typer
 
 from servingslo.cli.manifest import lines_of, read_spec
 from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.controller.ranges import check_tick
 from servingslo.controller.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.explain.text import text
@@ -38,7 +39,7 @@ def plan(
         typer.Option(help="Administrator's largest change, where no header has one.", min=1),
     ] = None,
     tick_seconds: Annotated[
-        float, typer.Option(help="Time between observations, where no header has it.", min=0.5)
+        float, typer.Option(help="Time between observations, where no header has it.")
     ] = 15.0,
     recommend_only: Annotated[
         bool, typer.Option("--recommend-only", help="As with the operator in mode Recommend.")
@@ -61,7 +62,7 @@ def plan(
         recommend_only=recommend_only,
         max_replicas=max_replicas,
         max_step=max_step,
-        tick_seconds=tick_seconds,
+        tick_seconds=check_tick(tick_seconds, "--tick-seconds"),
     )
     infeasible: bool | None = None
     with lines_of(observations, "--observations") as lines:

@@ -39,6 +39,7 @@ from servingslo.cli.options import (
     PrometheusTenant,
     path_text,
 )
+from servingslo.controller.ranges import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
 from servingslo.controller.recording import Header, Recorder
 from servingslo.controller.registry import Resource, target_conflicts
 from servingslo.errors import InvalidInputError, InvalidSpecError
@@ -46,8 +47,6 @@ from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 from servingslo.units import parse_duration_seconds
-
-_SHORTEST_TICK_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -148,8 +147,8 @@ def record(
     name = None if resource is None else parsed_name(resource)
     seconds = parse_duration_seconds(duration, "--for")
     tick_seconds = parse_duration_seconds(every, "--every")
-    if tick_seconds < _SHORTEST_TICK_SECONDS:
-        raise InvalidInputError("--every", every, "500ms or longer")
+    if not SHORTEST_TICK_SECONDS <= tick_seconds <= LONGEST_TICK_SECONDS:
+        raise InvalidInputError("--every", every, "500ms to 5m")
     if out.exists():
         raise InvalidInputError("--out", str(out), "a file that does not exist yet")
     config = PrometheusConfig(

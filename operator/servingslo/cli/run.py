@@ -16,6 +16,7 @@ from servingslo.cli.options import (
     GatewayReporter,
     GatewayWorkloadLabel,
 )
+from servingslo.controller.ranges import check_tick
 from servingslo.errors import InvalidInputError
 from servingslo.models.compiled.backend import LawForm
 from servingslo.policy.inputs import Limits
@@ -102,7 +103,7 @@ def run(
     gateway_pattern: GatewayPattern = "",
     tick_seconds: Annotated[
         float,
-        typer.Option(envvar="SERVINGSLO_TICK_SECONDS", help="Time between decisions.", min=0.5),
+        typer.Option(envvar="SERVINGSLO_TICK_SECONDS", help="Time between decisions."),
     ] = 15.0,
     namespace: Annotated[
         list[str] | None,
@@ -194,7 +195,7 @@ def run(
             batching_apply_enabled=batching_apply is Switch.ON,
             max_replicas=max_replicas,
             max_step=max_step,
-            tick_seconds=tick_seconds,
+            tick_seconds=check_tick(tick_seconds, "--tick-seconds"),
         ),
         namespaces=tuple(namespace or ()),
         health_host=health_host,

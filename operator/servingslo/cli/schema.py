@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from servingslo.controller.recording import Header, Outcome
 from servingslo.policy.decision import Decision
@@ -61,7 +62,11 @@ def schema(
 def schema_of(document: Document) -> dict[str, Any]:
     """The JSON schema of a document, as it stands in files."""
     described = TypeAdapter(_TYPES[document]).json_schema()
-    histogram = described.get("$defs", {}).get("HistogramSample")
-    if histogram is not None:
-        histogram["properties"]["upper_bounds"]["items"] = _EDGE
-    return described
+    kinds = described.get("$defs", {})
+    if "HistogramSample" in kinds:
+        kinds["HistogramSample"]["properties"]["upper_bounds"]["items"] = _EDGE
+    for kind in (described, *kinds.values()):
+        if "properties" in kind:
+            # As the readers have it: a name that is not known is misspelt.
+            kind["additionalProperties"] = False
+    return {"$schema": GenerateJsonSchema.schema_dialect, **described}

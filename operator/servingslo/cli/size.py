@@ -11,6 +11,9 @@ import typer
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.sizing.answer import Answer, Question, answered
 from servingslo.cli.sizing.inputs import (
+    MOST_GPUS,
+    gpu_count,
+    hourly_price,
     in_range,
     parse_objectives,
     stated_engine,
@@ -19,6 +22,7 @@ from servingslo.cli.sizing.inputs import (
 )
 from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import answer_text
+from servingslo.controller.ranges import MOST_BATCHED_TOKENS
 from servingslo.errors import InvalidInputError
 from servingslo.models.bursts import CORRELATION_PER_BURST
 from servingslo.models.latency import Routing
@@ -36,7 +40,6 @@ LARGEST_UTILIZATION_TARGET = 0.95
 MOST_SEQUENCES = 65_536
 MOST_TOKENS = 10_000_000
 FASTEST_RATE = 1e6
-MOST_GPUS = 1024
 
 
 class RoutingChoice(StrEnum):
@@ -181,7 +184,8 @@ def size(
             allowed = "only with an --arrival-dispersion above 1: without it there are no bursts"
             raise InvalidInputError("--burst-length", burst_length, allowed)
         workload = replace(workload, arrival_correlation_seconds=memory)
-    growth = in_range("--growth-per-minute", growth_per_minute, 0.0, FASTEST_RATE, "0 or more")
+    fastest = f"0 to {FASTEST_RATE:.12g}"
+    growth = in_range("--growth-per-minute", growth_per_minute, 0.0, FASTEST_RATE, fastest)
     hourly = kind.price_per_hour if gpu_hourly is None and kind is not None else gpu_hourly
     question = Question(
         workload=workload,
@@ -200,12 +204,8 @@ def size(
         replicas=_replicas(min_replicas, max_replicas, tolerated_failures),
         growth_per_second2=growth / SECONDS_PER_MINUTE,
         cold_start_seconds=parse_duration_seconds(cold_start, "--cold-start"),
-        gpu_hourly=None
-        if hourly is None
-        else in_range("--gpu-hourly", hourly, 0.0, FASTEST_RATE, "0 or more"),
-        gpus_per_replica=int(
-            in_range("--gpus-per-replica", gpus_per_replica, 1, MOST_GPUS, f"1 to {MOST_GPUS}")
-        ),
+        gpu_hourly=None if hourly is None else hourly_price(hourly),
+        gpus_per_replica=gpu_count(gpus_per_replica),
         engines_per_replica=engines_per_replica,
     )
     answer = answered(question)
@@ -281,6 +281,9 @@ def _check_engine(
             raise InvalidInputError(flag, value, "1 or more")
     if max_num_seqs is not None:
         in_range("--max-num-seqs", max_num_seqs, 1, MOST_SEQUENCES, f"1 to {MOST_SEQUENCES}")
+    if budget is not None:
+        most = MOST_BATCHED_TOKENS
+        in_range("--max-num-batched-tokens", budget, 1, most, f"1 to {most}")
     in_range("--engines-per-replica", engines, 1, MOST_GPUS, f"1 to {MOST_GPUS}")
 
 

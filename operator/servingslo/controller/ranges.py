@@ -26,6 +26,8 @@ MOST_BATCHED_TOKENS = 1_000_000_000
 # Full is 1; an engine that tells a little more in passing is believed, one that tells percent not.
 LARGEST_KV_USAGE = 1.05
 SHORTEST_TICK_SECONDS = 0.5
+# Five minutes without a decision: as the chart has it.
+LONGEST_TICK_SECONDS = 300.0
 # The end of the year 9999, since the epoch: a later time has no date. A simulator begins at 0.
 LATEST_SECONDS = 253_402_300_799
 LONGEST_BIN_SECONDS = 86_400
@@ -125,10 +127,11 @@ _HISTORY = {
     "start_seconds": _Range(least=-LATEST_SECONDS, most=LATEST_SECONDS),
     "bin_seconds": _Range(least=1, most=LONGEST_BIN_SECONDS),
 }
+_TICK = _Range(least=SHORTEST_TICK_SECONDS, most=LONGEST_TICK_SECONDS)
 _LIMITS = {
     "max_replicas": _Range(least=1),
     "max_step": _Range(least=1),
-    "tick_seconds": _Range(least=SHORTEST_TICK_SECONDS),
+    "tick_seconds": _TICK,
 }
 
 
@@ -164,6 +167,12 @@ def check_observation(observation: Observation, after_seconds: float | None) -> 
 def check_limits(limits: Limits, where: str) -> None:
     """Raises: InvalidInputError naming the first bound that no administrator can set."""
     _check(limits, _LIMITS, f"{where}.")
+
+
+def check_tick(tick_seconds: float, field: str) -> float:
+    """The time between decisions. Raises: InvalidInputError for one that nobody can run at."""
+    _check_number(tick_seconds, _TICK, field)
+    return tick_seconds
 
 
 def check_time(time_seconds: float, field: str) -> None:

@@ -87,8 +87,9 @@ class _Memory:
 
 
 # JSON has no infinity, which is the last edge of every histogram: it is written as a string. A
-# configuration reaches a plain dataclass only from outside, hence the tuples of one.
-_CONFIG = ConfigDict(ser_json_inf_nan="strings")
+# configuration reaches a plain dataclass only from outside, hence the tuples of one. A field that
+# is not known is misspelt, or of another schema: what it says would be lost.
+_CONFIG = ConfigDict(ser_json_inf_nan="strings", extra="forbid")
 _OBSERVATION = TypeAdapter(tuple[Observation], config=_CONFIG)
 _HEADER = TypeAdapter(tuple[Header], config=_CONFIG)
 _OUTCOME = TypeAdapter(tuple[Outcome], config=_CONFIG)
@@ -214,7 +215,8 @@ def _named(number: int, part: str = "") -> Iterator[None]:
     try:
         yield
     except InvalidInputError as error:
-        field = f"line {number}: {part}.{error.field}" if part else f"line {number}: {error.field}"
+        path = ".".join(name for name in (part, error.field) if name)
+        field = f"line {number}: {path}" if path else f"line {number}"
         raise InvalidInputError(field, error.value, error.allowed) from error
 
 
@@ -239,16 +241,16 @@ def _key(observation: Observation) -> str:
 
 
 def _header(entry: Mapping[str, Any], number: int) -> Header:
-    header: Header = _validated(_HEADER, entry[HEADER], number)
     with _named(number, HEADER):
+        header: Header = _validated(_HEADER, entry[HEADER])
         check_time(header.time_seconds, "time_seconds")
         check_limits(header.limits, "limits")
     return header
 
 
 def _outcome(entry: Mapping[str, Any], number: int) -> Outcome:
-    outcome: Outcome = _validated(_OUTCOME, entry[OUTCOME], number)
     with _named(number, OUTCOME):
+        outcome: Outcome = _validated(_OUTCOME, entry[OUTCOME])
         check_time(outcome.time_seconds, "time_seconds")
         check_replicas(outcome.before, "before")
         check_replicas(outcome.after, "after")
@@ -259,7 +261,7 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
     """One observation in its ranges. times: of the newest of each resource, kept up."""
     with _named(number):
         check_version(entry)
-    observation: Observation = _validated(_OBSERVATION, entry, number)
+        observation: Observation = _validated(_OBSERVATION, entry)
     key = _key(observation)
     with _named(number):
         check_observation(observation, times.get(key))
@@ -284,11 +286,11 @@ def _decoded(line: str, number: int) -> Mapping[str, Any]:
     return entry
 
 
-def _validated(adapter: TypeAdapter[tuple[Any]], value: object, number: int) -> Any:
+def _validated(adapter: TypeAdapter[tuple[Any]], value: object) -> Any:
     try:
         return adapter.validate_python((value,))[0]
     except ValidationError as error:
-        raise first_refusal(error, f"line {number}", skipped=1) from error
+        raise first_refusal(error, skipped=1) from error
 
 
 def _known(memories: Mapping[str, _Memory], uid: str, number: int) -> _Memory:

@@ -35,7 +35,8 @@ class Question:
     """What is to be sized.
 
     workload: at the arrival rate of now. growth_per_second2: how fast the rate may rise while a
-    replica starts, in requests/s per second. gpu_hourly: price of one GPU for an hour.
+    replica starts, in requests/s per second. gpu_hourly: price of one GPU for an hour, in the
+    currency.
     """
 
     workload: Workload
@@ -50,6 +51,7 @@ class Question:
     cold_start_seconds: float = 0.0
     gpu_hourly: float | None = None
     gpus_per_replica: int = 1
+    currency: str = "USD"
     engines_per_replica: int = 1
 
     @property

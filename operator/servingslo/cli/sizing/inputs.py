@@ -22,6 +22,8 @@ from servingslo.units import (
 )
 
 # Bounds of the resource: a count sized here can be written into one.
+MOST_GPUS = 1024
+HIGHEST_HOURLY = 10_000.0
 LOWEST_PERCENTILE, HIGHEST_PERCENTILE = 50.0, 99.9
 SHORTEST_THRESHOLD_SECONDS, LONGEST_THRESHOLD_SECONDS = 1e-3, 3600.0
 # A gamma law of the stated variation, cut into parts of equal probability; the last are finer,
@@ -217,6 +219,16 @@ def _percentile(text: str, field: str) -> float:
     if not inside or math.isnan(percentile):
         raise InvalidInputError(field, text, allowed)
     return percentile
+
+
+def hourly_price(value: float) -> float:
+    """The price of a GPU for an hour. Raises: InvalidInputError for what is none."""
+    return in_range("--gpu-hourly", value, 0.0, HIGHEST_HOURLY, f"0 to {HIGHEST_HOURLY:g}")
+
+
+def gpu_count(value: int) -> int:
+    """The GPUs of a replica. Raises: InvalidInputError for fewer than one or far too many."""
+    return int(in_range("--gpus-per-replica", value, 1, MOST_GPUS, f"1 to {MOST_GPUS}"))
 
 
 def in_range(field: str, value: float, low: float, high: float, allowed: str) -> float:

@@ -29,10 +29,10 @@ class NotSizedError(ServingSLOError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUPrice:
-    """What a GPU costs for an hour, and how many a replica has."""
+    """What a GPU costs for an hour, and how many a replica has; None for what spec.cost says."""
 
     hourly: float | None = None
-    count: int = 1
+    count: int | None = None
 
 
 async def live_question(
@@ -66,6 +66,7 @@ async def live_question(
     if decision is not None:
         decision = with_observed(decision, status.get("observed") or {})
     course = _required(record, None if decision is None else course_of(decision), "arrivals")
+    stated = targets.cost
     return Question(
         workload=Workload(
             arrival_rate_per_second=course.rate_per_second,
@@ -84,8 +85,9 @@ async def live_question(
         replicas=targets.replicas,
         growth_per_second2=course.growth_per_second2,
         cold_start_seconds=course.cold_start_seconds,
-        gpu_hourly=price.hourly,
-        gpus_per_replica=price.count,
+        gpu_hourly=stated.gpu_hourly if price.hourly is None and stated else price.hourly,
+        gpus_per_replica=price.count or (stated.gpus_per_replica if stated else 1),
+        currency=stated.currency if stated else "USD",
         engines_per_replica=estimate.engines_per_pod,
     )
 

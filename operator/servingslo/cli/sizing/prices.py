@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 from servingslo.cli.sizing.answer import Question, is_feasible, sized
 from servingslo.cli.sizing.inputs import objective_name
 from servingslo.models.latency import Objective
+from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Sizing
 from servingslo.units import format_duration
 
-# Around the stated value, as people would try them.
+# Around the stated value, as people would try them; where no count meets it, from the least that
+# one does, rounded up to what is met with certainty.
 THRESHOLD_FACTORS = (0.5, 0.6, 0.75, 1.25, 1.5, 2.0)
+FEASIBLE_FACTORS = (1.02, 1.25, 1.5, 2.0)
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 TOLERATED_FAILURES = (0, 1, 2)
 UTILIZATION_TARGETS = (0.7, 0.85, 0.95)
+COLD_START = "cold start"
 COLD_STARTS_SECONDS = (15.0, 60.0, 120.0, 300.0, 600.0)
 
 
@@ -30,6 +34,7 @@ class Price:
     replicas: int | None
     replicas_more: int | None
     cost_more_per_hour: float | None
+    currency: str = "USD"
 
 
 def prices(question: Question) -> tuple[Price, ...]:
@@ -37,16 +42,17 @@ def prices(question: Question) -> tuple[Price, ...]:
 
     Cold start has a price only where the arrival rate grows while a replica starts.
     """
-    base, _ = sized(question)
+    base, sizing = sized(question)
     return tuple(
         _price(question, base, what, stated, instead, changed)
-        for what, stated, instead, changed in _changes(question)
+        for what, stated, instead, changed in _changes(question, sizing)
     )
 
 
-def _changes(question: Question) -> Iterator[tuple[str, str, str, Question]]:
-    for index, objective in enumerate(question.objectives):
-        yield from _objective_changes(question, index, objective)
+def _changes(question: Question, sizing: Sizing) -> Iterator[tuple[str, str, str, Question]]:
+    needs = [need for need in sizing.needs if need.constraint in CONSTRAINT_OF_METRIC.values()]
+    for index, (objective, need) in enumerate(zip(question.objectives, needs, strict=True)):
+        yield from _objective_changes(question, index, objective, need.least_feasible)
     stated = question.replicas.tolerated_failures
     for failures in TOLERATED_FAILURES:
         if failures != stated:
@@ -63,7 +69,7 @@ def _changes(question: Question) -> Iterator[tuple[str, str, str, Question]]:
         for seconds in COLD_STARTS_SECONDS:
             if seconds != cold_start:
                 yield (
-                    "cold start",
+                    COLD_START,
                     format_duration(cold_start),
                     format_duration(seconds),
                     replace(question, cold_start_seconds=seconds),
@@ -71,11 +77,14 @@ def _changes(question: Question) -> Iterator[tuple[str, str, str, Question]]:
 
 
 def _objective_changes(
-    question: Question, index: int, objective: Objective
+    question: Question, index: int, objective: Objective, least_feasible: float | None
 ) -> Iterator[tuple[str, str, str, Question]]:
     threshold = objective.threshold_seconds
-    for factor in THRESHOLD_FACTORS:
-        tried = float(f"{threshold * factor:.3g}")
+    around, factors = threshold, THRESHOLD_FACTORS
+    if least_feasible is not None:
+        around, factors = least_feasible, FEASIBLE_FACTORS
+    for factor in factors:
+        tried = float(f"{around * factor:.3g}")
         yield (
             objective_name(objective),
             format_duration(threshold),
@@ -117,4 +126,5 @@ def _price(
         replicas=count if feasible else None,
         replicas_more=more if feasible else None,
         cost_more_per_hour=None if price is None or not feasible else price * more,
+        currency=question.currency,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from servingslo.cli.sizing.answer import Answer, CountAnswer, NeedAnswer, Question
 from servingslo.cli.sizing.inputs import objective_text
-from servingslo.cli.sizing.prices import Price
+from servingslo.cli.sizing.prices import COLD_START, Price
 from servingslo.explain.format import number, percent
 from servingslo.units import format_duration
 
@@ -54,7 +54,10 @@ def _lines(
 
 
 def price_lines(prices: Sequence[Price]) -> Iterator[str]:
-    """What changes the count, one a line, then what does not, one line for each thing."""
+    """What changes the count, one a line, then what does not, one line for each thing.
+
+    Cold starts have prices where demand grows; else it is said that they change nothing.
+    """
     alike: dict[str, list[str]] = {}
     for price in prices:
         if price.replicas_more == 0:
@@ -63,6 +66,8 @@ def price_lines(prices: Sequence[Price]) -> Iterator[str]:
             yield price_text(price)
     for what, values in alike.items():
         yield f"{what}: {', '.join(values)}: no change"
+    if prices and not any(price.what == COLD_START for price in prices):
+        yield f"{COLD_START}: no change while demand does not grow"
 
 
 def price_text(price: Price) -> str:
@@ -75,8 +80,9 @@ def price_text(price: Price) -> str:
     change = f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}"
     if price.cost_more_per_hour is None:
         return f"{head}: {change}"
-    sign = "" if more > 0 else "-"
-    return f"{head}: {change}, {sign}${number(abs(price.cost_more_per_hour))}/h"
+    amount = number(abs(price.cost_more_per_hour))
+    money = f"${amount}" if price.currency == "USD" else f"{amount} {price.currency}"
+    return f"{head}: {change}, {'' if more > 0 else '-'}{money}/h"
 
 
 def _headline(answer: Answer, engine: str) -> str:
