@@ -401,6 +401,20 @@ def test_stated_lengths_keep_mean_and_variation(variation):
     assert deviation / mean == pytest.approx(variation, rel=0.05)
 
 
+@pytest.mark.parametrize("mean", [1.0, 1.5, 3.0, 20.0])
+def test_stated_lengths_of_a_few_tokens_keep_their_mean(mean):
+    """A request has one token at least, and what that adds to the short ones the long ones lose."""
+    lengths = spread_lengths(mean, 0.77)
+    assert lengths.mean_tokens == pytest.approx(mean, rel=1e-9)
+    assert min(lengths.tokens) >= 1.0
+
+
+def test_a_trace_that_is_not_there_is_named_by_its_flag(cli):
+    """Exit code 2, with the file."""
+    called = cli("size", "--fleet", "h100-8b", "--trace", "none.csv", "--objective", "ttft:p99:1s")
+    assert called.refuses("--trace: 'none.csv'", "a readable file", "No such file")
+
+
 def test_a_law_survives_being_written_and_read():
     """What `fit` prints, `size` reads."""
     law = parse_law("a=6.5ms,b=0.04ms,c=0.03ms,d=0.05us")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.models.latency import Objective
@@ -71,11 +72,19 @@ class ScaleTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTargets:
-    """Bounds on the replica count, and how many failed replicas the objectives must survive."""
+    """Bounds on the replica count, and how many failed replicas the objectives must survive.
+
+    Raises: InvalidInputError for a minimum below 1: nothing would tell that requests come again,
+    and a target at 0 is one that somebody has switched off.
+    """
 
     minimum: int = 1
     maximum: int | None = None
     tolerated_failures: int = 0
+
+    def __post_init__(self) -> None:
+        if self.minimum < 1:
+            raise InvalidInputError("replicas.min", self.minimum, "1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,9 +81,10 @@ def _picked(trace: Trace, chosen: IntArray) -> Trace:
     )
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path, field: str = "trace") -> Trace:
     """The trace in a CSV file: the public Azure form or the plain one, told by the header.
 
+    field: what named the file, for a file that cannot be read at all.
     Raises: InvalidInputError naming file, line, column, value and what is allowed.
     """
     try:
@@ -96,11 +97,9 @@ def read_trace(path: Path) -> Trace:
                 raise InvalidInputError(str(path), "no requests", "at least one request")
             arrivals = np.array([row[0] for row in rows])
     except OSError as error:
-        raise InvalidInputError(
-            "trace", str(path), f"a readable file ({error.strerror})"
-        ) from error
+        raise InvalidInputError(field, str(path), f"a readable file ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise InvalidInputError("trace", str(path), "a CSV file in UTF-8") from error
+        raise InvalidInputError(field, str(path), "a CSV file in UTF-8") from error
     dated = columns is AZURE_COLUMNS
     start = float(arrivals.min()) if dated else 0.0
     arrivals -= start

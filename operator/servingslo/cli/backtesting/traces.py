@@ -144,7 +144,7 @@ def _before(source: TraceSource, trace: Trace, history: Callable[[], RateHistory
 
 def _stated_history(path: Path, trace: Trace) -> RateHistory:
     """The rates of these requests: by their time stamps, or up to the begin of the trace."""
-    requests = read_trace(path)
+    requests = read_trace(path, "--history")
     begin = trace.start_seconds or 0.0
     dated = requests.start_seconds is not None and trace.start_seconds is not None
     first = (requests.start_seconds or 0.0) if dated else begin - requests.duration_seconds
@@ -183,7 +183,11 @@ def _trace_file(
         allowed = f"exactly one of {', '.join(stated)}; --trace takes a CSV file of requests"
         raise InvalidInputError("--trace", " and ".join(given) or None, allowed)
     if source.file is not None:
-        return source.file, _long_enough(read_trace(source.file), str(source.file)), _nothing
+        return (
+            source.file,
+            _long_enough(read_trace(source.file, "--trace"), str(source.file)),
+            _nothing,
+        )
     flag = given[0]
     if source.gateway_name is not None and (flag != "--prometheus" or source.gateway is None):
         allowed = "only with --prometheus and --gateway-profile"

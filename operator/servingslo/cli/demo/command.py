@@ -62,7 +62,7 @@ def demo(
     if not (root / CHART / "Chart.yaml").exists():
         raise InvalidInputError("--root", str(root), "a checkout of the project; none is there")
     source = trace or root / TRACE
-    read_trace(source)  # a bad file is told before anything starts
+    read_trace(source, "--trace")  # a bad file is told before anything starts
     console = Console()
     with _ending_on_termination(), demo_system(root, tell=Teller()) as system:
         timeline = _timeline(system, minutes * SECONDS_PER_MINUTE)

@@ -130,9 +130,10 @@ def spread_lengths(mean_tokens: float, variation: float) -> LengthDistribution:
     """Token counts with this mean and coefficient of variation, of a gamma law; one token at least.
 
     variation: standard deviation over mean; 0 gives a constant. Each point is the mean of its part
-    of the law: E[X; X < x] = mean · P(shape + 1, x/scale).
+    of the law: E[X; X < x] = mean · P(shape + 1, x/scale). What lies below one token is one, and
+    what is above it comes so much nearer that the mean stays.
     """
-    if variation <= 0:
+    if variation <= 0 or mean_tokens <= 1.0:
         return LengthDistribution.constant(mean_tokens)
     shape = 1.0 / variation**2
     shares = np.array([*(i / _BODY_PARTS for i in range(_BODY_PARTS)), *_TAIL_SHARES, 1.0])
@@ -141,6 +142,7 @@ def spread_lengths(mean_tokens: float, variation: float) -> LengthDistribution:
     partial = mean_tokens * gammainc(shape + 1.0, ends)
     weights = np.diff(shares)
     points = np.maximum(np.diff(partial) / weights, 1.0)
+    points = 1.0 + (points - 1.0) * (mean_tokens - 1.0) / (float(points @ weights) - 1.0)
     points, first = np.unique(points, return_inverse=True)
     merged = np.bincount(first, weights)
     return LengthDistribution(
@@ -177,7 +179,7 @@ def traced_workload(
     E[O·(P + O/2)]/E[O], not made from the means.
     Raises: InvalidInputError when the file is no trace.
     """
-    trace = read_trace(path)
+    trace = read_trace(path, "--trace")
     prompt = trace.prompt_tokens.astype(float)
     output = trace.output_tokens.astype(float)
     return Workload(
