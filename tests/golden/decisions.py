@@ -51,6 +51,7 @@ SCALE_UP = Decision(
     demand=DemandOutlook(
         arrival_rate_per_second=41.2345,
         forecast_rate_per_second=48.6123,
+        planned_probability=0.662,
         lead_seconds=120.0,
         backlog_requests=12.0,
         running_requests=96.0,
@@ -76,7 +77,11 @@ SCALE_UP = Decision(
             replicas=4, utilization_ratio=0.8, kv_usage_ratio=0.97, meets_objectives=False
         ),
         CountOutlook(
-            replicas=5, utilization_ratio=0.64, kv_usage_ratio=0.78, meets_objectives=True
+            replicas=5,
+            utilization_ratio=0.64,
+            kv_usage_ratio=0.78,
+            meets_objectives=True,
+            greatest_rate_per_second=55.71,
         ),
     ),
     model=ModelUse(

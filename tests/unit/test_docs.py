@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from cli_calls import CLI
 from typer.core import TyperGroup
 
 from servingslo.cli.main import app
@@ -21,6 +22,7 @@ PAGES = (
     *sorted((ROOT / "examples").rglob("*.md")),
 )
 FENCE = re.compile(r"^```(?:sh|shell|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^```sh\n((?:(?!```).)*)^```\n\n```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
 
 
@@ -29,7 +31,7 @@ def typed_commands() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for block in FENCE.findall(page.read_text(encoding="utf-8")):
             for line in block.replace("\\\n", " ").splitlines():
-                command = line.strip().removeprefix("kubectl ")
+                command = line.strip().removeprefix("kubectl ").partition(" <<")[0]
                 if command.startswith("servingslo "):
                     yield page.name, command
 
@@ -45,6 +47,47 @@ def test_commands_in_the_pages_parse(command: str) -> None:
     context = group.make_context("servingslo", words, resilient_parsing=True)
     name, found, rest = group.resolve_command(context, words)
     found.make_context(name, rest, parent=context)
+
+
+def shown_outputs() -> Iterator[tuple[str, str, str, str]]:
+    """(page, command line, standard input, what the page shows of its output)."""
+    for page in PAGES:
+        for block, shown in SHOWN.findall(page.read_text(encoding="utf-8")):
+            command, _, rest = block.replace("\\\n", " ").strip().partition("\n")
+            command, _, here = command.partition(" <<")
+            if command.startswith("servingslo "):
+                text = rest.rpartition("\n")[0] + "\n" if here else ""
+                yield page.name, command, text, shown
+
+
+@pytest.mark.parametrize(
+    ("command", "stdin", "shown"),
+    [pytest.param(*rest, id=f"{page}-{rest[0][:30]}") for page, *rest in shown_outputs()],
+)
+def test_outputs_in_the_pages_are_those_of_the_commands(
+    cli: CLI, monkeypatch: pytest.MonkeyPatch, command: str, stdin: str, shown: str
+) -> None:
+    """Line by line and in order; dots stand for lines, or the rest of one, that are not shown."""
+    monkeypatch.chdir(ROOT)
+    called = cli(*shlex.split(command)[1:], stdin=stdin)
+    lines = iter((called.out + called.err).splitlines())
+    for wanted in shown.splitlines():
+        if wanted != "...":
+            start = wanted.removesuffix("...")
+            cut = start != wanted
+            assert any(line.startswith(start) if cut else line == wanted for line in lines), wanted
+
+
+def test_the_explanation_in_the_pages_is_a_rendering_that_is_tested() -> None:
+    """Its lines stand in the same order in the golden file."""
+    page = (ROOT / "docs/how-to/record-and-replay.md").read_text(encoding="utf-8")
+    shown = re.search(r"^```\n(inference/llama-chat at .*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    golden = ROOT / "tests/golden/data/explain_scale_up.txt"
+    lines = iter(golden.read_text(encoding="utf-8").splitlines())
+    wanted = [line for line in shown[1].splitlines() if line != "..."]
+    assert len(wanted) > 10
+    assert all(line in lines for line in wanted)
 
 
 def test_every_metric_is_explained() -> None:

@@ -266,7 +266,7 @@ def test_a_hand_edit_becomes_the_new_current():
 
 def test_no_plan_may_go_to_zero():
     """Nothing would tell that requests come again, and 0 is how people switch a target off."""
-    with pytest.raises(InvalidInputError, match="replicas.min: 0 is not allowed; allowed: 1 or"):
+    with pytest.raises(InvalidInputError, match=r"replicas\.min: 0 is not allowed; allowed: 1 or"):
         ReplicaTargets(minimum=0)
 
 
