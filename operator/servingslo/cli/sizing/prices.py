@@ -80,10 +80,8 @@ def _objective_changes(
     question: Question, index: int, objective: Objective, least_feasible: float | None
 ) -> Iterator[tuple[str, str, str, Question]]:
     threshold = objective.threshold_seconds
-    around, factors = threshold, THRESHOLD_FACTORS
-    if least_feasible is not None:
-        around, factors = least_feasible, FEASIBLE_FACTORS
-    for factor in factors:
+    around = threshold if least_feasible is None else least_feasible
+    for factor in THRESHOLD_FACTORS if least_feasible is None else FEASIBLE_FACTORS:
         tried = float(f"{around * factor:.3g}")
         yield (
             objective_name(objective),
