@@ -7,6 +7,8 @@ import pytest
 from servingslo.estimation.estimator import EstimatorState, FleetSample, update
 from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.season import Season
+from servingslo.estimation.seasonal import SeasonOutlook
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.demand import (
     CALM_PROBABILITY,
@@ -17,6 +19,7 @@ from servingslo.policy.demand import (
     Fleet,
     expected_demand,
     planned_probability,
+    step_down_load,
     target_odds,
 )
 from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
@@ -98,6 +101,41 @@ def _after_two_bursts(rate_per_second: float) -> Demand:
     found = expected_demand(estimate, fleet, lead=PLAIN_LEAD_SECONDS, wait_budget=1.0)
     assert found is not None
     return found
+
+
+def _kept(lead_seconds: float) -> float:
+    """What a step down must leave at noon, with a peak of 100/s on 20/s from 12:05 to 12:10."""
+    profile = [20.0] * 288
+    profile[145] = 100.0
+    season = Season(
+        slot_seconds=300.0,
+        day_start_seconds=0.0,
+        rest_days=(),
+        profiles=(tuple(profile),),
+        slot_variances=((1e-4,) * 288,),
+        strength_ratio=0.95,
+    )
+    noon = 12 * 3600.0
+    state = ForecastState()
+    for tick in range(40):
+        at = noon - 15.0 * (39 - tick)
+        state = observe(state, RateWindow(rate_per_second=20.0, seconds=15.0), at)
+    believed = SeasonOutlook(
+        season=season, time_seconds=noon, offset=0.0, variance=1e-4, weights=(1.0, 1.0, 1.0)
+    )
+    known = replace(forecast(state, noon), season=believed)
+    _, unknown = update(EstimatorState(), FleetSample(time_seconds=noon, pods=()))
+    estimate = replace(unknown, arrival_rate_per_second=20.0, forecast=known)
+    fleet = Fleet(serving=10, coming=0, saturation_rate_per_second=16.0)
+    demand = expected_demand(estimate, fleet, lead=lead_seconds, wait_budget=1.0)
+    assert demand is not None
+    return step_down_load(estimate, demand).rate_per_second
+
+
+def test_a_peak_of_the_season_within_the_lead_keeps_what_it_needs() -> None:
+    """It is over when a replica could be had again; a lead that ends before it keeps nothing."""
+    assert _kept(900.0) > 80.0
+    assert _kept(60.0) < 30.0
 
 
 @pytest.mark.parametrize("rate", [118.0, 124.0])

@@ -37,6 +37,9 @@ LARGEST_LEAD_RATIO = 4.0
 PLAIN_MISS_RATIO = 0.01
 MISS_ODDS_EXPONENT = 1.0 / 3.0
 LEAST_PROBABILITY = 0.5
+# Where a season rises and falls within a lead its peak may lie between: looked at in quarters. What
+# has no season moves one way for as long.
+LEAD_PARTS = 4
 # A backlog is served off within this time after the capacity for it is ready. Requests behind a
 # backlog miss their objective for as long as it lasts, so shorter is better and costs more.
 DRAIN_SECONDS = 15.0
@@ -179,8 +182,10 @@ def step_down_load(
         calm + (DOWN_SURGE_PROBABILITY - calm) * share,
         max(demand.margin_score, 0.0) * (1.0 - share),
     )
+    parts = 1 if forecast.season is None else LEAD_PARTS
+    times = (demand.lead_seconds * part / parts for part in range(parts + 1))
     highest = max(
-        *(forecast.quantile_per_second(at, probability) for at in (0.0, demand.lead_seconds)),
+        *(forecast.quantile_per_second(at, probability) for at in times),
         explaining_rate_per_second,
     )
     if forecast.recurrence is not None:
