@@ -192,6 +192,15 @@ def test_a_fleet_that_is_short_at_its_maximum_gets_limits_with_which_it_carries_
     assert "carries more, and misses an objective still" in explain.text(applied)
 
 
+def test_where_no_limits_keep_any_objective_those_in_force_stay():
+    """Nothing that is asked for would be better with others."""
+    vain = replace(TARGETS, objectives=(replace(TTFT, threshold_seconds=0.001),))
+    judged = [d.batching for d in story(targets=vain).decisions if d.batching.today is not None]
+    assert judged
+    assert {b.reason for b in judged} == {Reason.BATCHING_IN_SYNC}
+    assert {b.today.meets_objectives for b in judged} == {False}
+
+
 def test_where_no_limits_keep_an_objective_they_are_chosen_for_the_others():
     """A threshold that no engine keeps: neither plan meets it, and what is saved is still told."""
     vain = replace(

@@ -109,10 +109,13 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
 
 
 def _without_infeasible(batch: BatchCase, current: BatchLimits) -> FoundLimits:
-    """The plans where no limits keep every objective: for those that some do."""
+    """The plans where no limits keep every objective: for those that some do.
+
+    Where none is left nothing speaks for other limits than those in force.
+    """
     infeasible = sized_under(batch, current).infeasible
     kept = tuple(one for one in batch.objectives if one not in infeasible)
-    if not infeasible:
+    if not infeasible or not kept:
         plan = _plan(batch, current, 0.0)
         return FoundLimits(today=plan, better=plan)
     case = replace(batch.case, objectives=kept)

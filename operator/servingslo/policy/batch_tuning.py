@@ -281,11 +281,14 @@ def _was_refused(
     refused, until = memory.refused, memory.refused_until_seconds
     if refused is None or until is None or frame.now_seconds >= until:
         return False
-    return (best.max_num_seqs - current.max_num_seqs) * (
-        refused.max_num_seqs - current.max_num_seqs
-    ) > 0 or (best.max_num_batched_tokens - current.max_num_batched_tokens) * (
-        refused.max_num_batched_tokens - current.max_num_batched_tokens
-    ) > 0
+    moves = (
+        (best.max_num_seqs - current.max_num_seqs, refused.max_num_seqs - current.max_num_seqs),
+        (
+            best.max_num_batched_tokens - current.max_num_batched_tokens,
+            refused.max_num_batched_tokens - current.max_num_batched_tokens,
+        ),
+    )
+    return any(now * then > 0 for now, then in moves)
 
 
 def _verified(
