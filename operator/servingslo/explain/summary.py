@@ -69,7 +69,8 @@ def summary(decision: Decision) -> Iterator[str]:
     yield from _out_of_reach(decision)
     if decision.limited_by is not None:
         why = _LIMITS.get(decision.limited_by, decision.limited_by.value)
-        detail = limit_detail(decision)
+        # Pods in doubt are named above.
+        detail = "" if in_doubt(decision) else limit_detail(decision)
         yield f"Held by: {why}{f': {detail}' if detail else ''}"
     yield f"How sure: {'; '.join((_certainty(decision), *_demand_certainty(decision)))}"
     otherwise = "; ".join(_otherwise(decision))
@@ -90,8 +91,9 @@ def _because(decision: Decision) -> str:
     now = ""
     if demand.arrival_rate_per_second is not None:
         now = f" ({number(demand.arrival_rate_per_second)}/s now)"
+    noun = "replica" if asked == "1" else "replicas"
     return (
-        f"{what} asks for {asked} replicas at {number(demand.forecast_rate_per_second)} requests/s "
+        f"{what} asks for {asked} {noun} at {number(demand.forecast_rate_per_second)} requests/s "
         f"expected within {seconds(demand.lead_seconds)}{now}"
     )
 
