@@ -70,7 +70,8 @@ def summary(decision: Decision) -> Iterator[str]:
     if decision.limited_by is not None:
         why = _LIMITS.get(decision.limited_by, decision.limited_by.value)
         # Pods in doubt are named above.
-        detail = "" if in_doubt(decision) else limit_detail(decision)
+        doubted = decision.limited_by is Reason.UNRELIABLE_PODS
+        detail = "" if doubted else limit_detail(decision)
         yield f"Held by: {why}{f': {detail}' if detail else ''}"
     yield f"How sure: {'; '.join((_certainty(decision), *_demand_certainty(decision)))}"
     otherwise = "; ".join(_otherwise(decision))
