@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, World, reasons, run
 
+from servingslo.policy.behavior import Behavior, PolicyType, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.reasons import Action, Reason
 
@@ -51,3 +52,37 @@ def test_what_was_ordered_for_a_crowd_that_is_none_goes_at_the_next_scrape():
     assert (step.before, step.after) == (0.5, 0.0)
     assert second.action is Action.SCALE_DOWN
     assert second.replicas_after <= 5
+
+
+def _step(seconds: float) -> float:
+    """6/s, then 20/s, which two replicas of the small card cannot carry."""
+    return 6.0 if seconds < BEGUN else 20.0
+
+
+@pytest.mark.parametrize("cold_start", [60.0, 90.0])
+def test_a_step_that_overloads_is_ordered_for_as_a_crowd_and_given_back_within_two_minutes(
+    cold_start,
+):
+    """In its first window it cannot be told from one; with room the order is large and short."""
+    wide = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=100))
+    story = run(World(rate=_step, replicas=3, cold_start=cold_start), wide).until(BEGUN + 300.0)
+    assert Reason.CROWD_POSSIBLE in reasons(story.at(BEGUN + 15.0))
+    settled = story.between(BEGUN + 120.0, BEGUN + 300.0)
+    assert max(d.replicas_after for d in settled) <= 12
+    assert story.share_within(1.0, 0.05, BEGUN + 180.0) > 0.95
+
+
+def test_a_policy_of_scale_up_bounds_what_a_crowd_may_order():
+    """Four times what is there in one scrape, and the decision says what held it."""
+    policy = ScalingPolicy(type=PolicyType.PERCENT, value=300, period_seconds=15)
+    bounded = replace(
+        TARGETS,
+        replicas=ReplicaTargets(minimum=1, maximum=100),
+        behavior=Behavior(scale_up=ScalingRules(policies=(policy,))),
+    )
+    story = run(World(rate=_step, replicas=3, cold_start=60.0), bounded).until(BEGUN + 300.0)
+    first = story.at(BEGUN + 15.0)
+    assert first.replicas_after == 4 * first.replicas_before
+    assert first.limited_by is Reason.SCALE_UP_POLICY
+    assert max(d.replicas_after for d in story.decisions) <= 16
+    assert story.share_within(1.0, 0.05, BEGUN + 180.0) > 0.95
