@@ -67,7 +67,8 @@ class FoundLimits:
     """The plan with the limits in force and the cheapest one; the same where none is better.
 
     Replicas are those that the load needs, neither spare ones nor bounds among them.
-    gain_ratio: what a replica carries with the better limits over what it does with today's.
+    gain_ratio: what a replica carries with the better limits over what it does with today's; 1
+    where no limits keep every objective.
     """
 
     today: LimitsPlan
@@ -93,8 +94,6 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     if full is not None and full not in safe:
         safe[full] = _tried(batch, full, carried, current.max_num_seqs)
     most = max(carried.values())
-    if most <= 0.0:
-        return _without_infeasible(batch, current)
     good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
     largest = safe[current.max_num_batched_tokens]
     if current in good and (largest is None or current.max_num_seqs <= largest):
@@ -104,27 +103,11 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     today = _plan(batch, current, carried[current])
     if best == current:
         return FoundLimits(today=today, better=today)
+    better = _plan(batch, best, carried[best])
+    if carried[best] <= 0.0:
+        return FoundLimits(today=today, better=better)
     gain = carried[best] / carried[current] if carried[current] > 0.0 else math.inf
-    return FoundLimits(today=today, better=_plan(batch, best, carried[best]), gain_ratio=gain)
-
-
-def _without_infeasible(batch: BatchCase, current: BatchLimits) -> FoundLimits:
-    """The plans where no limits keep every objective: for those that some do.
-
-    Where none is left nothing speaks for other limits than those in force.
-    """
-    infeasible = sized_under(batch, current).infeasible
-    kept = tuple(one for one in batch.objectives if one not in infeasible)
-    if not infeasible or not kept:
-        plan = _plan(batch, current, 0.0)
-        return FoundLimits(today=plan, better=plan)
-    case = replace(batch.case, objectives=kept)
-    found = best_limits(replace(batch, case=case, objectives=kept), current)
-    return replace(
-        found,
-        today=replace(found.today, meets_objectives=False),
-        better=replace(found.better, meets_objectives=False),
-    )
+    return FoundLimits(today=today, better=better, gain_ratio=gain)
 
 
 def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> LimitsPlan:

@@ -84,8 +84,12 @@ class BatchSearch:
 
     @property
     def replicas_saved(self) -> int:
-        """Replicas that the better plan does without."""
-        return self.today.replicas - self.better.replicas
+        """Replicas that the better plan does without; 0 where it misses an objective.
+
+        What cannot be kept is kept by some requests, and limits that are good for the other
+        objectives cost it those.
+        """
+        return self.today.replicas - self.better.replicas if self.better.meets_objectives else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

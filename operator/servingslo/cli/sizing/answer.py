@@ -113,7 +113,7 @@ class CountAnswer:
 class BatchAnswer:
     """Batch limits as stated and the best ones, with the replicas that they need.
 
-    best_meets: whether those keep every objective.
+    best_meets: whether those keep every objective; replicas_saved is 0 where they do not.
     """
 
     max_num_seqs: int
@@ -339,14 +339,15 @@ def _batching(question: Question, case: SizingCase, load: Load) -> BatchAnswer:
         current,
     )
     best, now = (_allowed(question, plan.replicas) for plan in (found.better, found.today))
+    meets = _is_met(question, found.better)
     return BatchAnswer(
         max_num_seqs=current.max_num_seqs,
         max_num_batched_tokens=current.max_num_batched_tokens,
         best_max_num_seqs=found.better.max_num_seqs,
         best_max_num_batched_tokens=found.better.max_num_batched_tokens,
         best_replicas=best,
-        best_meets=_is_met(question, found.better),
-        replicas_saved=now - best,
+        best_meets=meets,
+        replicas_saved=now - best if meets else 0,
     )
 
 
