@@ -200,6 +200,7 @@ def test_where_no_limits_keep_an_objective_those_in_force_stay(others):
     decisions = story(targets=replace(TARGETS, objectives=goals)).decisions
     judged = [d.batching for d in decisions if d.batching.today is not None]
     assert judged
+    assert {b.reason for b in judged} == {Reason.BATCHING_IN_SYNC}
     assert {b.today.meets_objectives for b in judged} == {False}
     assert {b.replicas_saved for b in judged} <= {None, 0}
     assert not any(b.apply for b in judged)
