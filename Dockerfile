@@ -6,11 +6,13 @@ ARG REQUIREMENTS=requirements.lock
 WORKDIR /src
 RUN python -m venv /opt/servingslo
 COPY requirements.lock requirements-compiled.lock ./
-RUN /opt/servingslo/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r ${REQUIREMENTS}
+# The lock is complete: what it names is installed and nothing is resolved, so a later release changes nothing.
+RUN /opt/servingslo/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r ${REQUIREMENTS}
 COPY pyproject.toml README.md LICENSE ./
 COPY operator ./operator
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /src/dist . \
  && /opt/servingslo/bin/pip install --no-cache-dir --no-deps /src/dist/servingslo-*.whl \
+ && /opt/servingslo/bin/pip check \
  && /opt/servingslo/bin/python -m compileall -q /opt/servingslo/lib
 
 FROM python:3.13.9-slim-bookworm
