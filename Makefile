@@ -10,7 +10,7 @@ PROCESSES ?= 2
 SEEDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full crd lock image-check clean
+.PHONY: help setup rig demo test check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline crd lock image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,12 @@ benchmark-search: setup ## the best settings of other autoscalers' rules, into s
 
 benchmark-full: setup ## as benchmark, with every cold start and failures on every trace
 	$(BIN)/python -m tests.benchmarks.matrix_report --plan full --processes $(PROCESSES)
+
+guard: setup ## whether share or cost got worse than in the committed baseline (minutes); ROWS=words SEEDS=2 for a part
+	$(BIN)/python -m tests.benchmarks.guard --processes $(PROCESSES) $(if $(ROWS),--rows "$(ROWS)") $(if $(SEEDS),--seeds $(SEEDS))
+
+guard-baseline: setup ## write the guard's baseline from this checkout
+	$(BIN)/python -m tests.benchmarks.guard --processes $(PROCESSES) --write
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd

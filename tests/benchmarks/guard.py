@@ -1,0 +1,134 @@
+"""The guard: whether a change of the planner costs share or replica-hours, in minutes.
+
+    python -m tests.benchmarks.guard [--rows flash,on-off] [--seeds 2] [--write]
+
+Compares with `guard_baseline.json`, and ends with 1 where the change is worse than the luck of
+seeds explains. Runs are kept under `out/guard` by their traffic, fleet and all source that they
+depend on.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.benchmarks.guard_rows import ROWS, SEEDS
+from tests.benchmarks.guard_rows import traffic_digest as digest_of
+from tests.benchmarks.guard_verdict import Run, read_runs, told, verdict, written
+from tests.benchmarks.matrix import ROOT
+
+from servingslo.errors import InvalidInputError, ServingSLOError
+from servingslo.policy.decision import Decision
+from servingslo.sim.backtest import _workers
+from servingslo.sim.cluster import simulate
+from servingslo.sim.kept import source_digest, store
+from servingslo.sim.policies import OURS
+from servingslo.sim.production import Knobs, Production, benchmark_targets
+from servingslo.sim.scenario import objectives_of
+
+BASELINE = Path(__file__).with_name("guard_baseline.json")
+KEPT = ROOT / "out" / "guard"
+
+
+def decisions_digest(decisions: Sequence[Decision]) -> str:
+    """Of what each decision does and would do: counts, batch limits, admission bounds.
+
+    No reason and no predicted number is in it, so a new name or a rounding leaves it equal.
+    """
+    digest = hashlib.sha256()
+    for one in decisions:
+        batching, admission = one.batching, one.admission
+        wanted = (
+            one.replicas_before, one.replicas_after, one.recommended_replicas, one.apply_replicas,
+            batching.apply, batching.recommended_max_num_seqs,
+            batching.recommended_max_num_batched_tokens,
+            admission.queue_limit, admission.in_flight_limit,
+        )  # fmt: skip
+        digest.update(repr(wanted).encode())
+    return digest.hexdigest()[:16]
+
+
+def run_of(name: str, seed: int, folder: Path = KEPT) -> Run:
+    """One row with one seed, from the runs that are kept where it is there."""
+    row = ROWS[name]
+    trace, fleet = row.played(seed)
+    traffic = digest_of(trace)
+    key = [traffic, repr(fleet), row.knobs, seed, source_digest(OURS)]
+    path = folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
+    if path.exists():
+        return Run(row=name, **json.loads(path.read_bytes()))
+    targets = benchmark_targets(max_replicas=fleet.max_replicas)
+    planner = Production(targets, Knobs(batching=row.knobs, admission=row.knobs))
+    result = simulate(fleet, trace, planner, seed=seed)
+    found = Run(
+        row=name,
+        seed=seed,
+        share_ratio=objectives_of(targets).share_of(result),
+        replica_hours=result.replica_hours,
+        decisions=decisions_digest(planner.decisions),
+        traffic=traffic,
+    )
+    kept = {key: value for key, value in asdict(found).items() if key != "row"}
+    folder.mkdir(parents=True, exist_ok=True)
+    store(path, json.dumps(kept).encode())
+    return found
+
+
+def runs_of(names: Sequence[str], seeds: Sequence[int], processes: int) -> list[Run]:
+    """All runs of these rows, in their order; says on standard error how far it is."""
+    places = [(name, seed) for name in names for seed in seeds]
+    found: dict[tuple[str, int], Run] = {}
+    with _workers(processes) as workers:
+        begun = {workers.submit(run_of, name, seed): (name, seed) for name, seed in places}
+        for future in as_completed(begun):
+            found[begun[future]] = future.result()
+            if len(found) % len(SEEDS) == 0:
+                sys.stderr.write(f"[{len(found)}/{len(places)}]\n")
+    return [found[place] for place in places]
+
+
+def rows_named(text: str) -> Iterator[str]:
+    """The rows that one of these words stands in; all without a word.
+
+    Raises: InvalidInputError for a word that stands in none.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not any(word in name for name in ROWS):
+            raise InvalidInputError("rows", word, f"a part of {', '.join(ROWS)}")
+    yield from (name for name in ROWS if not words or any(word in name for word in words))
+
+
+def main() -> int:
+    """Compare, or write the baseline."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="", help="words, with commas between them; all without")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), choices=range(1, len(SEEDS) + 1))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="write the baseline, of all rows")
+    chosen = parser.parse_args()
+    try:
+        names = list(ROWS) if chosen.write else list(rows_named(chosen.rows))
+        # Before the runs, which take minutes: a baseline that is not there is told at once.
+        before = [] if chosen.write else read_runs(BASELINE)
+        began = time.monotonic()
+        now = runs_of(names, SEEDS if chosen.write else SEEDS[: chosen.seeds], chosen.processes)
+        sys.stderr.write(f"{len(now)} runs in {(time.monotonic() - began) / 60:.1f} minutes\n")
+        if chosen.write:
+            BASELINE.write_text(written(now, {"planner": source_digest(OURS)[:16]}), "utf-8")
+            return 0
+        found = verdict(now, before)
+    except ServingSLOError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write("\n".join(told(found)) + "\n")
+    return 1 if found.failures() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

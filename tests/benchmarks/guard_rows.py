@@ -1,0 +1,188 @@
+"""The rows of the guard: eight standard cases, and six of traffic that no setting was chosen on."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, SMALL, TRACE
+from tests.benchmarks.matrix_blind_cases import (
+    CARDS,
+    CASES,
+    TWO_CROWDS,
+    Blind,
+    points,
+    trace_of,
+)
+
+from servingslo.sim.fleet import ColdStart, FleetSpec
+from servingslo.sim.oracle import interval_work
+from servingslo.sim.scenario import WARM_SECONDS
+from servingslo.sim.standard import standard_case
+from servingslo.sim.trace import Trace, read_trace
+from servingslo.sim.workloads import (
+    LengthSource,
+    RateCourse,
+    generated,
+    lengths_of,
+    mixed_lengths,
+    uniform_lengths,
+)
+
+# None of them is a seed of the benchmark (1 to 3), of the search for settings, or of the blind
+# cases (31, 32).
+SEEDS = (61, 62, 63, 64, 65, 66)
+# Work a second of a replica at which a fleet begins; the bound is twice the busiest interval's.
+BUSY_WORK, BOUND_FACTOR = 0.7, 2.0
+# Minutes of a burst of documents and of the near silence that follows it, and their rates.
+BURST_MINUTES, SILENT_MINUTES = (2.0, 6.0), (3.0, 14.0)
+BURST_RATES, SILENT_RATE = (15.0, 70.0), 0.3
+DOCUMENTS = uniform_lengths((1_500, 9_000), (8, 40))
+"""Long prompts and short outputs."""
+VERY_LONG = uniform_lengths((10_000, 20_000), (50, 400))
+"""Prompts whose first token takes 0.3 to 0.6 s alone on the large card, of 1 s allowed."""
+VERY_LONG_SHARE = 0.08
+# Its prompts weigh so much that this rate of the mixture is the work of a hundred conversations.
+MIXTURE_RATE = 45.0
+_SHARED_TAG = 79  # of random generators, beside 77 of the blind cases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: traffic by seed, and the fleet it is played on.
+
+    knobs: batch limits and admission bounds are carried out too.
+    """
+
+    name: str
+    fleet: FleetSpec
+    traffic: Callable[[int], Trace]
+    knobs: bool = False
+    unseen: bool = False
+
+    def played(self, seed: int) -> tuple[Trace, FleetSpec]:
+        """The trace of this seed, and the fleet with its first and its largest count."""
+        trace = self.traffic(seed)
+        return trace, _sized(self.fleet, trace)
+
+
+def traffic_digest(trace: Trace) -> str:
+    """Of every arrival and length: whether two runs were played the same requests."""
+    digest = hashlib.sha256(np.round(trace.arrival_seconds, 3).tobytes())
+    digest.update(trace.prompt_tokens.tobytes())
+    digest.update(trace.output_tokens.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def document_bursts(rng: np.random.Generator, minutes: float = 60.0) -> RateCourse:
+    """Bursts of some minutes, each of its own height, with near silence between them."""
+    now, found = 0.0, [(0.0, SILENT_RATE)]
+    while now < minutes:
+        begins = now + float(rng.uniform(*SILENT_MINUTES))
+        ends = begins + float(rng.uniform(*BURST_MINUTES))
+        rate = float(np.exp(rng.uniform(*np.log(BURST_RATES))))
+        found += [(begins, SILENT_RATE), (begins, rate), (ends, rate), (ends, SILENT_RATE)]
+        now = ends
+    inside = [(minute, rate) for minute, rate in found if minute < minutes]
+    return points(*inside, (minutes, inside[-1][1]))
+
+
+def wandering(rng: np.random.Generator, mean: float, minutes: int) -> RateCourse:
+    """A rate that changes every five minutes, by a third up or down around the mean."""
+    count = minutes // 5 + 1
+    rates = mean * np.exp(rng.uniform(-0.33, 0.33, count))
+    return points(*((5.0 * place, float(rate)) for place, rate in enumerate(rates)))
+
+
+def noisy_crowds(rng: np.random.Generator) -> RateCourse:
+    """Two crowds within the hour, every minute a quarter off their course."""
+    times = np.array(TWO_CROWDS(rng).times_seconds)
+    rates = np.array(TWO_CROWDS(rng).rates_per_second)
+    found: list[tuple[float, float]] = []
+    for minute in range(int(times[-1] // 60)):
+        factor = float(np.exp(0.25 * rng.normal()))
+        ends = np.interp((60.0 * minute, 60.0 * (minute + 1)), times, rates)
+        found += [(minute + place, factor * float(rate)) for place, rate in enumerate(ends)]
+    return points(*found)
+
+
+def _sized(fleet: FleetSpec, trace: Trace) -> FleetSpec:
+    work = interval_work(fleet, trace)
+    first = work[: max(round(WARM_SECONDS / fleet.scrape_interval_seconds), 1)]
+    most = math.ceil(BOUND_FACTOR * float(work.max()) / BUSY_WORK)
+    started = max(math.ceil(float(first.max()) / BUSY_WORK), 1)
+    return replace(fleet, initial_replicas=min(started, most), max_replicas=most)
+
+
+def _standard(case: str, engine: str, *, knobs: bool = False) -> Row:
+    def traffic(seed: int) -> Trace:
+        return standard_case(case, engine, read_trace(TRACE), seed=seed).trace
+
+    cold_start = ColdStart(mean_seconds=COLD_START_SECONDS)
+    return Row(
+        name=_name(engine.partition("-")[0], case, knobs=knobs),
+        fleet=FleetSpec(engine=engine, cold_start=cold_start),
+        traffic=traffic,
+        knobs=knobs,
+    )
+
+
+def _name(card: str, case: str, *, knobs: bool) -> str:
+    return f"{card} {case}{' +knobs' if knobs else ''}"
+
+
+def _unseen(card: str, case: str, traffic: Callable[[int], Trace], *, knobs: bool = False) -> Row:
+    return Row(
+        name=_name(card, case, knobs=knobs),
+        fleet=replace(CARDS[card], cold_start=ColdStart(mean_seconds=COLD_START_SECONDS)),
+        traffic=traffic,
+        knobs=knobs,
+        unseen=True,
+    )
+
+
+def _blind(name: str) -> Callable[[int], Trace]:
+    return lambda seed: trace_of(CASES[name], seed)
+
+
+def _generated(
+    course: Callable[[np.random.Generator], RateCourse], lengths: Callable[[], LengthSource]
+) -> Callable[[int], Trace]:
+    def traffic(seed: int) -> Trace:
+        rng = np.random.default_rng([seed, _SHARED_TAG])
+        return generated(course(rng), lengths(), rng)
+
+    return traffic
+
+
+def _conversation() -> LengthSource:
+    return lengths_of(read_trace(TRACE))
+
+
+_ROWS = (
+    _standard("azure-conv", LARGE),
+    _standard("ramp", LARGE),
+    _standard("flash", LARGE),
+    _standard("mmpp", LARGE),
+    _standard("long-context", LARGE),
+    _standard("azure-conv", SMALL),
+    _standard("flash", SMALL, knobs=True),
+    _standard("long-mix", SMALL, knobs=True),
+    _unseen("h100", "document bursts", _generated(document_bursts, lambda: DOCUMENTS)),
+    _unseen(
+        "h100", "very long mixture",
+        _generated(
+            lambda rng: wandering(rng, MIXTURE_RATE, 50),
+            lambda: mixed_lengths(_conversation(), VERY_LONG, VERY_LONG_SHARE),
+        ),
+    ),
+    _unseen("h100", "on-off", _blind("on-off")),
+    _unseen("h100", "bursty ramp", _blind("bursty ramp")),
+    _unseen("l4", "longer outputs", _blind("longer outputs l4")),
+    _unseen(
+        "a100", "noisy crowds",
+        lambda seed: trace_of(Blind(course=noisy_crowds, card="a100"), seed), knobs=True,
+    ),
+)  # fmt: skip
+ROWS = {row.name: row for row in _ROWS}
