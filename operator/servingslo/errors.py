@@ -50,6 +50,10 @@ class MetricsUnavailableError(MetricsError):
     """Prometheus did not answer, refused, or answered with something that is not an answer."""
 
 
+class ImplausibleMetricsError(MetricsError):
+    """Prometheus answered with what cannot be true beside what it answered before."""
+
+
 class PartialMetricsError(MetricsError):
     """Prometheus answered with warnings: part of the data may be missing."""
 

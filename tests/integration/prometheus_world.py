@@ -117,7 +117,8 @@ class Proxy:
 
     required: headers without which it answers 401. warnings: added to every answer. failures: how
     many requests it fails with 503 first. body: sent instead of Prometheus's answer.
-    trickle_seconds: pause between single bytes of the answer.
+    trickle_seconds: pause between single bytes of the answer. late_seconds: for how long answers
+    lie before they go on. behind_seconds: how far the clock is behind that it is asked for.
     """
 
     target: str
@@ -127,6 +128,8 @@ class Proxy:
     failures: int = 0
     body: bytes | None = None
     trickle_seconds: float | None = None
+    late_seconds: float = 0.0
+    behind_seconds: float = 0.0
     requests: list[str] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -152,6 +155,10 @@ def _body(proxy: Proxy, path: str) -> bytes:
         return proxy.body
     with urllib.request.urlopen(proxy.target + path, timeout=10) as answer:  # noqa: S310 - our own
         document = json.load(answer)
+    result = document.get("data", {}).get("result")
+    if proxy.behind_seconds and isinstance(result, list) and "query=time" in path:
+        result[1] = str(float(result[1]) - proxy.behind_seconds)
+    proxy.stopped.wait(proxy.late_seconds)
     if proxy.warnings:
         document["warnings"] = proxy.warnings
     return json.dumps(document).encode()

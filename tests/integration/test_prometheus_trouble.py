@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.integration.prometheus_pods import (
     NAMESPACE,
+    engine_of,
     read_once,
     read_until,
     reader_of,
@@ -132,6 +133,42 @@ def test_warnings_make_a_reading_partial(prometheus):
     assert found.problem.reason is Reason.METRICS_PARTIAL
     assert found.problem.detail == "store gateway zone-b unavailable"
     assert (NAMESPACE, "real") in found.pods
+
+
+def _scraped_seconds(found: ClusterMetrics) -> float:
+    """When the newest sample of a page that tells it was taken, as the reading has it."""
+    assert found.time_seconds is not None
+    age = engine_of(found, "aged").gauges_age_seconds
+    assert age is not None
+    return found.time_seconds - age
+
+
+def test_what_an_answer_spent_on_its_way_is_in_every_age(prometheus):
+    """A sample is never called younger than it is, and the time of its scrape does not move."""
+    with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
+        punctual = _scraped_seconds(asyncio.run(reader.read()))
+        proxy.late_seconds = 0.6
+        late = _scraped_seconds(asyncio.run(reader.read()))
+        assert late == pytest.approx(punctual, abs=0.1)
+    with proxying(prometheus.url) as proxy:
+        proxy.late_seconds = 0.6
+        assert _scraped_seconds(read_once(proxy.url)) <= punctual + 0.1
+
+
+def test_a_clock_that_went_back_between_readings_is_no_reading(prometheus):
+    """An old answer, or a second server behind one address, decides nothing; a set clock does."""
+    with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
+        assert asyncio.run(reader.read()).problem is None
+        proxy.behind_seconds = 20.0
+        for _ in range(2):
+            found = asyncio.run(reader.read())
+            assert found.pods == {}
+            assert found.problem is not None
+            assert found.problem.reason is Reason.METRICS_IMPLAUSIBLE
+            assert "20.0 s behind" in found.problem.detail
+        assert asyncio.run(reader.read()).problem is None
+        proxy.behind_seconds = 0.0
+        assert asyncio.run(reader.read()).problem is not None
 
 
 # Credentials

@@ -117,3 +117,28 @@ def test_the_subject_and_the_time_are_carried_over() -> None:
     )
     assert joined.time_seconds == NOW
     assert (joined.desired_replicas, joined.current_replicas) == (2, 2)
+
+
+def test_an_observation_is_of_the_moment_of_its_reading() -> None:
+    """A turn nine seconds late in the tick moves no scrape: ages and time are of one moment."""
+    engine = EngineSample(engine="0", running=1.0, counters_age_seconds=4.0)
+    metrics = ClusterMetrics(
+        pods={("team", "a"): PodMetrics(engines=(engine,))}, time_seconds=NOW - 9.0
+    )
+    view = replace(
+        _view("a"), pods=(PodSample(name="a", ready=True, age_seconds=60.0, ready_for_seconds=5.0),)
+    )
+    joined = join(SUBJECT, view, metrics, now_seconds=NOW)
+    (pod,) = joined.pods
+    assert joined.time_seconds == NOW - 9.0
+    assert pod.engines[0].counters_age_seconds == 4.0
+    assert (pod.age_seconds, pod.ready_for_seconds) == (51.0, 0.0)
+    assert joined.problems == ()
+
+
+def test_a_turn_long_after_its_reading_decides_nothing() -> None:
+    """A process that was stopped for two minutes between reading and plan says so."""
+    metrics = replace(_metrics(("team", "a")), time_seconds=NOW - 120.0)
+    (problem,) = join(SUBJECT, _view("a"), metrics, now_seconds=NOW).problems
+    assert problem.reason is Reason.METRICS_STALE
+    assert "120 s" in problem.detail

@@ -8,8 +8,12 @@ from servingslo.estimation.season import RateHistory
 from servingslo.estimation.service_law import CARD_SEPARATOR
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
+from servingslo.reasons import Reason
 
 _NO_ARGUMENTS = EngineArguments()
+# A turn comes at most a few ticks after the reading that it is taken on; a process that was stopped
+# in between knows nothing of now.
+LATE_TURN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +44,18 @@ def join(
     Only pods of the view get engines, in the subject's own namespace: what Prometheus still knows
     of deleted or foreign pods is dropped. Limits in force come from the pod's own arguments, so
     that during a rollout each pod has its own.
+    now_seconds: of this turn, when the view was taken. The observation is of the moment that the
+    ages of the reading are of: the turns of one tick come seconds apart.
     """
     trouble = [*problems, *view.problems]
     if metrics.problem is not None:
         trouble.append(metrics.problem)
+    late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
+    if late > LATE_TURN_SECONDS:
+        detail = f"this turn came {late:.0f} s after the reading"
+        trouble.append(SignalProblem(reason=Reason.METRICS_STALE, detail=detail))
     return Observation(
-        time_seconds=now_seconds,
+        time_seconds=now_seconds - late,
         namespace=subject.namespace,
         name=subject.name,
         uid=subject.uid,
@@ -54,7 +64,9 @@ def join(
         current_replicas=view.current_replicas,
         rollout_in_progress=view.rollout_in_progress,
         last_rollout_seconds=view.last_rollout_seconds,
-        pods=tuple(_pod(subject.namespace, pod, view, metrics) for pod in view.pods),
+        pods=tuple(
+            _pod(subject.namespace, _earlier(pod, late), view, metrics) for pod in view.pods
+        ),
         gateway=_gateway(subject, view, metrics),
         problems=tuple(trouble),
         batching_change_refused=view.batching_change_refused,
@@ -68,6 +80,15 @@ def _gateway(subject: Subject, view: WorkloadView, metrics: ClusterMetrics) -> G
         return None
     name = subject.gateway_name or view.target.name
     return metrics.gateways.get((subject.namespace, name), GatewaySample())
+
+
+def _earlier(pod: PodSample, late_seconds: float) -> PodSample:
+    """The pod with its ages of the reading, which was so much earlier than the view of it."""
+    if late_seconds == 0.0:
+        return pod
+    ages = (pod.age_seconds, pod.ready_for_seconds)
+    age, ready_for = (None if a is None else max(a - late_seconds, 0.0) for a in ages)
+    return replace(pod, age_seconds=age, ready_for_seconds=ready_for)
 
 
 def _pod(namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMetrics) -> PodSample:

@@ -72,6 +72,7 @@ _METRICS = {
     Reason.METRICS_MISSING: "no samples of the target's pods",
     Reason.METRICS_PARTIAL: "part of the samples is missing",
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
+    Reason.METRICS_IMPLAUSIBLE: "samples say what cannot be",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
 _STATED_LAW = {

@@ -25,6 +25,7 @@ _LIMITS = {
     Reason.METRICS_STALE: "metrics are too old, and nothing is taken away blind",
     Reason.METRICS_PARTIAL: "some pods are not seen, and nothing is taken away blind",
     Reason.METRICS_NOT_A_NUMBER: "metrics are not numbers, and nothing is taken away blind",
+    Reason.METRICS_IMPLAUSIBLE: "metrics say what cannot be, and nothing is decided on them",
     Reason.FALLBACK_FLOOR: "metrics stay away, so fallback.replicas is the floor",
     Reason.STABILIZED: "fewer were wanted for less than the stabilization window",
     Reason.STEP_DOWN_UNSAFE: "fewer would not hold until a replica could be had again",

@@ -24,11 +24,14 @@ class ClusterMetrics:
     gateways: what the gateway counts, by namespace and the name it has for a workload; None where
     no gateway is read.
     problem: why the reading is unusable or partial; None when all queries were answered in full.
+    time_seconds: the moment that all ages are of, seconds since the epoch; None where nothing was
+    read.
     """
 
     pods: Mapping[tuple[str, str], PodMetrics] = field(default_factory=dict)
     gateways: Mapping[tuple[str, str], GatewaySample] | None = None
     problem: SignalProblem | None = None
+    time_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.prometheus.assembly import Assembly, Pod
 from servingslo.adapters.prometheus.background import BackgroundHistograms
 from servingslo.adapters.prometheus.client import (
@@ -16,10 +17,11 @@ from servingslo.adapters.prometheus.client import (
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries
-from servingslo.errors import MetricsUnavailableError
+from servingslo.adapters.prometheus.server_clock import ServerClock
+from servingslo.errors import ImplausibleMetricsError, MetricsUnavailableError
 from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.inputs import SignalProblem
-from servingslo.policy.ports import ClusterMetrics, PodMetrics
+from servingslo.policy.ports import Clock, ClusterMetrics, PodMetrics
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
@@ -32,8 +34,9 @@ _GRACE_SECONDS = 2.0
 class PrometheusReader:
     """The metrics source of the operator. Implements ports.MetricsSource.
 
-    Ages are those at the moment the reading is returned. A gateway that does not answer takes
-    nothing else along: engines are read all the same.
+    Ages are those at the end of the reading, whose time comes with it, and count from before the
+    first request: an answer that was long on its way is as old as that. A gateway that
+    does not answer takes nothing else along: engines are read all the same.
     """
 
     def __init__(
@@ -41,10 +44,13 @@ class PrometheusReader:
         config: PrometheusConfig,
         profiles: tuple[RuntimeProfile, ...] = CATALOGUE,
         monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._config = config
         self._profiles = profiles
         self._monotonic = monotonic
+        self._clock = clock or SystemClock()
+        self._server_clock = ServerClock()
         self._client = PrometheusClient(config, monotonic)
         self._queries = build_queries(profiles, DCGM, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
@@ -81,16 +87,20 @@ class PrometheusReader:
             return self._read_all()
         except MetricsUnavailableError as error:
             return _unavailable(str(error))
+        except ImplausibleMetricsError as error:
+            return _failed(Reason.METRICS_IMPLAUSIBLE, str(error))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             return _unavailable(f"malformed answer: {type(error).__name__}: {error}")
 
     def _read_all(self) -> ClusterMetrics:
-        started = self._monotonic()
-        deadline = started + self._config.reading_timeout_seconds
+        asked = self._monotonic()
+        deadline = asked + self._config.reading_timeout_seconds
         warnings: list[str] = []
         now = self._client.query(NOW, deadline=deadline)
-        evaluated_at = self._monotonic()
         at_seconds = float(now.result[1])
+        ahead = self._server_clock.ahead_seconds(asked, self._monotonic(), at_seconds)
+        # The earliest moment at which Prometheus may have said this.
+        evaluated_at = at_seconds - ahead
 
         def ask(promql: str) -> Answer:
             answer = self._client.query(promql, deadline=deadline, at_seconds=at_seconds)
@@ -115,7 +125,7 @@ class PrometheusReader:
         gateways = read_gateways(
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
-        elapsed = self._monotonic() - evaluated_at
+        elapsed, time_seconds = self._monotonic() - evaluated_at, self._clock.now_seconds()
         problem = None
         if warnings:
             detail = "; ".join(dict.fromkeys(warnings))
@@ -124,13 +134,16 @@ class PrometheusReader:
             pods=_aged(pods, elapsed),
             gateways=None if gateways is None else _aged_gateways(gateways, elapsed),
             problem=problem,
+            time_seconds=time_seconds,
         )
 
 
 def _unavailable(detail: str) -> ClusterMetrics:
-    return ClusterMetrics(
-        problem=SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail=detail)
-    )
+    return _failed(Reason.PROMETHEUS_UNAVAILABLE, detail)
+
+
+def _failed(reason: Reason, detail: str) -> ClusterMetrics:
+    return ClusterMetrics(problem=SignalProblem(reason=reason, detail=detail))
 
 
 def _plus(age: float | None, elapsed: float) -> float | None:

@@ -1,0 +1,74 @@
+"""How far Prometheus's clock is ahead of the one of this process, from what readings bounded it to.
+
+An answer to `time()` was evaluated at some moment between the request and the answer. What all
+readings leave of that interval is known to milliseconds, so that an answer that was long on its way
+neither looks fresh nor moves the moment of a scrape. A reading outside of it is an old answer or
+that of another server: what it says of ages is not known, and it is refused.
+"""
+
+from servingslo.errors import ImplausibleMetricsError
+
+# Two clocks that are kept in time run apart by no more. Source: RFC 5905, 500 ppm.
+DRIFT_RATIO = 5e-4
+# A clock that is set right by less is believed at once: a scrape is told from the next by as much.
+SMALL_STEP_SECONDS = 0.5
+# So many refused readings in a row that agree with each other: the clock itself was set.
+AGREEING_READINGS = 3
+
+
+class ServerClock:
+    """Bounds of the server's seconds less monotonic seconds; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._known: _Bounds | None = None
+        self._refused: _Bounds | None = None
+        self._refused_count = 0
+
+    def ahead_seconds(
+        self, asked_seconds: float, answered_seconds: float, server_seconds: float
+    ) -> float:
+        """The server's seconds less monotonic seconds, at most: ages come out no younger than true.
+
+        asked_seconds, answered_seconds: on the monotonic clock, around the request for
+        server_seconds.
+        Raises: ImplausibleMetricsError when readings before leave no room for this one.
+        """
+        new = _Bounds(
+            server_seconds - answered_seconds, server_seconds - asked_seconds, answered_seconds
+        )
+        if self._known is not None and (off := new.off(self._known)) != 0.0:
+            if abs(off) > SMALL_STEP_SECONDS and not self._agrees(new):
+                where = f"{abs(off):.1f} s {'ahead' if off > 0 else 'behind'} of where it was"
+                detail = "an old answer, or that of another server"
+                raise ImplausibleMetricsError(f"the clock of Prometheus is {where}: {detail}")
+            self._known = None
+        self._known = new if self._known is None else new.within(self._known)
+        self._refused, self._refused_count = None, 0
+        return self._known.high
+
+    def _agrees(self, new: "_Bounds") -> bool:
+        """Whether this is the last of several refused readings that tell of one clock."""
+        same = self._refused is not None and new.off(self._refused) == 0.0
+        self._refused_count = self._refused_count + 1 if same else 1
+        self._refused = new
+        return self._refused_count >= AGREEING_READINGS
+
+
+class _Bounds:
+    """What one reading, or all so far, bound the difference of the clocks to."""
+
+    def __init__(self, low: float, high: float, at_seconds: float) -> None:
+        self.low, self.high, self.at_seconds = low, high, at_seconds
+
+    def widened(self, until_seconds: float) -> "_Bounds":
+        drift = DRIFT_RATIO * max(until_seconds - self.at_seconds, 0.0)
+        return _Bounds(self.low - drift, self.high + drift, until_seconds)
+
+    def off(self, before: "_Bounds") -> float:
+        """How far this is above (positive) or below what was known before; 0 where both hold."""
+        known = before.widened(self.at_seconds)
+        return min(self.high - known.low, 0.0) or max(self.low - known.high, 0.0)
+
+    def within(self, before: "_Bounds") -> "_Bounds":
+        known = before.widened(self.at_seconds)
+        return _Bounds(max(self.low, known.low), min(self.high, known.high), self.at_seconds)

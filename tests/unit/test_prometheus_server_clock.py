@@ -1,0 +1,64 @@
+"""What a reading's own clock says of how old the reading is, in virtual seconds."""
+
+import pytest
+
+from servingslo.adapters.prometheus.server_clock import AGREEING_READINGS, ServerClock
+from servingslo.errors import ImplausibleMetricsError
+
+AHEAD = 1_000_000.0
+
+
+def _asked(
+    clock: ServerClock, at: float, *, way: float = 0.0, back: float = 0.0, off: float = 0.0
+) -> float:
+    """The difference of the clocks after a request at a time, long on its way there or back."""
+    return clock.ahead_seconds(at, at + way + back, AHEAD + off + at + way)
+
+
+def test_a_late_answer_is_as_old_as_its_request() -> None:
+    """The first answer lay for two minutes: the server's clock is no further than when asked."""
+    assert _asked(ServerClock(), 0.0, back=120.0) == AHEAD
+    assert _asked(ServerClock(), 0.0, way=120.0) == AHEAD + 120.0
+
+
+@pytest.mark.parametrize(("way", "back"), [(4.5, 0.0), (0.0, 4.5)])
+def test_a_slow_query_does_not_move_the_moment_of_a_scrape(way: float, back: float) -> None:
+    """Readings before know the clock to milliseconds, wherever this one lost its time."""
+    clock = ServerClock()
+    _asked(clock, 0.0, way=0.002, back=0.002)
+    assert _asked(clock, 15.0, way=way, back=back) == pytest.approx(AHEAD, abs=0.02)
+
+
+@pytest.mark.parametrize(("off", "said"), [(-20.0, "20.0 s behind"), (20.0, "20.0 s ahead")])
+def test_a_clock_elsewhere_is_refused_with_how_far(off: float, said: str) -> None:
+    """What was cached, or came from another server, has no ages that can be believed."""
+    clock = ServerClock()
+    _asked(clock, 0.0)
+    with pytest.raises(ImplausibleMetricsError, match=said):
+        _asked(clock, 15.0, off=off)
+    assert _asked(clock, 30.0) == pytest.approx(AHEAD, abs=0.05)
+
+
+def test_two_servers_in_turns_are_read_as_one_of_them() -> None:
+    """Behind one balancer, 20 s apart: every other reading is refused, the others go on."""
+    clock = ServerClock()
+    read = 0
+    for number in range(40):
+        try:
+            ahead = _asked(clock, 15.0 * number, off=-20.0 * (number % 2))
+        except ImplausibleMetricsError:
+            continue
+        read += 1
+        assert ahead == pytest.approx(AHEAD, abs=0.05)
+    assert read == 20
+
+
+def test_a_clock_that_was_set_is_believed_after_it_said_so_often_enough() -> None:
+    """A clock that stays where it went is the clock; a small step is no matter."""
+    clock = ServerClock()
+    _asked(clock, 0.0)
+    assert _asked(clock, 15.0, off=0.3) == pytest.approx(AHEAD + 0.3)
+    for number in range(1, AGREEING_READINGS):
+        with pytest.raises(ImplausibleMetricsError):
+            _asked(clock, 15.0 + 15.0 * number, off=-3600.0)
+    assert _asked(clock, 100.0, off=-3600.0) == pytest.approx(AHEAD - 3600.0, abs=0.05)
