@@ -4,13 +4,14 @@ FROM python:3.13.9-slim-bookworm AS build
 # requirements-compiled.lock adds numba, for `servingslo run --laws compiled`.
 ARG REQUIREMENTS=requirements.lock
 WORKDIR /src
-RUN python -m venv /opt/servingslo
-COPY requirements.lock requirements-compiled.lock ./
-# The lock is complete: what it names is installed and nothing is resolved, so a later release changes nothing.
+RUN python -m venv /opt/servingslo && python -m venv /src/builder
+COPY requirements.lock requirements-compiled.lock requirements-build.lock ./
+# The locks are complete: what they name is installed and nothing is resolved, so a later release changes nothing.
 RUN /opt/servingslo/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r ${REQUIREMENTS}
 COPY pyproject.toml README.md LICENSE ./
 COPY operator ./operator
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /src/dist . \
+RUN /src/builder/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements-build.lock \
+ && /src/builder/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /src/dist . \
  && /opt/servingslo/bin/pip install --no-cache-dir --no-deps /src/dist/servingslo-*.whl \
  && /opt/servingslo/bin/pip check \
  && /opt/servingslo/bin/python -m compileall -q /opt/servingslo/lib

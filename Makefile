@@ -8,6 +8,8 @@ PYTEST_ARGS ?=
 PLAN ?= standard
 PROCESSES ?= 2
 SEEDS ?=
+# One lock for every platform and Python; without --upgrade it keeps the pins that still fit.
+COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup rig demo test check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline crd lock image-check clean
@@ -80,10 +82,11 @@ guard-baseline: setup ## write the guard's baseline from this checkout
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd
 
-lock: setup ## pin the dependencies again
-	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra compiled --constraints requirements.lock --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements-compiled.lock
-	$(BIN)/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements-dev.lock
+lock: setup ## pin the dependencies again, each at its newest release
+	$(COMPILE) --upgrade pyproject.toml -o requirements.lock
+	$(COMPILE) --upgrade pyproject.toml --extra compiled --constraints requirements.lock -o requirements-compiled.lock
+	$(COMPILE) --upgrade pyproject.toml --group dev --all-extras -o requirements-dev.lock
+	$(COMPILE) --upgrade --group build --constraints requirements-dev.lock -o requirements-build.lock
 
 clean: ## remove what was made in this checkout; the rig's binaries stay in the user's cache
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache operator/*.egg-info
