@@ -82,7 +82,8 @@ class EngineStep:
 
     counters: between scrapes of counters and gauges. flow: between scrapes of histograms. Either
     is None where no newer scrape of its group has arrived. before, after: the samples that bound
-    `flow`; `before` is None where histograms count from zero.
+    `flow`; `before` is None where histograms count from zero. Histograms that are read in turns are
+    of longer windows than counters: what is now is told by those, what lasts by these.
     """
 
     memory: EngineMemory
@@ -90,6 +91,11 @@ class EngineStep:
     flow: Window | None = None
     before: EngineSample | None = None
     after: EngineSample | None = None
+
+    @property
+    def lasting(self) -> Window | None:
+        """The window that laws and lengths are learnt from, once from each moment."""
+        return self.counters if self.memory.histograms is None else self.flow
 
 
 def increase(after: float | None, before: float | None) -> float | None:
@@ -118,11 +124,9 @@ def advance(
     new_histograms = _has_histograms(sample) and _is_newer(
         histograms_time, old.histograms_time_seconds
     )
-    paired = (
-        new_counters
-        and new_histograms
-        and abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
-    )
+    of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
+    paired = new_counters and new_histograms and of_one_scrape
+    counted = sample if of_one_scrape else _without_histograms(sample)
     restarted = pod.restarts != old.restarts
     flow = counters = None
     if new_histograms:
@@ -140,7 +144,7 @@ def advance(
         counters = _window(
             pod,
             old.counters,
-            sample,
+            counted,
             _length(counters_time, old.counters_time_seconds, counting_for_seconds),
             paired=False,
             restarted=restarted,
@@ -148,7 +152,7 @@ def advance(
     new_memory = replace(
         old,
         restarts=pod.restarts,
-        counters=sample if new_counters else old.counters,
+        counters=counted if new_counters else old.counters,
         counters_time_seconds=counters_time if new_counters else old.counters_time_seconds,
         histograms=sample if new_histograms else old.histograms,
         histograms_time_seconds=histograms_time if new_histograms else old.histograms_time_seconds,
@@ -187,6 +191,21 @@ def _has_counters(sample: EngineSample) -> bool:
 
 def _has_histograms(sample: EngineSample) -> bool:
     return sample.ttft_seconds is not None or sample.latency_seconds is not None
+
+
+def _without_histograms(sample: EngineSample) -> EngineSample:
+    """The counters and gauges of a sample whose histograms are of another scrape."""
+    return replace(
+        sample,
+        ttft_seconds=None,
+        inter_token_seconds=None,
+        time_per_output_token_seconds=None,
+        latency_seconds=None,
+        queue_seconds=None,
+        prompt_tokens=None,
+        output_tokens=None,
+        iteration_tokens=None,
+    )
 
 
 def _is_newer(time_seconds: float, before_seconds: float | None) -> bool:

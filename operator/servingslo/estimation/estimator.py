@@ -159,7 +159,7 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
         known = forecast.with_history(state.forecast, sample.history, sample.season_days)
         state = replace(state, forecast=known)
     steps = _advance_engines(state, sample, fresh) if is_new else ()
-    windows = [w for step in steps if (w := step.flow or step.counters) is not None]
+    windows = [w for step in steps if (w := step.counters or step.flow) is not None]
     measured = ArrivalMeasurement()
     if is_new:
         state, measured = _learn(state, sample, fresh, steps, windows)
@@ -232,7 +232,8 @@ def _learn(
         state = replace(state, lead_counts=counts)
     histograms = pooled(steps)
     share = (measured.offered_per_second or 0.0) / max(len(_serving(fresh)), 1)
-    law, paces = _learn_law(state, sample, windows, flow.dispersion)
+    paired = [w for step in steps if (w := step.lasting) is not None]
+    law, paces = _learn_law(state, sample, paired, flow.dispersion)
     learnt = replace(
         state,
         time_seconds=now,
@@ -240,7 +241,7 @@ def _learn(
         arrivals=flow,
         forecast=demand,
         lengths=changed_mix.observe(
-            state.lengths, windows, histograms.get("prompt"), histograms.get("output")
+            state.lengths, paired, histograms.get("prompt"), histograms.get("output")
         ),
         law=law,
         paces=paces,

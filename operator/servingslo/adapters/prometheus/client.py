@@ -48,8 +48,8 @@ class PrometheusConfig:
     namespace_label, pod_label: labels that name the pod that was scraped.
     source_labels: what tells two scrapes of one pod apart, so that one of them is used and they
     are not added up.
-    histogram_engines_each_tick: up to so many engines, every reading holds their histograms; those
-    of more are read in the background every histogram_every_ticks readings.
+    histogram_engines_each_tick: of so many engines a reading takes the histograms; those of more
+    are taken in turns, each engine's within histogram_every_ticks readings at most.
     gateway: whose counts are read beside the engines'; None for none.
     Raises: InvalidInputError when a value is outside its range.
     """
@@ -66,7 +66,7 @@ class PrometheusConfig:
     namespace_label: str = "namespace"
     pod_label: str = "pod"
     source_labels: tuple[str, ...] = ("job", "instance", "prometheus", "prometheus_replica")
-    histogram_every_ticks: int = 4
+    histogram_every_ticks: int = 8
     histogram_engines_each_tick: int = 500
     gateway: GatewayProfile | None = None
 
@@ -91,6 +91,7 @@ class PrometheusConfig:
             ("timeout_seconds", self.timeout_seconds),
             ("reading_timeout_seconds", self.reading_timeout_seconds),
             ("histogram_every_ticks", self.histogram_every_ticks),
+            ("histogram_engines_each_tick", self.histogram_engines_each_tick),
         ):
             if value <= 0:
                 raise InvalidInputError(f"prometheus.{field}", value, "> 0")

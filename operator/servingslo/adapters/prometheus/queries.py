@@ -33,19 +33,12 @@ class Queries:
     gpus: str
     histograms: tuple[str, ...]
 
-    @property
-    def count(self) -> int:
-        """How many queries a full reading sends, the one for the clock included."""
-        return 5 + len(self.histograms)
-
 
 def build_queries(
     profiles: tuple[RuntimeProfile, ...], gpu: GPUMetrics, config: PrometheusConfig
 ) -> Queries:
     """The queries for these runtimes; their number depends on the profiles alone."""
-    pod = (config.namespace_label, config.pod_label)
-    engine = tuple(dict.fromkeys(profile.engine_label for profile in profiles))
-    identity = (*pod, *engine, *config.source_labels)
+    identity = _identity(profiles, config)
     capacity = [
         label
         for profile in profiles
@@ -71,15 +64,32 @@ def build_queries(
         ),
         ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
         gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({_regex(gpu.names)}}})",
-        histograms=tuple(
-            _each_part(
-                ("__name__", *identity, "le"),
-                _parts(profiles),
-                _any_of([name + suffix for name in names for suffix in HISTOGRAM_SUFFIXES], config),
-            )
-            for names in _histogram_names(profiles)
-        ),
+        histograms=histogram_queries(profiles, config, f'{config.pod_label}!=""'),
     )
+
+
+def histogram_queries(
+    profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig, pods: str
+) -> tuple[str, ...]:
+    """PromQL of the histograms of pods that match: one each, so that one answer is in memory."""
+    labels = ("__name__", *_identity(profiles, config), "le")
+    return tuple(
+        _each_part(
+            labels,
+            _parts(profiles),
+            f"{_regex(_with_suffixes(names))}, {pods}}}",
+        )
+        for names in _histogram_names(profiles)
+    )
+
+
+def _with_suffixes(names: Iterable[str]) -> list[str]:
+    return [name + suffix for name in names for suffix in HISTOGRAM_SUFFIXES]
+
+
+def _identity(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> tuple[str, ...]:
+    engine = dict.fromkeys(profile.engine_label for profile in profiles)
+    return (config.namespace_label, config.pod_label, *engine, *config.source_labels)
 
 
 def _ages(

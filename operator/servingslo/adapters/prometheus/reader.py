@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.prometheus.assembly import Assembly, Pod
-from servingslo.adapters.prometheus.background import BackgroundHistograms
 from servingslo.adapters.prometheus.client import (
     Answer,
     PrometheusClient,
@@ -16,7 +15,8 @@ from servingslo.adapters.prometheus.client import (
     no_collection,
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
-from servingslo.adapters.prometheus.queries import NOW, build_queries
+from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram_queries
+from servingslo.adapters.prometheus.rotation import HistogramRotation
 from servingslo.adapters.prometheus.server_clock import ServerClock
 from servingslo.errors import ImplausibleMetricsError, MetricsUnavailableError
 from servingslo.estimation.sample import GatewaySample
@@ -55,12 +55,7 @@ class PrometheusReader:
         self._queries = build_queries(profiles, DCGM, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
-        self._background = BackgroundHistograms(config, profiles, self._queries, monotonic)
-
-    @property
-    def query_count(self) -> int:
-        """How many queries a full reading sends."""
-        return self._queries.count + (self._config.gateway is not None)
+        self._rotation = HistogramRotation(config, profiles)
 
     async def read(self) -> ClusterMetrics:
         """All engines and GPUs by (namespace, pod), or the problem that prevented it."""
@@ -77,10 +72,9 @@ class PrometheusReader:
             return _unavailable(f"no reading within {self._config.reading_timeout_seconds:.3g} s")
 
     def close(self) -> None:
-        """Stop the threads once their queries end, and drop the connections."""
+        """Stop the thread once its query ends, and drop the connection."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.close()
-        self._background.close()
 
     def _read(self) -> ClusterMetrics:
         try:
@@ -112,16 +106,13 @@ class PrometheusReader:
         assembly.add_numbers(ask(self._queries.counters).result)
         assembly.add_ages(ask(self._queries.ages).result)
         assembly.add_gpus(ask(self._queries.gpus).result)
-        few = assembly.engine_count <= self._config.histogram_engines_each_tick
-        if few:
-            for promql in self._queries.histograms:
-                answer = ask(promql)
-                with no_collection():
-                    assembly.add_histograms(answer.result)
-        pods = assembly.pods()
-        if not few:
-            self._background.tick()
-            pods = self._background.merged_into(pods, evaluated_at)
+        turn = self._rotation.next_turn(assembly.engine_count)
+        whose = turn.matcher(self._config.pod_label)
+        for promql in histogram_queries(self._profiles, self._config, whose):
+            answer = ask(promql)
+            with no_collection():
+                assembly.add_histograms(answer.result)
+        pods = self._rotation.completed(assembly.pods(), turn, evaluated_at)
         gateways = read_gateways(
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )

@@ -1,0 +1,121 @@
+"""Histograms of a large cluster: those of some pods with each reading, of all within a few.
+
+At 4,000 engines the buckets are some 640,000 series, more than a reading has time for. Which pods'
+turn it is their names' last characters tell; their histograms are read with their counters, at one
+time. What the other engines had at their turn stays with them and grows older.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servingslo.adapters.prometheus.assembly import Pod
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.estimation.sample import EngineSample
+from servingslo.policy.ports import PodMetrics
+from servingslo.runtimes.profile import MetricKind, RuntimeProfile
+
+# Last characters of the names of pods: an ordinal, or of the alphabet of generated names.
+# Source: Kubernetes, apimachinery util/rand.
+_LAST_CHARACTERS = "0123456789bcdfghjklmnpqrstvwxz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The pods whose histograms are read: all, or those whose names end so (or do not).
+
+    characters: '' for all pods. others: it is the turn of all other endings.
+    """
+
+    characters: str = ""
+    others: bool = False
+
+    def matcher(self, pod_label: str) -> str:
+        """The same as a matcher of PromQL."""
+        if not self.characters:
+            return f'{pod_label}!=""'
+        return f'{pod_label}=~".*[{"^" if self.others else ""}{self.characters}]"'
+
+    def holds(self, pod: str) -> bool:
+        """Whether it is this pod's turn."""
+        return not self.characters or (pod[-1:] in self.characters) is not self.others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What the fields of histograms were at an engine's last turn, and when that was evaluated."""
+
+    evaluated_at: float
+    age_seconds: float | None
+    not_numbers: tuple[str, ...]
+    fields: Mapping[str, Any]
+
+
+class HistogramRotation:
+    """Whose turn it is, and what engines had at theirs; for one thread at a time."""
+
+    def __init__(self, config: PrometheusConfig, profiles: tuple[RuntimeProfile, ...]) -> None:
+        self._each_reading = config.histogram_engines_each_tick
+        self._most_turns = config.histogram_every_ticks
+        self._reading = 0
+        self._kept: dict[tuple[Pod, str], _Kept] = {}
+        histograms = [m for p in profiles for m in p.of_kind(MetricKind.HISTOGRAM)]
+        self._fields = tuple(dict.fromkeys(metric.field for metric in histograms))
+        self._names = frozenset(name for metric in histograms for name in metric.names)
+
+    def next_turn(self, engine_count: int) -> Turn:
+        """Whose histograms to read with a reading of so many engines."""
+        turns = min(math.ceil(engine_count / self._each_reading), self._most_turns)
+        if turns <= 1:
+            return Turn()
+        self._reading = (self._reading + 1) % turns
+        if self._reading < turns - 1:
+            return Turn(characters=_LAST_CHARACTERS[self._reading :: turns])
+        of_others = "".join(_LAST_CHARACTERS[turn::turns] for turn in range(turns - 1))
+        return Turn(characters=of_others, others=True)
+
+    def completed(
+        self, pods: Mapping[Pod, PodMetrics], turn: Turn, evaluated_at: float
+    ) -> Mapping[Pod, PodMetrics]:
+        """The same engines; those that had no turn with what they had at their last.
+
+        evaluated_at: when this reading was, on the monotonic clock.
+        """
+        if not turn.characters:
+            self._kept = {}
+            return pods
+        kept: dict[tuple[Pod, str], _Kept] = {}
+        completed = {}
+        for pod, metrics in pods.items():
+            engines = []
+            for engine in metrics.engines:
+                key = pod, engine.engine
+                own = turn.holds(pod[1])
+                before = self._own(engine, evaluated_at) if own else self._kept.get(key)
+                if before is not None:
+                    kept[key] = before
+                engines.append(engine if own else _with(engine, before, evaluated_at))
+            completed[pod] = replace(metrics, engines=tuple(engines))
+        self._kept = kept
+        return completed
+
+    def _own(self, engine: EngineSample, evaluated_at: float) -> _Kept:
+        return _Kept(
+            evaluated_at=evaluated_at,
+            age_seconds=engine.histograms_age_seconds,
+            not_numbers=tuple(sorted(self._names & {*engine.nan_metrics})),
+            fields={name: getattr(engine, name) for name in self._fields},
+        )
+
+
+def _with(engine: EngineSample, kept: _Kept | None, evaluated_at: float) -> EngineSample:
+    """The engine with what it had, as old as that is now."""
+    if kept is None or kept.age_seconds is None:
+        return replace(engine, histograms_age_seconds=None)
+    return replace(
+        engine,
+        histograms_age_seconds=kept.age_seconds + evaluated_at - kept.evaluated_at,
+        nan_metrics=(*engine.nan_metrics, *kept.not_numbers),
+        **kept.fields,
+    )
