@@ -1,0 +1,175 @@
+"""The loop: every resource once a tick, woken ones at once, and no fault of one stops another."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.unit.controller_fakes import NAME, NAMESPACE, SPEC, Operator, record_of
+
+from servingslo.errors import ClusterUnavailableError
+from servingslo.reasons import Reason
+
+DOWN = ClusterUnavailableError("no answer within 5 s")
+
+
+def named(name: str, **changed):
+    """A further resource, on a target of its own that is not there."""
+    return record_of(
+        name=name, uid=f"uid-{name}", targetRef={**SPEC["targetRef"], "name": name}, **changed
+    )
+
+
+async def test_one_reading_of_metrics_serves_all():
+    """Prometheus is asked once a tick, however many resources there are."""
+    operator = Operator()
+    operator.apply(record_of())
+    for name in ("a", "b", "c"):
+        operator.apply(named(name))
+    await operator.ticks(2)
+    assert operator.fleet.readings == 2
+    assert all("conditions" in operator.resources.status(name) for name in (NAME, "a", "b", "c"))
+
+
+async def test_nothing_is_read_for_nobody():
+    """Without a resource Prometheus is left alone."""
+    operator = Operator()
+    await operator.ticks(2)
+    assert operator.fleet.readings == 0
+
+
+async def test_a_fault_of_one_resource_stops_no_other(caplog):
+    """It is told in the status of its own, counted and logged; the others are decided."""
+    operator = Operator()
+    operator.apply(record_of())
+    operator.apply(named("broken"))
+    read = operator.outside.workloads.read
+
+    async def faulty(namespace, target, container):
+        if target.name == "broken":
+            raise ZeroDivisionError("a fault")
+        return await read(namespace, target, container)
+
+    operator.outside.workloads.read = faulty
+    await operator.ticks(2)
+    assert operator.resources.condition("Ready", "broken") == ("False", Reason.INTERNAL_ERROR)
+    assert operator.counted("servingslo_failures_total", part="controller") == 2
+    assert "failed namespace=inference name=broken" in caplog.text
+    assert operator.resources.status()["lastDecision"]["replicasBefore"] == 2
+
+
+async def test_the_older_resource_owns_a_target():
+    """The younger is told whose it is and writes nothing."""
+    operator = Operator()
+    operator.apply(record_of(created_seconds=1.0))
+    operator.apply(
+        record_of(name="late", uid="uid-2", created_seconds=2.0, replicas={"min": 9, "max": 9})
+    )
+    await operator.ticks(10)
+    assert operator.resources.status("late")["lastDecision"]["reason"] == Reason.TARGET_CONFLICT
+    assert all(after != 9 for _, after in operator.fleet.scaled)
+
+
+async def test_what_is_deleted_is_forgotten():
+    """Its numbers are exported no more, and its events are forgotten."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.tick()
+    labels = {"namespace": NAMESPACE, "name": NAME}
+    assert operator.counted("servingslo_replicas_desired", **labels) == 2
+    operator.delete()
+    await operator.tick()
+    assert (
+        operator.exporter.registry.get_sample_value("servingslo_replicas_desired", labels) is None
+    )
+    assert [ref.name for ref in operator.events.forgotten] == [NAME]
+
+
+@pytest.fixture
+def quick():
+    """An operator whose tick is a twentieth of a second."""
+    return Operator(tick_seconds=0.05)
+
+
+async def running(operator: Operator, seconds: float) -> None:
+    """The loop itself, for so long."""
+    task = asyncio.create_task(operator.controller.run())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_list_repairs_what_the_watch_missed(quick):
+    """Resources that no watch told of are found, those that are gone are dropped."""
+    quick.resources.put(record_of())
+    quick.registry.upsert(named("ghost"))
+    quick.fleet.tick()
+    await running(quick, 0.3)
+    assert [key[1] for key in quick.registry.resources] == [NAME]
+    assert "conditions" in quick.resources.status()
+    assert quick.exporter.health(quick.tick_seconds).ready
+
+
+async def test_an_api_server_that_is_down_is_not_readiness(quick):
+    """The loop lives, is not ready, and counts the failure."""
+    quick.resources.down = DOWN
+    quick.fleet.tick()
+    await running(quick, 0.3)
+    health = quick.exporter.health(quick.tick_seconds)
+    assert health.alive
+    assert not health.ready
+    assert quick.counted("servingslo_failures_total", part="kubernetes") >= 1
+
+
+async def test_a_change_is_looked_at_before_the_next_tick():
+    """A resource that is applied between ticks does not wait for the next."""
+    operator = Operator(tick_seconds=60.0)
+    operator.fleet.tick()
+    task = asyncio.create_task(operator.controller.run())
+    await asyncio.sleep(0.1)
+    operator.apply(record_of())
+    for _ in range(50):
+        await asyncio.sleep(0.1)
+        if operator.resources.patches:
+            break
+    task.cancel()
+    assert operator.resources.patches
+    assert operator.resources.condition("Ready")[0] == "True"
+
+
+async def test_a_conflict_wakes_the_resource():
+    """A write that somebody was before is planned again without waiting for the tick."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.tick()
+    operator.apply(record_of(generation=2, replicas={"min": 4, "max": 12}))
+    resource = operator.registry.resources[NAMESPACE, NAME]
+    await operator.fleet.read_workload(NAMESPACE, resource.targets.target, None)
+    operator.world.desired = 3  # behind the cache
+    operator.registry.take_woken()
+    await operator.look()
+    assert operator.registry.take_woken() == {(NAMESPACE, NAME)}
+    await operator.look()
+    assert operator.fleet.scaled == [(3, 4)]
+
+
+async def test_a_wake_up_for_what_is_gone_is_nothing():
+    """The resource was deleted between the wake-up and the look."""
+    operator = Operator()
+    operator.apply(record_of())
+    operator.delete()
+    operator.fleet.tick()
+    await operator.controller._tick(tuple(operator.registry.take_woken()))
+    assert operator.resources.patches == []
+
+
+async def test_deleting_and_namesake_in_one_gap():
+    """A namesake that came while nobody looked is planned for, the old one forgotten."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.tick()
+    operator.resources.put(replace(record_of(uid="uid-2"), created_seconds=9.0))
+    operator.registry.replace_all(operator.resources.records.values())
+    await operator.tick()
+    assert [ref.uid for ref in operator.events.forgotten] == ["uid-1"]
+    assert "conditions" in operator.resources.status()

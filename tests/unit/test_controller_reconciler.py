@@ -1,0 +1,319 @@
+"""One resource in one tick: what is written and told, and what a refusal leaves behind."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.controller_fakes import NAME, SPEC, UID, FakeHistory, Operator, record_of
+from tests.unit.policy_world import World, steady, stepped
+
+from servingslo.controller.recording import Recorder, replay
+from servingslo.errors import (
+    ArgumentsNotUnderstoodError,
+    ClusterUnavailableError,
+    PermissionDeniedError,
+    WriteConflictError,
+)
+from servingslo.estimation.season import RateHistory
+from servingslo.policy.inputs import Limits, SignalProblem
+from servingslo.policy.ports import ClusterMetrics
+from servingslo.reasons import Reason
+
+DOWN = ClusterUnavailableError("no answer within 5 s")
+# At 4 requests a second two engines serve; from here on twelve are not enough.
+SURGE_SECONDS = 150.0
+
+
+def busy(**changed) -> Operator:
+    """Two replicas whose load rises to five times after some minutes."""
+    operator = Operator(world=World(rate=stepped((0.0, 4.0), (SURGE_SECONDS, 20.0)), replicas=2))
+    operator.apply(record_of(**changed))
+    return operator
+
+
+async def until_scaled(operator: Operator, most: int = 60) -> None:
+    """Ticks until something is written."""
+    for _ in range(most):
+        await operator.tick()
+        if operator.fleet.scaled:
+            return
+    pytest.fail(f"nothing was written in {most} ticks")
+
+
+async def test_a_rise_is_written_and_told_once():
+    """The count is set from what it was, one event says so, and the status shows it."""
+    operator = busy()
+    await until_scaled(operator)
+    ((before, after),) = operator.fleet.scaled
+    assert before == 2
+    assert after > 2
+    assert operator.world.desired == after
+    assert operator.events.reasons().count(Reason.SCALED) == 1
+    assert operator.resources.status()["replicas"]["desired"] == after
+    assert operator.resources.status()["lastDecision"]["replicasAfter"] == after
+
+
+async def test_a_count_that_somebody_changed_is_not_overwritten():
+    """Another's change between reading and writing wins; it is read anew and planned from."""
+    operator = busy()
+    for _ in range(60):
+        operator.fleet.tick()
+        resource = next(iter(operator.registry.resources.values()))
+        await operator.fleet.read_workload("inference", resource.targets.target, None)
+        seen = operator.world.desired
+        operator.world.desired = 5  # behind the cache
+        again = await operator.reconciler.reconcile(
+            resource, await operator.fleet.read_metrics(), None
+        )
+        if again:
+            break
+        operator.world.desired = seen
+    else:
+        pytest.fail("nothing was ever ordered")
+    assert operator.fleet.scaled == []
+    assert operator.world.desired == 5
+    assert Reason.WRITE_CONFLICT in operator.events.reasons()
+    assert operator.counted("servingslo_write_conflicts_total") == 1
+    assert operator.resources.status()["lastDecision"]["reason"] == Reason.WRITE_CONFLICT
+    assert operator.fleet.distrusted == [resource.targets.target]
+    await operator.look()
+    assert all(before == 5 for before, _ in operator.fleet.scaled)
+
+
+async def test_conflicts_in_a_row_wait_for_the_next_tick():
+    """It is planned again at once twice, then no more, so that two writers do not spin."""
+    operator = busy()
+    wanted = []
+
+    async def always_changed(_namespace, _target, before, _after):
+        raise WriteConflictError(f"not {before} any more")
+
+    operator.fleet.scale = always_changed
+    resource = next(iter(operator.registry.resources.values()))
+    while len(wanted) < 4 and operator.world.now < 900:
+        operator.fleet.tick()
+        again = await operator.reconciler.reconcile(
+            resource, await operator.fleet.read_metrics(), None
+        )
+        if again or wanted:
+            wanted.append(again)
+    assert wanted == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(DOWN, id="unavailable"),
+        pytest.param(PermissionDeniedError("scale is forbidden"), id="forbidden"),
+    ],
+)
+async def test_a_write_that_fails_is_a_hold(refusal):
+    """The count stays, the decision says why, and the next tick orders anew."""
+    operator = busy()
+    while operator.world.now < SURGE_SECONDS:
+        await operator.tick()
+    scale = operator.fleet.scale
+
+    async def refused(*_):
+        raise refusal
+
+    operator.fleet.scale = refused
+    for _ in range(20):
+        await operator.tick()
+        if Reason.WRITE_FAILED in operator.events.reasons():
+            break
+    assert operator.fleet.scaled == []
+    last = operator.resources.status()["lastDecision"]
+    assert (last["reason"], last["replicasAfter"]) == (Reason.WRITE_FAILED, 2)
+    assert operator.counted("servingslo_failures_total", part="kubernetes") >= 1
+    assert Reason.SCALED not in operator.events.reasons()
+    operator.fleet.scale = scale
+    await operator.tick()
+    assert len(operator.fleet.scaled) == 1
+
+
+async def test_advice_writes_nothing():
+    """In mode Recommend the count that is wanted is told and not set."""
+    operator = busy(mode="Recommend")
+    await operator.ticks(25)
+    assert operator.fleet.scaled == []
+    assert operator.resources.status()["replicas"]["desired"] > 2
+    assert operator.resources.condition("ScalingLimited")[1] == Reason.RECOMMEND_ONLY
+
+
+async def test_another_owner_of_the_target_keeps_hands_off():
+    """A conflict that the registry found is a hold with that reason."""
+    operator = busy()
+    resource = next(iter(operator.registry.resources.values()))
+    conflict = SignalProblem(reason=Reason.TARGET_CONFLICT, detail="other is older")
+    for _ in range(20):
+        operator.fleet.tick()
+        await operator.reconciler.reconcile(resource, await operator.fleet.read_metrics(), conflict)
+    assert operator.fleet.scaled == []
+    assert operator.resources.status()["lastDecision"]["reason"] == Reason.TARGET_CONFLICT
+
+
+async def test_no_metrics_never_give_a_replica_away():
+    """Without Prometheus nothing is scaled down, and the status says that nothing is seen."""
+    operator = Operator(world=World(rate=steady(1.0), replicas=6))
+    operator.apply(record_of())
+    operator.fleet.metrics_down = SignalProblem(
+        reason=Reason.PROMETHEUS_UNAVAILABLE, detail="no answer within 5 s"
+    )
+    await operator.ticks(30)
+    assert operator.fleet.scaled == []
+    assert operator.resources.condition("MetricsFresh") == ("False", "PrometheusUnavailable")
+    assert operator.counted("servingslo_failures_total", part="prometheus") == 30
+    operator.fleet.metrics_down = None
+    await operator.ticks(40)
+    assert operator.fleet.scaled
+    assert operator.world.desired < 6
+    assert operator.resources.condition("MetricsFresh")[0] == "True"
+
+
+async def test_a_target_that_is_not_there_is_told():
+    """Nothing is written, and Ready says what is missing."""
+    operator = Operator()
+    gone = {**SPEC["targetRef"], "name": "nobody"}
+    operator.apply(record_of(targetRef=gone))
+    await operator.ticks(3)
+    assert operator.fleet.scaled == []
+    assert operator.resources.condition("Ready") == ("False", Reason.TARGET_NOT_FOUND)
+
+
+async def test_a_paused_resource_is_not_looked_at():
+    """Neither planned nor written; conditions say that it is paused."""
+    operator = busy(mode="Paused")
+    await operator.ticks(15)
+    assert operator.fleet.scaled == []
+    assert "lastDecision" not in operator.resources.status()
+    assert operator.resources.condition("ScalingLimited") == ("True", Reason.PAUSED)
+
+
+async def test_a_change_of_the_spec_keeps_what_was_learnt():
+    """A new generation is planned for at once, with the law that was fitted before."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.ticks(20)
+    assert operator.resources.condition("ModelTrusted")[0] == "True"
+    operator.apply(record_of(generation=2, replicas={"min": 5, "max": 12}))
+    await operator.tick()
+    assert operator.world.desired == 5
+    assert operator.resources.status()["observedGeneration"] == 2
+    assert operator.resources.condition("ModelTrusted")[0] == "True"
+
+
+async def test_a_restart_takes_up_what_the_status_holds():
+    """A new process trusts the law after two readings; one without the status does not."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.ticks(25)
+    operator.start()
+    await operator.ticks(2)
+    assert operator.resources.condition("ModelTrusted")[0] == "True"
+
+    record = operator.resources.records[NAME]
+    operator.resources.records[NAME] = replace(record, status={})
+    operator.start()
+    await operator.ticks(2)
+    assert operator.resources.condition("ModelTrusted")[0] == "False"
+
+
+async def test_a_namesake_does_not_inherit():
+    """Deleted and made again: another uid, and nothing is known of it."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.ticks(20)
+    operator.delete()
+    operator.apply(record_of(uid="uid-2"))
+    await operator.tick()
+    assert operator.resources.condition("ModelTrusted")[0] == "False"
+    assert [ref.uid for ref in operator.events.forgotten] == [UID]
+
+
+async def test_history_is_asked_for_and_used_once():
+    """What the past holds reaches the observation; nobody is asked where it is not configured."""
+    history = FakeHistory(
+        found=RateHistory(start_seconds=-900.0, bin_seconds=300.0, rates_per_second=(1.0, 2.0, 3.0))
+    )
+    operator = Operator(history=history)
+    operator.apply(record_of())
+    await operator.ticks(3)
+    assert history.asked == [UID] * 3
+    assert history.ticks == 3
+    assert history.found is None
+
+
+async def test_what_was_recorded_replays_to_the_same_writes(tmp_path):
+    """A recording of the loop, refusals included, gives the orders that were made live."""
+    path = tmp_path / "recording.jsonl"
+    operator = Operator(
+        world=World(rate=stepped((0.0, 4.0), (SURGE_SECONDS, 20.0)), replicas=2),
+        recorder=Recorder(path),
+    )
+    operator.apply(record_of())
+    while operator.world.now < SURGE_SECONDS:
+        await operator.tick()
+    operator.fleet.down = DOWN
+    await operator.ticks(2)
+    operator.fleet.down = None
+    await operator.ticks(10)
+    operator.recorder.close()
+    assert operator.fleet.scaled
+    ordered = [
+        (entry.decision.replicas_before, entry.decision.replicas_after)
+        for entry in replay(path.read_text().splitlines())
+        if entry.decision.apply_replicas
+    ]
+    assert ordered[-len(operator.fleet.scaled) :] == operator.fleet.scaled
+
+
+BATCHING = {"mode": "Auto"}
+FEW_SEQUENCES = 4
+
+
+def narrow() -> Operator:
+    """Engines whose limit of four sequences is far too low, where the operator may change it."""
+    operator = Operator(
+        world=World(rate=steady(8.0), replicas=4, max_num_seqs=FEW_SEQUENCES),
+        limits=Limits(batching_apply_enabled=True),
+    )
+    operator.apply(record_of(batching=BATCHING))
+    return operator
+
+
+async def test_batch_limits_are_written_where_allowed():
+    """The template gets the limits that the status recommends."""
+    operator = narrow()
+    for _ in range(120):
+        await operator.tick()
+        if operator.fleet.applied:
+            break
+    assert operator.fleet.applied, operator.resources.status()["batching"]
+    assert operator.fleet.applied[0].max_num_seqs > FEW_SEQUENCES
+
+
+async def test_batch_limits_that_cannot_be_written_are_told():
+    """A command line that is not understood is an event, and replicas go on."""
+    operator = narrow()
+    operator.fleet.batching_refuses = ArgumentsNotUnderstoodError("a shell script starts it")
+    for _ in range(120):
+        await operator.tick()
+        if Reason.WRITE_FAILED in operator.events.reasons():
+            break
+    assert operator.fleet.applied == []
+    messages = [event.message for _, event in operator.events.posted]
+    assert "batch limits not written: a shell script starts it" in messages
+    assert operator.resources.condition("BatchingInSync")[1] == Reason.WRITE_FAILED
+
+
+async def test_partial_metrics_are_named():
+    """A reading with warnings reaches the decision as its problem."""
+    operator = busy()
+    operator.fleet.tick()
+    resource = next(iter(operator.registry.resources.values()))
+    read = await operator.fleet.read_metrics()
+    partial = SignalProblem(reason=Reason.METRICS_PARTIAL, detail="one store did not answer")
+    await operator.reconciler.reconcile(
+        resource, ClusterMetrics(pods=read.pods, problem=partial), None
+    )
+    assert operator.resources.condition("MetricsFresh")[1] == Reason.METRICS_PARTIAL

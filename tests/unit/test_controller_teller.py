@@ -1,0 +1,169 @@
+"""What is told of a decision: once, only what changed, and never to a namesake."""
+
+import logging
+
+import pytest
+from tests.unit.controller_fakes import NAME, Operator, merged, record_of
+from tests.unit.policy_world import World, steady
+
+from servingslo.errors import ClusterUnavailableError, NotFoundError
+from servingslo.reasons import Reason
+
+DOWN = ClusterUnavailableError("no answer within 5 s")
+
+
+def quiet() -> Operator:
+    """Two replicas under a load that never changes."""
+    operator = Operator(world=World(rate=steady(4.0), replicas=2))
+    operator.apply(record_of())
+    return operator
+
+
+async def test_an_unchanged_status_is_not_written():
+    """Numbers that drift within noise wait; most ticks of a quiet workload write nothing."""
+    operator = quiet()
+    await operator.ticks(20)
+    written = len(operator.resources.patches)
+    await operator.ticks(20)
+    assert len(operator.resources.patches) - written < 10
+    before = len(operator.resources.patches)
+    await operator.look()  # the same moment again
+    await operator.look()
+    assert len(operator.resources.patches) == before
+
+
+async def test_a_decision_is_logged_once_until_it_changes(caplog):
+    """The same hold is repeated every ten minutes and not with every tick."""
+    caplog.set_level(logging.INFO)
+    operator = quiet()
+    await operator.ticks(20)
+    caplog.clear()
+    await operator.ticks(40)  # ten minutes
+    lines = [line for line in caplog.messages if line.startswith("decided ")]
+    assert 1 <= len(lines) <= 4
+
+
+async def test_a_refused_spec_is_told_once():
+    """The message names the field and what is allowed; a new generation is told anew."""
+    operator = Operator()
+    operator.apply(record_of(objectives=[]))
+    await operator.ticks(3)
+    assert operator.events.reasons() == [Reason.INVALID_SPEC]
+    assert operator.resources.condition("Ready") == ("False", Reason.INVALID_SPEC)
+    (_, event) = operator.events.posted[0]
+    assert "objectives" in event.message
+    operator.apply(record_of(objectives=[], generation=2))
+    await operator.ticks(2)
+    assert operator.events.reasons() == [Reason.INVALID_SPEC] * 2
+    assert operator.resources.status()["observedGeneration"] == 2
+
+
+async def test_a_mended_spec_is_ready_again():
+    """What was refused before is decided from the next tick on."""
+    operator = Operator()
+    operator.apply(record_of(objectives=[]))
+    await operator.tick()
+    operator.apply(record_of(generation=2))
+    await operator.ticks(2)
+    assert operator.resources.condition("Ready")[0] == "True"
+
+
+async def test_a_status_that_cannot_be_written_is_written_later():
+    """The failure is counted, and nothing that changed meanwhile is lost."""
+    operator = quiet()
+    await operator.tick()
+    operator.resources.down = DOWN
+    operator.apply(record_of(generation=2))
+    await operator.ticks(2)
+    assert operator.counted("servingslo_failures_total", part="status") == 2
+    assert operator.resources.status()["observedGeneration"] == 1
+    operator.resources.down = None
+    await operator.tick()
+    assert operator.resources.status()["observedGeneration"] == 2
+
+
+async def test_a_deletion_meanwhile_is_no_failure():
+    """The watch is behind: the resource is gone, or a namesake stands in its place."""
+    operator = quiet()
+    operator.resources.records.clear()
+    await operator.tick()
+    operator.resources.put(record_of(uid="uid-2"))
+    await operator.tick()
+    assert operator.resources.patches == []
+    assert operator.resources.status() == {}
+    assert operator.counted("servingslo_failures_total", part="status") == 0
+
+
+@pytest.mark.parametrize(
+    ("refusal", "failures"),
+    [
+        pytest.param(DOWN, True, id="unavailable"),
+        pytest.param(NotFoundError("namespace is going"), False, id="namespace-gone"),
+    ],
+)
+async def test_events_that_cannot_be_posted_stop_nothing(refusal, failures):
+    """The status is written all the same; a namespace that is going is no failure."""
+    operator = Operator()
+    operator.events.down = refusal
+    operator.apply(record_of(objectives=[]))
+    await operator.tick()
+    assert operator.resources.condition("Ready")[1] == Reason.INVALID_SPEC
+    assert (operator.counted("servingslo_failures_total", part="events") > 0) is failures
+
+
+async def test_a_restart_writes_nothing_that_stands_there():
+    """A new process finds its own status and does not write it again."""
+    operator = quiet()
+    await operator.ticks(20)
+    before = operator.resources.status()
+    posted = operator.events.reasons()
+    operator.start()
+    await operator.look()
+    after = operator.resources.status()
+    assert after["learned"] == before["learned"]
+    ready = [status["conditions"][0]["lastTransitionTime"] for status in (before, after)]
+    assert ready[0] == ready[1]
+    assert operator.events.reasons() == posted
+
+
+async def test_what_was_learnt_is_saved_every_few_minutes():
+    """At first sight, with the first law that is trusted, and then every five minutes."""
+    operator = quiet()
+    await operator.ticks(45)  # eleven minutes
+    saved = [patch for patch in operator.resources.patches if "learned" in patch]
+    assert 3 <= len(saved) <= 5
+    assert operator.resources.status()["learned"]["state"]
+
+
+async def test_earlier_decisions_are_kept_newest_first():
+    """The line of the decision before the last one, and no more than nine."""
+    operator = quiet()
+    for generation, least in enumerate((3, 4, 3, 5, 3, 6, 4, 5, 6, 7, 8, 9), start=2):
+        operator.apply(record_of(generation=generation, replicas={"min": least, "max": 12}))
+        await operator.ticks(2)
+    lines = operator.resources.status()["decisions"]
+    assert len(lines) == 9
+    times = [line.split(" ", 1)[0] for line in lines]
+    assert times == sorted(times, reverse=True)
+    assert operator.resources.status()["lastDecision"]["time"] > times[0]
+
+
+async def test_a_pause_keeps_the_time_it_began():
+    """The condition does not flutter while nothing is decided, and nothing more is written."""
+    operator = quiet()
+    await operator.tick()
+    operator.apply(record_of(generation=2, mode="Paused"))
+    await operator.tick()
+    began = operator.resources.status()["conditions"]
+    written = len(operator.resources.patches)
+    await operator.ticks(5)
+    assert operator.resources.status()["conditions"] == began
+    assert len(operator.resources.patches) == written
+    assert NAME in operator.resources.records
+
+
+def test_a_merge_patch_is_merged_as_the_standard_says():
+    """Maps are merged, null removes, everything else replaces; what is not named stays."""
+    before = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
+    patch = {"a": {"x": None, "z": 4}, "b": [3], "d": {"e": None, "f": 1}}
+    assert merged(before, patch) == {"a": {"y": 2, "z": 4}, "b": [3], "c": 3, "d": {"f": 1}}
