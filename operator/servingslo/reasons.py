@@ -41,7 +41,6 @@ class Reason(StrEnum):
     IDLE = "Idle"
     DEMAND_MET = "DemandMet"
     INFEASIBLE_OBJECTIVE = "InfeasibleObjective"
-    ERROR_BUDGET_LEFT = "ErrorBudgetLeft"
     ERROR_BUDGET_BURNING = "ErrorBudgetBurning"
 
     # Bounds and guards

@@ -141,7 +141,8 @@ def test_a_status_that_cannot_be_read_is_forgotten(stored):
 @pytest.mark.parametrize(
     ("stored", "score"),
     [
-        pytest.param(-0.2, -0.2, id="as-it-was"),
+        pytest.param(0.2, 0.2, id="as-it-was"),
+        pytest.param(-0.2, 0.0, id="below-its-place"),
         pytest.param(9.0, 0.0, id="beyond-its-bounds"),
         pytest.param(float("nan"), 0.0, id="not-a-number"),
         pytest.param("0.3", 0.0, id="text"),

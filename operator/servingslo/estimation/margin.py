@@ -1,16 +1,18 @@
 """The safety margin of demand: how far above the median is planned, tracked by the error budget.
 
 Every window spends some of the error budget: its burn is the share of requests that missed over
-the share that may miss. The margin moves by a fixed step times (burn − 1), so over any time in
-which it stays off its bounds the mean burn differs from 1 by at most (distance moved) / (step ·
-windows): the share within the objectives tracks the target in the long run, whatever demand does.
-That identity needs no law of demand and holds for delayed misses too. What it does not promise: a
-miss is seen one cold start after the decision that caused it, so the margin swings by up to step ·
-delay · burn around its place; nothing holds while a bound is active, nor for any single hour; and
-windows that say nothing about the margin (blind, at the maximum, waiting for cards, in a crowd and
-while capacity for it comes: no quantile of calm demand would have met those) are left out. A
-shortage in which most requests miss burns a day's budget within minutes, so it is remembered for
-hours: the step is small, and what it burnt counts in full.
+the share that may miss. The margin moves by a fixed step times (burn − 1) and never below its
+place, 0: budget that is left pays back what was added, and buys nothing else. An hour without a
+miss is no evidence for fewer replicas, since it tells what demand did and not what it may do:
+margins below 0 gave replicas away just before a rise. Over any time in which the margin stays off
+its bounds the mean burn differs from 1 by at most (distance moved) / (step · windows), whatever
+demand does. That identity needs no law of demand and holds for delayed misses too. What it does not
+promise: a miss is seen one cold start after the decision that caused it, so the margin swings by up
+to step · delay · burn around its place; nothing holds while a bound is active, nor for any single
+hour; and windows that say nothing about the margin (blind, at the maximum, waiting for cards, in a
+crowd and while capacity for it comes: no quantile of calm demand would have met those) are left
+out. A shortage in which most requests miss burns a day's budget within minutes, so it is remembered
+for hours: the step is small, and what it burnt counts in full.
 Source: I. Gibbs and E. Candès, "Adaptive conformal inference under distribution shift", NeurIPS
 2021, equation 2 and proposition 4.1, on the scale of normal scores, bounded.
 """
@@ -23,12 +25,11 @@ from statistics import NormalDist
 from servingslo.estimation.histograms import ObservedLatency
 from servingslo.models.latency import Objective
 
-# Normal scores: 0 plans for the stated quantile. Below, the percentile laws alone must carry what
-# the forecast does not know, and on the simulated fleets one deviation of demand is then enough to
-# tip them; above, more is paid for ramps and walks than it serves: docs/designs/0003-estimation.md.
-LOWEST_SCORE, HIGHEST_SCORE = -0.25, 0.5
-# By how much a window of a quarter of a minute with a burn of 2 moves the margin: from its place to
-# its lower bound in half an hour without a miss.
+# Normal scores: 0 plans for the stated quantile; above 0.5 more is paid for ramps and walks than it
+# serves: docs/designs/0003-estimation.md.
+HIGHEST_SCORE = 0.5
+# By how much a window of a quarter of a minute with a burn of 2 moves the margin: from its upper
+# bound to its place in an hour without a miss.
 STEP_PER_SECOND = 0.002 / 15.0
 # All requests of a window miss where one in a hundred may.
 LARGEST_BURN = 100.0
@@ -61,7 +62,7 @@ def learn(state: MarginState, burn_ratio: float | None, seconds: float) -> Margi
         return state
     burn = min(max(burn_ratio, 0.0), LARGEST_BURN)
     score = state.score + STEP_PER_SECOND * seconds * (burn - 1.0)
-    return replace(state, score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE), burn_ratio=burn)
+    return replace(state, score=min(max(score, 0.0), HIGHEST_SCORE), burn_ratio=burn)
 
 
 def burn_ratio(

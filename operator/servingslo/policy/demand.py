@@ -170,8 +170,7 @@ def step_down_load(
     What is given away now is back one lead time after it is missed, so the odds of keeping enough
     grow with long leads as those of ordering do; short ones do not lower them, because what dips
     for a few scrapes does so at any lead. Where rises recur that nothing foretells, what they reach
-    is kept. The margin counts only while the error budget burns: what is left of it is spent on
-    ordering later, not on giving away sooner.
+    is kept.
     explaining_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
     """
     forecast = estimate.forecast
@@ -180,7 +179,7 @@ def step_down_load(
     calm = _with_odds(DOWN_CALM_PROBABILITY, odds, DOWN_SURGE_PROBABILITY)
     probability = quantile_with_margin(
         calm + (DOWN_SURGE_PROBABILITY - calm) * share,
-        max(demand.margin_score, 0.0) * (1.0 - share),
+        demand.margin_score * (1.0 - share),
     )
     parts = 1 if forecast.season is None else LEAD_PARTS
     times = (demand.lead_seconds * part / parts for part in range(parts + 1))
@@ -199,8 +198,7 @@ def planned_probability(
     """The quantile of demand to plan for: the calm one, or a crowd's as far as this is one.
 
     The calm one rises with the lead, which a shortage lasts for, and with the target. The margin
-    counts in calm alone: in a crowd budget that is left would be gone within minutes, and budget
-    that is gone does not come back by more replicas than the crowd needs.
+    counts in calm alone: budget that is gone does not come back by more than a crowd needs.
     odds: of enough capacity, over those at a target of 99 %.
     """
     share = forecast.unsettled_probability

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from servingslo.estimation import margin
-from servingslo.estimation.margin import HIGHEST_SCORE, LOWEST_SCORE, NEGLIGIBLE_SCORE
+from servingslo.estimation.margin import HIGHEST_SCORE, NEGLIGIBLE_SCORE
 from servingslo.policy.decision import DecisionStep
 from servingslo.policy.frame import Frame
 from servingslo.policy.state import PlannerState
@@ -53,17 +53,17 @@ def _with_crowd(frame: Frame, state: PlannerState) -> PlannerState:
 def margin_step(frame: Frame) -> DecisionStep | None:
     """What the error budget did to the quantile planned for; None while it does nothing."""
     demand, held = frame.demand, frame.state.margin
-    if demand is None or abs(held.score) < NEGLIGIBLE_SCORE:
+    if demand is None or held.score < NEGLIGIBLE_SCORE:
         return None
     return DecisionStep(
         stage="margin",
         knob=MARGIN_KNOB,
         before=demand.plain_probability,
         after=demand.probability,
-        reason=Reason.ERROR_BUDGET_LEFT if held.score < 0 else Reason.ERROR_BUDGET_BURNING,
+        reason=Reason.ERROR_BUDGET_BURNING,
         inputs={
             "burn_ratio": held.burn_ratio,
             "margin_score": held.score,
-            "at_bound": held.score in {LOWEST_SCORE, HIGHEST_SCORE},
+            "at_bound": held.score == HIGHEST_SCORE,
         },
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.margin import HIGHEST_SCORE, LOWEST_SCORE, MarginState
+from servingslo.estimation.margin import HIGHEST_SCORE, MarginState
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.admission_memory import AdmissionMemory
 from servingslo.policy.behavior import Behavior, BehaviorState
@@ -272,7 +272,7 @@ def _load_margin(stored: object) -> MarginState:
     """The margin within its bounds; its place for anything that is no finite number."""
     if isinstance(stored, bool) or not isinstance(stored, int | float):
         return MarginState()
-    if not LOWEST_SCORE <= stored <= HIGHEST_SCORE:
+    if not 0.0 <= stored <= HIGHEST_SCORE:
         return MarginState()
     return MarginState(score=float(stored))
 
