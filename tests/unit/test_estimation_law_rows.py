@@ -79,3 +79,28 @@ def test_a_window_with_an_unknown_idle_share_says_nothing(changed: dict[str, obj
 def test_an_engine_that_is_not_known_to_be_empty_is_not_empty(changed: dict[str, object]) -> None:
     """Gauges may be missing; counters and histograms say what they said."""
     assert law_rows(replace(_window(10.0), **changed)) == law_rows(_window(10.0))
+
+
+def test_a_draft_makes_the_law_that_of_a_token() -> None:
+    """With two of three tokens guessed, a token's time and an answer's are those that were seen.
+
+    A real step of 15 ms + 0.38 ms for each sequence makes three tokens of each: the row says that
+    a token takes a third of it, by accounting and by inter-token latency alike.
+    """
+    plain = _window(8.0)
+    assert plain.generated_tokens is not None
+    drafted = replace(
+        plain,
+        generated_tokens=3.0 * plain.generated_tokens,
+        accepted_tokens=2.0 * plain.generated_tokens,
+    )
+    token = ServiceLaw(
+        step_fixed_seconds=LAW.step_fixed_seconds / 3.0,
+        step_per_sequence_seconds=LAW.step_per_sequence_seconds / 3.0,
+        prefill_per_token_seconds=0.0,
+    )
+    for window in (drafted, replace(drafted, step_count=None)):
+        row = law_rows(window)[0]
+        predicted = row.x[0] * token.step_fixed_seconds + row.x[1] * token.step_per_sequence_seconds
+        assert predicted == pytest.approx(1.0, abs=0.03)
+        assert row.sequences == pytest.approx(8.0, abs=1.1)

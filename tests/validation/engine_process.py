@@ -25,7 +25,7 @@ _STREAM_INTERVAL = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """The engine's size and limits.
+    """The engine's size and limits; a limit of None is the engine's own default.
 
     python: of an environment that has vLLM. nice: added to the engine's scheduling priority.
     threads: of the model's arithmetic. kv_cache_gibibytes: a whole number for the CPU build.
@@ -33,8 +33,8 @@ class EngineSettings:
     """
 
     python: Path
-    max_num_seqs: int
-    max_num_batched_tokens: int
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
     hidden: int = 512
     layers: int = 6
     max_model_len: int = 2048
@@ -52,8 +52,8 @@ class EngineSettings:
             "--load-format=dummy",
             f"--dtype={self.data_type}",
             f"--max-model-len={self.max_model_len}",
-            f"--max-num-seqs={self.max_num_seqs}",
-            f"--max-num-batched-tokens={self.max_num_batched_tokens}",
+            *_flag("--max-num-seqs", self.max_num_seqs),
+            *_flag("--max-num-batched-tokens", self.max_num_batched_tokens),
             f"--stream-interval={_STREAM_INTERVAL}",
             "--enforce-eager",
             # One process for scheduler and model: two of them poll each other and fill two cores.
@@ -198,6 +198,10 @@ def write_model(settings: EngineSettings, folder: Path) -> None:
         ("special_tokens_map.json", names),
     ):
         (folder / name).write_text(json.dumps(document), encoding="utf-8")
+
+
+def _flag(name: str, value: int | None) -> tuple[str, ...]:
+    return () if value is None else (f"{name}={value}",)
 
 
 def _group(leader: int) -> Sequence[int]:

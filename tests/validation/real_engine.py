@@ -40,6 +40,8 @@ SCRAPE_INTERVAL_SECONDS = 5.0
 # Utilization of the measured saturation in each phase: low, high, and in between, up and down.
 LOADS = (0.15, 0.45, 0.8, 0.6, 0.3)
 SATURATION_SECONDS = 60.0
+# Requests in flight while saturation is measured, of an engine whose limit is its own default.
+SATURATION_CLIENTS = 64
 # How long Prometheus and the recorder are given to begin, and the last requests to end.
 _START_SECONDS = 15.0
 _END_SECONDS = 15.0
@@ -54,6 +56,7 @@ class Plan:
     scale: float
     loads: tuple[float, ...]
     phase_seconds: float
+    saturation_seconds: float
     seed: int
 
 
@@ -134,8 +137,9 @@ def _plan() -> Plan:
     parser.add_argument("--phase-seconds", type=float, default=110.0)
     parser.add_argument("--loads", default=",".join(map(str, LOADS)), help="Shares of saturation.")
     parser.add_argument("--scale", type=float, default=0.2, help="Of the trace's lengths.")
-    parser.add_argument("--max-num-seqs", type=int, default=64)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=512)
+    parser.add_argument("--max-num-seqs", type=int, default=64, help="0: the engine's default.")
+    parser.add_argument("--max-num-batched-tokens", type=int, default=512, help="0: the same.")
+    parser.add_argument("--saturation-seconds", type=float, default=SATURATION_SECONDS)
     parser.add_argument(
         "--core-share",
         type=float,
@@ -152,14 +156,15 @@ def _plan() -> Plan:
         engine=EngineSettings(
             # Not resolved: an environment's Python is a link, and knows it by its own path.
             python=given.vllm.absolute(),
-            max_num_seqs=given.max_num_seqs,
-            max_num_batched_tokens=given.max_num_batched_tokens,
+            max_num_seqs=given.max_num_seqs or None,
+            max_num_batched_tokens=given.max_num_batched_tokens or None,
             core_share=given.core_share,
         ),
         out=given.out,
         scale=given.scale,
         loads=tuple(float(share) for share in given.loads.split(",")),
         phase_seconds=given.phase_seconds,
+        saturation_seconds=given.saturation_seconds,
         seed=given.seed,
     )
 
@@ -169,7 +174,11 @@ def _load(plan: Plan, engine: Vllm) -> Load:
     lengths = engine_load.scaled_lengths(read_trace(TRACE), plan.scale, plan.engine.max_model_len)
     saturation = asyncio.run(
         engine_load.saturation_rate_per_second(
-            engine.url, lengths, plan.engine.max_num_seqs, SATURATION_SECONDS, plan.seed
+            engine.url,
+            lengths,
+            plan.engine.max_num_seqs or SATURATION_CLIENTS,
+            plan.saturation_seconds,
+            plan.seed,
         )
     )
     rates = [share * saturation for share in plan.loads]

@@ -92,6 +92,7 @@ _ENGINE = {
     "prompt_tokens_total": _NOT_NEGATIVE,
     "cached_prompt_tokens_total": _NOT_NEGATIVE,
     "generation_tokens_total": _NOT_NEGATIVE,
+    "accepted_draft_tokens_total": _NOT_NEGATIVE,
     "preempted_total": _NOT_NEGATIVE,
     "rejected_total": _NOT_NEGATIVE,
 }

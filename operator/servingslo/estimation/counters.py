@@ -46,6 +46,7 @@ class Window:
     restarted: counters began again at zero inside. from_zero: first window of a new engine.
     paired: counters and histograms are of the same scrapes and may be set against each other.
     first_tokens: requests that got their first token. step_count: engine steps.
+    accepted_tokens: of the generated ones, guessed by a draft; None without speculative decoding.
     cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, aborted
     ones included where the engine counts them; aborted: of these, None where it tells no reason.
     """
@@ -66,6 +67,7 @@ class Window:
     inter_token_sum_seconds: float | None = None
     step_count: float | None = None
     generated_tokens: float | None = None
+    accepted_tokens: float | None = None
     prompt_tokens: float | None = None
     cached_tokens: float | None = None
     finished: float | None = None
@@ -96,6 +98,16 @@ class EngineStep:
     def lasting(self) -> Window | None:
         """The window that laws and lengths are learnt from, once from each moment."""
         return self.counters if self.memory.histograms is None else self.flow
+
+
+def tokens_per_sequence_step(window: Window) -> float:
+    """Tokens that a step makes for each sequence in it: 1, and those that a draft guessed.
+
+    Source: vllm/v1/spec_decode/metrics.py of 0.32.0: generated tokens count the accepted ones.
+    """
+    generated = window.generated_tokens or 0.0
+    verified = generated - (window.accepted_tokens or 0.0)
+    return generated / verified if generated > verified > 0.0 else 1.0
 
 
 def increase(after: float | None, before: float | None) -> float | None:
@@ -252,6 +264,9 @@ def _window(
         inter_token_sum_seconds=_sum_increase(after.inter_token_seconds, old.inter_token_seconds),
         step_count=_count_increase(after.iteration_tokens, old.iteration_tokens),
         generated_tokens=increase(after.generation_tokens_total, old.generation_tokens_total),
+        accepted_tokens=increase(
+            after.accepted_draft_tokens_total, old.accepted_draft_tokens_total
+        ),
         prompt_tokens=increase(after.prompt_tokens_total, old.prompt_tokens_total),
         cached_tokens=increase(after.cached_prompt_tokens_total, old.cached_prompt_tokens_total),
         finished=increase(_finished(after), _finished(old)),
@@ -284,6 +299,7 @@ def _zero_like(sample: EngineSample) -> EngineSample:
         prompt_tokens_total=_zero(sample.prompt_tokens_total),
         cached_prompt_tokens_total=_zero(sample.cached_prompt_tokens_total),
         generation_tokens_total=_zero(sample.generation_tokens_total),
+        accepted_draft_tokens_total=_zero(sample.accepted_draft_tokens_total),
         finished_total=dict.fromkeys(sample.finished_total, 0.0),
         preempted_total=_zero(sample.preempted_total),
         rejected_total=_zero(sample.rejected_total),

@@ -18,6 +18,7 @@ from servingslo.estimation import (
     health,
     lead_counts,
     lengths,
+    limits,
     pod_paces,
     service_law,
     stated_law,
@@ -35,6 +36,12 @@ from servingslo.estimation.histograms import ObservedLatency
 from servingslo.estimation.law_rows import Row, law_rows
 from servingslo.estimation.lead_counts import LeadCounts
 from servingslo.estimation.lengths import Lengths, LengthState
+from servingslo.estimation.limits import (
+    NOTHING_STATED,
+    LimitEvidence,
+    LimitsInForce,
+    StatedLimits,
+)
 from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
 from servingslo.estimation.pod_paces import PodPace, SlowPod
 from servingslo.estimation.rate_filters import RateWindow
@@ -58,8 +65,8 @@ class FleetSample:
 
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
     history: past arrival rates, at the tick at which they were read. season_days: 1 or 7 where it
-    is stated that they have a season of a day or a week. cold_start_seconds, service_law: where
-    one is stated.
+    is stated that they have a season of a day or a week. cold_start_seconds, service_law,
+    stated_limits: where one is stated. runtime: of the engines; None where no limit is assumed.
     """
 
     time_seconds: float
@@ -70,6 +77,8 @@ class FleetSample:
     season_days: int | None = None
     cold_start_seconds: float | None = None
     service_law: ServiceLaw | None = None
+    stated_limits: StatedLimits = NOTHING_STATED
+    runtime: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,7 @@ class EstimatorState:
     observed: ObservedState = field(default_factory=ObservedState)
     routing: RoutingState = field(default_factory=RoutingState)
     calibration: CalibrationState = EMPTY_CALIBRATION
+    limits: LimitEvidence = field(default_factory=LimitEvidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +107,7 @@ class Estimate:
 
     arrival_rate_per_second: now, of the whole workload, retries removed; offered_rate_per_second
     with them. workload: at that rate. limits: in force on the newest ready pods, None unless all
-    are known; max_num_seqs, max_num_batched_tokens, kv_capacity_tokens: each by itself.
+    are known; in_force: each batch limit with its source; kv_capacity_tokens by itself.
     engines_per_pod: data-parallel engines of a pod. running_requests, waiting_requests: in all
     engines, those that finish before they go among them. backlog_requests: without a first token,
     in engines that stay and gateway. prefill_tokens_per_token: prompt tokens computed for each
@@ -118,8 +128,7 @@ class Estimate:
     workload: Workload | None
     law: LawEstimate
     limits: EngineLimits | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
+    in_force: LimitsInForce
     kv_capacity_tokens: float | None
     engines_per_pod: int
     forecast: Forecast
@@ -145,6 +154,17 @@ class Estimate:
     cold_start_dispersion: float | None = None
     retries_known: bool = False
     passed_over_per_second: float | None = None
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """Most sequences that run at once on one engine."""
+        return None if self.in_force.max_num_seqs is None else self.in_force.max_num_seqs.value
+
+    @property
+    def max_num_batched_tokens(self) -> int | None:
+        """Token budget of one step."""
+        budget = self.in_force.max_num_batched_tokens
+        return None if budget is None else budget.value
 
 
 def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
@@ -247,6 +267,7 @@ def _learn(
         paces=paces,
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
+        limits=_learn_limits(state.limits, sample, steps),
         observed=observe_latencies(state.observed, histograms, now),
     )
     if windows and forecast.forecast(demand, now).surge_probability < STEADY_PROBABILITY:
@@ -284,7 +305,12 @@ def _learn_law(
     configuration, same = found
     law = service_law.select_configuration(state.law, configuration)
     rows: dict[str, list[Row]] = {}
-    alike = [window for window in windows if window.pod in same]
+    several = {p.name for p in sample.pods if limits.counted_several_times(p)}
+    alike = [
+        replace(window, step_count=None) if window.pod in several else window
+        for window in windows
+        if window.pod in same
+    ]
     for window in alike:
         rows.setdefault(window.pod, []).extend(law_rows(window, dispersion, len(alike)))
     paces = pod_paces.observe(state.paces, rows, service_law.solution(law.fits[0]), same)
@@ -294,6 +320,16 @@ def _learn_law(
     )
     fit = service_law.learn(fit, learnt)
     return LawState(fits=(fit, *law.fits[1:])), paces
+
+
+def _learn_limits(
+    evidence: LimitEvidence, sample: FleetSample, steps: Sequence[EngineStep]
+) -> LimitEvidence:
+    """What the engines of the configuration in force have shown of their limits."""
+    found, newest = fleet_configuration(sample.pods), newest_pod(sample.pods)
+    if found is None or newest is None:
+        return evidence
+    return limits.observe(evidence, newest, steps, found[1])
 
 
 def _context_tokens(state: EstimatorState) -> float | None:
@@ -328,10 +364,14 @@ def _estimate(
     reliable = tuple(
         p.name for p in sample.pods if p.ready and not p.deleting and p.name not in lying
     )
-    engines = [e for p, e in fresh.engines if p.name in set(reliable)]
-    signal = health.saturation(state.health, engines, windows, len(reliable))
     newest = newest_pod(sample.pods)
     first = newest.engines[0] if newest else None
+    in_force = LimitsInForce()
+    if newest is not None:
+        in_force = limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
+        law = service_law.with_assumed(law, in_force.assumed_count * [limits.ASSUMED_ERROR_RATIO])
+    engines = [limits.filled(e, in_force) for p, e in fresh.engines if p.name in set(reliable)]
+    signal = health.saturation(state.health, engines, windows, len(reliable))
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
     return state, Estimate(
         arrival_rate_per_second=rate,
@@ -339,9 +379,8 @@ def _estimate(
         rejected_per_second=measured.rejected_per_second,
         workload=_workload(rate, now_lengths, state.arrivals.dispersion),
         law=law,
-        limits=_limits(first),
-        max_num_seqs=first.max_num_seqs if first else None,
-        max_num_batched_tokens=first.max_num_batched_tokens if first else None,
+        limits=_limits(first, in_force),
+        in_force=in_force,
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
         forecast=forecast.forecast(state.forecast, sample.time_seconds),
@@ -384,18 +423,14 @@ def _workload(rate: float | None, now: Lengths, dispersion: float) -> Workload |
     )
 
 
-def _limits(engine: EngineSample | None) -> EngineLimits | None:
-    if (
-        engine is None
-        or engine.max_num_seqs is None
-        or engine.max_num_batched_tokens is None
-        or engine.kv_capacity_tokens is None
-    ):
+def _limits(engine: EngineSample | None, in_force: LimitsInForce) -> EngineLimits | None:
+    sequences, budget = in_force.max_num_seqs, in_force.max_num_batched_tokens
+    if engine is None or sequences is None or budget is None or engine.kv_capacity_tokens is None:
         return None
-    limits = EngineLimits(
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
+    known = EngineLimits(
+        max_num_seqs=sequences.value,
+        max_num_batched_tokens=budget.value,
         kv_capacity_tokens=engine.kv_capacity_tokens,
     )
     blocks = engine.kv_block_tokens
-    return limits if blocks is None else replace(limits, kv_block_tokens=blocks)
+    return known if blocks is None else replace(known, kv_block_tokens=blocks)

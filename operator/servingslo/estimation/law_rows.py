@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from servingslo.estimation.counters import Window
+from servingslo.estimation.counters import Window, tokens_per_sequence_step
 
 # Relative error of a window's accounting: measured residuals are 0.5–1.6 % on 15 s scrapes.
 WINDOW_ERROR_RATIO = 0.01
@@ -61,6 +61,9 @@ def law_rows(window: Window, dispersion: float = 1.0, engine_count: int = 1) -> 
     Where answers are one token, as in a prefill pool: a·steps + c·prefilled.
     None where load began or ended inside: for the first window of a new engine, and where a loaded
     engine was empty at a scrape; the idle share is then not that of a queue.
+    With speculative decoding a step makes several tokens of a sequence. The law is that of a token:
+    a step counts as so many, each of its share of the step's time, so that times per token and of
+    whole answers come out as they are; a first token waits longer than it says, by part of a step.
     engine_count: of the fleet, which share its load.
     """
     inter_token_sum = window.inter_token_sum_seconds
@@ -98,7 +101,7 @@ def _idle_at_an_end(window: Window) -> bool:
 def _accounting_row(
     window: Window, uncached_tokens: float, in_system: float, dispersion: float
 ) -> Row:
-    steps = window.step_count or 0.0
+    steps = (window.step_count or 0.0) * tokens_per_sequence_step(window)
     generated = window.generated_tokens or 0.0
     idle = math.exp(-in_system / max(dispersion, 1.0))
     busy_seconds = window.seconds * (1.0 - idle)
@@ -162,7 +165,9 @@ def busy_ratio(in_system: float, engine_count: int) -> float:
 def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float) -> Row | None:
     if not window.inter_token_count or window.inter_token_count < 1:
         return None
+    # vLLM observes the time between two steps that bring tokens, however many they bring.
     step_seconds = (window.inter_token_sum_seconds or 0.0) / window.inter_token_count
+    step_seconds /= tokens_per_sequence_step(window)
     sequences = 1.0 + concurrency
     prefill = uncached_tokens / window.seconds * step_seconds
     return Row(

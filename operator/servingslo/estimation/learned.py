@@ -10,6 +10,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
+from servingslo.estimation import limits
 from servingslo.estimation.calibration import RATIO_BOUNDS, CalibrationState
 from servingslo.estimation.cold_start import ColdStartState, StartRecord
 from servingslo.estimation.estimator import EstimatorState
@@ -86,6 +87,7 @@ def learned(state: EstimatorState) -> dict[str, Any]:
         ],
         "calibration": _dump_calibration(state),
         "forecast": _dump_forecast(state.forecast),
+        "limits": limits.dump(state.limits),
     }
 
 
@@ -101,6 +103,7 @@ def restore(stored: object) -> EstimatorState:
         cold_start=ColdStartState(starts=tuple(starts[-STORED_STARTS:])),
         calibration=_load_calibration(stored.get("calibration"), fits),
         forecast=_load_forecast(stored.get("forecast")),
+        limits=limits.load(stored.get("limits")),
     )
 
 

@@ -41,7 +41,10 @@ class EngineSample:
 
     finished_total: completed requests by reason ('stop', 'length', 'abort', ...).
     cached_prompt_tokens_total: prompt tokens served by the prefix cache.
-    max_num_seqs, max_num_batched_tokens: limits in force, read from the container's arguments.
+    accepted_draft_tokens_total: of the generated ones, those that a draft had guessed; None without
+    speculative decoding.
+    max_num_seqs, max_num_batched_tokens: limits that the container's command line gives; None where
+    it gives none, see `limits.resolve` for those in force.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
     """
 
@@ -62,6 +65,7 @@ class EngineSample:
     prompt_tokens_total: float | None = None
     cached_prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
+    accepted_draft_tokens_total: float | None = None
     finished_total: Mapping[str, float] = field(default_factory=dict)
     preempted_total: float | None = None
     rejected_total: float | None = None
@@ -96,13 +100,32 @@ class GPUSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLaunch:
+    """What the container's command line says of its engines besides their limits; None: nothing.
+
+    flags: fields of the limits that the command line itself gives, by a number and not through a
+    variable or a file. accelerator: whether the container asks for a device of any kind.
+    throughput_mode: limits that are not given are doubled. api_server_count: processes in front of
+    the engines, each of which counts an engine's steps by itself.
+    """
+
+    flags: tuple[str, ...] = ()
+    accelerator: bool | None = None
+    throughput_mode: bool = False
+    chunked_prefill: bool | None = None
+    max_model_len: int | None = None
+    api_server_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodSample:
     """One pod of the workload.
 
     template_hash: of the pod template that made it (pod-template-hash or revision hash).
     ready_after_seconds: time from creation to readiness, None while it never was ready.
     scheduled_after_seconds: time from creation to scheduling. started_after_seconds: to the start
-    of its last container, after images were pulled.
+    of its last container, after images were pulled. launch: None in observations that were stored
+    without it.
     """
 
     name: str
@@ -120,6 +143,7 @@ class PodSample:
     unschedulable_reason: str | None = None
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
+    launch: EngineLaunch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

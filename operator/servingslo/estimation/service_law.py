@@ -8,6 +8,7 @@ Source: accounting identity of continuous batching; step law of Machine Learning
 (V. J. Reddi), appendix "Inference Foundations", equation 1.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -137,7 +138,8 @@ class LawEstimate:
 
     law: None when there is none at all. source: 'fit' (the running fit), 'last-trusted' (an earlier
     fit of this engine that still predicts), 'spec' (what the resource states), 'none'.
-    fit_error: mean out-of-sample error of a window's busy time. standard_error_ratio: of the
+    fit_error: mean out-of-sample error of a window's busy time, with that of limits which are
+    assumed. standard_error_ratio: of the
     step time at twice the concurrency seen. sample_count: windows behind the fit, or behind the
     error of a stated law. stated_error_ratio: of a law that the resource states, where it is known.
     Use it only when `trusted`.
@@ -294,6 +296,13 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
         sample_count=fit.window_count,
         standard_error_ratio=error,
     )
+
+
+def with_assumed(estimate: LawEstimate, error_ratios: Sequence[float]) -> LawEstimate:
+    """The estimate with a stated error that tells of what is assumed beside the law."""
+    if estimate.fit_error is None or not error_ratios:
+        return estimate
+    return replace(estimate, fit_error=math.hypot(estimate.fit_error, *error_ratios))
 
 
 def _reason(fit: LawFit, values: tuple[float, float, float] | None, error: float | None) -> Reason:

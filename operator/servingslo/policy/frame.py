@@ -193,7 +193,14 @@ def _own_rollout(
         for limits in (change.before, change.after)
     }
     engines = [engine for pod in serving for engine in pod.engines]
-    in_force = {(engine.max_num_seqs, engine.max_num_batched_tokens) for engine in engines}
+    # What the command line does not give is what it was before the change.
+    in_force = {
+        (
+            engine.max_num_seqs or change.before.max_num_seqs,
+            engine.max_num_batched_tokens or change.before.max_num_batched_tokens,
+        )
+        for engine in engines
+    }
     templates = {pod.template_hash for pod in observation.pods if not pod.deleting}
     return change if in_force <= ours and len(templates) <= len(ours) else None
 

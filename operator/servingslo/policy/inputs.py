@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from servingslo.errors import InvalidInputError
+from servingslo.estimation.limits import NOTHING_STATED, StatedLimits
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.models.latency import Objective
@@ -157,6 +158,7 @@ class Targets:
     admission_enforced: engines accept no more than the bound in flight that is decided.
     gateway_name: what a gateway calls the workload; None where that is the target's own name.
     service_law: planned with while no fit is trusted; None where none is stated.
+    stated_limits: in force whatever command lines and data say.
     """
 
     target: ScaleTarget
@@ -177,6 +179,7 @@ class Targets:
     cost: CostTargets | None = None
     gateway_name: str | None = None
     service_law: ServiceLaw | None = None
+    stated_limits: StatedLimits = NOTHING_STATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,8 @@ def _estimated(
         season_days=targets.forecast.season_days,
         cold_start_seconds=targets.cold_start_seconds,
         service_law=targets.service_law,
+        stated_limits=targets.stated_limits,
+        runtime=targets.runtime,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:

@@ -1,5 +1,6 @@
 """The shape of a runtime profile: where each measured field and each batch limit is found."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -61,12 +62,43 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetting:
+    """What the default limits of an engine depend on; None where it is not known.
+
+    version: major and minor of the runtime. card, card_memory_bytes: of one of its cards.
+    accelerator: whether it was given one. throughput_mode, chunked_prefill, max_model_len: as its
+    command line has them. max_num_seqs, max_num_batched_tokens: the limit that is known.
+    """
+
+    version: tuple[int, int] | None = None
+    card: str | None = None
+    card_memory_bytes: float | None = None
+    accelerator: bool | None = None
+    throughput_mode: bool = False
+    chunked_prefill: bool | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultLimits:
+    """Batch limits of an engine whose command line gives none."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeProfile:
     """Everything this package knows of one runtime.
 
     engine_label: tells the engines of one pod apart. part_labels: split what one engine counts
     into parts that are added up, unless a field asks for the split. age_fields: for each kind, the
     field whose samples tell the age of all fields of that kind; engines export them on one page.
+    default_limits: what is in force where no limit is given. usual_sequences,
+    usual_batched_tokens: the defaults there are, in increasing order; a default that data rule out
+    is corrected to the next one.
     """
 
     name: str
@@ -77,6 +109,9 @@ class RuntimeProfile:
     capacity: CapacityLabels | None
     knobs: tuple[Knob, ...]
     underscores_in_flags: bool
+    default_limits: Callable[[EngineSetting], DefaultLimits]
+    usual_sequences: tuple[int, ...]
+    usual_batched_tokens: tuple[int, ...]
 
     def of_kind(self, kind: MetricKind) -> tuple[MetricNames, ...]:
         """The metrics of one kind, in the profile's order."""

@@ -15,6 +15,7 @@ from servingslo.runtimes.profile import (
     MetricNames,
     RuntimeProfile,
 )
+from servingslo.runtimes.vllm_defaults import default_limits
 
 
 def _gauge(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
@@ -46,6 +47,8 @@ VLLM = RuntimeProfile(
             "vllm:gpu_prefix_cache_hits_total",
         ),
         _counter("generation_tokens_total", "vllm:generation_tokens_total"),
+        # Only with speculative decoding; a part of the generated tokens.
+        _counter("accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"),
         # The simulator of llm-d spells the label finish_reason.
         _counter(
             "finished_total",
@@ -89,4 +92,8 @@ VLLM = RuntimeProfile(
         Knob(field="max_num_batched_tokens", flag="--max-num-batched-tokens", human_readable=True),
     ),
     underscores_in_flags=True,
+    default_limits=default_limits,
+    # Of a CPU, of cards by memory, and of the mode that doubles them.
+    usual_sequences=(128, 256, 512, 1024, 2048),
+    usual_batched_tokens=(2048, 4096, 8192, 16384, 32768),
 )

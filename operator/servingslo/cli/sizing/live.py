@@ -58,6 +58,8 @@ async def live_question(
         time_seconds=observation.time_seconds,
         pods=observation.pods,
         service_law=targets.service_law,
+        stated_limits=targets.stated_limits,
+        runtime=targets.runtime,
     )
     state, estimate = estimator.update(state, sample)
     _, known = lengths.publish(state.lengths)

@@ -1,0 +1,82 @@
+"""Batch limits of a vLLM that was given none: they depend on version, card and three flags.
+
+Source: EngineArgs.get_batch_defaults and _set_default_max_num_seqs_and_batched_tokens_args of
+vllm/engine/arg_utils.py, read in the wheel of 0.32.0, for the API server. That large cards have
+larger defaults came with vllm-project/vllm#17885 (0.9.0).
+"""
+
+import re
+
+from servingslo.runtimes.profile import DefaultLimits, EngineSetting
+
+GIBIBYTE = 2**30
+# Thresholds and values as they stand in get_batch_defaults.
+LARGE_CARD_BYTES = 70 * GIBIBYTE
+LARGEST_CARD_BYTES = 160 * GIBIBYTE
+CPU_LIMITS = DefaultLimits(max_num_seqs=128, max_num_batched_tokens=2048)
+SMALL_CARD_LIMITS = DefaultLimits(max_num_seqs=256, max_num_batched_tokens=2048)
+LARGE_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=8192)
+LARGEST_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=16384)
+# Before, only the smaller limits are certain.
+FIRST_WITH_LARGE_CARDS = (0, 9)
+# Read in this version; earlier ones were not looked up, and the smaller budget is the safer guess.
+FIRST_WITH_LARGEST_CARDS = (0, 32)
+# The name of this card keeps it out of the large ones, whatever memory it has.
+SMALL_IN_SPITE_OF_MEMORY = "A100"
+# `--performance-mode throughput` multiplies both limits by it.
+THROUGHPUT_FACTOR = 2
+# Where no exporter tells the memory: what cards of these names have at least.
+# Source: vendors' data sheets: H100 80 GB or more, H20 96, H200 141, GH200 96 (the number in its
+# name is the processor's); B200 180, B300 270, MI300X 192, MI325X 256, MI355X 288.
+_LARGEST_NAMES = re.compile(r"\b(G?B[23]00|MI3[0-9]{2}X)\b", re.IGNORECASE)
+_LARGE_NAMES = re.compile(r"\b(H100|H200|H20|GH200)\b", re.IGNORECASE)
+_MEMORY_IN_NAME = re.compile(r"\b(\d+)\s?GB\b", re.IGNORECASE)
+
+
+def default_limits(setting: EngineSetting) -> DefaultLimits:
+    """The limits that an engine of this setting runs with where its command line gives none.
+
+    Where the card is not known they are the smaller ones; without any sign of an accelerator, those
+    of a CPU. One limit that is given also bounds the other's default.
+    """
+    base = _by_card(setting)
+    factor = THROUGHPUT_FACTOR if setting.throughput_mode else 1
+    sequences = setting.max_num_seqs or base.max_num_seqs * factor
+    budget = setting.max_num_batched_tokens
+    if budget is None:
+        budget = base.max_num_batched_tokens * factor
+        longest = setting.max_model_len
+        if longest is not None and setting.chunked_prefill is False:
+            budget = max(budget, longest)
+        if longest is not None:
+            budget = min(budget, sequences * longest)
+    if setting.max_num_seqs is None:
+        sequences = min(sequences, budget)
+    return DefaultLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+
+
+def _by_card(setting: EngineSetting) -> DefaultLimits:
+    if setting.accelerator is not True and setting.card is None:
+        return CPU_LIMITS
+    version = setting.version
+    if version is not None and version < FIRST_WITH_LARGE_CARDS:
+        return SMALL_CARD_LIMITS
+    memory = setting.card_memory_bytes or _memory_by_name(setting.card or "")
+    name = (setting.card or "").upper()
+    if memory >= LARGEST_CARD_BYTES and (version is None or version >= FIRST_WITH_LARGEST_CARDS):
+        return LARGEST_CARD_LIMITS
+    if memory >= LARGE_CARD_BYTES and SMALL_IN_SPITE_OF_MEMORY not in name:
+        return LARGE_CARD_LIMITS
+    return SMALL_CARD_LIMITS
+
+
+def _memory_by_name(card: str) -> float:
+    """What the name of a card says of its memory, 0 where it says nothing."""
+    # An exporter writes blanks, a node label dashes.
+    words = card.replace("-", " ").replace("_", " ")
+    if _LARGEST_NAMES.search(words):
+        return LARGEST_CARD_BYTES
+    if _LARGE_NAMES.search(words):
+        return LARGE_CARD_BYTES
+    found = _MEMORY_IN_NAME.search(words)
+    return 0.0 if found is None else float(found.group(1)) * GIBIBYTE

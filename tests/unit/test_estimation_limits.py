@@ -1,0 +1,173 @@
+"""Batch limits in force: where each is known from, and what data show and rule out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.learned import learned, restore
+from servingslo.estimation.limits import LimitSource, StatedLimits
+from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample
+
+EDGES = (1.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, float("inf"))
+SCRAPE_SECONDS = 15.0
+STEPS = 100.0
+
+
+def _histogram(edges: Sequence[float], values: Sequence[float], mean: float) -> HistogramSample:
+    return HistogramSample(
+        upper_bounds=tuple(edges),
+        cumulative_counts=tuple(float(sum(v <= edge for v in values)) for edge in edges),
+        sum=mean * len(values),
+        count=float(len(values)),
+    )
+
+
+def _engine(number: int, *, running: float, waiting: float, tokens: float = 50.0) -> EngineSample:
+    """The engine at its scrape of this number, after steps of so many tokens, prompts of 100."""
+    steps = STEPS * number
+    return EngineSample(
+        engine="0",
+        gauges_age_seconds=0.0,
+        counters_age_seconds=0.0,
+        histograms_age_seconds=0.0,
+        running=running,
+        waiting=waiting,
+        waiting_by_reason={"capacity": waiting, "deferred": 0.0},
+        kv_usage_ratio=0.2,
+        kv_capacity_tokens=400_000.0,
+        prompt_tokens_total=0.5 * tokens * steps,
+        cached_prompt_tokens_total=0.0,
+        generation_tokens_total=0.5 * tokens * steps,
+        ttft_seconds=HistogramSample(upper_bounds=(), cumulative_counts=(), sum=steps, count=steps),
+        prompt_tokens=_histogram((100.0, float("inf")), [100.0] * number, 100.0),
+        iteration_tokens=replace(
+            _histogram(EDGES, [tokens] * number, tokens), count=steps, sum=tokens * steps
+        ),
+    )
+
+
+def _estimate(
+    engines: Sequence[EngineSample],
+    *,
+    stated: StatedLimits = StatedLimits(),  # noqa: B008 - frozen
+    card: str | None = "NVIDIA L4",
+    launch: EngineLaunch | None = None,
+    state: EstimatorState | None = None,
+) -> tuple[EstimatorState, Estimate]:
+    state = state or EstimatorState()
+    estimate = None
+    for number, engine in enumerate(engines):
+        pod = PodSample(
+            name="a",
+            template_hash="t",
+            image="vllm/vllm-openai:v0.32.0",
+            gpu_product=card,
+            ready=True,
+            age_seconds=3600.0,
+            engines=(engine,),
+            launch=launch,
+        )
+        sample = FleetSample(
+            time_seconds=SCRAPE_SECONDS * number, pods=(pod,), stated_limits=stated, runtime="vllm"
+        )
+        state, estimate = update(state, sample)
+    assert estimate is not None
+    return state, estimate
+
+
+def _told(estimate: Estimate) -> tuple[tuple[int, str], tuple[int, str]]:
+    sequences = estimate.in_force.max_num_seqs
+    budget = estimate.in_force.max_num_batched_tokens
+    assert sequences is not None
+    assert budget is not None
+    return (sequences.value, sequences.source.value), (budget.value, budget.source.value)
+
+
+def test_stated_goes_before_arguments_and_these_before_defaults() -> None:
+    """Each limit by itself."""
+    given = replace(_engine(1, running=1.0, waiting=0.0), max_num_seqs=64)
+    stated = StatedLimits(max_num_batched_tokens=4096)
+    assert _told(_estimate([given], stated=stated)[1]) == ((64, "args"), (4096, "stated"))
+    assert _told(_estimate([given])[1]) == ((64, "args"), (2048, "default"))
+    over = StatedLimits(max_num_seqs=32)
+    assert _told(_estimate([given], stated=over)[1])[0] == (32, "stated")
+
+
+def test_running_that_stands_while_requests_wait_is_the_limit() -> None:
+    """After three scrapes at 48 of an assumed 256; two are not enough."""
+    queue = [_engine(n, running=48.0, waiting=9.0) for n in range(1, 6)]
+    assert _told(_estimate(queue[:3])[1])[0] == (256, "default")
+    assert _told(_estimate(queue)[1])[0] == (48, "learnt")
+
+
+def test_running_that_moves_while_requests_wait_is_no_limit() -> None:
+    """The token budget holds it back, at another value each time."""
+    queue = [
+        _engine(n, running=running, waiting=9.0)
+        for n, running in enumerate((20.0, 48.0, 31.0, 48.0, 40.0, 48.0, 22.0, 35.0), start=1)
+    ]
+    assert _told(_estimate(queue)[1])[0] == (256, "default")
+
+
+def test_a_full_cache_says_nothing_of_the_limits() -> None:
+    """Requests wait for memory then."""
+    queue = [
+        replace(_engine(n, running=48.0, waiting=9.0), kv_usage_ratio=0.97) for n in range(1, 6)
+    ]
+    assert _told(_estimate(queue)[1])[0] == (256, "default")
+
+
+@pytest.mark.parametrize(("running", "corrected"), [(300.0, 512), (5000.0, 5000)])
+def test_a_default_below_what_runs_is_corrected(running: float, corrected: int) -> None:
+    """To the next default that there is, else to what was seen."""
+    sequences, _ = _told(_estimate([_engine(n, running=running, waiting=0.0) for n in (1, 2)])[1])
+    assert sequences == (corrected, "learnt")
+
+
+def test_full_steps_while_requests_wait_are_the_budget() -> None:
+    """Of 512 tokens, while the number of sequences still rises; one such window is not enough."""
+    queue = [
+        _engine(n, running=running, waiting=9.0, tokens=512.0)
+        for n, running in enumerate((10.0, 20.0, 30.0, 40.0), start=1)
+    ]
+    assert _told(_estimate(queue[:2])[1])[1] == (2048, "default")
+    assert _told(_estimate(queue)[1])[1] == (512, "learnt")
+
+
+def test_steps_longer_than_the_default_budget_refute_it() -> None:
+    """Steps of 5,000 tokens with prompts of 100 cannot be of a budget of 2,048."""
+    steps = [_engine(n, running=10.0, waiting=0.0, tokens=5000.0) for n in (1, 2)]
+    assert _told(_estimate(steps)[1])[1] == (8192, "learnt")
+
+
+def test_steps_that_several_processes_count_say_nothing_of_the_budget() -> None:
+    """Each API server counts the steps that bring tokens to it."""
+    queue = [
+        _engine(n, running=running, waiting=9.0, tokens=512.0)
+        for n, running in enumerate((10.0, 20.0, 30.0, 40.0), start=1)
+    ]
+    _, estimate = _estimate(queue, launch=EngineLaunch(api_server_count=4))
+    assert _told(estimate)[1] == (2048, "default")
+
+
+def test_what_was_learnt_survives_a_restart() -> None:
+    """Through the resource's status, for the same pod template alone."""
+    queue = [_engine(n, running=48.0, waiting=9.0) for n in range(1, 6)]
+    state, _ = _estimate(queue)
+    again = restore(learned(state))
+    assert again.limits.sequences == state.limits.sequences == 48
+    assert (
+        restore({**learned(state), "limits": {"of": ["t"], "seen": [-1]}}).limits.sequences is None
+    )
+    quiet = _engine(7, running=1.0, waiting=0.0)
+    assert _told(_estimate([quiet], state=again)[1])[0] == (48, "learnt")
+
+
+def test_assumed_limits_widen_the_stated_error() -> None:
+    """By an independent error each; what is learnt is not assumed."""
+    limits = _estimate([_engine(1, running=1.0, waiting=0.0)])[1].in_force
+    assert limits.assumed_count == 2
+    assert limits.max_num_seqs is not None
+    assert limits.max_num_seqs.source is LimitSource.DEFAULT

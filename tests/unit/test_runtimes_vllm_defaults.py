@@ -1,0 +1,54 @@
+"""Limits of a vLLM that was given none, as its own code sets them."""
+
+import pytest
+
+from servingslo.runtimes.profile import EngineSetting
+from servingslo.runtimes.vllm_defaults import GIBIBYTE, default_limits
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        pytest.param(EngineSetting(), (128, 2048), id="nothing-known"),
+        pytest.param(EngineSetting(accelerator=True), (256, 2048), id="unknown-card"),
+        pytest.param(EngineSetting(card="NVIDIA L4"), (256, 2048), id="small-card"),
+        pytest.param(EngineSetting(card="NVIDIA H100 80GB HBM3"), (1024, 8192), id="h100"),
+        pytest.param(EngineSetting(card="NVIDIA-A100-SXM4-80GB"), (256, 2048), id="a100"),
+        pytest.param(EngineSetting(card="NVIDIA GH200 480GB"), (1024, 8192), id="gh200"),
+        pytest.param(EngineSetting(card="NVIDIA H200"), (1024, 8192), id="h200"),
+        pytest.param(EngineSetting(card="NVIDIA B200"), (1024, 16384), id="b200"),
+        pytest.param(
+            EngineSetting(card="Custom", card_memory_bytes=79.6 * GIBIBYTE),
+            (1024, 8192),
+            id="by-memory",
+        ),
+        pytest.param(
+            EngineSetting(card="NVIDIA H100 80GB HBM3", version=(0, 8)), (256, 2048), id="old"
+        ),
+        pytest.param(EngineSetting(card="NVIDIA B200", version=(0, 11)), (1024, 8192), id="older"),
+        pytest.param(
+            EngineSetting(accelerator=True, throughput_mode=True), (512, 4096), id="throughput"
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, chunked_prefill=False, max_model_len=32768),
+            (256, 32768),
+            id="whole-prompts",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_num_seqs=2, max_model_len=512),
+            (2, 1024),
+            id="capped-by-length",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_num_batched_tokens=64),
+            (64, 64),
+            id="capped-by-budget",
+        ),
+    ],
+)
+def test_defaults_are_those_of_the_engine(
+    setting: EngineSetting, expected: tuple[int, int]
+) -> None:
+    """By card, version and flags; the smaller ones where the card is not known."""
+    limits = default_limits(setting)
+    assert (limits.max_num_seqs, limits.max_num_batched_tokens) == expected
