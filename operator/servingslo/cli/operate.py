@@ -161,7 +161,11 @@ async def _controller(
         outside=outside,
         registry=registry,
         reconciler=Reconciler(
-            outside=outside, limits=options.limits, recorder=recorder, teller=Teller(outside)
+            outside=outside,
+            limits=options.limits,
+            recorder=recorder,
+            teller=Teller(outside),
+            registry=registry,
         ),
         tick_seconds=options.limits.tick_seconds,
     )

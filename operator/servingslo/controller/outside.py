@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.explain.events import Event
-from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import (
     BatchingWriter,
     Clock,
@@ -25,12 +25,20 @@ class RereadableWorkloads(WorkloadSource, Protocol):
         """Read this target from the API server itself the next time."""
         ...
 
+    async def other_scalers(self, namespace: str, target: ScaleTarget) -> Sequence[SignalProblem]:
+        """Who else scales the target, as the API server has it now. Raises: ClusterError."""
+        ...
+
 
 class ResourceStore(Protocol):
     """The ServingSLO resources."""
 
     async def read_all(self) -> Sequence[ResourceRecord]:
         """Every resource of the watched namespaces. Raises: ClusterError."""
+        ...
+
+    async def read(self, ref: ResourceRef) -> ResourceRecord:
+        """The resource of that name as it is now. Raises: NotFoundError, ClusterError."""
         ...
 
     async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:

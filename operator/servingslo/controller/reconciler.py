@@ -1,16 +1,19 @@
 """One resource in one tick: read, join, plan, write, tell. Decides nothing itself."""
 
+import logging
 from dataclasses import dataclass, field, replace
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.join import Subject, join
 from servingslo.controller.outside import Outside
+from servingslo.controller.overtaken import last_look
 from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
-from servingslo.controller.registry import Resource
+from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.teller import Teller
 from servingslo.errors import ServingSLOError, WriteConflictError
 from servingslo.estimation.season import RateHistory
 from servingslo.explain.events import write_failed_event
+from servingslo.explain.format import replica_change
 from servingslo.models.compiled.backend import laws_in_use
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
@@ -19,6 +22,7 @@ from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadVie
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
+_LOG = logging.getLogger(__name__)
 # A conflict is planned again at once this often in a row, then with the next tick.
 _MOST_REPEATS = 3
 
@@ -41,6 +45,7 @@ class Reconciler:
     limits: Limits
     recorder: Recorder
     teller: Teller
+    registry: Registry
     _memories: dict[str, _Memory] = field(default_factory=dict)
 
     async def reconcile(
@@ -58,6 +63,11 @@ class Reconciler:
             return False
         memory = self._remember(resource)
         decision = await self._decide(resource, resource.targets, metrics, conflict, memory)
+        if decision.apply_replicas or decision.batching.apply:
+            standing = await self._look(resource, decision, memory)
+            if standing is None:
+                return True
+            decision = standing
         decision, again = await self._act(resource, resource.targets, decision, memory)
         await self.teller.tell(resource, decision, memory.state)
         return again
@@ -135,6 +145,41 @@ class Reconciler:
         pods = [pod.name for pod in view.pods]
         return self.outside.history.take(ref.uid, ref.namespace, targets, pods)
 
+    async def _look(
+        self, resource: Resource, decision: Decision, memory: _Memory
+    ) -> Decision | None:
+        """What may be carried out after a last look; None where the resource has changed."""
+        ref = resource.record.ref
+        try:
+            standing = await last_look(self.outside, self.registry, resource, self.limits)
+        except ServingSLOError as error:
+            self._void(decision, memory, resource)
+            reason = self._count_refusal(error)
+            await self.teller.post(resource, write_failed_event(decision, reason, str(error)))
+            return _not_written(decision, reason, str(error))
+        if standing.changed:
+            self._void(decision, memory, resource)
+            _LOG.info(
+                "overtaken namespace=%s name=%s replicas=%s detail=%r",
+                ref.namespace,
+                ref.name,
+                replica_change(decision),
+                f"nothing written: {standing.changed}",
+            )
+            return None
+        if standing.owner is not None:
+            self._void(decision, memory, resource)
+            return _not_written(decision, standing.owner.reason, standing.owner.detail)
+        return decision
+
+    def _void(self, decision: Decision, memory: _Memory, resource: Resource) -> None:
+        """Settle an order that is not written at all."""
+        before, after = decision.replicas_before, decision.replicas_after
+        if not decision.apply_replicas or before is None or after is None:
+            return
+        if resource.targets is not None:
+            self._settle(resource.targets, memory, before, after, written=False)
+
     async def _act(
         self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
     ) -> tuple[Decision, bool]:
@@ -169,7 +214,7 @@ class Reconciler:
         conflict = reason is Reason.WRITE_CONFLICT
         memory.conflicts = memory.conflicts + 1 if conflict else 0
         # Plan again at once, from what is really there, but not for ever.
-        return _not_written(decision, reason, problem), 0 < memory.conflicts < _MOST_REPEATS
+        return _not_written(decision, reason, str(problem)), 0 < memory.conflicts < _MOST_REPEATS
 
     def _settle(
         self, targets: Targets, memory: _Memory, before: int, after: int, *, written: bool
@@ -211,8 +256,8 @@ class Reconciler:
         return decision
 
 
-def _not_written(decision: Decision, reason: Reason, error: Exception) -> Decision:
-    """The decision as it came true: a hold, because the write was refused."""
+def _not_written(decision: Decision, reason: Reason, detail: str) -> Decision:
+    """The decision as it came true: a hold, because nothing could or should be written."""
     return replace(
         decision,
         action=Action.HOLD,
@@ -220,5 +265,6 @@ def _not_written(decision: Decision, reason: Reason, error: Exception) -> Decisi
         limited_by=reason,
         replicas_after=decision.replicas_before,
         apply_replicas=False,
-        detail=str(error),
+        batching=replace(decision.batching, apply=False),
+        detail=detail,
     )

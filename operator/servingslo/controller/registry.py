@@ -42,20 +42,22 @@ class Registry:
         """
         key = record.ref.namespace, record.ref.name
         known = self.resources.get(key)
-        if (
-            known is not None
-            and known.record.ref == record.ref
-            and known.record.generation == record.generation
-            and known.record.deleting == record.deleting
-        ):
-            return known
+        if known is not None and known.record.ref == record.ref:
+            same = known.record.generation == record.generation
+            if same and known.record.deleting == record.deleting:
+                return known
+            if record.generation < known.record.generation:
+                return known  # a watch that is behind what was looked up
         resource = _checked(record)
         self.resources[key] = resource
         self.wake(key)
         return resource
 
-    def remove(self, key: Key) -> None:
-        """Forget a resource that is gone."""
+    def remove(self, key: Key, uid: str | None = None) -> None:
+        """Forget a resource that is gone. uid: of that alone, not of a later namesake."""
+        known = self.resources.get(key)
+        if known is not None and uid is not None and known.record.ref.uid != uid:
+            return
         self.resources.pop(key, None)
         self.wake(key)
 
@@ -64,8 +66,25 @@ class Registry:
         found = {(record.ref.namespace, record.ref.name): record for record in records}
         for key in [key for key in self.resources if key not in found]:
             self.remove(key)
-        for record in found.values():
+        for key, record in found.items():
+            known = self.resources.get(key)
+            if known is not None and record.generation < known.record.generation:
+                self.remove(key)  # a list is the truth, also of a cluster that was restored
             self.upsert(record)
+
+    def owner_conflict(self, resource: Resource) -> SignalProblem | None:
+        """Why an older resource owns this one's target now; None where none does."""
+        if resource.targets is None:
+            return None
+        ref = resource.record.ref
+        wanted = _target_key(ref.namespace, resource.targets.target)
+        rivals = (
+            entry
+            for entry in self.resources.values()
+            if entry.targets is not None
+            and _target_key(entry.record.ref.namespace, entry.targets.target) == wanted
+        )
+        return target_conflicts((resource, *rivals)).get(ref.uid)
 
     def wake(self, key: Key) -> None:
         """Ask the loop to look at this resource at once."""

@@ -94,7 +94,7 @@ def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
     async def changed(event: Mapping[str, Any], body: Mapping[str, Any], **_: Any) -> None:
         record = resource_record(body)
         if event.get("type") == "DELETED" or record.deleting:
-            operator.registry.remove((record.ref.namespace, record.ref.name))
+            operator.registry.remove((record.ref.namespace, record.ref.name), record.ref.uid)
         else:
             operator.registry.upsert(record)
 

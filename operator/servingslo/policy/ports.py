@@ -49,10 +49,12 @@ class WorkloadView:
     arguments: by pod name. problems: what could not be read, or who else owns the replica count.
     batching_change_refused: why the template's arguments cannot be patched, None when they can.
     last_rollout_seconds: time of the newest change of the pod template, where known.
+    replicas_set_by: the field manager that set the count last, where the target tells.
     """
 
     target: ScaleTarget
     desired_replicas: int | None = None
+    replicas_set_by: str | None = None
     current_replicas: int | None = None
     rollout_in_progress: bool = False
     last_rollout_seconds: float | None = None

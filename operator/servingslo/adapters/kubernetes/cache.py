@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from servingslo.adapters.clock import SystemClock
@@ -77,20 +78,10 @@ class ObjectCache(Generic[T]):
                 backoff_seconds = await _waited(backoff_seconds, _LONGEST_BACKOFF_SECONDS)
 
     async def _list(self) -> str:
-        """Replace everything by a list in pages; returns its resourceVersion."""
-        found: dict[Key, KubeObject] = {}
-        query = {"limit": _PAGE}
-        for _ in range(_MOST_PAGES):
-            page = await self._client.get(self.path, query)
-            for item in page.get("items") or ():
-                found[_key(item)] = item
-            metadata: Mapping[str, str] = page.get("metadata") or {}
-            following = metadata.get("continue")
-            if not following:
-                self._replace(found)
-                return metadata.get("resourceVersion", "")
-            query = {"limit": _PAGE, "continue": following}
-        raise ClusterError(f"GET {self.path}: more than {_MOST_PAGES} pages")
+        """Replace everything by a list; returns its resourceVersion."""
+        found = await listed(self._client, self.path)
+        self._replace({_key(item): item for item in found.items})
+        return found.version
 
     async def _follow(self, version: str) -> None:
         """Apply watch events until it is time to list again."""
@@ -138,6 +129,29 @@ class ObjectCache(Generic[T]):
             text = "readable" if problem is None else str(problem)
             _LOG.info("cache path=%s state=%r", self.path, text)
         self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A whole collection at one resourceVersion."""
+
+    items: list[KubeObject]
+    version: str
+
+
+async def listed(client: KubeClient, path: str) -> Listed:
+    """All objects of a collection, in pages. Raises: ClusterError."""
+    items: list[KubeObject] = []
+    query = {"limit": _PAGE}
+    for _ in range(_MOST_PAGES):
+        page = await client.get(path, query)
+        items.extend(page.get("items") or ())
+        metadata: Mapping[str, str] = page.get("metadata") or {}
+        following = metadata.get("continue")
+        if not following:
+            return Listed(items=items, version=metadata.get("resourceVersion", ""))
+        query = {"limit": _PAGE, "continue": following}
+    raise ClusterError(f"GET {path}: more than {_MOST_PAGES} pages")
 
 
 class Caches:

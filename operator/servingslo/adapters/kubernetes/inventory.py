@@ -7,7 +7,7 @@ number of requests does not grow with the number of ServingSLOs.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from servingslo.adapters.kubernetes.cache import Caches, ObjectCache
+from servingslo.adapters.kubernetes.cache import Caches, ObjectCache, listed
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.records import (
     OwnerRecord,
@@ -22,7 +22,7 @@ from servingslo.adapters.kubernetes.records import (
     stateful_set_record,
 )
 from servingslo.adapters.kubernetes.selectors import Selector, matches
-from servingslo.errors import ClusterError, NotFoundError
+from servingslo.errors import ClusterError, NotFoundError, PermissionDeniedError
 from servingslo.policy.inputs import ScaleTarget
 
 T = TypeVar("T")
@@ -46,6 +46,8 @@ class Collection(Generic[T]):
         namespaces: Sequence[str],
         on_change: Callable[[T | None, T | None], None] | None = None,
     ) -> None:
+        self._client, self._parse = client, parse
+        self._base, self._plural = base, plural
         self.caches: dict[str, ObjectCache[T]] = {
             namespace: ObjectCache(
                 client, _list_path(base, namespace, plural), parse, on_change=on_change
@@ -57,6 +59,23 @@ class Collection(Generic[T]):
         """The object, None when it is not there or its namespace is not watched."""
         cache = self._cache(namespace)
         return cache.items.get((namespace, name)) if cache is not None else None
+
+    async def read(self, namespace: str) -> list[T]:
+        """The objects of one namespace as the API server has them now; nothing is remembered.
+
+        None of a kind that is not installed, or that the operator is known not to be allowed to
+        read. Raises: ClusterError.
+        """
+        path = _list_path(self._base, namespace, self._plural)
+        try:
+            found = await listed(self._client, path)
+        except NotFoundError:
+            return []
+        except PermissionDeniedError:
+            if isinstance(self.problem(namespace), PermissionDeniedError):
+                return []
+            raise
+        return [self._parse(item, None) for item in found.items]
 
     def problem(self, namespace: str) -> ClusterError | None:
         """Why the objects of a namespace are not known; None when they are."""
@@ -175,6 +194,22 @@ class Inventory:
             and record.created_seconds is not None
         ]
         return max(created, default=None)
+
+    async def scalers_now(
+        self, namespace: str, group: str, kind: str, name: str
+    ) -> tuple[str, ...]:
+        """As `scalers_of`, from the API server itself. Raises: ClusterError."""
+        wanted = namespace, group, kind, name
+        found = [
+            f"{scaler}/{record.name}"
+            for scaler, collection in (
+                ("HorizontalPodAutoscaler", self.autoscalers),
+                ("ScaledObject", self.scaled_objects),
+            )
+            for record in await collection.read(namespace)
+            if _target_key(record) == wanted
+        ]
+        return tuple(sorted(found))
 
     def template_count(self, target_uid: str) -> int:
         """How many pod templates of a Deployment want pods; more than one while it rolls."""

@@ -47,6 +47,14 @@ class KubernetesResources:
         found = [await self._list(path) for path in paths or [f"{base}/{PLURAL}"]]
         return tuple(resource_record(item) for items in found for item in items)
 
+    async def read(self, ref: ResourceRef) -> ResourceRecord:
+        """The ServingSLO of that name as the API server has it now, whatever its uid.
+
+        Raises: NotFoundError when there is none; ClusterError otherwise.
+        """
+        path = f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}"
+        return resource_record(await self._client.get(path))
+
     async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:
         """Merge the changed fields of the status; a field of None is removed.
 

@@ -67,6 +67,16 @@ class KubernetesWorkloads:
         """Read this target from the API server itself the next time."""
         self._distrusted.add((namespace, target))
 
+    async def other_scalers(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
+        """Who else scales the target, as the API server has it now, whatever a watch told.
+
+        Raises: ClusterError when it does not say.
+        """
+        names = await self._inventory.scalers_now(
+            namespace, group_of(target.api_version), target.kind, target.name
+        )
+        return _scalers(names, target)
+
     async def read(
         self, namespace: str, target: ScaleTarget, container: str | None, runtime: str = "vllm"
     ) -> WorkloadView:
@@ -101,7 +111,7 @@ class KubernetesWorkloads:
             },
             problems=(
                 *self._inventory_problems(namespace),
-                *self._scalers(namespace, target),
+                *_scalers(self._scaler_names(namespace, target), target),
                 *_pods_refused(found),
             ),
             batching_change_refused=_refusal(found, container, profile),
@@ -184,17 +194,20 @@ class KubernetesWorkloads:
         problems = (collection.problem(namespace) for collection in needed)
         return tuple(_problem(problem) for problem in problems if problem is not None)
 
-    def _scalers(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
-        names = self._inventory.scalers_of(
+    def _scaler_names(self, namespace: str, target: ScaleTarget) -> tuple[str, ...]:
+        return self._inventory.scalers_of(
             namespace, group_of(target.api_version), target.kind, target.name
         )
-        return tuple(
-            SignalProblem(
-                reason=Reason.SCALER_CONFLICT,
-                detail=f"{name} scales {target.kind}/{target.name} as well",
-            )
-            for name in names
+
+
+def _scalers(names: Sequence[str], target: ScaleTarget) -> tuple[SignalProblem, ...]:
+    return tuple(
+        SignalProblem(
+            reason=Reason.SCALER_CONFLICT,
+            detail=f"{name} scales {target.kind}/{target.name} as well",
         )
+        for name in names
+    )
 
 
 def _problem(error: ClusterError) -> SignalProblem:

@@ -1,0 +1,55 @@
+"""Between a plan and its write: whether the plan's resource and target are still what they were.
+
+A watch tells late, and a tick may wait seconds for Prometheus. So whoever writes looks again, at
+the API server itself, at the last moment.
+"""
+
+from dataclasses import dataclass
+
+from servingslo.controller.outside import Outside
+from servingslo.controller.registry import Registry, Resource
+from servingslo.errors import NotFoundError
+from servingslo.policy import guards
+from servingslo.policy.inputs import Limits, SignalProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a last look found. changed: why the plan is void, '' while its resource is the same.
+
+    owner: who else sets the count meanwhile, None for nobody.
+    """
+
+    changed: str = ""
+    owner: SignalProblem | None = None
+
+
+async def last_look(
+    outside: Outside, registry: Registry, resource: Resource, limits: Limits
+) -> Standing:
+    """What has changed of a resource and its target since it was planned for.
+
+    What was found of the resource is remembered in the registry, which wakes the loop for it.
+    Raises: ClusterError when the API server does not say: then nothing may be written.
+    """
+    targets, ref = resource.targets, resource.record.ref
+    if targets is None or guards.acting_limit(targets, limits) is not None:
+        return Standing(changed="acting is switched off")
+    scalers = await outside.workloads.other_scalers(ref.namespace, targets.target)
+    owner = registry.owner_conflict(resource) or next(iter(scalers), None)
+    # The resource comes last: what its owner says counts up to the write itself.
+    try:
+        now = await outside.resources.read(ref)
+    except NotFoundError:
+        registry.remove((ref.namespace, ref.name), ref.uid)
+        return Standing(changed="it was deleted")
+    if now.ref.uid != ref.uid:
+        registry.upsert(now)
+        return Standing(changed="it was deleted and made anew")
+    if now.deleting:
+        registry.remove((ref.namespace, ref.name), ref.uid)
+        return Standing(changed="it is being deleted")
+    if now.generation != resource.record.generation:
+        registry.upsert(now)
+        return Standing(changed=f"generation {resource.record.generation} is {now.generation} now")
+    return Standing(owner=owner)
