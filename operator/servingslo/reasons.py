@@ -101,6 +101,7 @@ class Reason(StrEnum):
     TARGET_CONFLICT = "TargetConflict"
     SCALED_TO_ZERO_BY_USER = "ScaledToZeroByUser"
     REPLICAS_CHANGED_BY_USER = "ReplicasChangedByUser"
+    REPLICAS_REVERTED = "ReplicasReverted"
     RECOMMEND_ONLY = "RecommendOnly"
     PAUSED = "Paused"
     KILL_SWITCH = "KillSwitch"

@@ -19,7 +19,7 @@ RACES = int(os.environ.get("SERVINGSLO_RACES", "10"))
 SIDE_BY_SIDE = 5
 # Each of a reading's seven or so queries waits so long: a tick is under way for more than a second.
 DELAY_SECONDS = 0.2
-LONGEST_HESITATION_SECONDS = 2.5
+LONGEST_HESITATION_SECONDS = 6.0
 # A write whose last look came before the change may still be under way to the API server.
 UNDER_WAY_SECONDS = 0.25
 TICKS_SECONDS = 4.0

@@ -1,6 +1,7 @@
 """What the planner remembers: orders, hand edits, and what survives a restart."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -70,9 +71,9 @@ def test_our_own_order_is_no_hand_edit(told):
 
 
 def test_a_read_that_lags_behind_our_write_is_no_hand_edit():
-    """For a while after a write the old count may still be read."""
+    """For a while after an order the old count may still be read, unless its write is known."""
     state, _ = seen(PlannerState(), 3, 0.0)
-    state = record_scale(state, before=3, after=5, now_seconds=15.0)
+    state = replace(state, order=Order(before=3, after=5, at_seconds=15.0))
     state, edit = seen(state, 3, 30.0)
     assert edit is None
     state, edit = seen(state, 5, 45.0)

@@ -61,6 +61,7 @@ def join(
         uid=subject.uid,
         generation=subject.generation,
         desired_replicas=view.desired_replicas,
+        replicas_set_by=view.replicas_set_by,
         current_replicas=view.current_replicas,
         rollout_in_progress=view.rollout_in_progress,
         last_rollout_seconds=view.last_rollout_seconds,

@@ -204,12 +204,13 @@ class Reconciler:
         except ServingSLOError as error:
             problem = error
         self._settle(targets, memory, before, after, written=problem is None)
+        # The next look must not be one from before this write, or from before what refused it.
+        self.outside.workloads.distrust(ref.namespace, targets.target)
         if problem is None:
             memory.conflicts = 0
             await self.teller.tell_scaled(resource, decision)
             return decision, False
         reason = self._count_refusal(problem)
-        self.outside.workloads.distrust(ref.namespace, targets.target)
         await self.teller.post(resource, write_failed_event(decision, reason, str(problem)))
         conflict = reason is Reason.WRITE_CONFLICT
         memory.conflicts = memory.conflicts + 1 if conflict else 0

@@ -80,8 +80,8 @@ _STATED_LAW = {
     Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen; "
     "measured saturation decides meanwhile",
 }
-# Stages whose steps name pods: those that are coming, and those that are doubted.
-_DETAILED = frozenset({"pending", "step-down"})
+# Stages whose steps name pods that are coming or doubted, or who puts the count back.
+_DETAILED = frozenset({"pending", "step-down", "reverts"})
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
 _OUT_OF_SYNC = frozenset(
     {

@@ -18,6 +18,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.reverts import Reverts
 from servingslo.reasons import Reason
 
 REPLICAS_KNOB = "replicas"
@@ -260,6 +261,15 @@ def limit_step(proposal: Proposal, *, current: int, max_step: int | None) -> Pro
         return proposal
     limited = min(max(proposal.replicas, current - max_step), current + max_step)
     return proposal.moved("administrator", limited, Reason.ADMINISTRATOR_LIMIT, max_step=max_step)
+
+
+def leave_to_reverter(
+    proposal: Proposal, reverts: Reverts | None, *, current: int, now_seconds: float
+) -> Proposal:
+    """The count of now while somebody puts it back each time that we change it."""
+    if reverts is None or not reverts.pauses(now_seconds) or proposal.replicas == current:
+        return proposal
+    return proposal.moved("reverts", current, Reason.REPLICAS_REVERTED, **reverts.inputs())
 
 
 def acting_limit(targets: Targets, limits: Limits) -> Reason | None:

@@ -214,6 +214,7 @@ class Observation:
     """One control tick of one workload, raw enough that nothing is decided in the reader.
 
     desired_replicas: of the target's /scale spec. current_replicas: of its /scale status.
+    replicas_set_by: the field manager that set the count last, None where the target does not tell.
     problems: what could not be read, or who else owns the field.
     batching_change_refused: why batching arguments cannot be patched, where the reader knows.
     history: past arrival rates of this workload, at the tick at which they were read.
@@ -226,6 +227,7 @@ class Observation:
     uid: str = ""
     generation: int = 0
     desired_replicas: int | None = None
+    replicas_set_by: str | None = None
     current_replicas: int | None = None
     rollout_in_progress: bool = False
     last_rollout_seconds: float | None = None

@@ -217,6 +217,7 @@ def _without_sight(
         blind_for_seconds=None if fresh is None else frame.now_seconds - fresh,
         max_step=frame.limits.max_step,
     )
+    proposal = _unless_reverted(frame, proposal)
     proposal = replace(proposal, steps=(*notes, *proposal.steps))
     verdict = Verdict(
         proposal=proposal,
@@ -256,6 +257,7 @@ def _with_sight(
         now_seconds=frame.now_seconds,
     )
     proposal = guards.limit_step(proposal, current=frame.current, max_step=frame.limits.max_step)
+    proposal = _unless_reverted(frame, proposal)
     proposal = _with_pending(frame, proposal)
     verdict = Verdict(
         proposal=proposal,
@@ -271,6 +273,13 @@ def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
     if owner is not None:
         return owner.reason
     return guards.acting_limit(frame.targets, frame.limits)
+
+
+def _unless_reverted(frame: Frame, proposal: Proposal) -> Proposal:
+    """The count, left to whoever puts it back."""
+    return guards.leave_to_reverter(
+        proposal, frame.state.reverts, current=frame.current, now_seconds=frame.now_seconds
+    )
 
 
 def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:

@@ -14,6 +14,7 @@ from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Observation
 from servingslo.policy.mix import Mix
+from servingslo.policy.reverts import Reverts, reverted, standing
 
 # Of what is stored in a status; another one is not read.
 LEARNED_VERSION = 1
@@ -24,7 +25,8 @@ LEARNED_LIMIT_BYTES = 4096
 LEARNED_EVENT_LIMIT = 12
 # Beyond this no time, count or latency of ours can be; it also keeps infinity out.
 LARGEST_NUMBER = 1e15
-# How long a read of the target may lag behind our own write: several ticks and one watch gap.
+# How long a read of the target may lag behind a write that is only inferred from observations:
+# several ticks and one watch gap. Who knows of the write looks the target up after it.
 READ_BACK_SECONDS = 60.0
 
 
@@ -121,8 +123,9 @@ class PlannerState:
     """Memory of one workload; the default is a workload never seen before.
 
     started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
-    good. seen_desired: the replica count last read from the target. sized: what counts were judged
-    by at the last tick, for who tells of it; None without a model.
+    good. seen_desired: the replica count last read from the target. scaled: the last change that
+    was written, until somebody sets another count. reverts: who puts counts back. sized:
+    what counts were judged by at the last tick, for who tells of it; None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -132,6 +135,8 @@ class PlannerState:
     fresh_seconds: float | None = None
     seen_desired: int | None = None
     order: Order | None = None
+    scaled: Order | None = None
+    reverts: Reverts | None = None
     idle_since_seconds: float | None = None
     fleet: Steadiness | None = None
     mix: Mix | None = None
@@ -172,7 +177,7 @@ def record_scale(
         now_seconds=now_seconds,
     )
     order = Order(before=before, after=after, at_seconds=now_seconds, written=True)
-    return replace(state, behavior=remembered, seen_desired=after, order=order)
+    return replace(state, behavior=remembered, seen_desired=after, order=order, scaled=order)
 
 
 def record_write_failed(state: PlannerState) -> PlannerState:
@@ -197,7 +202,7 @@ def observe_count(
     state, ours = _settle_order(state, desired, behavior, now_seconds)
     before = state.seen_desired
     if desired == before:
-        return state, None
+        return _with_standing(state, now_seconds), None
     state = replace(state, seen_desired=desired)
     if ours:
         return state, None
@@ -206,7 +211,21 @@ def observe_count(
     met = behavior_module.initial_state(replicas=desired, now_seconds=now_seconds)
     remembered = replace(state.behavior, recommendations=met.recommendations)
     edit = None if before is None else HandEdit(before=before, after=desired)
-    return replace(state, behavior=remembered), edit
+    reverts = state.reverts
+    if state.scaled is not None:
+        reverts = reverted(
+            reverts, replicas=desired, by=observation.replicas_set_by, now_seconds=now_seconds
+        )
+    return replace(state, behavior=remembered, scaled=None, reverts=reverts), edit
+
+
+def _with_standing(state: PlannerState, now_seconds: float) -> PlannerState:
+    """The memory while the count stays: reverts are forgotten once a write of ours stood."""
+    if state.scaled is None or state.reverts is None:
+        return state
+    since = state.scaled.at_seconds
+    left = standing(state.reverts, since_seconds=since, now_seconds=now_seconds)
+    return replace(state, reverts=left)
 
 
 def _settle_order(
@@ -226,8 +245,9 @@ def _settle_order(
                 behavior=behavior,
             )
         return replace(state, order=None), True
-    # A read may lag behind the write; until then the count before it is no hand edit.
-    if desired == order.before and now_seconds - order.at_seconds < READ_BACK_SECONDS:
+    # Whether it was written is not known yet; until then the count before it is no hand edit.
+    waits = not order.written and 0 <= now_seconds - order.at_seconds < READ_BACK_SECONDS
+    if desired == order.before and waits:
         return state, True
     return replace(state, order=None), False
 

@@ -87,7 +87,8 @@ class TargetRecord:
     """A Deployment or StatefulSet.
 
     replicas: of its spec, None where absent. rollout_in_progress: pods of an older template exist.
-    pods_refused: why the API server makes no pods of it, None while it does.
+    pods_refused: why the API server makes no pods of it, None while it does. replicas_set_by: the
+    field manager that set the count last. version: its resourceVersion, 0 where that is no number.
     """
 
     namespace: str
@@ -100,6 +101,8 @@ class TargetRecord:
     rollout_in_progress: bool
     containers: tuple[ContainerRecord, ...]
     pods_refused: str | None = None
+    replicas_set_by: str | None = None
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +213,24 @@ def _target_record(item: KubeObject, *, rollout_in_progress: bool) -> TargetReco
         selector=selector_from_spec(spec.get("selector")),
         rollout_in_progress=rollout_in_progress,
         containers=_containers((spec.get("template") or {}).get("spec")),
+        replicas_set_by=_replicas_set_by(metadata.get("managedFields") or ()),
+        version=_version_number(metadata.get("resourceVersion")),
     )
+
+
+def _replicas_set_by(entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """The field manager that wrote spec.replicas last; several may own it with the same value."""
+    owners = [
+        (str(entry.get("time") or ""), sys.intern(str(entry.get("manager") or "")))
+        for entry in entries
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+    return (max(owners)[1] or None) if owners else None
+
+
+def _version_number(text: str | None) -> int:
+    """A resourceVersion as a number: later ones are larger (all of one etcd, Kubernetes 1.35)."""
+    return int(text) if text and text.isdecimal() else 0
 
 
 def _scaler_record(item: KubeObject) -> ScalerRecord:

@@ -52,6 +52,7 @@ class _Target:
     rollout_in_progress: bool = False
     containers: Sequence[ContainerRecord] | None = None
     pods_refused: str | None = None
+    replicas_set_by: str | None = None
 
 
 class KubernetesWorkloads:
@@ -61,11 +62,12 @@ class KubernetesWorkloads:
         self._client = client
         self._discovery = discovery
         self._inventory = inventory
-        self._distrusted: set[tuple[str, ScaleTarget]] = set()
+        # The version below which a watch tells of the past; None until it is looked up.
+        self._distrusted: dict[tuple[str, ScaleTarget], int | None] = {}
 
     def distrust(self, namespace: str, target: ScaleTarget) -> None:
-        """Read this target from the API server itself the next time."""
-        self._distrusted.add((namespace, target))
+        """Read this target from the API server itself, until its watch has come so far."""
+        self._distrusted[namespace, target] = None
 
     async def other_scalers(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
         """Who else scales the target, as the API server has it now, whatever a watch told.
@@ -100,6 +102,7 @@ class KubernetesWorkloads:
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
+            replicas_set_by=found.replicas_set_by,
             current_replicas=found.current,
             rollout_in_progress=found.rollout_in_progress,
             last_rollout_seconds=self._last_rollout_seconds(namespace, found),
@@ -137,6 +140,7 @@ class KubernetesWorkloads:
             or self._inventory.template_count(record.uid) > 1,
             containers=record.containers,
             pods_refused=refused,
+            replicas_set_by=record.replicas_set_by,
         )
 
     async def _read_record(
@@ -150,18 +154,29 @@ class KubernetesWorkloads:
         if problem is not None:
             raise problem
         record = collection.get(namespace, target.name)
+        key = (namespace, target)
         # A target made a moment ago may not have come through the watch yet.
-        if record is None or (namespace, target) in self._distrusted:
-            item = await self._get(namespace, target, resource)
-            record = _PARSERS[target.kind](item, None)
-            self._distrusted.discard((namespace, target))
-        return record
+        if record is not None and not self._is_behind(key, record):
+            self._distrusted.pop(key, None)
+            return record
+        item = await self._get(namespace, target, resource)
+        now: TargetRecord = _PARSERS[target.kind](item, None)
+        if key in self._distrusted:
+            self._distrusted[key] = now.version
+        return now
+
+    def _is_behind(self, key: tuple[str, ScaleTarget], record: TargetRecord) -> bool:
+        """Whether what a watch told is older than what was looked up, or that is not known yet."""
+        if key not in self._distrusted:
+            return False
+        least = self._distrusted[key]
+        return least is None or record.version < least
 
     async def _read_scale(
         self, namespace: str, target: ScaleTarget, resource: ApiResource
     ) -> _Target:
         scale = await self._get(namespace, target, resource, "scale")
-        self._distrusted.discard((namespace, target))
+        self._distrusted.pop((namespace, target), None)
         status: KubeObject = scale.get("status") or {}
         return _Target(
             uid=scale["metadata"].get("uid"),

@@ -1,0 +1,118 @@
+"""Somebody puts the count back each time: it is left alone for a while, told, and tried again."""
+
+import pytest
+from overtaken_world import World
+
+from servingslo.policy.reverts import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    REVERTS_BEFORE_PAUSE,
+    STANDING_SECONDS,
+    Reverts,
+    reverted,
+    standing,
+)
+from servingslo.reasons import Reason
+
+TICK_SECONDS = 15.0
+
+
+@pytest.fixture
+def world() -> World:
+    """A resource whose minimum asks for three replicas, on a target with one."""
+    world = World()
+    world.cluster.create()
+    world.sees()
+    return world
+
+
+def _put_back(world: World, *, by: str = "argocd-controller") -> None:
+    world.cluster.replicas, world.cluster.set_by = 1, by
+
+
+async def _fight(world: World, ticks: int) -> None:
+    for _ in range(ticks):
+        await world.tick(TICK_SECONDS)
+        _put_back(world)
+
+
+async def test_writes_become_rare_while_the_count_is_put_back(world: World) -> None:
+    """Of an hour's 240 ticks, each put back at once, a handful are written."""
+    await _fight(world, 240)
+    assert REVERTS_BEFORE_PAUSE <= len(world.cluster.writes) <= 9
+
+
+async def test_the_revert_is_told_with_how_often_to_what_and_by_whom(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Condition, event and log line name the field manager, the count and the number of times."""
+    caplog.set_level("INFO")
+    await _fight(world, 8)
+    limited = next(
+        entry
+        for status in reversed(world.cluster.statuses)
+        for entry in status.get("conditions", ())
+        if entry["type"] == "ScalingLimited"
+    )
+    assert limited["reason"] == Reason.REPLICAS_REVERTED
+    events = [event for event in world.cluster.events if event.reason is Reason.REPLICAS_REVERTED]
+    lines = [line for line in caplog.messages if Reason.REPLICAS_REVERTED.value in line]
+    assert events
+    assert lines
+    for said in (limited["message"], events[0].message, lines[0]):
+        assert "put back to 1 3 times" in said
+        assert "argocd-controller" in said
+
+
+async def test_it_goes_on_when_the_reverts_stop(world: World) -> None:
+    """The pause ends, the next write stands, and after a while the reverts are forgotten."""
+    await _fight(world, 8)
+    writes = len(world.cluster.writes)
+    for _ in range(10):
+        await world.tick(TICK_SECONDS)
+    assert len(world.cluster.writes) == writes + 1
+    assert world.cluster.replicas == 3
+    for _ in range(60):
+        await world.tick(TICK_SECONDS)
+    _put_back(world)
+    await world.tick(TICK_SECONDS)
+    assert world.cluster.replicas == 3
+
+
+async def test_one_edit_by_hand_starts_no_pause(world: World) -> None:
+    """A person's single edit is met as ever: below the minimum, the minimum is ordered again."""
+    await world.tick()
+    _put_back(world, by="kubectl-edit")
+    await world.tick()
+    assert world.cluster.writes == [(1, 3), (1, 3)]
+
+
+def test_pauses_double_up_to_half_an_hour() -> None:
+    """The third revert pauses for two minutes, each further one for twice as long."""
+    lengths = []
+    memory: Reverts | None = None
+    for _ in range(12):
+        memory = reverted(memory, replicas=1, by=None, now_seconds=0.0)
+        lengths.append(memory.until_seconds)
+    assert lengths[:5] == [0.0, 0.0, FIRST_PAUSE_SECONDS, 240.0, 480.0]
+    assert lengths[-1] == LONGEST_PAUSE_SECONDS
+
+
+def test_another_count_begins_anew() -> None:
+    """Edits to different counts are decisions, not a program that repeats itself."""
+    memory = reverted(None, replicas=1, by=None, now_seconds=0.0)
+    assert reverted(memory, replicas=2, by=None, now_seconds=1.0).count == 1
+
+
+def test_a_clock_that_goes_back_ends_the_pause() -> None:
+    """A revert that lies in the future keeps nobody from the count."""
+    memory = Reverts(replicas=1, count=9, at_seconds=10_000.0)
+    assert memory.pauses(10_001.0)
+    assert not memory.pauses(5_000.0)
+
+
+def test_a_write_must_stand_before_reverts_are_forgotten() -> None:
+    """Ten minutes, or the length of the last pause where that was longer."""
+    memory = Reverts(replicas=1, count=2, at_seconds=0.0)
+    assert standing(memory, since_seconds=0.0, now_seconds=STANDING_SECONDS - 1.0) is memory
+    assert standing(memory, since_seconds=0.0, now_seconds=STANDING_SECONDS) is None
