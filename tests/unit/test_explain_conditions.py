@@ -106,7 +106,7 @@ def test_each_condition_speaks_of_its_own_trouble():
         inputs={"detail": "refused"},
     )
     found = _of(replace(BLIND, steps=(step,), **conflict))
-    assert found["MetricsFresh"].message == "refused"
+    assert found["MetricsFresh"].message == "Prometheus does not answer: refused"
     assert found["ScalingLimited"].message.endswith("hpa/llama scales it as well")
 
 

@@ -22,7 +22,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState, learned, record_scale, restore
-from servingslo.reasons import Action, Reason
+from servingslo.reasons import BOUND_REASON, Action, Reason
 
 
 def test_surge_orders_what_is_needed_at_once_and_gives_it_back():
@@ -295,8 +295,10 @@ def test_a_decision_that_may_not_act_recommends(targets, limits, reason):
     story = run(World(rate=steady(16.0), replicas=3), targets, limits).until(300)
     end = story.at(300.0)
     assert not any(d.apply_replicas for d in story.decisions)
-    assert (end.replicas_after, end.reason) == (3, reason)
+    assert (end.replicas_after, end.limited_by) == (3, reason)
     assert end.recommended_replicas > 3
+    cause = reason if targets.mode is Mode.PAUSED else BOUND_REASON[end.binding]
+    assert end.reason is cause
 
 
 def test_another_scaler_keeps_our_hands_off_and_hears_what_we_would_do():

@@ -29,6 +29,7 @@ from servingslo.api.v1alpha1.status import (
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
 from servingslo.policy.decision import BatchingDecision, CostOutlook, Decision, LimitsPlan
+from servingslo.policy.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
 
 _SIGNIFICANT_DIGITS = 3
@@ -40,7 +41,6 @@ _DRIFT_RATIO = 0.2
 _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 _LONGEST_MESSAGE = 1024
-_ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
 _DECIDED_FIELDS = (
     "observedGeneration",
     "replicas",
@@ -155,7 +155,7 @@ def _desired(decision: Decision) -> int | None:
     """What the target gets, or would get where the operator only advises; None while paused."""
     if decision.limited_by is Reason.PAUSED:
         return None
-    advises = decision.limited_by in _ADVICE_ONLY
+    advises = decision.limited_by in ADVICE_ONLY
     return decision.recommended_replicas if advises else decision.replicas_after
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.explain.format import count, objective_name
-from servingslo.policy.decision import Decision, ObjectiveOutlook
+from servingslo.policy.decision import Decision, DecisionStep, ObjectiveOutlook
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
@@ -69,7 +69,7 @@ NOT_READY_REASONS = frozenset(
 # Without ages: they differ on every tick, and a condition is written when it changes.
 _METRICS = {
     Reason.METRICS_STALE: "samples are too old",
-    Reason.METRICS_MISSING: "no samples of the target's pods",
+    Reason.METRICS_MISSING: "no samples of the target's pods; do the labels of the scrape fit?",
     Reason.METRICS_PARTIAL: "part of the samples is missing",
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
     Reason.METRICS_IMPLAUSIBLE: "samples say what cannot be",
@@ -191,6 +191,9 @@ def _ready(decision: Decision) -> Verdict:
     for reason in (decision.reason, decision.limited_by):
         if reason in NOT_READY_REASONS and reason is not None:
             return Verdict(ConditionStatus.FALSE, reason, decision.detail or "hands off the target")
+    blind = blindness(decision)
+    if blind is not None:
+        return Verdict(ConditionStatus.FALSE, blind.reason, _blind_message(blind))
     message = "the target is watched and decided for"
     if pods := left_out(decision):
         message = f"{message}; left out as unreliable: {pods}"
@@ -202,13 +205,23 @@ def _ready(decision: Decision) -> Verdict:
 def _metrics_fresh(decision: Decision) -> Verdict:
     if decision.metrics is Reason.METRICS_FRESH:
         return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, "every pod was seen lately")
-    seen = next(
-        (step.inputs.get("detail") for step in decision.steps if step.stage == "signals"), ""
-    )
+    blind = blindness(decision)
+    if blind is not None:
+        return Verdict(ConditionStatus.FALSE, decision.metrics, _blind_message(blind))
     # The decision's own detail may be about something else: who owns the target, above all.
     own = decision.detail if decision.limited_by is decision.metrics else ""
-    message = str(seen or own or _METRICS.get(decision.metrics, "no metrics"))
+    message = own or _METRICS.get(decision.metrics, "no metrics")
     return Verdict(ConditionStatus.FALSE, decision.metrics, message)
+
+
+def blindness(decision: Decision) -> DecisionStep | None:
+    """The step that says why nothing could be decided for want of metrics; None where it could."""
+    return next((step for step in decision.steps if step.stage == "signals"), None)
+
+
+def _blind_message(step: DecisionStep) -> str:
+    told, detail = _METRICS.get(step.reason, ""), step.inputs.get("detail")
+    return ": ".join(str(part) for part in (told, detail) if part) or "no metrics"
 
 
 def _model_trusted(decision: Decision) -> Verdict:
@@ -289,7 +302,7 @@ def _scaling_limited(decision: Decision) -> Verdict:
     message = f"{count(wanted)} wanted, {count(set_to)} set"
     if wanted is None or wanted == set_to:
         message = f"{count(set_to)} set"
-    detail = decision.detail or limit_detail(decision)
+    detail = limit_detail(decision) or decision.detail
     if detail:
         message = f"{message}: {detail}"
     return Verdict(ConditionStatus.TRUE, decision.limited_by, message)

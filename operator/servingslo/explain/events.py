@@ -5,9 +5,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.estimation.stated_law import STATED_SOURCE
-from servingslo.explain.conditions import ConditionStatus, ConditionType, Verdict, verdicts
+from servingslo.explain.conditions import (
+    NOT_READY_REASONS,
+    ConditionStatus,
+    ConditionType,
+    Verdict,
+    blindness,
+    verdicts,
+)
 from servingslo.explain.format import replica_change, rounded
 from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.guards import CONFLICTS
 from servingslo.reasons import Action, Reason
 
 
@@ -52,7 +60,9 @@ _WATCHED = (
     ConditionType.MODEL_TRUSTED,
     ConditionType.SLO_MET,
 )
-_EXPECTED = frozenset({Reason.MODEL_LEARNING, Reason.BATCHING_OFF})
+_EXPECTED = frozenset(
+    {Reason.MODEL_LEARNING, Reason.BATCHING_OFF, Reason.PENDING_PODS, Reason.WARMING_UP}
+)
 _TOLD_STEPS = frozenset(
     {
         Reason.REPLICAS_CHANGED_BY_USER,
@@ -102,16 +112,32 @@ def write_failed_event(decision: Decision, reason: Reason, detail: str) -> Event
 def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
     now = verdicts(decision)
     before = {} if previous is None else verdicts(previous)
-    for type_ in _WATCHED:
+    watched = _worth_telling(decision, previous)
+    for type_ in watched:
         yield from _condition_event(type_, now[type_], before.get(type_))
     limit, limit_before = decision.limited_by, previous.limited_by if previous else None
     told = {now[type_].reason for type_ in _WATCHED}
     if limit is not None and limit is not limit_before and limit not in _ROUTINE_LIMITS | told:
         message = now[ConditionType.SCALING_LIMITED].message
         yield _event(EventType.WARNING, limit, message, ConditionType.SCALING_LIMITED)
-    yield from _law_event(decision, previous)
     yield from _step_events(decision, previous)
-    yield from _batching_event(now, before)
+    if watched != (ConditionType.READY,):
+        yield from _law_event(decision, previous)
+        yield from _batching_event(now, before)
+
+
+def _worth_telling(decision: Decision, previous: Decision | None) -> tuple[ConditionType, ...]:
+    """The conditions whose news are told.
+
+    Without metrics Ready and MetricsFresh say the same. Of a target that cannot be used at all,
+    only that is told: that it has no metrics and no law is not the point.
+    """
+    if decision.reason in NOT_READY_REASONS - CONFLICTS:
+        return (ConditionType.READY,)
+    if blindness(decision) or (previous is not None and blindness(previous)):
+        owned = decision.reason in NOT_READY_REASONS
+        return _WATCHED if owned else tuple(t for t in _WATCHED if t is not ConditionType.READY)
+    return _WATCHED
 
 
 def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None) -> Iterator[Event]:

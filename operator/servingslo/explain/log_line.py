@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
-from servingslo.explain.conditions import in_doubt, left_out
-from servingslo.explain.format import UNKNOWN, number, percentile, quoted, replica_change
+from servingslo.explain.conditions import blindness, in_doubt, left_out, limit_detail
+from servingslo.explain.format import number, percentile, quoted, replica_change
 from servingslo.policy.decision import ConstraintNeed, Decision, ModelUse
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
@@ -12,10 +12,13 @@ from servingslo.units import format_duration
 EVENT_NAME = "decided"
 # An unchanged decision is repeated this often, so that silence means that nobody decides.
 REPEAT_SECONDS = 600.0
+# Words of Prometheus or the API server; the condition has them in full.
+_LONGEST_DETAIL = 300
+_MODES = {Reason.RECOMMEND_ONLY: "Recommend", Reason.KILL_SWITCH: "KillSwitch"}
 
 
 def log_line(decision: Decision) -> str:
-    """The decision as key=value pairs in a fixed order; what is unknown is left out."""
+    """The decision as key=value pairs, what matters first; what is unknown is left out."""
     return " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(decision))])
 
 
@@ -39,6 +42,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.recommended_replicas,
         decision.binding,
         decision.reason,
+        _mode(decision),
         decision.model.source == STATED_SOURCE,
     )
 
@@ -50,7 +54,10 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     yield "replicas", replica_change(decision)
     if decision.recommended_replicas not in {None, decision.replicas_after}:
         yield "recommended", str(decision.recommended_replicas)
-    yield "binding", UNKNOWN if decision.binding is None else decision.binding.value
+    yield "reason", decision.reason.value
+    yield from _limit_pairs(decision)
+    if decision.binding is not None:
+        yield "binding", decision.binding.value
     if decision.needs:
         yield "need", " ".join(map(_need, decision.needs))
     yield from _demand_pairs(decision)
@@ -67,9 +74,23 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
         yield "in_doubt", pods
     if decision.metrics_age_seconds is not None:
         yield "age", format_duration(round(decision.metrics_age_seconds))
-    if decision.limited_by is not None and decision.limited_by is not decision.reason:
-        yield "limited_by", decision.limited_by.value
-    yield "reason", decision.reason.value
+
+
+def _limit_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+    """What keeps the decision from being more or from being carried out, and the detail of it."""
+    if mode := _mode(decision):
+        yield "mode", mode
+    elif decision.limited_by not in {None, decision.reason}:
+        yield "limited_by", str(decision.limited_by)
+    blind = blindness(decision)
+    seen = "" if blind is None else str(blind.inputs.get("detail") or "")
+    if detail := limit_detail(decision) or decision.detail or seen:
+        yield "detail", detail[:_LONGEST_DETAIL]
+
+
+def _mode(decision: Decision) -> str:
+    """That the decision is only advice; '' where it is carried out."""
+    return _MODES.get(decision.limited_by, "") if decision.limited_by is not None else ""
 
 
 def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:

@@ -37,6 +37,8 @@ _OWNERSHIP = (
 )
 # Somebody else sets the count: what we would do is still worth telling.
 CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
+# Acting is switched off: the decision is made all the same, and its reason is its own.
+ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
 # Pods that were ordered are not made; the plan goes on.
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _BLINDNESS = (

@@ -330,7 +330,7 @@ def _decided(
         namespace=frame.observation.namespace,
         name=frame.observation.name,
         action=_action(before, after),
-        reason=_reason(frame, verdict, before, after),
+        reason=_reason(frame, verdict, before, wanted),
         replicas_before=before,
         replicas_after=after,
         recommended_replicas=wanted,
@@ -387,12 +387,16 @@ def _binding(frame: Frame, verdict: Verdict) -> Constraint | None:
     return wish.binding
 
 
-def _reason(frame: Frame, verdict: Verdict, before: int | None, after: int | None) -> Reason:
-    """The one reason of the decision: who forbade it, what binds, or that all is well."""
+def _reason(frame: Frame, verdict: Verdict, before: int | None, wanted: int | None) -> Reason:
+    """The one reason of the decision: who forbade it, what binds, or that all is well.
+
+    Where acting is merely switched off it is that of what would be done; the mode stands beside it.
+    """
     proposal, wish = verdict.proposal, verdict.wish
-    if verdict.acting_limit is not None:
-        return verdict.acting_limit
-    action = _action(before, after)
+    limit = verdict.acting_limit
+    if limit is not None and limit not in guards.ADVICE_ONLY:
+        return limit
+    action = _action(before, wanted)
     against_the_wish = {
         Action.SCALE_UP: wish.proposal.replicas <= frame.current,
         Action.SCALE_DOWN: wish.proposal.replicas >= frame.current,
