@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 from tests.benchmarks.matrix import KEPT, MINE
-from tests.benchmarks.matrix_blind_cases import CARDS, CASES, trace_of
+from tests.benchmarks.matrix_blind_cases import CARDS, trace_of
+from tests.benchmarks.matrix_blind_cases import CASES as COURSES
+from tests.benchmarks.matrix_burst_cases import BURST_CASES
 
 from servingslo.sim.backtest import run_cell
 from servingslo.sim.fleet import ColdStart
@@ -26,6 +28,7 @@ from servingslo.sim.scoring import Score
 from servingslo.sim.trace import read_trace, write_trace
 
 SEEDS = (31, 32)
+CASES = {**COURSES, **BURST_CASES}
 PEERS = (
     "hpa-busy", "hpa-waiting:tuned", "hpa-kv:tuned", "keda-guide", "keda-guide:tuned",
     "keda-raw:tuned", "keda-slo:tuned", "knative:tuned", "aibrix-kpa:tuned", "wva-v1:tuned",
@@ -44,6 +47,9 @@ def scenario_of(name: str, seed: int, folder: Path = KEPT) -> Scenario:
         folder.mkdir(parents=True, exist_ok=True)
         write_trace(trace_of(case, seed), path)
     fleet = replace(CARDS[case.card], cold_start=ColdStart(mean_seconds=case.cold_start_seconds))
+    if case.batched_tokens is not None:
+        limits = replace(fleet.engine_limits, max_num_batched_tokens=case.batched_tokens)
+        fleet = replace(fleet, limits=limits)
     busiest = float(interval_work(fleet, read_trace(path)).max())
     return Scenario(
         name=name,

@@ -13,7 +13,13 @@ from servingslo.policy.inputs import Targets
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.production import benchmark_targets
 from servingslo.sim.trace import Trace, read_trace
-from servingslo.sim.workloads import RateCourse, generated, lengths_of, markov_modulated
+from servingslo.sim.workloads import (
+    LengthSource,
+    RateCourse,
+    generated,
+    lengths_of,
+    markov_modulated,
+)
 
 # A card that no rule was tuned on; it takes the settings of the large one. tests/validation/grid.py
 MIDDLE = FleetSpec(
@@ -86,7 +92,8 @@ _TARGETS = benchmark_targets()
 class Blind:
     """A case: a course of the rate on the large card, and what it is played on.
 
-    longer: factors of the lengths of prompts and outputs in the second half of the time.
+    longer: factors of the lengths of prompts and outputs in the second half of the time. lengths:
+    None for those of the Azure conversation trace. batched_tokens: of a step, None for the card's.
     """
 
     course: Callable[[np.random.Generator], RateCourse]
@@ -94,6 +101,8 @@ class Blind:
     targets: Targets = _TARGETS
     cold_start_seconds: float = COLD_START_SECONDS
     longer: tuple[int, int] = (1, 1)
+    lengths: LengthSource | None = None
+    batched_tokens: int | None = None
 
 
 def _fixed(course: RateCourse) -> Callable[[np.random.Generator], RateCourse]:
@@ -155,10 +164,10 @@ CASES = {
 
 
 def trace_of(case: Blind, seed: int) -> Trace:
-    """The requests of a case, with the lengths of the Azure conversation trace."""
+    """The requests of a case."""
     rng = np.random.default_rng([seed, 77])
     course = case.course(rng).scaled(CARD_RATES[case.card])
-    trace = generated(course, lengths_of(read_trace(TRACE)), rng)
+    trace = generated(course, case.lengths or lengths_of(read_trace(TRACE)), rng)
     late = trace.arrival_seconds > trace.duration_seconds / 2
     prompt, output = case.longer
     return replace(

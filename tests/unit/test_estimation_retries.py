@@ -1,5 +1,6 @@
 """First tries out of what is offered: what refusals bring back, assumed and measured."""
 
+import numpy as np
 import pytest
 
 from servingslo.estimation.retries import RetryState, echo_error_ratio, without_echo
@@ -51,7 +52,6 @@ def test_capacity_that_comes_shows_what_refusals_bring_back() -> None:
     state, _, _ = _storm(18.0, 30.0, 0.9, state)
     assert state.known
     assert state.retries_per_refusal == pytest.approx(0.9, abs=0.1)
-    assert state.shortage is None
 
 
 def test_the_next_storm_is_planned_at_its_first_tries() -> None:
@@ -79,3 +79,22 @@ def test_demand_that_falls_by_itself_shows_nothing() -> None:
     state, _, _ = _storm(40.0, 10.0, 0.0)
     state, _, _ = _storm(12.0, 10.0, 0.0, state)
     assert not state.known
+
+
+@pytest.mark.parametrize("fall_windows", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_burst_that_falls_while_capacity_comes_is_no_echo(fall_windows: int, seed: int) -> None:
+    """45/s before clients that never come again: replicas come, the burst ends, another begins."""
+    random = np.random.default_rng(seed)
+    fall = np.linspace(45.0, 2.0, fall_windows + 2)[1:-1]
+    burst = np.concatenate([np.full(14, 45.0), fall, np.full(20, 2.0)])
+    capacity = np.concatenate([np.full(8, 6.0), np.linspace(8.0, 60.0, 9), np.full(20, 60.0)])
+    state, second = RetryState(), []
+    for again in range(2):
+        for rate, carried in zip(burst, capacity, strict=False):
+            offered = random.poisson(15.0 * rate) / 15.0
+            state, first = without_echo(state, offered, max(offered - carried, 0.0))
+            if again and rate == 45.0:
+                second.append(first / offered)
+    assert state.known
+    assert min(second) > 0.85

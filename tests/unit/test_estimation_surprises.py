@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.estimation.surprises import noted, recurrence
+from servingslo.estimation.surprises import Surprise, noted, recurrence
 
 NO_NOISE = 0.0
 LEAD_SECONDS = 90.0
@@ -34,8 +34,8 @@ def bursts_on(levels, factor, every, lasting):
     ]
 
 
-def test_bursts_on_a_ramp_recur_at_as_many_times_what_there_is():
-    """Demand that has doubled since bursts by as much again: neither old peak is enough."""
+def test_bursts_on_a_ramp_recur_on_top_of_what_there_is():
+    """Demand that has doubled since bursts on top of what it is now: neither old peak is enough."""
     levels = [30.0 + 0.5 * index for index in range(120)]
     surprises, now = watched(bursts_on(levels, 1.6, every=20, lasting=5)[:114])
     known = recurrence(surprises, levels[113], NO_NOISE, now)
@@ -76,6 +76,25 @@ def test_a_crowd_that_was_expected_is_over_when_it_has_fallen():
     rates = [20.0] * 10 + [60.0] * 10 + [40.0] * 10 + [60.0] * 4
     surprises, _ = watched(rates)
     assert [s.peak_per_second for s in surprises] == [60.0, 60.0]
+
+
+@pytest.mark.parametrize("expected", [0.0, 1e-4, 0.05, 1.0])
+@pytest.mark.parametrize("level", [0.3, 5.0, 120.0])
+def test_no_rate_is_kept_above_twice_the_largest_seen(expected, level):
+    """After silence next to nothing is expected: a burst is countless times as much."""
+    bursts = tuple(
+        Surprise(
+            start_seconds=start,
+            last_seconds=start + LEAD_SECONDS,
+            peak_per_second=120.0,
+            expected_per_second=expected,
+            over=True,
+        )
+        for start in (600.0, 1200.0, 1800.0)
+    )
+    known = recurrence(bursts, level, NO_NOISE, 2000.0)
+    assert known is not None
+    assert 120.0 <= known.rate_per_second <= 2.0 * 120.0
 
 
 def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():

@@ -270,8 +270,10 @@ def _learn(
         limits=_learn_limits(state.limits, sample, steps),
         observed=observe_latencies(state.observed, histograms, now),
     )
-    if windows and forecast.forecast(demand, now).surge_probability < STEADY_PROBABILITY:
-        routing = learn_routing(state.routing, fresh.engines, _work_ratio(learnt, share))
+    if windows:
+        steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
+        work = _work_ratio(learnt, share)
+        routing = learn_routing(state.routing, fresh.engines, work, now, steady=steady)
         learnt = replace(learnt, routing=routing)
     return learnt, measured
 

@@ -6,6 +6,8 @@ comes: refusals fall, and what is offered falls with them as far as it was echo.
 cannot tell: a rate that steps up before clients that always come again, and a rate that rises on
 and on before clients that never do, give the same offered and refused rates. So a mean is taken,
 and the error says how far it may be off; docs/designs/0003-estimation.md has what that costs.
+A burst that ends lowers both as well: then less is admitted than was a moment before, which an echo
+that fades before engines that still refuse never does.
 Source: essay "Inference Is a Queueing System", retries: where rejections and offered load rise
 together, plan for unique demand, not for the echo.
 """
@@ -22,6 +24,10 @@ MOST_RETRIES_PER_REFUSAL = 1.0
 # capacity came, it was not chance.
 FALLEN_RATIO = 0.25
 CAPACITY_CAME_RATIO = 0.25
+# Less admitted than a moment before by more than chance: demand has fallen, and nothing is told.
+DEMAND_FELL_RATIO = 0.1
+# Windows that capacity has to come in, a minute: what happens later is no answer to it.
+REMEMBERED_WINDOWS = 5
 # Memory of what shortages told, in windows that told something.
 MEMORY_WINDOWS = 40.0
 # What was left out may all have been demand: the error of a value at one end of a uniform law.
@@ -29,25 +35,26 @@ ECHO_DEVIATIONS = 1.0 / math.sqrt(3.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shortage:
-    """Since refusals began, per second: the most offered, the most refused, and admitted then."""
+class RefusedWindow:
+    """What was offered in a window and what of it was refused, per second."""
 
-    offered_per_second: float = 0.0
-    refused_per_second: float = 0.0
-    admitted_per_second: float = 0.0
+    offered_per_second: float
+    refused_per_second: float
+
+    @property
+    def admitted_per_second(self) -> float:
+        """What was let in."""
+        return max(self.offered_per_second - self.refused_per_second, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryState:
-    """The window before, the shortage it belongs to, and what shortages told of retries.
+    """The last windows, none while nothing is refused, and what they told of retries.
 
-    shortage: None while nothing is refused. squares, products: Σ (fall of refusals)² and
-    Σ fall of refusals x fall of offered load.
+    squares, products: Σ (fall of refusals)² and Σ fall of refusals x fall of offered load.
     """
 
-    offered_per_second: float = 0.0
-    refused_per_second: float = 0.0
-    shortage: Shortage | None = None
+    windows: tuple[RefusedWindow, ...] = ()
     squares: float = 0.0
     products: float = 0.0
 
@@ -71,19 +78,16 @@ def without_echo(
     state: RetryState, offered_per_second: float, refused_per_second: float
 ) -> tuple[RetryState, float]:
     """The state after one more window, and the rate of first tries in it, per second."""
-    if state.shortage is None and refused_per_second <= 0.0:
+    if not state.windows and refused_per_second <= 0.0:
         return state, offered_per_second
-    shortage = _with_most(state.shortage or Shortage(), offered_per_second, refused_per_second)
-    learnt = _learnt(replace(state, shortage=shortage), offered_per_second, refused_per_second)
-    echo = learnt.retries_per_refusal * _again(state, offered_per_second)
-    first = max(offered_per_second - echo, 0.0)
-    over = refused_per_second <= 0.0 and state.refused_per_second <= 0.0
-    return replace(
-        learnt,
-        offered_per_second=offered_per_second,
-        refused_per_second=refused_per_second,
-        shortage=None if over else shortage,
-    ), first
+    now = RefusedWindow(
+        offered_per_second=offered_per_second, refused_per_second=refused_per_second
+    )
+    learnt = _learnt(state, now)
+    first = offered_per_second - learnt.retries_per_refusal * _again(state, offered_per_second)
+    windows = (*state.windows, now)[-REMEMBERED_WINDOWS:]
+    refusing = any(w.refused_per_second > 0.0 for w in windows)
+    return replace(learnt, windows=windows if refusing else ()), max(first, 0.0)
 
 
 def echo_error_ratio(offered_per_second: float, first_per_second: float) -> float:
@@ -99,39 +103,32 @@ def _again(state: RetryState, offered: float) -> float:
     Nor a larger share than was refused then: where capacity comes, clients that waited for more
     than a window are still coming.
     """
-    if state.offered_per_second <= 0.0:
+    if not state.windows or state.windows[-1].offered_per_second <= 0.0:
         return 0.0
-    return min(
-        state.refused_per_second, offered * state.refused_per_second / state.offered_per_second
-    )
+    last = state.windows[-1]
+    return min(last.refused_per_second, offered * last.refused_per_second / last.offered_per_second)
 
 
-def _with_most(shortage: Shortage, offered: float, refused: float) -> Shortage:
-    """The shortage after a window of these rates."""
-    shortage = replace(shortage, offered_per_second=max(shortage.offered_per_second, offered))
-    if refused <= shortage.refused_per_second:
-        return shortage
-    return replace(
-        shortage, refused_per_second=refused, admitted_per_second=max(offered - refused, 0.0)
-    )
-
-
-def _learnt(state: RetryState, offered: float, refused: float) -> RetryState:
-    """The state after holding this window against that of the most refusals.
+def _learnt(state: RetryState, now: RefusedWindow) -> RetryState:
+    """The state after holding this window against that of the most refusals among the last ones.
 
     Refusals of the window before are what may have come again in this one. Only where much more is
-    admitted than then: where demand falls by itself, refusals fall with it as an echo would.
+    admitted than at the most refusals, and no less than since.
     """
-    shortage = state.shortage
-    if shortage is None:
+    if not state.windows:
         return state
-    fall = shortage.refused_per_second - state.refused_per_second
-    came = offered - refused >= (1.0 + CAPACITY_CAME_RATIO) * shortage.admitted_per_second
-    if not came or fall <= FALLEN_RATIO * shortage.refused_per_second:
+    most = max(state.windows, key=lambda w: w.refused_per_second)
+    since = state.windows[state.windows.index(most) :]
+    fall = most.refused_per_second - since[-1].refused_per_second
+    came = now.admitted_per_second >= (1.0 + CAPACITY_CAME_RATIO) * most.admitted_per_second
+    highest = max(w.admitted_per_second for w in since)
+    fell = now.admitted_per_second < (1.0 - DEMAND_FELL_RATIO) * highest
+    if not came or fell or fall <= FALLEN_RATIO * most.refused_per_second:
         return state
     memory = 1.0 - 1.0 / MEMORY_WINDOWS
     return replace(
         state,
         squares=memory * state.squares + fall * fall,
-        products=memory * state.products + fall * (shortage.offered_per_second - offered),
+        products=memory * state.products
+        + fall * (most.offered_per_second - now.offered_per_second),
     )

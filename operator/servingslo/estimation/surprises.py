@@ -120,18 +120,18 @@ def recurrence(
 ) -> Recurrence | None:
     """What must be expected to come again at any time; None where fewer than two came of late.
 
-    The rate that two reached, or as many times what there is now as two were of what they rose
-    from, whichever is more: bursts grow with demand. level_per_second: of demand before what may be
-    one of them. noise: variance of the measured rate.
+    The rate that two reached, or what there is now with as much on top as two added to what was
+    expected, whichever is more: bursts grow with demand. Never more than twice the highest rate
+    that was measured: neither part of the sum is above it. level_per_second: of demand before what
+    may be one of them. noise: variance of the measured rate.
     """
     lately = recent(surprises, now_seconds)
     if len(lately) < RECURRING_COUNT:
         return None
     last = lately[-1]
     base = level_per_second if last.over else last.expected_per_second
-    ratios = (s.peak_per_second / s.expected_per_second for s in lately if s.expected_per_second)
-    twice = [0.0, 0.0, *sorted(ratios)][-2]
-    rate = max(twice * base, sorted(s.peak_per_second for s in lately)[-2])
+    added = sorted(s.peak_per_second - s.expected_per_second for s in lately)[-2]
+    rate = max(base + added, sorted(s.peak_per_second for s in lately)[-2])
     return Recurrence(
         count=len(lately),
         interval_seconds=(lately[-1].start_seconds - lately[0].start_seconds) / (len(lately) - 1),
