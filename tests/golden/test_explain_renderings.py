@@ -27,17 +27,17 @@ def test_the_log_line_is_the_documented_one():
     """The example of the documentation, byte for byte."""
     assert explain.log_line(SCALE_UP) == (
         "decided namespace=inference name=llama-chat action=scale-up replicas=3->5 "
-        'binding=kv-cache need="utilization:4 kv-cache:5 ttft:4" arrival=41.2/s '
-        "forecast=48.6/s@120s predicted_ttft_p99=0.38s observed_ttft_p99=0.91s age=4s "
-        "reason=KVCacheBound"
+        "reason=KVCacheBound binding=kv-cache "
+        'need="utilization:4 kv-cache:5 ttft:4" arrival=41.2/s '
+        "forecast=48.6/s@120s predicted_ttft_p99=0.38s observed_ttft_p99=0.91s age=4s"
     )
 
 
 def test_the_log_line_of_a_blind_hold_leaves_out_what_is_unknown():
     """A hold shows one count, and nothing is invented."""
     assert explain.log_line(BLIND) == (
-        "decided namespace=inference name=llama-chat action=hold replicas=5 binding=unknown "
-        "reason=PrometheusUnavailable"
+        "decided namespace=inference name=llama-chat action=hold replicas=5 "
+        'reason=PrometheusUnavailable detail="no answer within 5 s"'
     )
 
 

@@ -15,20 +15,22 @@ URL = "http://prometheus:9090"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        pytest.param({"url": "prometheus:9090"}, "prometheus.url", id="no-scheme"),
-        pytest.param({"url": "file:///etc/passwd"}, "prometheus.url", id="not-http"),
+        pytest.param({"url": "prometheus:9090"}, "--prometheus-url", id="no-scheme"),
+        pytest.param({"url": "file:///etc/passwd"}, "--prometheus-url", id="not-http"),
         pytest.param({"url": "http://me:secret@prometheus"}, "no credentials", id="credentials"),
-        pytest.param({"pod_label": 'pod"}'}, "prometheus label", id="injected-label"),
-        pytest.param({"source_labels": ("job", "a b")}, "prometheus label", id="source-label"),
-        pytest.param({"timeout_seconds": 0.0}, "timeout_seconds", id="no-time"),
-        pytest.param({"basic_auth_username": "me"}, "password file", id="user-without-password"),
+        pytest.param({"pod_label": 'pod"}'}, "--prometheus-pod-label", id="injected-label"),
+        pytest.param({"source_labels": ("job", "a b")}, "source label", id="source-label"),
+        pytest.param({"timeout_seconds": 0.0}, "--prometheus-timeout-seconds", id="no-time"),
+        pytest.param(
+            {"basic_auth_username": "me"}, "--prometheus-password-file", id="user-without-password"
+        ),
         pytest.param(
             {
                 "bearer_token_file": "t",
                 "basic_auth_username": "me",
                 "basic_auth_password_file": "p",
             },
-            "basic auth",
+            "--prometheus-username-file",
             id="two-credentials",
         ),
     ],

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -142,12 +142,25 @@ def _sweep_lines(swept: Sweep) -> Iterator[str]:
     yield from (f"  {line}" for line in price_lines(swept.prices))
 
 
+def _older(document: Mapping[str, Any], conditions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """That the decision is from before what the conditions say, where it is."""
+    decided = str(document.get("time") or "")
+    newer = [entry for entry in conditions if str(entry.get("lastTransitionTime") or "") > decided]
+    if decided and newer:
+        last = max(newer, key=lambda entry: str(entry["lastTransitionTime"]))
+        yield (
+            f"This decision of {decided} is older than the conditions: {last['type']} is "
+            f"{last['status']} ({last['reason']}) since {last['lastTransitionTime']}"
+        )
+
+
 def _lines(status: Mapping[str, Any], namespace: str, name: str) -> Iterator[str]:
     document = status.get("lastDecision")
     if document:
         yield text(decision_of(document, namespace, name))
         if document.get("truncated"):
             yield "The status had no room for all of it: lists that are missing were left out"
+        yield from _older(document, status.get("conditions") or ())
     else:
         yield f"{namespace}/{name}: nothing was decided yet"
     if status.get("conditions"):

@@ -184,7 +184,7 @@ async def _serve_health(
     try:
         await server.start()
     except OSError as error:
-        raise InvalidInputError("health-port", options.health_port, "a free port") from error
+        raise InvalidInputError("--health-port", options.health_port, "a free port") from error
     stack.push_async_callback(server.stop)
     _LOG.info("serving /metrics, /healthz and /readyz port=%d", server.port)
 
@@ -224,4 +224,6 @@ def _username(path: Path | None) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise InvalidInputError("prometheus-username-file", str(path), "a readable file") from error
+        raise InvalidInputError(
+            "--prometheus-username-file", str(path), "a readable file"
+        ) from error

@@ -42,9 +42,10 @@ from servingslo.cli.options import (
 from servingslo.controller.ranges import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
 from servingslo.controller.recording import Header, Recorder
 from servingslo.controller.registry import Resource, target_conflicts
-from servingslo.errors import InvalidInputError, InvalidSpecError
+from servingslo.errors import InvalidInputError, InvalidSpecError, MetricsUnavailableError
 from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.ports import ClusterMetrics
+from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 from servingslo.units import parse_duration_seconds
 
@@ -187,6 +188,12 @@ async def _record(
     ):
         await _chosen(resources, name)  # before the file is made: a wrong name leaves none
         reader, past = PrometheusReader(config), PastRates(config)
+        try:
+            await _answered(reader)  # nor does a wrong address
+        except MetricsUnavailableError:
+            reader.close()
+            past.close()
+            raise
         recorder = Recorder(out)
         recording = _Recording(recorder=recorder, workloads=workloads, past=past, limits=limits)
         started = SystemClock.elapsed_seconds()
@@ -202,6 +209,16 @@ async def _record(
             reader.close()
             past.close()
         return recording.summary(out)
+
+
+async def _answered(reader: PrometheusReader) -> None:
+    """Raises: MetricsUnavailableError where Prometheus does not answer at the start.
+
+    An outage later on is recorded: it is part of what the operator would see.
+    """
+    problem = (await reader.read()).problem
+    if problem is not None and problem.reason is Reason.PROMETHEUS_UNAVAILABLE:
+        raise MetricsUnavailableError(f"Prometheus does not answer: {problem.detail}")
 
 
 async def _chosen(

@@ -208,7 +208,7 @@ def run(
 
 def _configure_logging(level: str) -> None:
     if level not in _LEVELS:
-        raise InvalidInputError("log-level", level, ", ".join(_LEVELS))
+        raise InvalidInputError("--log-level", level, ", ".join(_LEVELS))
     formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()

@@ -23,6 +23,7 @@ from requests.auth import HTTPBasicAuth
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
+from servingslo.adapters.prometheus import refusals
 from servingslo.errors import InvalidInputError, MetricsUnavailableError
 from servingslo.runtimes.gateways import GatewayProfile
 
@@ -31,7 +32,7 @@ MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 _RETRY_PAUSE_SECONDS = 0.2
 _RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
-_DETAIL_LENGTH = 200
+_TOLD_BYTES = 4096
 _LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
 
 Series = dict[str, Any]
@@ -73,28 +74,38 @@ class PrometheusConfig:
     def __post_init__(self) -> None:
         url = urlsplit(self.url)
         if url.scheme not in {"http", "https"} or not url.netloc:
-            raise InvalidInputError("prometheus.url", self.url, "http://… or https://…")
+            raise InvalidInputError("--prometheus-url", self.url, "http://… or https://…")
         if url.username or url.password:
             raise InvalidInputError(
-                "prometheus.url", url.hostname, "no credentials; use basic_auth_password_file"
+                "--prometheus-url", url.hostname, "no credentials; use --prometheus-password-file"
             )
         if self.bearer_token_file and self.basic_auth_username:
-            raise InvalidInputError("prometheus.bearer_token_file", "set", "not with basic auth")
+            raise InvalidInputError(
+                "--prometheus-bearer-token-file",
+                self.bearer_token_file,
+                "not together with --prometheus-username-file",
+            )
         if bool(self.basic_auth_username) != bool(self.basic_auth_password_file):
             raise InvalidInputError(
-                "prometheus.basic_auth_username", self.basic_auth_username, "with a password file"
+                "--prometheus-username-file",
+                self.basic_auth_username,
+                "together with --prometheus-password-file",
             )
-        for name in (self.namespace_label, self.pod_label, *self.source_labels):
+        for field, name in (
+            ("--prometheus-namespace-label", self.namespace_label),
+            ("--prometheus-pod-label", self.pod_label),
+            *(("source label", name) for name in self.source_labels),
+        ):
             if not _LABEL_NAME.match(name):
-                raise InvalidInputError("prometheus label", name, "a label name: [a-zA-Z0-9_]+")
+                raise InvalidInputError(field, name, "a label name: [a-zA-Z0-9_]+")
         for field, value in (
-            ("timeout_seconds", self.timeout_seconds),
+            ("--prometheus-timeout-seconds", self.timeout_seconds),
             ("reading_timeout_seconds", self.reading_timeout_seconds),
             ("histogram_every_ticks", self.histogram_every_ticks),
             ("histogram_engines_each_tick", self.histogram_engines_each_tick),
         ):
             if value <= 0:
-                raise InvalidInputError(f"prometheus.{field}", value, "> 0")
+                raise InvalidInputError(field, value, "> 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,22 +216,37 @@ class PrometheusClient:
             message = f"no answer within {timeout:.3g} s"
             raise MetricsUnavailableError(message) from error
         except (requests.ConnectionError, HTTPError) as error:
-            message = f"no connection to {urlsplit(self._config.url).netloc}: {_cause(error)}"
+            message = refusals.connection_words(self._config.url, error)
             raise _FailedAtOnce(MetricsUnavailableError(message)) from error
         except PrometheusApiClientException as error:
             status = self._session.status
-            refused = MetricsUnavailableError(f"HTTP {status}: {str(error)[:_DETAIL_LENGTH]}")
+            refused = MetricsUnavailableError(refusals.status_words(status, self._session.body))
             if status in _RETRIED_STATUS:
                 raise _FailedAtOnce(refused) from error
             raise refused from error
         except (OSError, KeyError, TypeError, ValueError) as error:
             # OSError holds requests.RequestException and unreadable token files; KeyError('data')
             # and ValueError are what the library lets out for an answer that is not Prometheus's.
-            message = f"{type(error).__name__}: {str(error)[:_DETAIL_LENGTH]}"
-            raise MetricsUnavailableError(message) from error
+            raise MetricsUnavailableError(self._no_answer(error)) from error
         if not isinstance(result, list):
-            raise MetricsUnavailableError("the answer's result is not a list")
+            raise MetricsUnavailableError(refusals.body_words(self._session.body))
         return Answer(result=result, warnings=self._session.warnings)
+
+    def _no_answer(self, error: Exception) -> str:
+        """What is said of trouble that is neither a connection's nor a status's."""
+        if isinstance(error, OSError):
+            files = {
+                "--prometheus-bearer-token-file": self._config.bearer_token_file,
+                "--prometheus-password-file": self._config.basic_auth_password_file,
+                "--prometheus-ca-file": self._config.ca_file,
+            }
+            if told := refusals.file_words(error, files):
+                return told
+        if isinstance(error, requests.TooManyRedirects):
+            return "it is redirected again and again: is this the address of Prometheus?"
+        if self._session.status == requests.codes.ok:
+            return refusals.body_words(self._session.body)
+        return "the request could not be sent: is this the address of Prometheus?"
 
 
 class _FailedAtOnce(Exception):  # noqa: N818 - a signal between two methods, never seen outside
@@ -245,6 +271,7 @@ class _BoundedSession(requests.Session):
         self._monotonic = monotonic
         self._deadline = 0.0
         self.status = 0
+        self.body = b""
         self.warnings: tuple[str, ...] = ()
         self.hooks["response"] = [self._read_body]
 
@@ -252,6 +279,7 @@ class _BoundedSession(requests.Session):
         """Set the deadline of the next answer and forget the last one."""
         self._deadline = deadline
         self.status = 0
+        self.body = b""
         self.warnings = ()
 
     def request(self, method: str | bytes, url: str | bytes, **kwargs: Any) -> requests.Response:  # type: ignore[override]
@@ -270,6 +298,8 @@ class _BoundedSession(requests.Session):
         content = bytes(body)
         response._content = content  # noqa: SLF001 - requests has no public way to set a body
         response._content_consumed = True  # type: ignore[attr-defined]  # noqa: SLF001
+        # Small where it is worth a word: an answer of megabytes is one.
+        self.body = content[:_TOLD_BYTES]
         if response.status_code != requests.codes.ok:
             return
         with no_collection():
@@ -319,19 +349,3 @@ def _basic(username: str, password_file: Path) -> Callable[[requests.PreparedReq
         return request
 
     return authorize
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost cause in a few words; the library's own text repeats the whole query."""
-    text = str(error)
-    for sign in (
-        "Connection refused",
-        "Name or service not known",
-        "CERTIFICATE_VERIFY_FAILED",
-        "Connection reset",
-        "Connection aborted",
-        "Temporary failure in name resolution",
-    ):
-        if sign in text:
-            return sign
-    return type(error).__name__

@@ -11,6 +11,7 @@ from servingslo.adapters.prometheus.client import (
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries
+from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import CATALOGUE
@@ -24,7 +25,7 @@ def prometheus_now_seconds(config: PrometheusConfig) -> float:
         answer = client.query(NOW, deadline=time.monotonic() + config.reading_timeout_seconds)
         return float(answer.result[1])
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise MetricsUnavailableError(f"malformed answer: {error}") from error
+        raise MetricsUnavailableError(MALFORMED) from error
     finally:
         client.close()
 
@@ -59,7 +60,6 @@ def read_history(
             gateways = read_gateways(client, config, deadline=deadline, at_seconds=at_seconds)
             yield at_seconds, ClusterMetrics(pods=assembly.pods(), gateways=gateways)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        detail = f"malformed answer: {type(error).__name__}: {error}"
-        raise MetricsUnavailableError(detail) from error
+        raise MetricsUnavailableError(MALFORMED) from error
     finally:
         client.close()

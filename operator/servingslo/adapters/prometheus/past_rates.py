@@ -25,6 +25,7 @@ from servingslo.adapters.prometheus.client import (
     no_collection,
 )
 from servingslo.adapters.prometheus.queries import NOW
+from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import ForecastTargets, ScaleTarget, Targets
@@ -132,8 +133,7 @@ class PastRates:
         try:
             reading = self._read_until(int(until_seconds))
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            detail = f"malformed answer: {type(error).__name__}: {error}"
-            raise MetricsUnavailableError(detail) from error
+            raise MetricsUnavailableError(MALFORMED) from error
         return self._told(reading, namespace, target)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from servingslo.adapters.prometheus.client import (
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram_queries
+from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.rotation import HistogramRotation
 from servingslo.adapters.prometheus.server_clock import ServerClock
 from servingslo.errors import ImplausibleMetricsError, MetricsUnavailableError
@@ -83,8 +84,8 @@ class PrometheusReader:
             return _unavailable(str(error))
         except ImplausibleMetricsError as error:
             return _failed(Reason.METRICS_IMPLAUSIBLE, str(error))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            return _unavailable(f"malformed answer: {type(error).__name__}: {error}")
+        except (KeyError, TypeError, ValueError, IndexError):
+            return _unavailable(MALFORMED)
 
     def _read_all(self) -> ClusterMetrics:
         asked = self._monotonic()
