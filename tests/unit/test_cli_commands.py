@@ -121,7 +121,7 @@ def test_a_status_document_explains_as_the_decision_did(decision):
         pytest.param(("explain", "a/b/c"), ("NAMESPACE/NAME", "'a/b/c'"), id="explain slashes"),
         pytest.param(
             ("explain", "a/b", "--sweep", "--prometheus-url", "nonsense"),
-            ("prometheus.url", "'nonsense'", "http://"),
+            ("--prometheus-url", "'nonsense'", "http://"),
             id="explain url",
         ),
         pytest.param(
@@ -141,7 +141,7 @@ def test_a_status_document_explains_as_the_decision_did(decision):
         ),
         pytest.param(
             ("record", "--out", "o", "--prometheus-url", "p"),
-            ("prometheus.url", "'p'"),
+            ("--prometheus-url", "'p'"),
             id="record url",
         ),
         pytest.param(
