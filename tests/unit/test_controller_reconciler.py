@@ -1,5 +1,6 @@
 """One resource in one tick: what is written and told, and what a refusal leaves behind."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -251,20 +252,24 @@ async def test_what_was_recorded_replays_to_the_same_writes(tmp_path):
         recorder=Recorder(path),
     )
     operator.apply(record_of())
-    while operator.world.now < SURGE_SECONDS:
+    scale = operator.fleet.scale
+
+    async def refused(*_):
+        raise DOWN
+
+    operator.fleet.scale = refused
+    while Reason.WRITE_FAILED not in operator.events.reasons() and operator.world.now < 900:
         await operator.tick()
-    operator.fleet.down = DOWN
-    await operator.ticks(2)
-    operator.fleet.down = None
+    operator.fleet.scale = scale
     await operator.ticks(10)
     operator.recorder.close()
+    lines = path.read_text().splitlines()
+    outcomes = [json.loads(line)["outcome"] for line in lines if line.startswith('{"outcome"')]
+    assert [one["written"] for one in outcomes] == [False] + [True] * len(operator.fleet.scaled)
+    decisions = [entry.decision for entry in replay(lines) if entry.decision.apply_replicas]
+    ordered = [(one.replicas_before, one.replicas_after) for one in decisions]
+    assert ordered[1:] == operator.fleet.scaled
     assert operator.fleet.scaled
-    ordered = [
-        (entry.decision.replicas_before, entry.decision.replicas_after)
-        for entry in replay(path.read_text().splitlines())
-        if entry.decision.apply_replicas
-    ]
-    assert ordered[-len(operator.fleet.scaled) :] == operator.fleet.scaled
 
 
 BATCHING = {"mode": "Auto"}
