@@ -12,7 +12,7 @@ SEEDS ?=
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline crd lock image-check clean
+.PHONY: help setup rig demo test check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd lock image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ guard: setup ## whether share or cost got worse than in the committed baseline (
 
 guard-baseline: setup ## write the guard's baseline from this checkout
 	$(BIN)/python -m tests.benchmarks.guard --processes $(PROCESSES) --write
+
+golden: setup ## write the decisions of the twelve recordings anew, after a change that is meant to move them
+	$(BIN)/python -m tests.golden.replay_cases
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd

@@ -116,11 +116,12 @@ def main() -> int:
         names = list(ROWS) if chosen.write else list(rows_named(chosen.rows))
         # Before the runs, which take minutes: a baseline that is not there is told at once.
         before = [] if chosen.write else read_runs(BASELINE)
+        planner = source_digest(OURS)[:16]  # as the runs begin: the checkout may move on meanwhile
         began = time.monotonic()
         now = runs_of(names, SEEDS if chosen.write else SEEDS[: chosen.seeds], chosen.processes)
         sys.stderr.write(f"{len(now)} runs in {(time.monotonic() - began) / 60:.1f} minutes\n")
         if chosen.write:
-            BASELINE.write_text(written(now, {"planner": source_digest(OURS)[:16]}), "utf-8")
+            BASELINE.write_text(written(now, {"planner": planner}), "utf-8")
             return 0
         found = verdict(now, before)
     except ServingSLOError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.benchmarks import guard
-from tests.benchmarks.guard_rows import ROWS, document_bursts, noisy_crowds, traffic_digest
+from tests.benchmarks.guard_rows import ROWS, SEEDS, document_bursts, noisy_crowds, traffic_digest
 from tests.benchmarks.guard_verdict import Run, read_runs, told, verdict, written
 
 from servingslo.errors import InvalidInputError
@@ -146,6 +146,12 @@ def test_a_file_that_is_no_baseline_is_refused(content: str, tmp_path: Path):
     path.write_text(content)
     with pytest.raises(InvalidInputError, match="baseline"):
         read_runs(path)
+
+
+def test_the_committed_baseline_has_every_row_and_seed():
+    """So that `make guard` never ends for want of one."""
+    there = {(run.row, run.seed) for run in read_runs(guard.BASELINE)}
+    assert there == {(row, seed) for row in ROWS for seed in SEEDS}
 
 
 def test_eight_rows_are_standard_and_six_unseen():

@@ -83,13 +83,14 @@ class Production:
         self.decisions.append(decision)
         return Wanted(
             replicas=decision.replicas_after if decision.apply_replicas else None,
-            limits=_limits(observation, decision) if decision.batching.apply else None,
+            limits=limits_wanted(observation, decision) if decision.batching.apply else None,
             max_queued=decision.admission.in_flight_limit,
             max_waiting=decision.admission.queue_limit,
         )
 
 
-def _limits(observation: Observation, decision: Decision) -> EngineLimits | None:
+def limits_wanted(observation: Observation, decision: Decision) -> EngineLimits | None:
+    """The limits that a decision sets; None where it does not know all of them."""
     engines = [engine for pod in observation.pods for engine in pod.engines]
     capacity = next((e.kv_capacity_tokens for e in engines if e.kv_capacity_tokens), None)
     seqs = decision.batching.recommended_max_num_seqs
