@@ -112,7 +112,7 @@ def without_metrics(start: float, end: float) -> Seen:
 
 
 def without_limits(observation: Observation, _trace: Trace) -> Observation:
-    """Engines whose arguments name no limits: no latency model, saturation decides."""
+    """Engines whose arguments name no limits."""
     pods = tuple(
         replace(
             pod,
@@ -177,7 +177,7 @@ CASES: Mapping[str, Case] = {
         spec={"batching": {"mode": "Auto", "minInterval": "10m"}},
         limits=Limits(batching_apply_enabled=True),
     ),
-    "saturation": Case(
+    "unstated-limits": Case(
         course=steps((0, 8), (4, 8), (6, 30), (12, 30)), seen=without_limits
     ),
     "gateway": Case(

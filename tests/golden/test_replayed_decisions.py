@@ -42,7 +42,7 @@ def test_recordings_differ_in_what_happens() -> None:
                 (one["action"], one["law"], one["metrics"], f"applied {one['batching'][1]}")
             )
     for kind in (
-        "ScaleUp", "ScaleDown", "Hold", "fit", "saturation", "spec", "PrometheusUnavailable",
+        "scale-up", "scale-down", "hold", "fit", "saturation", "spec", "PrometheusUnavailable",
         "MetricsFresh", "applied True",
     ):  # fmt: skip
         assert counted[kind] > 0, (kind, counted)
