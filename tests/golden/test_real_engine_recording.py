@@ -17,6 +17,8 @@ from tests.validation.engine_requests import Served, read_served
 from servingslo.cli.output import as_json
 from servingslo.controller.recording import observations, replay
 from servingslo.estimation.estimator import Estimate, FleetSample
+from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text
 from servingslo.policy.decision import Decision
 from servingslo.reasons import Reason
 
@@ -260,3 +262,17 @@ def test_an_engine_without_flags_is_sized_as_one_with_them(fields: tuple[str, ..
         assert one.recommended_replicas is not None
         assert stated.recommended_replicas is not None
         assert abs(one.recommended_replicas - stated.recommended_replicas) <= 1
+
+
+def test_assumed_limits_are_told_and_widen_the_error() -> None:
+    """In the log line, in `explain`, in a step and in the model's stated error."""
+    without = [one.decision for one in replay(without_limits("max_num_seqs"))][-1]
+    stated = decisions()[-1]
+    assert " limits=args " in log_line(stated)
+    assert " limits=default,args " in log_line(without)
+    assert "max_num_seqs 128 (default), max_num_batched_tokens 512 (args)" in text(without)
+    assert Reason.LIMITS_ASSUMED in {step.reason for step in without.steps}
+    assert Reason.LIMITS_ASSUMED not in {step.reason for step in stated.steps}
+    assert without.model.fit_error is not None
+    assert stated.model.fit_error is not None
+    assert without.model.fit_error > 1.5 * stated.model.fit_error

@@ -5,6 +5,7 @@ from tests.unit import api_cases
 
 from servingslo.api.convert import targets_from_spec
 from servingslo.errors import InvalidInputError
+from servingslo.estimation.limits import StatedLimits
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.behavior import (
@@ -102,6 +103,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             ),
             cost=CostTargets(gpu_hourly=3.5, gpus_per_replica=2, currency="EUR"),
             gateway_name="llama-route",
+            stated_limits=StatedLimits(max_num_seqs=256, max_num_batched_tokens=8192),
             service_law=ServiceLaw(
                 step_fixed_seconds=0.0065,
                 step_per_sequence_seconds=0.00004,

@@ -11,6 +11,7 @@ from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
 from servingslo.api.v1alpha1.capacity import ServiceLaw as ServiceLawSpec
 from servingslo.errors import InvalidInputError, InvalidSpecError
+from servingslo.estimation.limits import StatedLimits
 from servingslo.models.latency import Objective
 from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
@@ -104,6 +105,10 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
         ),
         gateway_name=spec.gateway.name,
         service_law=None if spec.service_law is None else _service_law(spec.service_law),
+        stated_limits=StatedLimits(
+            max_num_seqs=spec.engine.max_sequences,
+            max_num_batched_tokens=spec.engine.max_batched_tokens,
+        ),
     )
 
 

@@ -226,6 +226,10 @@ def _model(decision: Decision) -> ModelStatus | None:
         fit_error=_rounded(decision.model.fit_error),
         samples=decision.model.sample_count,
         source=decision.model.source,
+        max_num_seqs=decision.limits.max_num_seqs,
+        max_num_seqs_source=decision.limits.max_num_seqs_source,
+        max_num_batched_tokens=decision.limits.max_num_batched_tokens,
+        max_num_batched_tokens_source=decision.limits.max_num_batched_tokens_source,
     )
 
 

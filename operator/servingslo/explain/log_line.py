@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
 from servingslo.explain.conditions import blindness, in_doubt, left_out, limit_detail
 from servingslo.explain.format import number, percentile, quoted, replica_change
-from servingslo.policy.decision import ConstraintNeed, Decision, ModelUse
+from servingslo.policy.decision import ConstraintNeed, Decision, LimitsUse, ModelUse
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
@@ -26,7 +26,8 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
     """Whether a decision deserves a line after the one that was logged last.
 
     It does when action, count, binding constraint or reason changed, when the law that is stated
-    came into use or went out of it, or the last line is ten minutes old.
+    came into use or went out of it, when limits became known from elsewhere, or the last line is
+    ten minutes old.
     previous: the decision logged last, None when there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
@@ -44,6 +45,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.reason,
         _mode(decision),
         decision.model.source == STATED_SOURCE,
+        decision.limits.sources,
     )
 
 
@@ -68,6 +70,7 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
         if objective.observed_seconds is not None:
             yield f"observed_{key}", format_duration(objective.observed_seconds)
     yield from _law_pairs(decision.model)
+    yield from _limits_pairs(decision.limits)
     if pods := left_out(decision):
         yield "left_out", pods
     if pods := in_doubt(decision):
@@ -99,6 +102,12 @@ def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
         yield "law", model.source
     elif model.reason is Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT:
         yield "law", model.reason.value
+
+
+def _limits_pairs(limits: LimitsUse) -> Iterator[tuple[str, str]]:
+    """Where the batch limits are known from: one word, or that of sequences before the budget's."""
+    if limits.sources is not None:
+        yield "limits", limits.sources
 
 
 def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:

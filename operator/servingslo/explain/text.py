@@ -29,6 +29,7 @@ from servingslo.policy.decision import (
     DecisionStep,
     DemandOutlook,
     LimitsPlan,
+    LimitsUse,
     ObjectiveOutlook,
     RolloutCost,
     StepValue,
@@ -76,6 +77,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from _demand(decision)
     yield from _objectives(decision)
     yield from _certainty(decision)
+    yield from _limits(decision.limits)
     yield from _steps(decision)
     yield from _alternatives(decision)
     yield from _knobs(decision)
@@ -222,6 +224,16 @@ def _certainty(decision: Decision) -> Iterator[str]:
             f"+ {milliseconds(law.step_per_sequence_seconds)} for each sequence "
             f"+ {milliseconds(law.prefill_per_token_seconds)} for each prompt token"
             + _context_term(law)
+        )
+
+
+def _limits(limits: LimitsUse) -> Iterator[str]:
+    """Limits in force, each with where it is known from."""
+    if limits.sources is not None:
+        yield (
+            f"Limits: max_num_seqs {count(limits.max_num_seqs)} ({limits.max_num_seqs_source}), "
+            f"max_num_batched_tokens {count(limits.max_num_batched_tokens)} "
+            f"({limits.max_num_batched_tokens_source})"
         )
 
 

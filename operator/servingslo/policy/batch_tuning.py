@@ -247,9 +247,16 @@ def _forbidden(frame: Frame, *, acting: bool) -> tuple[tuple[bool, Reason], ...]
          Reason.BATCHING_RECOMMENDED),
         (not frame.limits.batching_apply_enabled, Reason.NOT_PERMITTED),
         (refused is not None, refused.reason if refused else Reason.NOT_PERMITTED),
+        # What is stated holds whatever the command line says: a change there would not be believed.
+        (_stated(frame), Reason.LIMITS_STATED),
         # No pod is restarted for a law that may yet be refuted.
         (frame.estimate.law.source == STATED_SOURCE, Reason.LAW_FROM_SPEC),
     )  # fmt: skip
+
+
+def _stated(frame: Frame) -> bool:
+    stated = frame.targets.stated_limits
+    return stated.max_num_seqs is not None or stated.max_num_batched_tokens is not None
 
 
 def _not_worth_it(frame: Frame, search: BatchSearch) -> tuple[tuple[bool, Reason], ...]:

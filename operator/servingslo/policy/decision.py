@@ -151,6 +151,27 @@ class ModelUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsUse:
+    """Batch limits of an engine that the plan rests on; None where they are not known.
+
+    Sources: 'stated' (spec.engine), 'args' (the container's command line), 'learnt' (from running,
+    waiting and tokens per step), 'default' (of the engine's version and card).
+    """
+
+    max_num_seqs: int | None = None
+    max_num_seqs_source: str | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens_source: str | None = None
+
+    @property
+    def sources(self) -> str | None:
+        """Both sources in one word where they are the same, else 'args,default'."""
+        both = (self.max_num_seqs_source, self.max_num_batched_tokens_source)
+        known = dict.fromkeys(source for source in both if source is not None)
+        return ",".join(known) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsPlan:
     """Replicas, batch limits and bound on running + waiting that belong together.
 
@@ -253,6 +274,7 @@ class Decision:
     limited_by: the guard that kept the planner from its wish, None when none did.
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
+    limits: in force on the newest ready pods.
     """
 
     time_seconds: float
@@ -279,4 +301,5 @@ class Decision:
     metrics_age_seconds: float | None = None
     cost: CostOutlook | None = None
     cold_start: ColdStartOutlook | None = None
+    limits: LimitsUse = LimitsUse()
     detail: str = ""

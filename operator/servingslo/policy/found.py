@@ -3,6 +3,7 @@
 from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.frame import Frame
 from servingslo.policy.gateway_use import gateway_step
+from servingslo.policy.limits_use import limits_step
 from servingslo.policy.margin import margin_step
 from servingslo.policy.new_pods import new_pods_step
 from servingslo.policy.onset import onset_step
@@ -33,6 +34,7 @@ def law_step(frame: Frame) -> DecisionStep:
 
 _STEPS = (
     law_step,
+    limits_step,
     gateway_step,
     retries_step,
     new_pods_step,

@@ -28,6 +28,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.left_out import with_left_out
+from servingslo.policy.limits_use import limits_use
 from servingslo.policy.margin import tracked
 from servingslo.policy.mix import remembering
 from servingslo.policy.onset import without_refuted
@@ -355,6 +356,7 @@ def _decided(
         metrics_age_seconds=finite(frame.signals.age_seconds),
         cost=cost_outlook(frame, after, tuned.decision),
         cold_start=cold_start_outlook(frame),
+        limits=limits_use(frame),
         detail=verdict.detail,
     )
     order = state.order

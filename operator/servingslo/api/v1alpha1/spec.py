@@ -40,6 +40,8 @@ MAX_OBJECTIVES = 8
 MAX_GPU_HOURLY = 10_000
 # Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
 MAX_SEQUENCES = 65_536
+# Far above any context length in use.
+MAX_BATCHED_TOKENS = 524_288
 
 DNS_LABEL = Matching(
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a DNS label (lower case letters, digits, -)", 63
@@ -135,6 +137,22 @@ class Cost(ApiModel):
     )
     currency: Annotated[str, CURRENCY_CODE] = Field(
         "USD", description="Currency of the price, three capital letters; USD by default."
+    )
+
+
+class Engine(ApiModel):
+    """What is known of the engine that its command line does not tell."""
+
+    max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
+        None,
+        description="Most sequences that run at once on one engine, 1 to 65536; by default what "
+        "the container's command line gives (--max-num-seqs), else what measurements show, else "
+        "vLLM's default for version and card.",
+    )
+    max_batched_tokens: Annotated[Count, Between(1, MAX_BATCHED_TOKENS)] | None = Field(
+        None,
+        description="Most tokens of one step of an engine, 1 to 524288; by default as for "
+        "maxSequences (--max-num-batched-tokens).",
     )
 
 
@@ -303,6 +321,11 @@ class ServingSLOSpec(ApiModel):
         "seen. Without one, measured saturation decides until then.",
     )
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
+    engine: Engine = Field(
+        Engine(),
+        description="Limits that the engine runs with. Where one is stated, batch limits are only "
+        "recommended.",
+    )
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")
     gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")

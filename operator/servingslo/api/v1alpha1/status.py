@@ -147,6 +147,20 @@ class ModelStatus(StatusModel):
         description="Where the law comes from: fit, last-trusted (an earlier fit), spec "
         "(spec.serviceLaw); saturation or none: no law is in use.",
     )
+    max_num_seqs: int | None = Field(
+        None, description="Most running sequences of an engine that predictions are made with."
+    )
+    max_num_seqs_source: str | None = Field(
+        None,
+        description="Where it is known from: stated (spec.engine), args (the container's command "
+        "line), learnt (from measurements) or default (of the engine's version and card).",
+    )
+    max_num_batched_tokens: int | None = Field(
+        None, description="Most tokens of a step that predictions are made with."
+    )
+    max_num_batched_tokens_source: str | None = Field(
+        None, description="Where it is known from, in the same words."
+    )
 
 
 class PredictedStatus(StatusModel):
