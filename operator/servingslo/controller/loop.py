@@ -19,6 +19,7 @@ _DEBOUNCE_SECONDS = 0.2
 # kopf's watch may miss a deletion in a gap, so the resources are listed again this often.
 _RELIST_SECONDS = 300.0
 _RELIST_RETRY_SECONDS = 15.0
+_LIST = ("list of resources", "all")
 # Requests under way at once; the API server's fairness limits more anyway.
 _CONCURRENCY = 16
 
@@ -110,13 +111,15 @@ class Controller:
     async def _relist_when_due(self, now: float) -> None:
         if now - self._relisted_at < _RELIST_SECONDS:
             return
+        outages = self.reconciler.teller.outages
         try:
             records = await self.outside.resources.read_all()
         except ClusterError as error:
             self.outside.exporter.count_failure("kubernetes")
-            _LOG.warning("list of resources failed=%r", str(error))
+            outages.met(_LIST, error, self.outside.clock.now_seconds())
             self._relisted_at = now - _RELIST_SECONDS + _RELIST_RETRY_SECONDS
             return
+        outages.passed(_LIST, self.outside.clock.now_seconds())
         self.registry.replace_all(records)
         self._relisted_at = now
         self._listed = True

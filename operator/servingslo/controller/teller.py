@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servingslo.controller import status as status_of
+from servingslo.controller.outage import Outages, Part
 from servingslo.controller.outside import Outside
 from servingslo.controller.registry import Resource
 from servingslo.errors import ClusterError, NotFoundError, WriteConflictError
@@ -52,6 +53,7 @@ class Teller:
     """Remembers what was told, so that nothing is told twice."""
 
     outside: Outside
+    outages: Outages = field(default_factory=Outages)
     _told: dict[str, _Told] = field(default_factory=dict)
 
     async def tell(self, resource: Resource, decision: Decision, state: PlannerState) -> None:
@@ -163,7 +165,7 @@ class Teller:
         await self.post(resource, _warning(reason, message, f"batching/{reason}"))
 
     async def post(self, resource: Resource, event: Event) -> None:
-        """Post an event; that it cannot be posted is only logged."""
+        """Post an event; that it cannot be posted is only logged, once."""
         ref = resource.record.ref
         try:
             await self.outside.events.post(ref, event, self._now_seconds())
@@ -171,13 +173,7 @@ class Teller:
             return  # the namespace is being deleted
         except ClusterError as error:
             self.outside.exporter.count_failure("events")
-            _LOG.warning(
-                "event namespace=%s name=%s reason=%s failed=%r",
-                ref.namespace,
-                ref.name,
-                event.reason,
-                str(error),
-            )
+            self.outages.met(_part("event", resource), error, self._now_seconds())
 
     def forget(self, resource: Resource) -> None:
         """Drop what is remembered of a deleted resource."""
@@ -222,13 +218,9 @@ class Teller:
             return  # deleted meanwhile; the registry will say so
         except ClusterError as error:
             self.outside.exporter.count_failure("status")
-            _LOG.warning(
-                "status namespace=%s name=%s failed=%r",
-                resource.record.ref.namespace,
-                resource.record.ref.name,
-                str(error),
-            )
+            self.outages.met(_part("status", resource), error, now_seconds)
             return
+        self.outages.passed(_part("status", resource), now_seconds)
         told.status.update(changed)
         told.written_seconds = now_seconds
         if "learned" in changed:
@@ -236,6 +228,10 @@ class Teller:
 
     def _now_seconds(self) -> float:
         return self.outside.clock.now_seconds()
+
+
+def _part(what: str, resource: Resource) -> Part:
+    return what, f"{resource.record.ref.namespace}/{resource.record.ref.name}"
 
 
 def _learned_is_due(told: _Told, decision: Decision, now_seconds: float) -> bool:

@@ -116,6 +116,7 @@ def normalize(  # noqa: PLR0913 - the arguments of the controller's own function
     The scale itself is not recorded: call `record_scale` once it has been written.
     A current count outside [min_replicas, max_replicas] is brought inside at once, past all rates.
     """
+    state = _of_the_past(state, now_seconds)
     stabilized = _stabilize(state, behavior, current, desired, now_seconds)
     rated, rate_limit = _limit_rate(state, behavior, current, stabilized, now_seconds)
     replicas = max(min_replicas, min(rated, max_replicas))
@@ -148,6 +149,23 @@ def record_scale(
         )
         return replace(state, scale_down_events=events)
     return state
+
+
+def _of_the_past(state: BehaviorState, now_seconds: float) -> BehaviorState:
+    """The memory without a future: after a clock that went back, what lies ahead counts as of now.
+
+    The controller reads one monotonic clock and knows no such case. Left as it is, an entry would
+    stay young for as long as the clock went back; dropped, a window would be cut short.
+    """
+
+    def past(entries: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ...]:
+        return tuple((min(at, now_seconds), value) for at, value in entries)
+
+    return BehaviorState(
+        recommendations=past(state.recommendations),
+        scale_up_events=past(state.scale_up_events),
+        scale_down_events=past(state.scale_down_events),
+    )
 
 
 def _stabilize(
