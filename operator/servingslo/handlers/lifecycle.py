@@ -13,6 +13,7 @@ from typing import Any
 
 import kopf
 
+from servingslo.adapters.kubernetes.client import WATCH_SECONDS, WATCH_SILENCE_SECONDS
 from servingslo.adapters.kubernetes.resources import resource_record
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.controller.loop import Controller
@@ -112,7 +113,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.connect_timeout = 5.0
     settings.networking.error_backoffs = (*_FIRST_BACKOFFS_SECONDS, *_FURTHER_BACKOFFS_SECONDS)
     # A whole number: kopf puts it into the query as it is, and the API server refuses 60.0.
-    settings.watching.server_timeout = 60
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.inactivity_timeout = WATCH_SILENCE_SECONDS
     settings.watching.connect_timeout = 5.0
     # Never written: there are no handlers with progress. Set all the same, so that a later one
     # cannot collide with the annotations of other operators.

@@ -34,10 +34,11 @@ from servingslo.errors import (
 KubeObject = Mapping[str, Any]
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
-# A watch is asked to end after a minute: where nothing changes, nothing is sent meanwhile, not even
-# a bookmark (seen on 1.36), so only the end tells a quiet stream from a dead one.
-WATCH_SECONDS = 60
-WATCH_SILENCE_SECONDS = 75.0
+# A watch is asked to end after one scrape interval: where nothing changes, nothing is sent
+# meanwhile, not even a bookmark (seen on 1.36), so only the end tells a quiet stream from a dead
+# one. What a watch says is therefore never older than the silence that is borne.
+WATCH_SECONDS = 15
+WATCH_SILENCE_SECONDS = 20.0
 # Enough for the concurrent reads of a tick beside the watches.
 _CONNECTIONS = 32
 _USER_AGENT = "servingslo-operator"
