@@ -5,14 +5,18 @@ BIN := $(VENV)/bin
 MINUTES ?= 6
 TRACE ?=
 PYTEST_ARGS ?=
+# Two that wait for the rig and, for all processors but one, one that computes: tests/scheduling.py.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(3, 1 + (os.cpu_count() or 1)))')
 PLAN ?= standard
 PROCESSES ?= 2
 SEEDS ?=
+ONLY ?=
+VLLM ?=
 # One lock for every platform and Python; without --upgrade it keeps the pins that still fit.
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd lock image-check clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd lock acceptance image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,10 +37,12 @@ rig: setup ## build the control plane, Prometheus, KWOK and Helm once (about ten
 demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change
 	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE))
 
-test: rig ## every test, on the real control plane and Prometheus of the rig
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: rig ## the tests, on the real control plane and Prometheus of the rig, beside those that need none
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-check: lint types layers unit ## ruff, mypy, import-linter, unit, property and golden tests
+floors: lint types layers ## ruff, mypy and import-linter
+
+check: floors unit ## the floors, unit, property and golden tests
 
 lint: setup ## ruff and the Dockerfile's linter
 	$(BIN)/ruff check operator tests
@@ -81,6 +87,12 @@ guard-baseline: setup ## write the guard's baseline from this checkout
 
 golden: setup ## write the decisions of the twelve recordings anew, after a change that is meant to move them
 	$(BIN)/python -m tests.golden.replay_cases
+
+acceptance: rig ## what a release waits for, into docs/acceptance.md; ONLY=install,validate for some, VLLM=path/to/python for a real engine
+	$(BIN)/python -m tests.acceptance.run $(if $(ONLY),--only $(ONLY)) $(if $(VLLM),--vllm $(VLLM))
+
+image-check: setup ## the image's own steps in a temporary folder, as its user on a read-only root where this machine lets us
+	$(BIN)/python -m pytest --acceptance tests/e2e/test_image.py $(PYTEST_ARGS)
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd

@@ -23,11 +23,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 _BUILD_ERROR = pytest.StashKey[RigError]()
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag that chooses what a release waits for and a change does not."""
+    parser.addoption(
+        "--acceptance", action="store_true", help="run the tests marked acceptance, and no other"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach the programs under test, also where a shell started the run with `&`.
 
     Such a shell has it ignored, and what is ignored is inherited by every child.
     """
+    if hasattr(config, "workerinput"):
+        from tests.scheduling import yields_to_rigs  # noqa: PLC0415 - only where xdist is in use
+
+        yields_to_rigs(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -37,11 +48,25 @@ def _needs_rig(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the rig, so that ``-m "not rig"`` leaves it out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs the rig, so that ``-m "not rig"`` leaves it out; split off acceptance."""
     for item in items:
         if _needs_rig(item):
             item.add_marker(pytest.mark.rig)
+    wanted = config.getoption("--acceptance")
+    others = [i for i in items if (i.get_closest_marker("acceptance") is not None) != wanted]
+    if others:
+        left = set(others)
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=others)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Run what waits for the rig beside what computes; nothing of it without `-n`."""
+    from tests.scheduling import RigBesideTheRest  # noqa: PLC0415 - only where xdist is in use
+
+    return RigBesideTheRest(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,0 +1,189 @@
+"""What a release waits for and a change does not: longer runs, each a command of its own.
+
+    python -m tests.acceptance.run [--only validate,install] [--vllm PYTHON] [--list]
+
+Runs each check, prints what it prints, and writes `docs/acceptance.md` with the date and the
+commit. A check that was not run keeps the row of its last run. Ends with 1 where one failed.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "acceptance.md"
+# The real engine's environment is not made here: docs/how-to/real-engine.md says how.
+REAL_ENGINE = "real-engine"
+HEAD = """# What a release waits for
+
+`make acceptance` runs these before a release and writes this page. Each row is its last run.
+
+| check | what it shows | result | closing line | minutes | date | commit |
+|---|---|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check.
+
+    shows: what is true when it succeeds, in a few words.
+    command: its arguments, after the Python of the development environment.
+    """
+
+    name: str
+    shows: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a check ended.
+
+    closing: the last line that it printed.
+    """
+
+    succeeded: bool
+    closing: str
+    minutes: float
+
+
+_TESTS = ("-m", "pytest", "--acceptance")
+CHECKS = (
+    Check(
+        name="install",
+        shows="the development lock installs with pip 22.3 and with the newest pip",
+        command=(*_TESTS, "tests/e2e/test_setup.py"),
+    ),
+    Check(
+        name="image",
+        shows="the image's own steps give a command that runs as its user, with and without numba",
+        command=(*_TESTS, "tests/e2e/test_image.py"),
+    ),
+    Check(
+        name="fuzz",
+        shows="properties hold on new random examples",
+        command=("-m", "pytest", "tests/property"),
+    ),
+    Check(
+        name="validate",
+        shows="the models beside an independent simulation, the whole sample of the grid",
+        command=("-m", "tests.validation.run"),
+    ),
+    Check(
+        name="closed-loop",
+        shows="a trace through the live rig and through the backtest: the same decisions",
+        command=("-m", "tests.validation.closed_loop"),
+    ),
+    Check(
+        name=REAL_ENGINE,
+        shows="a real vLLM through the operator's own chain",
+        command=("-m", "tests.validation.real_engine", "--out", "out/real-engine"),
+    ),
+)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def run(command: Sequence[str], environment: dict[str, str] | None = None) -> Outcome:
+    """Run a command, print what it prints as it comes, and keep its last line."""
+    begin = time.monotonic()
+    closing = ""
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            _say(line)
+            closing = line.strip(" =\n") or closing
+    minutes = (time.monotonic() - begin) / 60
+    return Outcome(succeeded=process.returncode == 0, closing=closing, minutes=minutes)
+
+
+def row(check: Check, outcome: Outcome, date: str, commit: str) -> str:
+    """The check's line of the page."""
+    result = "passed" if outcome.succeeded else "failed"
+    closing = re.sub(r"\s+", " ", outcome.closing).replace("|", "/")
+    cells = (
+        check.name, check.shows, result, closing, f"{outcome.minutes:.1f}", date, commit,
+    )  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """The lines of a page by the names of their checks."""
+    body = page.partition("|---|")[2]
+    return {m[1]: m[0] for m in re.finditer(r"^\| ([a-z-]+) \|.*\|$", body, re.MULTILINE)}
+
+
+def page_with(rows: dict[str, str]) -> str:
+    """The page: a row for each check, also for those that were never run."""
+    never = {c.name: f"| {c.name} | {c.shows} | not run | | | | |" for c in CHECKS}
+    return HEAD + "".join(rows.get(c.name, never[c.name]) + "\n" for c in CHECKS)
+
+
+def _commit() -> str:
+    """The commit, with a plus where tracked files differ from it."""
+    command = ("git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+")
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def _chosen(only: str | None, vllm: Path | None) -> list[Check]:
+    names = [c.name for c in CHECKS] if only is None else only.split(",")
+    unknown = set(names) - {c.name for c in CHECKS}
+    if unknown:
+        allowed = ", ".join(c.name for c in CHECKS)
+        sys.exit(f"--only {only}: no check is named {min(unknown)}; allowed: {allowed}")
+    if vllm is None and REAL_ENGINE in names:
+        if only is not None:
+            sys.exit(f"--only {only}: {REAL_ENGINE} needs --vllm PYTHON, an environment with vLLM")
+        names.remove(REAL_ENGINE)
+        _say(f"{REAL_ENGINE} is not run: it needs --vllm PYTHON\n")
+    return [c for c in CHECKS if c.name in names]
+
+
+def main() -> None:
+    """Run the checks and write the page after each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="Names of checks, with commas between.")
+    parser.add_argument("--vllm", type=Path, help="Python of an environment that has vLLM.")
+    parser.add_argument("--list", action="store_true", help="Only list the checks.")
+    given = parser.parse_args()
+    if given.list:
+        for check in CHECKS:
+            _say(f"{check.name:12} {check.shows}\n{'':12} {' '.join(check.command)}\n")
+        return
+    failed = []
+    commit = _commit()
+    for check in _chosen(given.only, given.vllm):
+        engine = ("--vllm", str(given.vllm)) if check.name == REAL_ENGINE else ()
+        profile = {"HYPOTHESIS_PROFILE": "fuzz"} if check.name == "fuzz" else {}
+        _say(f"== {check.name}: {check.shows}\n")
+        outcome = run((sys.executable, *check.command, *engine), {**os.environ, **profile})
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+        rows[check.name] = row(check, outcome, date, commit)
+        PAGE.write_text(page_with(rows), encoding="utf-8")
+        if not outcome.succeeded:
+            failed.append(check.name)
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

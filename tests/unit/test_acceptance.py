@@ -1,0 +1,48 @@
+"""The page of what a release waits for is what was run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.acceptance import run as acceptance
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_row_is_what_the_command_said_and_how_it_ended() -> None:
+    """The closing line is the last one printed; an exit code other than 0 has failed."""
+    good = acceptance.run((sys.executable, "-c", "print('first'); print('== 3 passed ==')"))
+    bad = acceptance.run((sys.executable, "-c", "print('1 failed'); raise SystemExit(1)"))
+    assert (good.succeeded, good.closing) == (True, "3 passed")
+    assert (bad.succeeded, bad.closing) == (False, "1 failed")
+    check = acceptance.CHECKS[0]
+    line = acceptance.row(check, bad, "2026-01-02", "abc")
+    assert "| failed | 1 failed |" in line
+    assert line.endswith("| 2026-01-02 | abc |")
+
+
+def test_a_check_that_is_not_run_again_keeps_its_row() -> None:
+    """A page read back and written again is the same; what was never run says so."""
+    first, second = acceptance.CHECKS[:2]
+    outcome = acceptance.Outcome(succeeded=True, closing="3 passed", minutes=1.0)
+    page = acceptance.page_with({first.name: acceptance.row(first, outcome, "2026-01-02", "abc")})
+    rows = acceptance.rows_of(page)
+    assert acceptance.page_with(rows) == page
+    assert "3 passed" in rows[first.name]
+    assert "not run" in rows[second.name]
+
+
+def test_the_committed_page_has_every_check() -> None:
+    """Each check has its row, as it is described now."""
+    rows = acceptance.rows_of((ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8"))
+    assert {c.name: c.shows for c in acceptance.CHECKS} == {
+        name: line.split(" | ")[1] for name, line in rows.items()
+    }
+
+
+@pytest.mark.parametrize("check", acceptance.CHECKS, ids=lambda check: check.name)
+def test_what_a_check_runs_exists(check: acceptance.Check) -> None:
+    """Its module, or the folder or file of its tests, is in the repository."""
+    module = check.command[1]
+    target = check.command[-1] if module == "pytest" else f"{module.replace('.', '/')}.py"
+    assert (ROOT / target).exists()
