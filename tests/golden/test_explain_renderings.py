@@ -11,7 +11,9 @@ import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
+from servingslo.policy.inputs import ScaleTarget
 
+TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-chat")
 DATA = Path(__file__).parent / "data"
 REFRESH = "SERVINGSLO_GOLDEN=write pytest tests/golden/test_explain_renderings.py"
 
@@ -29,7 +31,9 @@ def test_the_log_line_is_the_documented_one():
         "decided namespace=inference name=llama-chat action=scale-up replicas=3->5 "
         "reason=KVCacheBound binding=kv-cache "
         'need="utilization:4 kv-cache:5 ttft:4" arrival=41.2/s '
-        "forecast=48.6/s@120s predicted_ttft_p99=0.38s observed_ttft_p99=0.91s age=4s"
+        "forecast=48.6/s@120s predicted_ttft_p99=0.38s observed_ttft_p99=0.91s "
+        "batching=BatchingRecommended max_num_seqs=64->96 admitted=33.4/s in_flight_limit=57 "
+        "age=4s"
     )
 
 
@@ -37,7 +41,7 @@ def test_the_log_line_of_a_blind_hold_leaves_out_what_is_unknown():
     """A hold shows one count, and nothing is invented."""
     assert explain.log_line(BLIND) == (
         "decided namespace=inference name=llama-chat action=hold replicas=5 "
-        'reason=PrometheusUnavailable detail="no answer within 5 s"'
+        'reason=PrometheusUnavailable detail="no answer within 5 s" batching=LimitsUnknown'
     )
 
 
@@ -66,7 +70,7 @@ def test_conditions_and_events_read_as_reviewed():
         f"event {event.type} {event.reason} [{event.key}]: {event.message}"
         for event in (
             *explain.events(SCALE_UP, None),
-            explain.scaled_event(SCALE_UP),
+            explain.change_event(explain.replica_count_change(SCALE_UP, TARGET)),
             *explain.events(BLIND, SCALE_UP),
             *explain.events(SCALE_UP, BLIND),
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import kubernetes
 import pytest
+from tests.integration.audit import differences
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
 from servingslo.api.crd import custom_resource_definition
@@ -35,9 +36,25 @@ def engines(rig: Rig) -> Iterator[Engines]:
         host.process.stop()
 
 
+@pytest.fixture(scope="session")
+def audited(rig: Rig) -> Iterator[None]:
+    """At the end of the run, every write of every operator has one line in a log, and the reverse.
+
+    By the audit log of the API server, over all tests that ran.
+    """
+    yield
+    log = rig.work_dir / "logs" / "operator.log"
+    found = differences(
+        rig.audit_log.read_text(encoding="utf-8").splitlines(),
+        log.read_text(encoding="utf-8").splitlines(),
+    )
+    assert not found, "\n".join(found)
+
+
 @pytest.fixture(scope="module")
 def operator(
     rig: Rig,
+    audited: None,
     engines: Engines,
     chart_settings: tuple[str, ...],
     operator_settings: tuple[str, ...],

@@ -62,6 +62,12 @@ def test_a_larger_batch_rolls_out_once(small_batch: Tenant, operator: Operator) 
     assert tenant.arguments() == changed
     assert _generation(tenant) == 2
     assert tenant.status()["batching"]["lastChange"]
+    needles = (" changed ", f"namespace={tenant.namespace} ", "knob=batch-limits")
+    (line,) = operator.log_lines(*needles)
+    assert "outcome=written" in line
+    assert f"max_num_seqs=8->{changed[-1].removeprefix('--max-num-seqs=')} " in line
+    counted = 'knob="batch-limits",name="chat"'
+    assert f"servingslo_changes_total{{{counted}" in operator.metrics()
 
 
 def test_a_recommendation_alone_changes_nothing(small_batch: Tenant, operator: Operator) -> None:

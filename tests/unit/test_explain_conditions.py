@@ -240,6 +240,3 @@ def test_what_did_not_change_is_told_without_an_arrow():
 def test_scaling_is_told_only_by_the_one_who_wrote_it():
     """No event of a decision claims that a write happened."""
     assert Reason.SCALED not in _told(SCALE_UP, None)
-    assert explain.scaled_event(SCALE_UP).message == "scaled up 3->5 replicas: KVCacheBound"
-    failed = explain.write_failed_event(SCALE_UP, Reason.WRITE_CONFLICT, "the count is 4 now")
-    assert (failed.type, failed.reason) == ("Warning", Reason.WRITE_CONFLICT)

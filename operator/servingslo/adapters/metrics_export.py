@@ -18,6 +18,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from servingslo.explain.changes import Change
 from servingslo.explain.samples import GAUGES, metric_samples
 from servingslo.policy.decision import Decision
 
@@ -57,6 +58,13 @@ class OperatorMetrics:
             ("action", "reason"),
             registry=self.registry,
         )
+        self._changes = Counter(
+            "servingslo_changes",
+            "Writes to targets, by what was written, how it ended and why.",
+            (*_RESOURCE_LABELS, "knob", "outcome", "reason"),
+            registry=self.registry,
+        )
+        self._changed: dict[Resource, set[tuple[str, ...]]] = {}
         self._ticks = Histogram(
             "servingslo_tick_duration_seconds",
             "Duration of one round of the control loop.",
@@ -102,8 +110,17 @@ class OperatorMetrics:
         self._remove(self._shown.get(resource, set()) - shown)
         self._shown[resource] = shown
 
+    def count_change(self, change: Change) -> None:
+        """Count a change of a target that was made or tried."""
+        reason = change.refusal or change.reason
+        labels = (change.namespace, change.name, change.knob, change.outcome, reason)
+        self._changes.labels(*labels).inc()
+        self._changed.setdefault((change.namespace, change.name), set()).add(labels)
+
     def forget(self, namespace: str, name: str) -> None:
         """Show nothing more of a deleted resource."""
+        for labels in self._changed.pop((namespace, name), set()):
+            self._changes.remove(*labels)
         self._remove(self._shown.pop((namespace, name), set()))
 
     def observe_tick(self, seconds: float, *, succeeded: bool = True) -> None:

@@ -1,6 +1,8 @@
 """One resource in one tick: read, join, plan, write, tell. Decides nothing itself."""
 
+import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
@@ -10,9 +12,14 @@ from servingslo.controller.overtaken import last_look
 from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.teller import Teller
-from servingslo.errors import ServingSLOError, WriteConflictError
+from servingslo.errors import ClusterUnavailableError, ServingSLOError, WriteConflictError
 from servingslo.estimation.season import RateHistory
-from servingslo.explain.events import write_failed_event
+from servingslo.explain.changes import (
+    Change,
+    batch_limits_change,
+    not_written,
+    replica_count_change,
+)
 from servingslo.explain.format import replica_change
 from servingslo.models.compiled.backend import laws_in_use
 from servingslo.policy.decision import Decision
@@ -155,7 +162,7 @@ class Reconciler:
         except ServingSLOError as error:
             self._void(decision, memory, resource)
             reason = self._count_refusal(error)
-            await self.teller.post(resource, write_failed_event(decision, reason, str(error)))
+            await self._tell_refused(resource, decision, reason, str(error))
             return _not_written(decision, reason, str(error))
         if standing.changed:
             self._void(decision, memory, resource)
@@ -171,6 +178,21 @@ class Reconciler:
             self._void(decision, memory, resource)
             return _not_written(decision, standing.owner.reason, standing.owner.detail)
         return decision
+
+    async def _tell_refused(
+        self, resource: Resource, decision: Decision, reason: Reason, detail: str
+    ) -> None:
+        """Tell of each change that was ordered that it is not made."""
+        if resource.targets is None:
+            return
+        target = resource.targets.target
+        for change in (
+            replica_count_change(decision, target),
+            batch_limits_change(decision, target),
+        ):
+            if change is not None:
+                ended = not_written(change, reason, detail, answered=True)
+                await self.teller.tell_change(resource, ended)
 
     def _void(self, decision: Decision, memory: _Memory, resource: Resource) -> None:
         """Settle an order that is not written at all."""
@@ -194,28 +216,48 @@ class Reconciler:
     async def _scale(
         self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
     ) -> tuple[Decision, bool]:
+        change = replica_count_change(decision, targets.target)
         before, after = decision.replicas_before, decision.replicas_after
-        if before is None or after is None or before == after:
+        if change is None or before is None or after is None:
             return decision, False
-        ref = resource.record.ref
-        problem: ServingSLOError | None = None
-        try:
-            await self.outside.replicas.scale(ref.namespace, targets.target, before, after)
-        except ServingSLOError as error:
-            problem = error
-        self._settle(targets, memory, before, after, written=problem is None)
+        namespace = resource.record.ref.namespace
+        write = self.outside.replicas.scale(namespace, targets.target, before, after)
+        failure = await self._write(resource, change, write)
+        self._settle(targets, memory, before, after, written=failure is None)
         # The next look must not be one from before this write, or from before what refused it.
-        self.outside.workloads.distrust(ref.namespace, targets.target)
-        if problem is None:
+        self.outside.workloads.distrust(namespace, targets.target)
+        if failure is None:
             memory.conflicts = 0
-            await self.teller.tell_scaled(resource, decision)
             return decision, False
-        reason = self._count_refusal(problem)
-        await self.teller.post(resource, write_failed_event(decision, reason, str(problem)))
-        conflict = reason is Reason.WRITE_CONFLICT
+        conflict = failure.reason is Reason.WRITE_CONFLICT
         memory.conflicts = memory.conflicts + 1 if conflict else 0
         # Plan again at once, from what is really there, but not for ever.
-        return _not_written(decision, reason, str(problem)), 0 < memory.conflicts < _MOST_REPEATS
+        again = 0 < memory.conflicts < _MOST_REPEATS
+        return _not_written(decision, failure.reason, failure.detail), again
+
+    async def _write(
+        self, resource: Resource, change: Change, write: Awaitable[bool | None]
+    ) -> "_Failure | None":
+        """Make a change and tell how it ended; returns why it failed.
+
+        write: answers False where nothing had to be written; then there is no change to tell.
+        """
+        try:
+            written = await write
+        except asyncio.CancelledError:
+            # The request may be on its way already.
+            ended = not_written(change, Reason.WRITE_FAILED, "the operator ends", answered=False)
+            self.teller.log_change(ended)
+            raise
+        except ServingSLOError as error:
+            failure = _Failure(reason=self._count_refusal(error), detail=str(error))
+            answered = not isinstance(error, ClusterUnavailableError)
+            ended = not_written(change, failure.reason, failure.detail, answered=answered)
+            await self.teller.tell_change(resource, ended)
+            return failure
+        if written is not False:
+            await self.teller.tell_change(resource, change)
+        return None
 
     def _settle(
         self, targets: Targets, memory: _Memory, before: int, after: int, *, written: bool
@@ -241,20 +283,29 @@ class Reconciler:
     async def _change_batching(
         self, resource: Resource, targets: Targets, decision: Decision
     ) -> Decision:
-        ref, batching = resource.record.ref, decision.batching
+        change = batch_limits_change(decision, targets.target)
+        if change is None:
+            return decision
+        batching = decision.batching
         wanted = EngineArguments(
             max_num_seqs=batching.recommended_max_num_seqs,
             max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
         )
-        try:
-            await self.outside.batching.apply(
-                ref.namespace, targets.target, batching.container, wanted
-            )
-        except ServingSLOError as error:
-            reason = self._count_refusal(error)
-            await self.teller.post_batching_failed(resource, reason, str(error))
-            return replace(decision, batching=replace(batching, apply=False, reason=reason))
-        return decision
+        write = self.outside.batching.apply(
+            resource.record.ref.namespace, targets.target, batching.container, wanted
+        )
+        failure = await self._write(resource, change, write)
+        if failure is None:
+            return decision
+        return replace(decision, batching=replace(batching, apply=False, reason=failure.reason))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """Why a write failed. detail: in the API server's words."""
+
+    reason: Reason
+    detail: str
 
 
 def _not_written(decision: Decision, reason: Reason, detail: str) -> Decision:

@@ -10,6 +10,7 @@ from servingslo.controller.outage import Outages, Part
 from servingslo.controller.outside import Outside
 from servingslo.controller.registry import Resource
 from servingslo.errors import ClusterError, NotFoundError, WriteConflictError
+from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.conditions import (
     Condition,
     ConditionStatus,
@@ -18,7 +19,7 @@ from servingslo.explain.conditions import (
     not_ready,
 )
 from servingslo.explain.document import as_dict, summary_line
-from servingslo.explain.events import Event, EventType, events, scaled_event
+from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
 from servingslo.explain.log_line import log_line, material_change
 from servingslo.policy.decision import Decision
@@ -155,14 +156,15 @@ class Teller:
         told.last = None
         await self._write_conditions(resource, told)
 
-    async def tell_scaled(self, resource: Resource, decision: Decision) -> None:
-        """Say that a count was written."""
-        await self.post(resource, scaled_event(decision))
+    async def tell_change(self, resource: Resource, change: Change) -> None:
+        """Log, count and post a change that was made, or tried."""
+        self.log_change(change)
+        await self.post(resource, change_event(change))
 
-    async def post_batching_failed(self, resource: Resource, reason: Reason, detail: str) -> None:
-        """Say that batch limits could not be written."""
-        message = f"batch limits not written: {detail}"
-        await self.post(resource, _warning(reason, message, f"batching/{reason}"))
+    def log_change(self, change: Change) -> None:
+        """Log and count a change; alone where there is no time left for an event."""
+        _LOG.info("%s", change_line(change))
+        self.outside.exporter.count_change(change)
 
     async def post(self, resource: Resource, event: Event) -> None:
         """Post an event; that it cannot be posted is only logged, once."""

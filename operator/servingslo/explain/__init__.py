@@ -1,5 +1,14 @@
 """Everything people and machines are told of a decision, derived from the decision alone."""
 
+from servingslo.explain.changes import (
+    Change,
+    ChangeOutcome,
+    batch_limits_change,
+    change_event,
+    change_line,
+    not_written,
+    replica_count_change,
+)
 from servingslo.explain.conditions import (
     Condition,
     ConditionStatus,
@@ -12,8 +21,6 @@ from servingslo.explain.events import (
     Event,
     EventType,
     events,
-    scaled_event,
-    write_failed_event,
 )
 from servingslo.explain.log_line import log_line, material_change
 from servingslo.explain.samples import GAUGES, GaugeFamily, MetricSample, metric_samples
@@ -21,6 +28,8 @@ from servingslo.explain.text import text
 
 __all__ = [
     "GAUGES",
+    "Change",
+    "ChangeOutcome",
     "Condition",
     "ConditionStatus",
     "ConditionType",
@@ -29,14 +38,17 @@ __all__ = [
     "GaugeFamily",
     "MetricSample",
     "as_dict",
+    "batch_limits_change",
+    "change_event",
+    "change_line",
     "conditions",
     "events",
     "log_line",
     "material_change",
     "metric_samples",
     "not_ready",
-    "scaled_event",
+    "not_written",
+    "replica_count_change",
     "summary_line",
     "text",
-    "write_failed_event",
 ]

@@ -21,7 +21,7 @@ class ConditionType(StrEnum):
     SLO_MET = "SLOMet"
     SCALING_LIMITED = "ScalingLimited"
     BATCHING_IN_SYNC = "BatchingInSync"
-    ADMISSION_ACTIVE = "AdmissionActive"
+    ADMISSION_BOUND = "AdmissionBound"
 
 
 class ConditionStatus(StrEnum):
@@ -87,7 +87,12 @@ _OUT_OF_SYNC = frozenset(
     {
         Reason.BATCHING_RECOMMENDED,
         Reason.BATCHING_CHANGED,
+        Reason.BATCHING_ROLLED_BACK,
         Reason.BATCHING_TOO_SOON,
+        Reason.PENDING_PODS,
+        Reason.STABILIZED,
+        Reason.WRITE_CONFLICT,
+        Reason.WRITE_FAILED,
         Reason.LAW_FROM_SPEC,
         Reason.ROLLOUT_IN_PROGRESS,
         Reason.NOT_PERMITTED,
@@ -144,7 +149,7 @@ def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
         ConditionType.SLO_MET: _slo_met(decision),
         ConditionType.SCALING_LIMITED: _scaling_limited(decision),
         ConditionType.BATCHING_IN_SYNC: _batching_in_sync(decision),
-        ConditionType.ADMISSION_ACTIVE: _admission_active(decision),
+        ConditionType.ADMISSION_BOUND: _admission_bound(decision),
     }
 
 
@@ -365,12 +370,12 @@ def _batching_in_sync(decision: Decision) -> Verdict:
     return Verdict(status, batching.reason, "; ".join(changes) or "no other limits are recommended")
 
 
-def _admission_active(decision: Decision) -> Verdict:
-    admission = decision.admission
-    if admission.reason is Reason.ADMISSION_UNKNOWN:
-        return Verdict(ConditionStatus.UNKNOWN, admission.reason, "no bound can be computed")
-    if admission.queue_limit is None:
-        message = "no bound is recommended"
-    else:
-        message = "a bound is recommended in status.admission; none is enforced"
-    return Verdict(ConditionStatus.FALSE, admission.reason, message)
+def _admission_bound(decision: Decision) -> Verdict:
+    """Whether there is a bound in status.admission; the operator enforces none."""
+    reason = decision.admission.reason
+    if reason is Reason.ADMISSION_UNKNOWN:
+        return Verdict(ConditionStatus.UNKNOWN, reason, "no bound can be computed")
+    if decision.admission.queue_limit is None:
+        return Verdict(ConditionStatus.FALSE, reason, "no bound is asked for")
+    message = "a bound is recommended in status.admission; the operator enforces none"
+    return Verdict(ConditionStatus.TRUE, reason, message)

@@ -13,10 +13,10 @@ from servingslo.explain.conditions import (
     blindness,
     verdicts,
 )
-from servingslo.explain.format import replica_change, rounded
+from servingslo.explain.format import rounded
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.policy.guards import CONFLICTS
-from servingslo.reasons import Action, Reason
+from servingslo.reasons import Reason
 
 
 class EventType(StrEnum):
@@ -28,12 +28,16 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. key: events of one resource with one key are the same event, counted."""
+    """One event. key: events of one resource with one key are the same event, counted.
+
+    every_time: counted each time; others are counted again only after a while.
+    """
 
     type: EventType
     reason: Reason
     message: str
     key: str
+    every_time: bool = False
 
 
 # Guards that every working day brings; they are in the log and in ScalingLimited.
@@ -76,37 +80,17 @@ _TOLD_STEPS = frozenset(
 # Where a step has the names of pods: each pod that is new there is news of its own.
 _POD_INPUTS = {Reason.UNRELIABLE_PODS: "detail", Reason.SLOW_PODS: "pods"}
 _GOOD_STEPS = frozenset({Reason.REPLICAS_CHANGED_BY_USER})
+# A write that failed is told as a change: see changes.change_event.
+_TOLD_AS_CHANGES = frozenset({Reason.WRITE_CONFLICT, Reason.WRITE_FAILED})
 
 
 def events(decision: Decision, previous: Decision | None) -> tuple[Event, ...]:
     """What changed since the decision before, worth telling.
 
     previous: None at the first decision; then only what is wrong is told. That a write succeeded
-    or failed is not known to a decision: see scaled_event and write_failed_event.
+    or failed is not known to a decision: see changes.change_event.
     """
     return tuple(_events(decision, previous))
-
-
-def scaled_event(decision: Decision) -> Event:
-    """To be told after the replica count was written, never before."""
-    verb = "up" if decision.action is Action.SCALE_UP else "down"
-    change = replica_change(decision)
-    return Event(
-        type=EventType.NORMAL,
-        reason=Reason.SCALED,
-        message=f"scaled {verb} {change} replicas: {decision.reason.value}",
-        key=f"{Reason.SCALED.value}/{change}",
-    )
-
-
-def write_failed_event(decision: Decision, reason: Reason, detail: str) -> Event:
-    """To be told when a write was refused. reason: WRITE_CONFLICT, WRITE_FAILED or the like."""
-    return Event(
-        type=EventType.WARNING,
-        reason=reason,
-        message=f"{replica_change(decision)} replicas not written: {detail}",
-        key=reason.value,
-    )
 
 
 def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
@@ -116,14 +100,14 @@ def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
     for type_ in watched:
         yield from _condition_event(type_, now[type_], before.get(type_))
     limit, limit_before = decision.limited_by, previous.limited_by if previous else None
-    told = {now[type_].reason for type_ in _WATCHED}
+    told = _TOLD_AS_CHANGES.union(now[type_].reason for type_ in _WATCHED)
     if limit is not None and limit is not limit_before and limit not in _ROUTINE_LIMITS | told:
         message = now[ConditionType.SCALING_LIMITED].message
         yield _event(EventType.WARNING, limit, message, ConditionType.SCALING_LIMITED)
     yield from _step_events(decision, previous)
     if watched != (ConditionType.READY,):
         yield from _law_event(decision, previous)
-        yield from _batching_event(now, before)
+        yield from _batching_event(decision, now, before)
 
 
 def _worth_telling(decision: Decision, previous: Decision | None) -> tuple[ConditionType, ...]:
@@ -216,10 +200,15 @@ def _pod_count(step: DecisionStep) -> int:
 
 
 def _batching_event(
-    now: dict[ConditionType, Verdict], before: dict[ConditionType, Verdict]
+    decision: Decision,
+    now: dict[ConditionType, Verdict],
+    before: dict[ConditionType, Verdict],
 ) -> Iterator[Event]:
+    """What other limits would be better; that they were written is told as a change."""
     type_ = ConditionType.BATCHING_IN_SYNC
     verdict = now[type_]
+    if decision.batching.apply or verdict.reason in _TOLD_AS_CHANGES:
+        return
     if verdict.status is ConditionStatus.FALSE and verdict != before.get(type_):
         yield _event(EventType.NORMAL, verdict.reason, verdict.message, type_)
 

@@ -4,8 +4,15 @@ from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
 from servingslo.explain.conditions import blindness, in_doubt, left_out, limit_detail
-from servingslo.explain.format import number, percentile, quoted, replica_change
-from servingslo.policy.decision import ConstraintNeed, Decision, LimitsUse, ModelUse
+from servingslo.explain.format import count, number, percentile, quoted, replica_change
+from servingslo.policy.decision import (
+    AdmissionDecision,
+    BatchingDecision,
+    ConstraintNeed,
+    Decision,
+    LimitsUse,
+    ModelUse,
+)
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
@@ -25,9 +32,9 @@ def log_line(decision: Decision) -> str:
 def material_change(previous: Decision | None, current: Decision) -> bool:
     """Whether a decision deserves a line after the one that was logged last.
 
-    It does when action, count, binding constraint or reason changed, when the law that is stated
-    came into use or went out of it, when limits became known from elsewhere, or the last line is
-    ten minutes old.
+    It does when action, count, binding constraint or reason changed, when what is said of batch
+    limits or admission changed, when limits became known from elsewhere, when the law that is
+    stated came into use or went out of it, or the last line is ten minutes old.
     previous: the decision logged last, None when there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
@@ -46,6 +53,8 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         _mode(decision),
         decision.model.source == STATED_SOURCE,
         decision.limits.sources,
+        decision.batching.reason,
+        decision.admission.reason,
     )
 
 
@@ -71,6 +80,8 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
             yield f"observed_{key}", format_duration(objective.observed_seconds)
     yield from _law_pairs(decision.model)
     yield from _limits_pairs(decision.limits)
+    yield from _batching_pairs(decision.batching)
+    yield from _admission_pairs(decision.admission)
     if pods := left_out(decision):
         yield "left_out", pods
     if pods := in_doubt(decision):
@@ -108,6 +119,31 @@ def _limits_pairs(limits: LimitsUse) -> Iterator[tuple[str, str]]:
     """Where the batch limits are known from: one word, or that of sequences before the budget's."""
     if limits.sources is not None:
         yield "limits", limits.sources
+
+
+def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:
+    """Why the limits in force stay or change, and the better ones where there are any."""
+    if batching.reason is Reason.BATCHING_OFF:
+        return
+    yield "batching", batching.reason.value
+    for name, now, better in (
+        ("max_num_seqs", batching.current_max_num_seqs, batching.recommended_max_num_seqs),
+        (
+            "max_num_batched_tokens",
+            batching.current_max_num_batched_tokens,
+            batching.recommended_max_num_batched_tokens,
+        ),
+    ):
+        if better is not None and better != now:
+            yield name, f"{count(now)}->{better}"
+
+
+def _admission_pairs(admission: AdmissionDecision) -> Iterator[tuple[str, str]]:
+    """The bounds that are recommended; nothing where none are asked for."""
+    if admission.admitted_rate_per_second is not None:
+        yield "admitted", f"{number(admission.admitted_rate_per_second)}/s"
+    if admission.in_flight_limit is not None:
+        yield "in_flight_limit", str(admission.in_flight_limit)
 
 
 def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:

@@ -124,9 +124,10 @@ class BatchingWriter(Protocol):
 
     async def apply(
         self, namespace: str, target: ScaleTarget, container: str | None, arguments: EngineArguments
-    ) -> None:
+    ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 
+        Returns whether anything was written: nothing is when they are as wanted already.
         Raises: WriteConflictError when the object changed; ClusterError otherwise.
         """
         ...

@@ -151,6 +151,11 @@ class Rig:
         return self._prometheus.url
 
     @property
+    def audit_log(self) -> Path:
+        """The API server's log of what ServiceAccounts write, one JSON object a line."""
+        return self._control_plane.audit_log
+
+    @property
     def admin_kubeconfig(self) -> Path:
         """A kubeconfig file of a member of system:masters."""
         return self._control_plane.admin_kubeconfig

@@ -24,6 +24,32 @@ _ISSUER = "https://kubernetes.default.svc"
 _CLIENT_QPS = 200
 _CLIENT_BURST = 400
 _PROBE_TIMEOUT_SECONDS = 2.0
+# Every write of a ServiceAccount, with its body; of status and events, which are long and many,
+# that they were. The rig's own controllers come as administrator and are left out.
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "Metadata",
+            "userGroups": ["system:serviceaccounts"],
+            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+            "resources": [
+                {"group": "", "resources": ["events"]},
+                {"group": "servingslo.dev", "resources": ["servingslos/status"]},
+            ],
+        },
+        {
+            "level": "Request",
+            "userGroups": ["system:serviceaccounts"],
+            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+        },
+        {"level": "None"},
+    ],
+}
+# One file for as long as a rig may run: what is rotated away could not be compared.
+_AUDIT_MEBIBYTES = 4096
 
 
 class ControlPlane:
@@ -47,6 +73,7 @@ class ControlPlane:
         self.url = f"https://127.0.0.1:{self._port}"
         self.certificate_authority = self._directory / "certificates" / "apiserver.crt"
         self.admin_kubeconfig = work_dir / "admin.kubeconfig"
+        self.audit_log = self._directory / "audit.jsonl"
         self.api_server = self._define_api_server()
         self.etcd = self._define_etcd()
 
@@ -118,6 +145,8 @@ class ControlPlane:
         write_signing_key(signing_key)
         token_file = self._directory / "tokens.csv"
         write_token_file(token_file, [self._admin])
+        audit_policy = self._directory / "audit-policy.yaml"
+        audit_policy.write_text(yaml.safe_dump(_AUDIT_POLICY), encoding="utf-8")
         return self._family.add(
             "kube-apiserver",
             [
@@ -136,6 +165,11 @@ class ControlPlane:
                 f"--service-account-signing-key-file={signing_key}",
                 f"--service-cluster-ip-range={_SERVICE_RANGE}",
                 "--allow-privileged=true",
+                f"--audit-policy-file={audit_policy}",
+                f"--audit-log-path={self.audit_log}",
+                f"--audit-log-maxsize={_AUDIT_MEBIBYTES}",
+                # A line is there when the answer is.
+                "--audit-log-mode=blocking",
             ],
         )
 

@@ -30,10 +30,10 @@ class KubernetesBatching:
         container: str | None,
         arguments: EngineArguments,
         runtime: str = "vllm",
-    ) -> None:
+    ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 
-        Nothing is written when they are as wanted already.
+        Returns whether anything was written: nothing is when they are as wanted already.
         Raises: WriteConflictError when the object changed; ArgumentsNotUnderstoodError when the
         command line cannot be changed safely; ClusterError otherwise.
         """
@@ -43,13 +43,14 @@ class KubernetesBatching:
         path = resource.path(namespace, target.name)
         patch = _patch(await self._client.get(path), container, arguments, runtime)
         if not patch:
-            return
+            return False
         try:
             await self._client.patch(path, patch, Patch.JSON)
         except InvalidObjectError as error:
             raise WriteConflictError(
                 f"{target.kind}/{target.name} changed while its arguments were: {error}"
             ) from error
+        return True
 
 
 def _patch(

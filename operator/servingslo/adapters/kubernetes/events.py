@@ -44,7 +44,8 @@ class KubernetesEvents:
         known = self._posted.get((ref.uid, event.key))
         if known is not None and now_seconds - known.at_seconds > _KEPT_SECONDS:
             known = None
-        if known is not None and now_seconds - known.at_seconds < SUPPRESSED_SECONDS:
+        rested = known is None or now_seconds - known.at_seconds >= SUPPRESSED_SECONDS
+        if not (rested or event.every_time):
             return
         posted = _Posted(
             at_seconds=now_seconds,

@@ -81,8 +81,8 @@ class TargetRef(ApiModel):
         "apps/v1", description="API version of the workload, apps/v1 by default."
     )
     kind: Annotated[str, KIND_NAME] = Field(
-        description="Kind of the workload: anything with a /scale subresource, such as Deployment, "
-        "StatefulSet or LeaderWorkerSet."
+        description="Kind of the workload: Deployment or StatefulSet. Another kind with a /scale "
+        "subresource needs the chart's extraScalableKinds, and is not tested."
     )
     name: Annotated[str, DNS_NAME] = Field(
         description="Name of the workload, in the namespace of this resource."

@@ -241,7 +241,7 @@ class Condition(StatusModel):
 
     type: str = Field(
         description="Ready, MetricsFresh, ModelTrusted, SLOMet, ScalingLimited, BatchingInSync or "
-        "AdmissionActive.",
+        "AdmissionBound.",
         max_length=316,
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")

@@ -1,0 +1,189 @@
+"""A change that the operator made, or tried to: log line, event and metric derive from it alone.
+
+One for each write to a target, whatever became of it; what is only recommended is no change.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from servingslo.explain.events import Event, EventType
+from servingslo.explain.format import UNKNOWN, count, number, quoted
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.reasons import Reason
+
+EVENT_NAME = "changed"
+
+
+class Knob(StrEnum):
+    """What of a target the operator may write."""
+
+    REPLICAS = "replicas"
+    BATCH_LIMITS = "batch-limits"
+
+
+class ChangeOutcome(StrEnum):
+    """How a change ended.
+
+    UNANSWERED: the API server gave no usable answer, so the change may have been made or not.
+    """
+
+    WRITTEN = "written"
+    ROLLED_BACK = "rolled-back"
+    REFUSED = "refused"
+    UNANSWERED = "unanswered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One value that a change sets; None where it is not known or not set."""
+
+    name: str
+    before: int | None
+    after: int | None
+
+    def __str__(self) -> str:
+        """'8->64', or '8' where the value stays."""
+        if self.before == self.after:
+            return count(self.before)
+        return f"{count(self.before)}->{count(self.after)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of one knob of a target: what, from what to what, why, what for, how it ended.
+
+    reason: why it is made. replicas_saved: fewer replicas by it, negative where it orders more;
+    None where that is not known. cost_saved_per_hour: the same in `currency`, where a price is
+    stated. refusal, detail: why it was not written, None and '' where it was.
+    """
+
+    namespace: str
+    name: str
+    target: str
+    knob: Knob
+    settings: tuple[Setting, ...]
+    reason: Reason
+    outcome: ChangeOutcome
+    replicas_saved: int | None = None
+    cost_saved_per_hour: float | None = None
+    currency: str = ""
+    refusal: Reason | None = None
+    detail: str = ""
+
+
+def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | None:
+    """The change of the replica count that a decision orders; None where it orders none."""
+    before, after = decision.replicas_before, decision.replicas_after
+    if not decision.apply_replicas or before is None or after is None or before == after:
+        return None
+    cost = decision.cost
+    each = None if cost is None or not after else cost.per_hour / after
+    return Change(
+        namespace=decision.namespace,
+        name=decision.name,
+        target=f"{target.kind}/{target.name}",
+        knob=Knob.REPLICAS,
+        settings=(Setting(name="replicas", before=before, after=after),),
+        reason=decision.reason,
+        outcome=ChangeOutcome.WRITTEN,
+        replicas_saved=before - after,
+        cost_saved_per_hour=None if each is None else each * (before - after),
+        currency="" if cost is None else cost.currency,
+    )
+
+
+def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | None:
+    """The change of batch limits that a decision orders; None where it orders none."""
+    batching, cost = decision.batching, decision.cost
+    if not batching.apply:
+        return None
+    back = batching.reason is Reason.BATCHING_ROLLED_BACK
+    return Change(
+        namespace=decision.namespace,
+        name=decision.name,
+        target=f"{target.kind}/{target.name}",
+        knob=Knob.BATCH_LIMITS,
+        settings=(
+            Setting(
+                name="max_num_seqs",
+                before=batching.current_max_num_seqs,
+                after=batching.recommended_max_num_seqs,
+            ),
+            Setting(
+                name="max_num_batched_tokens",
+                before=batching.current_max_num_batched_tokens,
+                after=batching.recommended_max_num_batched_tokens,
+            ),
+        ),
+        reason=batching.reason,
+        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+        replicas_saved=batching.replicas_saved,
+        cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
+        currency="" if cost is None else cost.currency,
+    )
+
+
+def not_written(change: Change, refusal: Reason, detail: str, *, answered: bool) -> Change:
+    """The change as it ended when its write failed. answered: the API server said no."""
+    outcome = ChangeOutcome.REFUSED if answered else ChangeOutcome.UNANSWERED
+    return replace(change, outcome=outcome, refusal=refusal, detail=detail)
+
+
+def change_line(change: Change) -> str:
+    """The change as key=value pairs in a fixed order; what is unknown is left out."""
+    return " ".join(
+        [EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(change))],
+    )
+
+
+def change_event(change: Change) -> Event:
+    """The change as an event, told each time that it is made."""
+    settings = ", ".join(f"{setting.name} {setting}" for setting in change.settings)
+    if change.refusal is None:
+        message = "; ".join((f"{settings}: {change.reason.value}", *_savings_words(change)))
+    else:
+        refused = change.outcome is ChangeOutcome.REFUSED
+        ending = "not written" if refused else "perhaps not written"
+        message = f"{settings} {ending}: {change.detail}"
+    reason = change.refusal or (Reason.SCALED if change.knob is Knob.REPLICAS else change.reason)
+    return Event(
+        type=EventType.NORMAL if change.refusal is None else EventType.WARNING,
+        reason=reason,
+        message=message,
+        key=f"{change.knob}/{change.outcome}/{reason}/{settings}",
+        every_time=True,
+    )
+
+
+def _pairs(change: Change) -> Iterator[tuple[str, str]]:
+    yield "namespace", change.namespace
+    yield "name", change.name
+    yield "target", change.target
+    yield "knob", change.knob.value
+    for setting in change.settings:
+        yield setting.name, str(setting)
+    yield "outcome", change.outcome.value
+    if change.replicas_saved is not None:
+        yield "saves_replicas", str(change.replicas_saved)
+    if change.cost_saved_per_hour is not None:
+        yield "saves_per_hour", f"{number(change.cost_saved_per_hour)} {change.currency}"
+    yield "reason", change.reason.value
+    if change.refusal is not None:
+        yield "refusal", change.refusal.value
+        yield "detail", change.detail or UNKNOWN
+
+
+def _savings_words(change: Change) -> Iterator[str]:
+    """'saves 2 replicas, 5 USD/h'; what a count alone says already is not said again."""
+    told = []
+    saved = change.replicas_saved
+    if change.knob is not Knob.REPLICAS and saved:
+        told.append("1 replica" if saved == 1 else f"{saved} replicas")
+    money = change.cost_saved_per_hour
+    if money:
+        told.append(f"{number(abs(money))} {change.currency}/h")
+    if told:
+        verb = "costs" if money is not None and money < 0 else "saves"
+        yield f"{verb} {', '.join(told)}"

@@ -1,0 +1,101 @@
+"""What the operator wrote, by the API server's audit log, beside what it says that it wrote."""
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tests.integration.operator_under_test import RELEASE_NAMESPACE, SERVICE_ACCOUNT
+
+OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
+# Written all the time, and no change of a target.
+_TOLD_ELSEWHERE = {("events", None), ("servingslos", "status")}
+_FLAGS = {"--max-num-seqs": "max_num_seqs", "--max-num-batched-tokens": "max_num_batched_tokens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One write to a target: where, by which knob, and the values that it set."""
+
+    namespace: str
+    target: str
+    knob: str
+    values: tuple[tuple[str, int], ...]
+
+
+def audited_writes(lines: Iterable[str]) -> Iterator[Write]:
+    """The successful writes of the operator's account, status and events aside."""
+    for line in lines:
+        entry = json.loads(line)
+        reference = entry.get("objectRef", {})
+        resource, subresource = reference.get("resource"), reference.get("subresource")
+        if (
+            entry["user"]["username"] != OPERATOR_USER
+            or entry["stage"] != "ResponseComplete"
+            or entry["responseStatus"]["code"] >= 300
+            or (resource, subresource) in _TOLD_ELSEWHERE
+        ):
+            continue
+        yield Write(
+            namespace=reference["namespace"],
+            target=f"{resource}/{reference['name']}",
+            knob="replicas" if subresource == "scale" else "batch-limits",
+            values=tuple(sorted(_patched(entry["requestObject"]))),
+        )
+
+
+def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
+    """Outcome and content of each change in the operator's log."""
+    for line in lines:
+        if " changed namespace=" not in line:
+            continue
+        pairs = dict(word.split("=", 1) for word in shlex.split(line[line.index("changed ") :])[1:])
+        kind, name = pairs["target"].split("/")
+        values = {
+            key: int(pairs[key].split("->")[-1])
+            for key in ("replicas", *_FLAGS.values())
+            if key in pairs
+        }
+        write = Write(
+            namespace=pairs["namespace"],
+            target=f"{kind.lower()}s/{name}",
+            knob=pairs["knob"],
+            values=tuple(sorted(values.items())),
+        )
+        yield pairs["outcome"], write
+
+
+def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
+    """Each write that is not told once, and each change told that was not written.
+
+    Where the API server gave no answer the operator cannot know, and says so: such a change may
+    have been written or not.
+    """
+    written = Counter(audited_writes(audit))
+    told, perhaps = Counter(), Counter()
+    for outcome, write in told_changes(log):
+        if outcome in {"written", "rolled-back"}:
+            told[write] += 1
+        elif outcome == "unanswered":
+            perhaps[write] += 1
+    silent = written - told - perhaps
+    return [
+        *(f"written and not told {count} times: {write}" for write, count in silent.items()),
+        *(f"told and not written {n} times: {w}" for w, n in (told - written).items()),
+    ]
+
+
+def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
+    """The values that a JSON Patch of /scale or of a container's arguments sets."""
+    for change in patch:
+        if change["op"] == "test":
+            continue
+        if change["path"] == "/spec/replicas":
+            yield "replicas", change["value"]
+            continue
+        words = " ".join(change["value"])
+        for flag, name in _FLAGS.items():
+            if found := re.search(rf"{flag}[= ](\d+)", words):
+                yield name, int(found[1])

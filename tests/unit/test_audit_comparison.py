@@ -1,0 +1,75 @@
+"""The comparison of the audit log with the operator's own: it finds what it is there to find."""
+
+import json
+
+from tests.integration.audit import OPERATOR_USER, differences
+
+LINE = (
+    "2026-11-24 12:00:00 INFO changed namespace=n name=chat target=Deployment/chat knob=replicas "
+    "replicas=3->5 outcome=written saves_replicas=-2 reason=TTFTBound"
+)
+LIMITS = (
+    "2026-11-24 12:00:00 INFO changed namespace=n name=chat target=Deployment/chat "
+    "knob=batch-limits max_num_seqs=8->64 max_num_batched_tokens=2048 outcome=written reason=x"
+)
+
+
+def _entry(
+    *, resource="deployments", subresource="scale", code=200, user=OPERATOR_USER, patch=None
+):
+    reference = {"resource": resource, "namespace": "n", "name": "chat"}
+    if subresource:
+        reference["subresource"] = subresource
+    body = [
+        {"op": "test", "path": "/spec/replicas", "value": 3},
+        {"op": "add", "path": "/spec/replicas", "value": 5},
+    ]
+    return json.dumps(
+        {
+            "user": {"username": user},
+            "stage": "ResponseComplete",
+            "responseStatus": {"code": code},
+            "objectRef": reference,
+            "requestObject": patch or body,
+        }
+    )
+
+
+def test_a_write_with_its_line_is_in_order():
+    """One write, one line with the same values; limits are read from the arguments patched."""
+    args = ["--model=tiny", "--max-num-batched-tokens", "2048", "--max-num-seqs=64"]
+    path = "/spec/template/spec/containers/0/args"
+    patch = [{"op": "add", "path": path, "value": args}]
+    audit = [_entry(), _entry(subresource=None, patch=patch)]
+    assert differences(audit, [LINE, LIMITS]) == []
+
+
+def test_a_silent_write_is_found():
+    """A write without a line, and a second one beside one line."""
+    assert differences([_entry()], [])
+    assert differences([_entry(), _entry()], [LINE])
+
+
+def test_a_line_without_its_write_is_found():
+    """A line that claims what was never written, or other values than were written."""
+    assert differences([], [LINE])
+    assert len(differences([_entry()], [LINE.replace("->5", "->6")])) == 2
+
+
+def test_what_is_no_change_of_the_operator_counts_as_none():
+    """Refused writes, those of others, status and events."""
+    audit = [
+        _entry(code=422),
+        _entry(user="rig-admin"),
+        _entry(resource="events", subresource=None),
+        _entry(resource="servingslos", subresource="status"),
+    ]
+    assert differences(audit, [LINE.replace("=written", "=refused")]) == []
+
+
+def test_an_unanswered_change_may_be_written_or_not():
+    """The operator cannot know it, and says so; more writes than lines are still found."""
+    perhaps = LINE.replace("=written", "=unanswered")
+    assert differences([_entry()], [perhaps]) == []
+    assert differences([], [perhaps]) == []
+    assert differences([_entry(), _entry()], [perhaps])

@@ -1,0 +1,170 @@
+"""A change of a target: log line, event and counter say the same, whatever became of it."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.golden.decisions import BLIND, SCALE_UP
+
+from servingslo import explain
+from servingslo.adapters.metrics_export import OperatorMetrics
+from servingslo.policy.decision import BatchingDecision
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.reasons import Reason
+
+TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
+SCALED = explain.replica_count_change(SCALE_UP, TARGET)
+LIMITS = explain.batch_limits_change(
+    replace(
+        SCALE_UP,
+        batching=replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED),
+    ),
+    TARGET,
+)
+BACK = explain.batch_limits_change(
+    replace(
+        SCALE_UP,
+        batching=BatchingDecision(
+            reason=Reason.BATCHING_ROLLED_BACK,
+            apply=True,
+            current_max_num_seqs=96,
+            recommended_max_num_seqs=64,
+            current_max_num_batched_tokens=2048,
+            recommended_max_num_batched_tokens=1024,
+        ),
+    ),
+    TARGET,
+)
+REFUSED = explain.not_written(SCALED, Reason.WRITE_CONFLICT, "replicas are 4", answered=True)
+UNANSWERED = explain.not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answered=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        pytest.param(
+            SCALED,
+            "changed namespace=inference name=llama-chat target=Deployment/llama knob=replicas "
+            'replicas=3->5 outcome=written saves_replicas=-2 saves_per_hour="-5 USD" '
+            "reason=KVCacheBound",
+            id="replicas",
+        ),
+        pytest.param(
+            LIMITS,
+            "changed namespace=inference name=llama-chat target=Deployment/llama knob=batch-limits "
+            "max_num_seqs=64->96 max_num_batched_tokens=2048 outcome=written saves_replicas=1 "
+            'saves_per_hour="2.5 USD" reason=BatchingChanged',
+            id="batch-limits",
+        ),
+        pytest.param(
+            BACK,
+            "changed namespace=inference name=llama-chat target=Deployment/llama knob=batch-limits "
+            "max_num_seqs=96->64 max_num_batched_tokens=2048->1024 outcome=rolled-back "
+            "reason=BatchingRolledBack",
+            id="taken-back",
+        ),
+        pytest.param(
+            REFUSED,
+            "changed namespace=inference name=llama-chat target=Deployment/llama knob=replicas "
+            'replicas=3->5 outcome=refused saves_replicas=-2 saves_per_hour="-5 USD" '
+            'reason=KVCacheBound refusal=WriteConflict detail="replicas are 4"',
+            id="refused",
+        ),
+    ],
+)
+def test_a_line_says_what_changed_why_what_for_and_how_it_ended(change, line):
+    """Before, after, reason, saving and outcome of each kind of change."""
+    assert explain.change_line(change) == line
+
+
+@pytest.mark.parametrize(
+    ("change", "type_", "reason", "message"),
+    [
+        pytest.param(
+            SCALED, "Normal", "Scaled", "replicas 3->5: KVCacheBound; costs 5 USD/h", id="replicas"
+        ),
+        pytest.param(
+            LIMITS,
+            "Normal",
+            "BatchingChanged",
+            "max_num_seqs 64->96, max_num_batched_tokens 2048: BatchingChanged; "
+            "saves 1 replica, 2.5 USD/h",
+            id="batch-limits",
+        ),
+        pytest.param(
+            BACK,
+            "Normal",
+            "BatchingRolledBack",
+            "max_num_seqs 96->64, max_num_batched_tokens 2048->1024: BatchingRolledBack",
+            id="taken-back",
+        ),
+        pytest.param(
+            REFUSED,
+            "Warning",
+            "WriteConflict",
+            "replicas 3->5 not written: replicas are 4",
+            id="refused",
+        ),
+        pytest.param(
+            UNANSWERED,
+            "Warning",
+            "WriteFailed",
+            "max_num_seqs 64->96, max_num_batched_tokens 2048 perhaps not written: no answer",
+            id="unanswered",
+        ),
+    ],
+)
+def test_an_event_says_the_same(change, type_, reason, message):
+    """Each change is an event that is counted every time."""
+    event = explain.change_event(change)
+    assert (event.type, event.reason, event.message) == (type_, reason, message)
+    assert event.every_time
+
+
+def test_a_decision_that_orders_nothing_is_no_change():
+    """What is held or only recommended writes nothing, so it is no change."""
+    assert explain.replica_count_change(BLIND, TARGET) is None
+    assert explain.replica_count_change(replace(SCALE_UP, apply_replicas=False), TARGET) is None
+    assert explain.batch_limits_change(SCALE_UP, TARGET) is None
+
+
+def test_a_write_is_told_once():
+    """A decision whose write is told as a change posts no event of its own about it."""
+    written = replace(
+        SCALE_UP, batching=replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED)
+    )
+    refused = replace(
+        SCALE_UP,
+        limited_by=Reason.WRITE_CONFLICT,
+        batching=replace(SCALE_UP.batching, reason=Reason.WRITE_FAILED),
+    )
+    told = {Reason.BATCHING_CHANGED, Reason.WRITE_CONFLICT, Reason.WRITE_FAILED}
+    for decision in (written, refused):
+        assert not told & {event.reason for event in explain.events(decision, BLIND)}
+
+
+def test_changes_are_counted_by_knob_outcome_and_reason():
+    """The counter has one sample for each kind, and none of a resource that is gone."""
+    metrics = OperatorMetrics()
+    for change in (SCALED, SCALED, LIMITS, BACK, REFUSED, UNANSWERED):
+        metrics.count_change(change)
+    assert _counts(metrics) == {
+        ("replicas", "written", "KVCacheBound"): 2,
+        ("batch-limits", "written", "BatchingChanged"): 1,
+        ("batch-limits", "rolled-back", "BatchingRolledBack"): 1,
+        ("replicas", "refused", "WriteConflict"): 1,
+        ("batch-limits", "unanswered", "WriteFailed"): 1,
+    }
+    metrics.forget("inference", "llama-chat")
+    assert _counts(metrics) == {}
+
+
+def _counts(metrics):
+    """Value of each sample of the counter, by its own labels."""
+    return {
+        (sample.labels["knob"], sample.labels["outcome"], sample.labels["reason"]): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        if family.name == "servingslo_changes"
+        for sample in family.samples
+        if sample.name == "servingslo_changes_total"
+    }
