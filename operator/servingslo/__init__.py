@@ -1,3 +1,3 @@
-"""ServingSLO: latency objectives in, replica counts, batch limits and admission bounds out."""
+"""ServingSLO: latency objectives in, replica counts out; batch limits and bounds as advice."""
 
 __version__ = "0.1.0"

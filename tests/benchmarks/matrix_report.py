@@ -41,7 +41,8 @@ oracle's peak of replicas.
 - Holds {count} scenarios, every policy on all of them, on seeds {seeds} of the
   {planned} planned. Traces of every seed differ; intervals are 95 % by Student's t.
 - Ours: `{ours}` is the production planner at its defaults, replicas only; `{knobs}` also sets
-  batch limits and queue bounds. Nothing is set per trace.
+  batch limits, which live are off by default, and enforces bounds on queues and requests in
+  flight, which only the simulator does. Nothing is set per trace.
 - {tuning}
 - `{static}`: the least constant count that meets the target. `{foresight}`: knows the mean demand
   one cold start ahead. Both are chosen in hindsight, on the trace itself.

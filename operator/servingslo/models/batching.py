@@ -1,9 +1,10 @@
 """Batching: dynamic batches that form and run once, and limits of continuous batching.
 
-The textbook forms carry their source in their name and never decide: a filled batch arrives as an
-Erlang stream, not as Poisson, so Pollaczek–Khinchine overstates its wait. The decision forms use
-the opening of the window at the first arrival, Allen–Cunneen waits with C_a² = 1/B, and the greedy
-batch server when there is no delay.
+No decision uses this module: the operator plans continuous batches alone. It is the arithmetic of
+dynamic batchers for whoever sizes one. The textbook forms carry their source in their name: a
+filled batch arrives as an Erlang stream, not as Poisson, so Pollaczek–Khinchine overstates its
+wait. The other forms use the opening of the window at the first arrival, Allen–Cunneen waits with
+C_a² = 1/B, and the greedy batch server when there is no delay.
 """
 
 import math
@@ -120,7 +121,7 @@ def batch_response(
     batch_count: int,
     window_seconds: float = math.inf,
 ) -> BatchResponse:
-    """Response of a dynamic batcher, the form that decides.
+    """Response of a dynamic batcher, nearer to simulation than the textbook form.
 
     The window opens at the first arrival, so E[B] = min(B_max, 1 + λ·T_max), formation is
     (B − 1)/(2λ), and the wait is Allen–Cunneen's with C_a² = 1/B. A window of 0 is the greedy

@@ -122,7 +122,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 OTHERS: Mapping[str, str] = MappingProxyType(
     {
         OURS: "the production planner, replicas only",
-        f"{OURS}+knobs": "the production planner, with batch limits and queue bounds",
+        f"{OURS}+knobs": "the production planner, with batch limits, and bounds that only the "
+        "simulator enforces",
         STATIC: "the least constant count that meets the share, chosen in hindsight",
         FORESIGHT: "knows the mean demand one cold start ahead, tuned in hindsight",
         ORACLE: "the clairvoyant oracle",
