@@ -164,15 +164,17 @@ class FakeFleet:
 
     async def apply(
         self, namespace: str, target: ScaleTarget, _container: str | None, wanted: EngineArguments
-    ) -> None:
+    ) -> bool:
         """Set the limits of the pod template; nothing is written when they are as wanted."""
         assert (namespace, target.name) == (NAMESPACE, TARGET)
         for refusal in (self.down, self.batching_refuses):
             if refusal is not None:
                 raise refusal
-        if wanted != self.template:
-            self.template = wanted
-            self.applied.append(wanted)
+        if wanted == self.template:
+            return False
+        self.template = wanted
+        self.applied.append(wanted)
+        return True
 
     def _observation(self) -> Observation:
         assert self._seen is not None, "tick first"
