@@ -208,6 +208,10 @@ class _Workloads:
         """Pass over the cache the next time."""
         self.fleet.distrust(namespace, target)
 
+    async def other_scalers(self, _namespace: str, _target: ScaleTarget) -> Sequence[SignalProblem]:
+        """Nobody else scales the fleet."""
+        return ()
+
 
 @dataclass
 class FakeResources:
@@ -239,6 +243,15 @@ class FakeResources:
         if self.down is not None:
             raise self.down
         return tuple(self.records.values())
+
+    async def read(self, ref: ResourceRef) -> ResourceRecord:
+        """One resource as it is now."""
+        if self.down is not None:
+            raise self.down
+        known = self.records.get(ref.name)
+        if known is None:
+            raise NotFoundError(f"{ref.name} is gone")
+        return known
 
     async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:
         """Merge into the status of this very object, as far as the CRD allows the outcome."""
@@ -345,10 +358,14 @@ class Operator:
             history=self.history,
         )
         self.teller = Teller(outside=self.outside)
-        self.reconciler = Reconciler(
-            outside=self.outside, limits=self.limits, recorder=self.recorder, teller=self.teller
-        )
         self.registry = Registry()
+        self.reconciler = Reconciler(
+            outside=self.outside,
+            registry=self.registry,
+            limits=self.limits,
+            recorder=self.recorder,
+            teller=self.teller,
+        )
         self.controller = Controller(
             outside=self.outside,
             registry=self.registry,
