@@ -49,6 +49,9 @@ def prometheus(pages: Pages) -> Iterator[Prometheus]:
 
 # What is read
 
+# The recorded engine has no draft model, so it does not export what one guessed.
+NOT_OF_THIS_ENGINE = frozenset({"accepted_draft_tokens_total"})
+
 
 def _expected_of_capture() -> dict[str, object]:
     """Each field of the profile, read from the capture by another parser."""
@@ -59,7 +62,10 @@ def _expected_of_capture() -> dict[str, object]:
     expected: dict[str, object] = {}
     for metric in VLLM.metrics:
         name = metric.names[0]
-        if metric.kind is MetricKind.HISTOGRAM:
+        if metric.field in NOT_OF_THIS_ENGINE:
+            assert name not in samples
+            expected[metric.field] = None
+        elif metric.kind is MetricKind.HISTOGRAM:
             buckets = [(float(labels["le"]), value) for labels, value in samples[name + "_bucket"]]
             expected[metric.field] = (
                 tuple(sorted(buckets)),
@@ -215,7 +221,7 @@ def test_the_number_of_queries_does_not_grow_with_the_cluster(prometheus):
     with proxying(prometheus.url) as proxy:
         read_once(proxy.url)
         of_many = len(proxy.requests)
-    assert nothing == ClusterMetrics()
+    assert nothing == ClusterMetrics(time_seconds=nothing.time_seconds)
     assert of_nothing == of_many == FULL_READING_QUERIES
 
 
