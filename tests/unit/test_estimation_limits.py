@@ -24,7 +24,9 @@ def _histogram(edges: Sequence[float], values: Sequence[float], mean: float) -> 
     )
 
 
-def _engine(number: int, *, running: float, waiting: float, tokens: float = 50.0) -> EngineSample:
+def _engine(
+    number: int, *, running: float, waiting: float, tokens: float = 50.0, ended: float = 10.0
+) -> EngineSample:
     """The engine at its scrape of this number, after steps of so many tokens, prompts of 100."""
     steps = STEPS * number
     return EngineSample(
@@ -40,6 +42,7 @@ def _engine(number: int, *, running: float, waiting: float, tokens: float = 50.0
         prompt_tokens_total=0.5 * tokens * steps,
         cached_prompt_tokens_total=0.0,
         generation_tokens_total=0.5 * tokens * steps,
+        finished_total={"length": ended * number},
         ttft_seconds=HistogramSample(upper_bounds=(), cumulative_counts=(), sum=steps, count=steps),
         prompt_tokens=_histogram((100.0, float("inf")), [100.0] * number, 100.0),
         iteration_tokens=replace(
@@ -108,6 +111,12 @@ def test_running_that_moves_while_requests_wait_is_no_limit() -> None:
         _engine(n, running=running, waiting=9.0)
         for n, running in enumerate((20.0, 48.0, 31.0, 48.0, 40.0, 48.0, 22.0, 35.0), start=1)
     ]
+    assert _told(_estimate(queue)[1])[0] == (256, "default")
+
+
+def test_running_that_stands_because_nothing_ended_is_no_limit() -> None:
+    """Of an engine whose steps take as long as scrapes are apart, as a real one did under load."""
+    queue = [_engine(n, running=34.0, waiting=9.0, ended=0.0) for n in range(1, 8)]
     assert _told(_estimate(queue)[1])[0] == (256, "default")
 
 

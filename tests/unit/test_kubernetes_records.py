@@ -262,3 +262,32 @@ def test_scalers_name_their_target() -> None:
         {"metadata": metadata, "spec": {"scaleTargetRef": {"name": "chat"}}}, None
     )
     assert (scaled.group, scaled.target_kind, scaled.target_name) == ("apps", "Deployment", "chat")
+
+
+def test_a_container_keeps_literal_variables_that_its_arguments_name_and_no_secret():
+    """What comes from Secrets, ConfigMaps and fields stays unread; devices are told."""
+    item = {
+        "metadata": {"namespace": "a", "name": "p", "uid": "1"},
+        "spec": {
+            "containers": [
+                {
+                    "name": "vllm",
+                    "args": ["--max-num-seqs=$(SEQS)", "--max-num-batched-tokens=$(SECRET)"],
+                    "env": [
+                        {"name": "SEQS", "value": "96"},
+                        {
+                            "name": "SECRET",
+                            "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}},
+                        },
+                        {"name": "UNUSED", "value": "x"},
+                    ],
+                    "resources": {"limits": {"nvidia.com/gpu": "1", "memory": "8Gi"}},
+                },
+                {"name": "plain", "resources": {"requests": {"cpu": "1"}}},
+            ]
+        },
+    }
+    engine, plain = pod_record(item, None).containers
+    assert engine.environment == {"SEQS": "96"}
+    assert engine.accelerator
+    assert not plain.accelerator

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
 from servingslo.runtimes.arguments import (
     BatchArguments,
+    expanded,
     parse_batch_arguments,
+    parse_launch_arguments,
     replace_batch_arguments,
 )
 from servingslo.runtimes.catalogue import profile
@@ -175,3 +177,30 @@ def test_replace_then_parse_round_trips_and_leaves_the_rest(command, args, seqs,
     assert all(word.startswith("--max-num-") for word in new[len(old) :])
     again = replace_batch_arguments(changed.command, changed.args, wanted, VLLM)
     assert again == changed
+
+
+def test_variables_of_the_container_are_expanded_as_kubernetes_does():
+    """$(NAME) by its literal value; an unknown one stays and is refused; $$ is a plain dollar."""
+    known = {"SEQS": "96"}
+    args = expanded(["--max-num-seqs=$(SEQS)", "$$(SEQS)", "$(OTHER)"], known)
+    assert args == ("--max-num-seqs=96", "$(SEQS)", "$(OTHER)")
+    found = parse_batch_arguments(["vllm", "serve"], args, profile("vllm"))
+    assert found.max_num_seqs == 96
+    secret = parse_batch_arguments(["vllm"], expanded(["--max-num-seqs=$(S)"], {}), profile("vllm"))
+    assert secret.max_num_seqs is None
+    assert secret.change_refused
+
+
+def test_what_defaults_depend_on_is_read_from_the_command_line():
+    """Mode, chunking, length, and processes that count steps, which are one for each engine."""
+    args = [
+        "serve", "m", "--performance-mode=throughput", "--no-enable-chunked-prefill",
+        "--max_model_len", "32k", "--data-parallel-size=4", "--max-num-seqs=8",
+    ]  # fmt: skip
+    launch = parse_launch_arguments(None, args, profile("vllm"))
+    assert launch.throughput_mode
+    assert launch.chunked_prefill is False
+    assert (launch.max_model_len, launch.api_server_count) == (32_000, 4)
+    assert launch.flags == ("max_num_seqs",)
+    one = parse_launch_arguments(None, [*args, "--api-server-count=1"], profile("vllm"))
+    assert one.api_server_count == 1

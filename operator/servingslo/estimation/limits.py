@@ -5,8 +5,8 @@ runtime's default for the version and the card. vLLM exports neither limit (read
 there is no exported one yet.
 
 What data show, and what they rule out:
-- running stands at its highest value while requests wait and the KV cache is not full: that value
-  is the limit of sequences; a value above a default refutes it;
+- running stands at its highest value while requests end, others wait and the KV cache is not full:
+  that value is the limit of sequences; a value above a default refutes it;
 - steps while requests wait, although neither sequences nor KV cache are at their limit, are full:
   mean tokens per step are the budget. Over any window the mean is no more than the budget, and a
   step with so many tokens refutes a default below them less one prompt, whose tokens are counted
@@ -141,7 +141,7 @@ def observe(
         scraped = step.memory.counters
         if step.memory.pod not in names or step.counters is None or scraped is None:
             continue
-        evidence = _with_running(evidence, scraped)
+        evidence = _with_running(evidence, scraped, step.counters)
         if step.flow is not None and not several:
             evidence = _with_tokens(evidence, step.flow, scraped)
     return evidence
@@ -157,11 +157,12 @@ def counted_several_times(pod: PodSample) -> bool:
     return (stated or 1) > 1
 
 
-def _with_running(evidence: LimitEvidence, scraped: EngineSample) -> LimitEvidence:
+def _with_running(evidence: LimitEvidence, scraped: EngineSample, window: Window) -> LimitEvidence:
     running = scraped.running or 0.0
     if running > evidence.running_high:
         evidence = replace(evidence, running_high=running, standing_count=0, below_count=0)
-    if not _waits_for_capacity(scraped) or running < 1.0:
+    # Where none ended in between, running stands because nothing happened.
+    if not _waits_for_capacity(scraped) or running < 1.0 or not window.finished:
         return evidence
     if running == evidence.running_high:
         return replace(evidence, standing_count=evidence.standing_count + 1)

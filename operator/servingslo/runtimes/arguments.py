@@ -7,7 +7,7 @@ there is only one way to read it, and never changed: rewriting a script is guess
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -17,6 +17,7 @@ from servingslo.runtimes.profile import Knob, RuntimeProfile
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"})
 _SHELL_COMMAND_OPTION = re.compile(r"^-[a-z]*c[a-z]*$")
 _SHELL_OPTION_WITH_VALUE = re.compile(r"^[-+][a-z]*[oO]$")
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _PLAIN_INTEGER = re.compile(r"^\d+$")
 # Source: human_readable_int of vLLM's arg_utils: lower case is decimal, upper case is binary.
 _HUMAN_READABLE = re.compile(r"^(\d+(?:\.\d+)?)([kmgKMG])$")
@@ -40,6 +41,20 @@ class BatchArguments:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     change_refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchArguments:
+    """What else a command line says of its engines; None where it says nothing.
+
+    flags: fields of the limits that it gives by a plain number.
+    """
+
+    flags: tuple[str, ...] = ()
+    throughput_mode: bool = False
+    chunked_prefill: bool | None = None
+    max_model_len: int | None = None
+    api_server_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +106,52 @@ def parse_batch_arguments(
         max_num_seqs=values.get("max_num_seqs"),
         max_num_batched_tokens=values.get("max_num_batched_tokens"),
         change_refused=refused,
+    )
+
+
+def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Words with each $(NAME) replaced by its value; unknown names stay, and $$ is a plain $.
+
+    Source: Kubernetes, core/v1 Container, fields command and args.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match.group(0) == "$$":
+            return "$"
+        return environment.get(match.group(1), match.group(0))
+
+    return tuple(_REFERENCE.sub(value, word) for word in words or ())
+
+
+def parse_launch_arguments(
+    command: Sequence[str] | None, args: Sequence[str] | None, profile: RuntimeProfile
+) -> LaunchArguments:
+    """What defaults of limits and the counting of steps depend on besides the limits.
+
+    Without a count there is an API server for each data-parallel engine of the pod.
+    Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0.
+    """
+    argv = [*(command or ()), *(args or ())]
+    script = _shell_script(argv)
+    words = argv if script is None else _script_words(script)
+
+    def number(flag: str) -> int | None:
+        knob = Knob(field=flag, flag=flag, human_readable=True)
+        return _last_value(_find(words, knob, profile), knob)
+
+    mode = _find(words, Knob(field="mode", flag="--performance-mode"), profile).found
+    names = {word.partition("=")[0].replace("_", "-") for word in words}
+    chunked = None
+    if "--no-enable-chunked-prefill" in names:
+        chunked = False
+    elif "--enable-chunked-prefill" in names:
+        chunked = True
+    return LaunchArguments(
+        flags=tuple(k.field for k in profile.knobs if _find(words, k, profile).found),
+        throughput_mode=bool(mode) and mode[-1].text == "throughput",
+        chunked_prefill=chunked,
+        max_model_len=number("--max-model-len"),
+        api_server_count=number("--api-server-count") or number("--data-parallel-size"),
     )
 
 

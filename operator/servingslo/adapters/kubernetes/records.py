@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servingslo.adapters.kubernetes.client import KubeObject
@@ -17,12 +17,18 @@ _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRecord:
-    """A container of a pod template: its name and how it is started."""
+    """A container of a pod template: its name and how it is started.
+
+    environment: variables with a value of their own that command or args refer to; those from
+    Secrets, ConfigMaps and fields are not read. accelerator: whether it asks for a device.
+    """
 
     name: str
     image: str | None
     command: tuple[str, ...]
     args: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    accelerator: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +258,29 @@ def _containers(spec: Mapping[str, Any] | None) -> tuple[ContainerRecord, ...]:
             image=entry.get("image"),
             command=tuple(entry.get("command") or ()),
             args=tuple(entry.get("args") or ()),
+            environment=_referred(entry),
+            accelerator=_asks_for_device(entry.get("resources") or {}),
         )
         for entry in entries
     )
+
+
+def _referred(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Literal variables whose name command or args contain; the others would only fill memory."""
+    words = " ".join([*(entry.get("command") or ()), *(entry.get("args") or ())])
+    return {
+        variable["name"]: variable["value"]
+        for variable in entry.get("env") or ()
+        if variable.get("value") is not None and variable["name"] in words
+    }
+
+
+def _asks_for_device(resources: Mapping[str, Any]) -> bool:
+    """Whether anything but the node's own resources is asked for: devices have a domain's name."""
+    if resources.get("claims"):
+        return True
+    named = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
+    return any("/" in name and not name.startswith("kubernetes.io/") for name in named)
 
 
 def _controller_uid(metadata: Mapping[str, Any]) -> str | None:

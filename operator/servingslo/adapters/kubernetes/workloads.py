@@ -1,7 +1,7 @@
 """Reads a target and its pods: implements `policy.ports.WorkloadSource`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
@@ -24,11 +24,16 @@ from servingslo.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from servingslo.estimation.sample import EngineLaunch
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import EngineArguments, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.runtimes.arguments import (
+    expanded,
+    parse_batch_arguments,
+    parse_launch_arguments,
+)
 from servingslo.runtimes.profile import RuntimeProfile
 
 _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
@@ -106,7 +111,13 @@ class KubernetesWorkloads:
             current_replicas=found.current,
             rollout_in_progress=found.rollout_in_progress,
             last_rollout_seconds=self._last_rollout_seconds(namespace, found),
-            pods=tuple(pod.sample(now_seconds, image=_image(chosen[pod.name])) for pod in pods),
+            pods=tuple(
+                replace(
+                    pod.sample(now_seconds, image=_image(chosen[pod.name])),
+                    launch=_launch(chosen[pod.name], profile),
+                )
+                for pod in pods
+            ),
             arguments={
                 name: _arguments(chosen_container, profile)
                 for name, chosen_container in chosen.items()
@@ -249,8 +260,31 @@ def _image(container: ContainerRecord | None) -> str | None:
     return None if container is None else container.image
 
 
+def _launch(container: ContainerRecord | None, profile: RuntimeProfile) -> EngineLaunch | None:
+    if container is None:
+        return None
+    command, args = _expanded(container)
+    found = parse_launch_arguments(command, args, profile)
+    given = parse_launch_arguments(container.command, container.args, profile)
+    return EngineLaunch(
+        flags=given.flags,
+        accelerator=container.accelerator,
+        throughput_mode=found.throughput_mode,
+        chunked_prefill=found.chunked_prefill,
+        max_model_len=found.max_model_len,
+        api_server_count=found.api_server_count,
+    )
+
+
+def _expanded(container: ContainerRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Command and args as the container gets them, as far as its variables are known."""
+    known = container.environment
+    return expanded(container.command, known), expanded(container.args, known)
+
+
 def _arguments(container: ContainerRecord, profile: RuntimeProfile) -> EngineArguments:
-    found = parse_batch_arguments(container.command, container.args, profile)
+    command, args = _expanded(container)
+    found = parse_batch_arguments(command, args, profile)
     return EngineArguments(
         max_num_seqs=found.max_num_seqs, max_num_batched_tokens=found.max_num_batched_tokens
     )
