@@ -245,9 +245,11 @@ def _learn(
             ),
         )
         demand = forecast.observe(demand, window, now)
-        cold = sample.cold_start_seconds or cold_start.estimate(state.cold_start).mean_seconds
         counts = lead_counts.observe(
-            state.lead_counts, measured.unique_per_second, measured.seconds, cold
+            state.lead_counts,
+            measured.unique_per_second,
+            measured.seconds,
+            _cold_start(state, sample),
         )
         state = replace(state, lead_counts=counts)
     histograms = pooled(steps)
@@ -276,6 +278,11 @@ def _learn(
         routing = learn_routing(state.routing, fresh.engines, work, now, steady=steady)
         learnt = replace(learnt, routing=routing)
     return learnt, measured
+
+
+def _cold_start(state: EstimatorState, sample: FleetSample) -> float:
+    """Seconds from the order of a pod until it is ready: stated, else measured."""
+    return sample.cold_start_seconds or cold_start.estimate(state.cold_start).mean_seconds
 
 
 def _serving(fresh: Freshness) -> list[EngineSample]:
@@ -385,7 +392,7 @@ def _estimate(
         in_force=in_force,
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
-        forecast=forecast.forecast(state.forecast, sample.time_seconds),
+        forecast=forecast.forecast(state.forecast, sample.time_seconds, _cold_start(state, sample)),
         backlog_requests=sum(e.waiting or 0.0 for e in _serving(fresh))
         + gateway.queued_requests(sample.gateway, sample.stale_after_seconds),
         running_requests=sum(e.running or 0.0 for _, e in fresh.engines),
