@@ -10,6 +10,7 @@ from typing import Any
 
 from servingslo.api.refusals import shown
 from servingslo.errors import InvalidInputError
+from servingslo.estimation.plausible import LARGEST_KV_USAGE, MOST_REQUESTS_HELD
 from servingslo.estimation.sample import (
     EngineSample,
     GatewaySample,
@@ -23,8 +24,6 @@ MOST_REPLICAS = 1_000_000
 # Far above what engines take, and what the planner can still tabulate.
 MOST_SEQUENCES = 1_000_000
 MOST_BATCHED_TOKENS = 1_000_000_000
-# Full is 1; an engine that tells a little more in passing is believed, one that tells percent not.
-LARGEST_KV_USAGE = 1.05
 SHORTEST_TICK_SECONDS = 0.5
 # Five minutes without a decision: as the chart has it.
 LONGEST_TICK_SECONDS = 300.0
@@ -63,6 +62,7 @@ _FINITE = _Range()
 _NOT_NEGATIVE = _Range(least=0.0, most=LARGEST_NUMBER)
 _POSITIVE = _Range(least=0.0, most=LARGEST_NUMBER, above=True)
 _TIME = _Range(least=0, most=LATEST_SECONDS)
+_REQUESTS = _Range(least=0.0, most=MOST_REQUESTS_HELD)
 _REPLICAS = _Range(least=0, most=MOST_REPLICAS)
 _OBSERVATION = {
     "time_seconds": _TIME,
@@ -82,8 +82,8 @@ _ENGINE = {
     "gauges_age_seconds": _NOT_NEGATIVE,
     "counters_age_seconds": _NOT_NEGATIVE,
     "histograms_age_seconds": _NOT_NEGATIVE,
-    "running": _NOT_NEGATIVE,
-    "waiting": _NOT_NEGATIVE,
+    "running": _REQUESTS,
+    "waiting": _REQUESTS,
     "kv_usage_ratio": _Range(least=0.0, most=LARGEST_KV_USAGE),
     "kv_capacity_tokens": _POSITIVE,
     "kv_block_tokens": _Range(least=1, most=LARGEST_NUMBER),

@@ -7,7 +7,9 @@ counter that falls is a restart: it counts from zero again, it is never a negati
 
 from dataclasses import dataclass, replace
 
+from servingslo.estimation import plausible
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.models.service_time import ServiceLaw
 
 # Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
 SAME_SCRAPE_SECONDS = 0.5
@@ -15,6 +17,10 @@ SAME_SCRAPE_SECONDS = 0.5
 SHORTEST_WINDOW_SECONDS = 0.5
 # Beyond this a gap between scrapes is an outage: what happened inside says nothing about now.
 LONGEST_WINDOW_SECONDS = 300.0
+# After so many windows in a row that cannot be, what the engine counts now is a new beginning. And
+# after so many its law may be that of another engine.
+DOUBTED_WINDOWS = 3
+DOUBTED_LAW_WINDOWS = 20
 # Reason of requests whose clients gave up.
 # Source: vllm/v1/engine/__init__.py, FINISH_REASON_STRINGS.
 ABORTED = "abort"
@@ -26,7 +32,7 @@ class EngineMemory:
 
     Counters and histograms may be read at different cadences, so each group keeps the sample it
     was last new in, and when that was scraped. histograms_paired: whether the counters in
-    `histograms` are of the same scrape as its histograms.
+    `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot be.
     """
 
     pod: str
@@ -37,6 +43,7 @@ class EngineMemory:
     histograms: EngineSample | None = None
     histograms_time_seconds: float | None = None
     histograms_paired: bool = False
+    doubted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +92,8 @@ class EngineStep:
     counters: between scrapes of counters and gauges. flow: between scrapes of histograms. Either
     is None where no newer scrape of its group has arrived. before, after: the samples that bound
     `flow`; `before` is None where histograms count from zero. Histograms that are read in turns are
-    of longer windows than counters: what is now is told by those, what lasts by these.
+    of longer windows than counters: what is now is told by those, what lasts by these. doubt: why
+    no engine can have done what it seems to have done, '' where one can; then there is no window.
     """
 
     memory: EngineMemory
@@ -93,6 +101,7 @@ class EngineStep:
     flow: Window | None = None
     before: EngineSample | None = None
     after: EngineSample | None = None
+    doubt: str = ""
 
     @property
     def lasting(self) -> Window | None:
@@ -123,11 +132,13 @@ def advance(
     sample: EngineSample,
     now_seconds: float,
     counting_for_seconds: float | None,
+    law: ServiceLaw | None = None,
 ) -> EngineStep:
     """The engine's new memory and the windows that end with this sample.
 
     counting_for_seconds: for an engine not seen before whose counters provably started from zero
-    this long ago (its pod became ready while it was watched); None otherwise.
+    this long ago (its pod became ready while it was watched); None otherwise. law: that this engine
+    is known to follow, None while none is.
     """
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
     counters_time = counters_time_seconds(sample, now_seconds)
@@ -140,6 +151,7 @@ def advance(
     paired = new_counters and new_histograms and of_one_scrape
     counted = sample if of_one_scrape else _without_histograms(sample)
     restarted = pod.restarts != old.restarts
+    law = law if old.doubted < DOUBTED_LAW_WINDOWS else None
     flow = counters = None
     if new_histograms:
         flow = _window(
@@ -161,8 +173,15 @@ def advance(
             paired=False,
             restarted=restarted,
         )
+    doubt = _doubt(old.histograms, sample, flow, law, restarted=restarted) or _doubt(
+        old.counters, counted, counters, law, restarted=restarted
+    )
+    doubted = old.doubted + 1 if doubt else 0 if flow or counters else old.doubted
+    if doubt and doubted % DOUBTED_WINDOWS:
+        return EngineStep(memory=replace(old, doubted=doubted), doubt=doubt)
     new_memory = replace(
         old,
+        doubted=doubted,
         restarts=pod.restarts,
         counters=counted if new_counters else old.counters,
         counters_time_seconds=counters_time if new_counters else old.counters_time_seconds,
@@ -170,6 +189,8 @@ def advance(
         histograms_time_seconds=histograms_time if new_histograms else old.histograms_time_seconds,
         histograms_paired=paired if new_histograms else old.histograms_paired,
     )
+    if doubt:
+        return EngineStep(memory=new_memory, doubt=doubt)
     return EngineStep(
         memory=new_memory,
         counters=counters,
@@ -245,7 +266,8 @@ def _window(
     """The window between two samples of an engine; `before` None counts from zero."""
     if seconds is None or seconds <= 0:
         return None
-    restarted = restarted or (before is not None and _fell(before, after))
+    fell = before is not None and plausible.fallen(before, after, container_started=restarted)[0]
+    restarted = restarted or fell
     old = _zero_like(after) if before is None or restarted else before
     return Window(
         pod=pod.name,
@@ -278,14 +300,39 @@ def _window(
     )
 
 
-def _fell(before: EngineSample, after: EngineSample) -> bool:
-    """Whether a counter that cannot fall did: the engine restarted inside the window."""
-    pairs = (
-        (before.generation_tokens_total, after.generation_tokens_total),
-        (before.prompt_tokens_total, after.prompt_tokens_total),
-        (_count(before.ttft_seconds), _count(after.ttft_seconds)),
+def _doubt(
+    before: EngineSample | None,
+    after: EngineSample,
+    window: Window | None,
+    law: ServiceLaw | None,
+    *,
+    restarted: bool,
+) -> str:
+    """Why this window cannot be, '' where it can or there is none."""
+    if window is None:
+        return ""
+    if before is not None:
+        _, why = plausible.fallen(before, after, container_started=restarted)
+        if why:
+            return why
+    uncached = None
+    if window.prompt_tokens is not None:
+        uncached = window.prompt_tokens - (window.cached_tokens or 0.0)
+    increases = {
+        "generation_tokens": window.generated_tokens,
+        "prompt_tokens": uncached,
+        "first_tokens": window.first_tokens,
+        "finished": window.finished,
+        "aborted": window.aborted,
+        "rejected": window.rejected,
+        "steps": window.step_count,
+    }
+    return plausible.impossible(
+        {name: value for name, value in increases.items() if value is not None},
+        seconds=window.seconds,
+        requests_held=(window.running_before or 0.0) + (window.waiting_before or 0.0),
+        law=law,
     )
-    return any(old is not None and new is not None and new < old for old, new in pairs)
 
 
 def _zero_like(sample: EngineSample) -> EngineSample:

@@ -60,6 +60,15 @@ STEADY_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A window of a pod's engine that cannot be: how many in a row, and why, with the numbers."""
+
+    pod: str
+    windows: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSample:
     """One snapshot of a workload's pods and of its gateway.
 
@@ -120,6 +129,7 @@ class Estimate:
     dispersion of arrivals over a cold start; that from scrape to scrape is in workload.
     retries_known: whether what refusals bring back was measured; else it is assumed.
     passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
+    doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
     """
 
     arrival_rate_per_second: float | None
@@ -154,6 +164,7 @@ class Estimate:
     cold_start_dispersion: float | None = None
     retries_known: bool = False
     passed_over_per_second: float | None = None
+    doubts: tuple[Doubt, ...] = ()
 
     @property
     def max_num_seqs(self) -> int | None:
@@ -179,11 +190,15 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
         known = forecast.with_history(state.forecast, sample.history, sample.season_days)
         state = replace(state, forecast=known)
     steps = _advance_engines(state, sample, fresh) if is_new else ()
+    doubts = tuple(
+        Doubt(pod=s.memory.pod, windows=s.memory.doubted, why=s.doubt) for s in steps if s.doubt
+    )
     windows = [w for step in steps if (w := step.counters or step.flow) is not None]
     measured = ArrivalMeasurement()
     if is_new:
         state, measured = _learn(state, sample, fresh, steps, windows)
-    return _estimate(state, sample, fresh, windows, measured)
+    state, estimate = _estimate(state, sample, fresh, windows, measured)
+    return state, replace(estimate, doubts=doubts)
 
 
 def calibrate(
@@ -208,12 +223,30 @@ def _advance_engines(
 ) -> tuple[EngineStep, ...]:
     memories = {(m.pod, m.engine): m for m in state.engines}
     elapsed = None if state.time_seconds is None else sample.time_seconds - state.time_seconds
+    law, of_law = _law_in_force(state, sample)
     steps = []
     for pod, engine in fresh.engines:
         memory = memories.get((pod.name, engine.engine))
         counting = counting_for_seconds(pod, engine, elapsed) if memory is None else None
-        steps.append(advance(memory, pod, engine, sample.time_seconds, counting))
+        own = law if pod.name in of_law else None
+        steps.append(advance(memory, pod, engine, sample.time_seconds, counting, own))
     return tuple(steps)
+
+
+def _law_in_force(
+    state: EstimatorState, sample: FleetSample
+) -> tuple[ServiceLaw | None, frozenset[str]]:
+    """The trusted law of the configuration in force, and the pods that are of it."""
+    fit = state.law.fits[0] if state.law.fits else None
+    found = fleet_configuration(sample.pods)
+    if (
+        fit is None
+        or fit.trusted is None
+        or found is None
+        or not fit.configuration.same_as(found[0])
+    ):
+        return None, frozenset()
+    return fit.trusted.law, found[1]
 
 
 def _learn(

@@ -42,6 +42,8 @@ def assess(pods: Sequence[PodSample], stale_after_seconds: float) -> Freshness:
         usable = []
         why = METRICS_MISSING
         for engine in pod.engines:
+            if engine.impossible_metrics:
+                continue
             age = engine_age_seconds(engine)
             if age is None:
                 not_numbers += bool(engine.nan_metrics)

@@ -11,6 +11,7 @@ from servingslo.estimation.counters import (
     SHORTEST_WINDOW_SECONDS,
     increase,
 )
+from servingslo.estimation.plausible import FEW_REQUESTS
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
@@ -85,7 +86,7 @@ def _advance(
         return first
     seconds, old = time_seconds - before.time_seconds, before.instance
     requests = increase(instance.requests_total, old.requests_total)
-    if requests is None or seconds > LONGEST_WINDOW_SECONDS:
+    if requests is None or seconds > LONGEST_WINDOW_SECONDS or _fell(old, instance):
         return first
     requests -= _since(instance.retried_total, old.retried_total)
     if counted is CountedWhen.PASSED_ON and None not in {instance.queued, old.queued}:
@@ -97,6 +98,12 @@ def _advance(
         rejected_per_second=_since(instance.rejected_total, old.rejected_total) / seconds,
         seconds=seconds,
     )
+
+
+def _fell(before: GatewayInstance, after: GatewayInstance) -> bool:
+    """Whether fewer were counted than before, and too many for one that began again meanwhile."""
+    old, new = before.requests_total, after.requests_total
+    return old is not None and new is not None and FEW_REQUESTS < new < old
 
 
 def _since(after: float | None, before: float | None) -> float:

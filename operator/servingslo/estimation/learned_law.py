@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servingslo.estimation.least_squares import Information
+from servingslo.estimation.plausible import is_law
 from servingslo.estimation.service_law import (
     ERROR_MEMORY_WINDOWS,
     Configuration,
@@ -67,6 +68,9 @@ def load_fit(stored: object) -> LawFit | None:
         return None
     if numbers[0] < 0 or numbers[3] < 0 or numbers[5] < 0 or numbers[9] < 0 or numbers[10] < 0:
         return None
+    stored_trusted = _load_trusted(stored.get("trusted"))
+    if stored_trusted is not None and not is_law(stored_trusted.law):
+        return None
     error = stored.get("error")
     bias = stored.get("bias")
     return LawFit(
@@ -89,7 +93,7 @@ def load_fit(stored: object) -> LawFit | None:
         bias_ratio=float(bias) if is_number(bias) else 0.0,
         sequences_high=max(reach[0], 0.0),
         prefill_per_step_tokens=max(reach[1], 0.0),
-        trusted=_load_trusted(stored.get("trusted")),
+        trusted=stored_trusted,
         stated=_load_stated(stored.get("stated")),
     )
 

@@ -46,6 +46,7 @@ class EngineSample:
     max_num_seqs, max_num_batched_tokens: limits that the container's command line gives; None where
     it gives none, see `limits.resolve` for those in force.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
+    impossible_metrics: what no engine can have, as name=value; their field is None as well.
     """
 
     engine: str
@@ -80,6 +81,7 @@ class EngineSample:
     iteration_tokens: HistogramSample | None = None
 
     nan_metrics: tuple[str, ...] = ()
+    impossible_metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

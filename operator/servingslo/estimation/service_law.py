@@ -23,6 +23,7 @@ from servingslo.estimation.least_squares import (
     solve_nonnegative,
     standard_error,
 )
+from servingslo.estimation.plausible import is_law
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
@@ -310,7 +311,7 @@ def _reason(fit: LawFit, values: tuple[float, float, float] | None, error: float
         return Reason.MODEL_DOES_NOT_PREDICT
     if values is None or fit.window_count < LEAST_WINDOWS:
         return Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_LEARNING
-    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO:
+    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO or not is_law(_law(values)):
         return Reason.MODEL_NOT_IDENTIFIABLE
     return Reason.MODEL_TRUSTED
 

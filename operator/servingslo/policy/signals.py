@@ -1,8 +1,10 @@
 """What can be seen of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.counters import DOUBTED_WINDOWS
+from servingslo.estimation.estimator import Doubt
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.guards import StepDownBlock, blindness_problem
 from servingslo.policy.inputs import Observation, SignalProblem
@@ -13,7 +15,12 @@ FRESH_SECONDS = 45.0
 # A pod that has just become ready is scraped for the first time within two scrape intervals.
 NEW_POD_GRACE_SECONDS = 45.0
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
-_WORST_FIRST = (Reason.METRICS_NOT_A_NUMBER, Reason.METRICS_STALE, Reason.METRICS_MISSING)
+_WORST_FIRST = (
+    Reason.METRICS_IMPLAUSIBLE,
+    Reason.METRICS_NOT_A_NUMBER,
+    Reason.METRICS_STALE,
+    Reason.METRICS_MISSING,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +72,24 @@ def read_signals(observation: Observation, stale_after_seconds: float) -> Signal
     return _judge(signals, states)
 
 
+def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
+    """The signals with windows that cannot be: nothing is decided on those, nor on a few of a pod.
+
+    A pod whose counters go on so is one that is not seen, as long as there are others.
+    """
+    if not doubts or signals.blind is not None:
+        return signals
+    pods = tuple(sorted({*signals.unseen_pods, *(doubt.pod for doubt in doubts)}))
+    unseen = len(pods) >= len(signals.serving_pods)
+    newest = min(doubts, key=lambda doubt: doubt.windows)
+    if newest.windows > DOUBTED_WINDOWS and not unseen:
+        return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=pods)
+    problem = SignalProblem(
+        reason=Reason.METRICS_IMPLAUSIBLE, detail=f"pod {newest.pod}: {newest.why}"
+    )
+    return replace(signals, reason=problem.reason, blind=problem, unseen_pods=pods)
+
+
 def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     """The signals with what is wrong with them; the state None is a pod in its grace."""
     unseen = tuple(
@@ -81,12 +106,17 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     if Reason.METRICS_PARTIAL in found:
         return replace(signals, reason=Reason.METRICS_STALE, unseen_pods=unseen)
     reason = next(reason for reason in _WORST_FIRST if reason in found)
-    problem = SignalProblem(reason=reason, detail=f"{len(unseen)} of {len(states)} pods")
+    of_pods = f"{len(unseen)} of {len(states)} pods"
+    said = [m for pod in signals.serving_pods for e in pod.engines for m in e.impossible_metrics]
+    detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
+    problem = SignalProblem(reason=reason, detail=detail)
     return replace(signals, reason=reason, blind=problem, unseen_pods=unseen)
 
 
 def _state(pod: PodSample, age: float | None, stale_after_seconds: float) -> Reason | None:
     """FRESH, PARTIAL for ageing, STALE, MISSING or NOT_A_NUMBER; None within a new pod's grace."""
+    if any(engine.impossible_metrics for engine in pod.engines):
+        return Reason.METRICS_IMPLAUSIBLE
     usable = [engine for engine in pod.engines if engine.running is not None]
     if not usable:
         new = pod.ready_for_seconds is not None and pod.ready_for_seconds <= NEW_POD_GRACE_SECONDS

@@ -12,6 +12,7 @@ from typing import Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GPU_GROUP, GROUP_LABEL, HISTOGRAM_SUFFIXES
+from servingslo.estimation.plausible import can_be, can_be_counts
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.dcgm import GPUMetrics
@@ -189,10 +190,13 @@ class Assembly:
     def _engine_sample(self, engine: str, scraped: _Scraped) -> EngineSample:
         fields: dict[str, Any] = {}
         not_numbers: list[str] = []
+        impossible: list[str] = []
         for profile in self._profiles:
             for metric in profile.metrics:
                 value = self._value(metric, scraped, not_numbers)
-                if value is not None:
+                if value is not None and (why := _impossible(metric.field, value)):
+                    impossible.append(f"{metric.names[0]}={why}")
+                elif value is not None:
                     fields[metric.field] = value
             if profile.capacity and scraped.capacity.get("__name__") == profile.capacity.metric:
                 fields["kv_block_tokens"] = _integer(
@@ -205,6 +209,7 @@ class Assembly:
             counters_age_seconds=scraped.ages.get(MetricKind.COUNTER),
             histograms_age_seconds=scraped.ages.get(MetricKind.HISTOGRAM),
             nan_metrics=tuple(not_numbers),
+            impossible_metrics=tuple(impossible),
             **fields,
         )
 
@@ -270,6 +275,14 @@ class Assembly:
         for card in sorted(newest):
             sample = _gpu_sample(card, newest[card], self._gpu)
             yield replace(sample, product=self._products.get((pod, card)))
+
+
+def _impossible(field: str, value: float | Mapping[str, float] | HistogramSample) -> str:
+    """What of a field's value no engine can have, '' where it can."""
+    if isinstance(value, HistogramSample):
+        return "" if can_be_counts(value) else "a histogram that is none"
+    parts = value.values() if isinstance(value, Mapping) else (value,)
+    return next((f"{part:.6g}" for part in parts if not can_be(field, part)), "")
 
 
 def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
