@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 from policy_world import TARGETS, TICK_SECONDS, Run, World, run, steady
 
-from servingslo.estimation.sample import EngineSample, HistogramSample
+from servingslo.estimation.freshness import seen_scrape_seconds
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.explain.conditions import ConditionType, verdicts
 from servingslo.policy.inputs import Observation, ReplicaTargets
+from servingslo.policy.signals import read_signals
 from servingslo.policy.state import learned, restore
 from servingslo.reasons import Action, Reason
 
@@ -159,3 +162,69 @@ def test_a_learnt_law_that_no_engine_can_have_is_dropped() -> None:
         restored.estimator.lengths
         == restore(learned(story.state, TROUBLE), TROUBLE).estimator.lengths
     )
+
+
+def _half_a_page(engine: EngineSample) -> EngineSample:
+    """Gauges alone."""
+    return EngineSample(
+        engine=engine.engine,
+        gauges_age_seconds=engine.gauges_age_seconds,
+        running=engine.running,
+        waiting=engine.waiting,
+        kv_usage_ratio=engine.kv_usage_ratio,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+    )
+
+
+def _no_histograms(engine: EngineSample) -> EngineSample:
+    bare = dict.fromkeys(("ttft_seconds", "latency_seconds", "inter_token_seconds"))
+    return replace(engine, **bare)
+
+
+@pytest.mark.parametrize("change", [_half_a_page, _no_histograms])
+def test_half_a_page_is_told_as_part_of_the_truth(settled: Run, change: Change) -> None:
+    """Families that were there and are gone: nothing is given back, and no traffic is not said."""
+    story = deepcopy(settled)
+    world = story.world
+    assert isinstance(world, LyingWorld)
+    world.change, world.lying_pods, world.lie_until = change, REPLICAS, TROUBLE + 60.0
+    story.until(TROUBLE + 120.0)
+    told = story.between(TROUBLE, TROUBLE + 45.0)
+    assert {decision.metrics for decision in told} == {Reason.METRICS_PARTIAL}
+    assert {decision.action for decision in told} == {Action.HOLD}
+    for decision in told:
+        assert verdicts(decision)[ConditionType.SLO_MET].reason is Reason.METRICS_PARTIAL
+    assert story.decisions[-1].metrics is Reason.METRICS_FRESH
+
+
+@pytest.mark.parametrize(
+    ("scrape_seconds", "fresh", "old"),
+    [(None, 44.0, 46.0), (5.0, 14.0, 16.0), (15.0, 44.0, 46.0), (30.0, 89.0, 91.0)],
+)
+def test_fresh_is_what_the_scrapes_that_are_seen_make_it(
+    scrape_seconds: float | None, fresh: float, old: float
+) -> None:
+    """Three of them may be missed; until two were seen, those of Prometheus's default."""
+
+    def seen(age: float) -> Reason:
+        engine = EngineSample(engine="0", running=1.0, gauges_age_seconds=age)
+        pods = (PodSample(name="a", ready=True, ready_for_seconds=900.0, engines=(engine,)),)
+        observation = Observation(
+            time_seconds=1000.0, namespace="n", name="x", desired_replicas=1, pods=pods
+        )
+        return read_signals(observation, 120.0, scrape_seconds).reason
+
+    assert (seen(fresh), seen(old)) == (Reason.METRICS_FRESH, Reason.METRICS_STALE)
+
+
+def test_the_distance_of_scrapes_is_seen_and_followed() -> None:
+    """A tick that comes twice between scrapes does not hide it, and a slower one is believed."""
+    seconds = None
+    for window in (30.0, 15.0, 30.0, 15.0):
+        seconds = seen_scrape_seconds(seconds, [window])
+    assert seconds == 15.0
+    for _ in range(20):
+        seconds = seen_scrape_seconds(seconds, [60.0])
+    assert seconds == 60.0
+    assert seen_scrape_seconds(seconds, []) == 60.0

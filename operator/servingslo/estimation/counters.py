@@ -200,6 +200,15 @@ def advance(
     )
 
 
+def lost_families(memory: EngineMemory, sample: EngineSample) -> tuple[str, ...]:
+    """Families that this engine had and has no more; gauges are missed by who reads those."""
+    had = (
+        ("counters", memory.counters is not None and not _has_counters(sample)),
+        ("histograms", memory.histograms is not None and not _has_histograms(sample)),
+    )
+    return tuple(name for name, lost in had if lost)
+
+
 def counters_age_seconds(sample: EngineSample) -> float:
     """How old the counters are; an unknown age falls back on the gauges', then on 0."""
     ages = (sample.counters_age_seconds, sample.gauges_age_seconds)

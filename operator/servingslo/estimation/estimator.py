@@ -27,10 +27,22 @@ from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, Gat
 from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.cold_start import ColdStartEstimate, ColdStartState
 from servingslo.estimation.configuration import fleet_configuration, newest_pod
-from servingslo.estimation.counters import EngineMemory, EngineStep, Window, advance
-from servingslo.estimation.first_windows import counting_for_seconds
+from servingslo.estimation.counters import EngineMemory, EngineStep, Window
+from servingslo.estimation.engine_steps import (
+    Doubt,
+    Moments,
+    doubts_of,
+    engine_steps,
+    law_of_pods,
+    lost_families,
+)
 from servingslo.estimation.forecast import Forecast, ForecastState
-from servingslo.estimation.freshness import Freshness, assess
+from servingslo.estimation.freshness import (
+    Freshness,
+    assess,
+    first_scrape_seconds,
+    seen_scrape_seconds,
+)
 from servingslo.estimation.health import HealthState, SaturationSignal
 from servingslo.estimation.histograms import ObservedLatency
 from servingslo.estimation.law_rows import Row, law_rows
@@ -60,15 +72,6 @@ STEADY_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
-    """A window of a pod's engine that cannot be: how many in a row, and why, with the numbers."""
-
-    pod: str
-    windows: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSample:
     """One snapshot of a workload's pods and of its gateway.
 
@@ -92,9 +95,13 @@ class FleetSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorState:
-    """All that is remembered of a workload; the default knows nothing. Bounded by its pods."""
+    """All that is remembered of a workload; the default knows nothing. Bounded by its pods.
+
+    scrape_seconds: how far apart scrapes are; None while that was not seen.
+    """
 
     time_seconds: float | None = None
+    scrape_seconds: float | None = None
     engines: tuple[EngineMemory, ...] = ()
     arrivals: ArrivalState = field(default_factory=ArrivalState)
     lengths: LengthState = field(default_factory=LengthState)
@@ -130,6 +137,7 @@ class Estimate:
     retries_known: whether what refusals bring back was measured; else it is assumed.
     passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
+    lost_families: pods that had counters or histograms and have no more, each with which.
     """
 
     arrival_rate_per_second: float | None
@@ -165,6 +173,7 @@ class Estimate:
     retries_known: bool = False
     passed_over_per_second: float | None = None
     doubts: tuple[Doubt, ...] = ()
+    lost_families: tuple[tuple[str, str], ...] = ()
 
     @property
     def max_num_seqs(self) -> int | None:
@@ -184,21 +193,20 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     A sample that is not newer than the state (a clock that went back, a tick that was repeated)
     teaches nothing; the estimate is made from the state as it is.
     """
-    fresh = assess(sample.pods, sample.stale_after_seconds)
+    grace = first_scrape_seconds(state.scrape_seconds)
+    fresh = assess(sample.pods, sample.stale_after_seconds, grace)
+    lost = lost_families(state.engines, fresh.engines)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
         known = forecast.with_history(state.forecast, sample.history, sample.season_days)
         state = replace(state, forecast=known)
-    steps = _advance_engines(state, sample, fresh) if is_new else ()
-    doubts = tuple(
-        Doubt(pod=s.memory.pod, windows=s.memory.doubted, why=s.doubt) for s in steps if s.doubt
-    )
+    steps = _steps(state, sample, fresh) if is_new else ()
     windows = [w for step in steps if (w := step.counters or step.flow) is not None]
     measured = ArrivalMeasurement()
     if is_new:
         state, measured = _learn(state, sample, fresh, steps, windows)
     state, estimate = _estimate(state, sample, fresh, windows, measured)
-    return state, replace(estimate, doubts=doubts)
+    return state, replace(estimate, doubts=doubts_of(steps), lost_families=lost)
 
 
 def calibrate(
@@ -218,35 +226,12 @@ def calibrate(
     )
 
 
-def _advance_engines(
-    state: EstimatorState, sample: FleetSample, fresh: Freshness
-) -> tuple[EngineStep, ...]:
-    memories = {(m.pod, m.engine): m for m in state.engines}
-    elapsed = None if state.time_seconds is None else sample.time_seconds - state.time_seconds
-    law, of_law = _law_in_force(state, sample)
-    steps = []
-    for pod, engine in fresh.engines:
-        memory = memories.get((pod.name, engine.engine))
-        counting = counting_for_seconds(pod, engine, elapsed) if memory is None else None
-        own = law if pod.name in of_law else None
-        steps.append(advance(memory, pod, engine, sample.time_seconds, counting, own))
-    return tuple(steps)
-
-
-def _law_in_force(
-    state: EstimatorState, sample: FleetSample
-) -> tuple[ServiceLaw | None, frozenset[str]]:
-    """The trusted law of the configuration in force, and the pods that are of it."""
+def _steps(state: EstimatorState, sample: FleetSample, fresh: Freshness) -> tuple[EngineStep, ...]:
+    """One step of each fresh engine, by the law that is trusted of the configuration in force."""
     fit = state.law.fits[0] if state.law.fits else None
-    found = fleet_configuration(sample.pods)
-    if (
-        fit is None
-        or fit.trusted is None
-        or found is None
-        or not fit.configuration.same_as(found[0])
-    ):
-        return None, frozenset()
-    return fit.trusted.law, found[1]
+    known = None if fit is None or fit.trusted is None else (fit.configuration, fit.trusted.law)
+    moments = Moments(before_seconds=state.time_seconds, now_seconds=sample.time_seconds)
+    return engine_steps(state.engines, fresh.engines, law_of_pods(known, sample.pods), moments)
 
 
 def _learn(
@@ -292,6 +277,9 @@ def _learn(
     learnt = replace(
         state,
         time_seconds=now,
+        scrape_seconds=seen_scrape_seconds(
+            state.scrape_seconds, [w.seconds for w in windows if not w.from_zero]
+        ),
         engines=tuple(m for (pod, _), m in memories.items() if pod in named),
         arrivals=flow,
         forecast=demand,

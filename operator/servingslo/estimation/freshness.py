@@ -7,8 +7,15 @@ from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.reasons import Reason
 
-# A pod that became ready this recently may not have been scraped yet.
+# Three scrapes that are missed are no longer jitter. Prometheus scrapes every 15 s by default; what
+# is scraped every second still waits for the tick.
+MISSED_SCRAPES = 3.0
+DEFAULT_SCRAPE_SECONDS = 15.0
+SHORTEST_FRESH_SECONDS = 15.0
+# A pod that became ready this recently may not have been scraped yet, at the least.
 FIRST_SCRAPE_SECONDS = 45.0
+# A distance of scrapes that grows is believed by so much more at each look.
+SLOWER_RATIO = 1.1
 # Metrics of fewer than this share of the ready pods do not speak for the workload.
 SPEAKING_RATIO = 0.5
 
@@ -31,8 +38,39 @@ class Freshness:
     engines: tuple[tuple[PodSample, EngineSample], ...]
 
 
-def assess(pods: Sequence[PodSample], stale_after_seconds: float) -> Freshness:
-    """Which engines can be used, and whether they speak for the workload."""
+def seen_scrape_seconds(
+    before_seconds: float | None, window_seconds: Sequence[float]
+) -> float | None:
+    """How far apart scrapes are, as far as looks tell; None while two were never seen.
+
+    window_seconds: between scrapes, of the windows of one look.
+    """
+    if not window_seconds:
+        return before_seconds
+    newest = min(window_seconds)
+    return newest if before_seconds is None else min(newest, SLOWER_RATIO * before_seconds)
+
+
+def fresh_seconds(scrape_seconds: float | None) -> float:
+    """Up to which age a sample is the newest that there should be."""
+    apart = DEFAULT_SCRAPE_SECONDS if scrape_seconds is None else scrape_seconds
+    return max(MISSED_SCRAPES * apart, SHORTEST_FRESH_SECONDS)
+
+
+def first_scrape_seconds(scrape_seconds: float | None) -> float:
+    """For how long a pod that has become ready may not have been scraped."""
+    return max(FIRST_SCRAPE_SECONDS, fresh_seconds(scrape_seconds))
+
+
+def assess(
+    pods: Sequence[PodSample],
+    stale_after_seconds: float,
+    grace_seconds: float = FIRST_SCRAPE_SECONDS,
+) -> Freshness:
+    """Which engines can be used, and whether they speak for the workload.
+
+    grace_seconds: for how long a pod that has become ready may not have been scraped.
+    """
     used: list[tuple[PodSample, EngineSample]] = []
     unseen: list[tuple[str, str]] = []
     starting: list[PodSample] = []
@@ -56,9 +94,7 @@ def assess(pods: Sequence[PodSample], stale_after_seconds: float) -> Freshness:
         used += usable
         if not pod.ready or pod.deleting:
             continue
-        just_started = (
-            pod.ready_for_seconds is not None and pod.ready_for_seconds < FIRST_SCRAPE_SECONDS
-        )
+        just_started = pod.ready_for_seconds is not None and pod.ready_for_seconds < grace_seconds
         if just_started and not usable:
             starting.append(pod)
             continue

@@ -44,7 +44,7 @@ from servingslo.policy.outlook import (
     objective_outlooks,
     sized_for,
 )
-from servingslo.policy.signals import Signals, doubted, read_signals
+from servingslo.policy.signals import Signals, doubted, read_signals, without_families
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
 from servingslo.policy.wish import Wish, step_down_blocks, wished_count
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
@@ -64,9 +64,13 @@ def plan(
     state, edit = observe_count(
         state, observation, behavior=targets.behavior, now_seconds=now_seconds
     )
-    signals = read_signals(observation, targets.fallback.stale_after_seconds)
+    signals = read_signals(
+        observation,
+        targets.fallback.stale_after_seconds,
+        state.estimator.scrape_seconds,
+    )
     state, estimate = _estimated(observation, targets, state, signals, now_seconds)
-    signals = doubted(signals, estimate.doubts)
+    signals = without_families(doubted(signals, estimate.doubts), estimate.lost_families)
     frame = frame_of(
         observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
     )

@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import DOUBTED_WINDOWS
-from servingslo.estimation.estimator import Doubt
+from servingslo.estimation.engine_steps import Doubt
+from servingslo.estimation.freshness import first_scrape_seconds, fresh_seconds
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.guards import StepDownBlock, blindness_problem
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.reasons import Reason
 
-# Prometheus scrapes every 15 s by default: three of them missed are no longer jitter.
-FRESH_SECONDS = 45.0
-# A pod that has just become ready is scraped for the first time within two scrape intervals.
-NEW_POD_GRACE_SECONDS = 45.0
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
 _WORST_FIRST = (
     Reason.METRICS_IMPLAUSIBLE,
@@ -53,14 +50,20 @@ class Signals:
         )
 
 
-def read_signals(observation: Observation, stale_after_seconds: float) -> Signals:
+def read_signals(
+    observation: Observation, stale_after_seconds: float, scrape_seconds: float | None = None
+) -> Signals:
     """What this observation lets the planner see.
 
     stale_after_seconds: an age beyond which numbers decide nothing, not even a step up.
+    scrape_seconds: how far apart scrapes are, None while that was not seen.
     """
     serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
     ages_by_pod = {pod.name: _age_seconds(pod) for pod in serving}
-    states = {pod.name: _state(pod, ages_by_pod[pod.name], stale_after_seconds) for pod in serving}
+    states = {
+        pod.name: _state(pod, ages_by_pod[pod.name], stale_after_seconds, scrape_seconds)
+        for pod in serving
+    }
     ages = [age for name, age in ages_by_pod.items() if age is not None and states[name] in _USED]
     signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
     problem = blindness_problem(observation)
@@ -70,6 +73,14 @@ def read_signals(observation: Observation, stale_after_seconds: float) -> Signal
         problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
         return replace(signals, reason=Reason.METRICS_MISSING, blind=problem)
     return _judge(signals, states)
+
+
+def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
+    """The signals where pods had counters or histograms and have no more: part is missing."""
+    if not lost or signals.reason is not Reason.METRICS_FRESH:
+        return signals
+    pods = tuple(sorted({*signals.unseen_pods, *(pod for pod, _ in lost)}))
+    return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=pods)
 
 
 def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
@@ -113,13 +124,16 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     return replace(signals, reason=reason, blind=problem, unseen_pods=unseen)
 
 
-def _state(pod: PodSample, age: float | None, stale_after_seconds: float) -> Reason | None:
+def _state(
+    pod: PodSample, age: float | None, stale_after_seconds: float, scrape_seconds: float | None
+) -> Reason | None:
     """FRESH, PARTIAL for ageing, STALE, MISSING or NOT_A_NUMBER; None within a new pod's grace."""
     if any(engine.impossible_metrics for engine in pod.engines):
         return Reason.METRICS_IMPLAUSIBLE
     usable = [engine for engine in pod.engines if engine.running is not None]
     if not usable:
-        new = pod.ready_for_seconds is not None and pod.ready_for_seconds <= NEW_POD_GRACE_SECONDS
+        grace = first_scrape_seconds(scrape_seconds)
+        new = pod.ready_for_seconds is not None and pod.ready_for_seconds <= grace
         if any(engine.nan_metrics for engine in pod.engines):
             return Reason.METRICS_NOT_A_NUMBER
         return None if new else Reason.METRICS_MISSING
@@ -127,7 +141,8 @@ def _state(pod: PodSample, age: float | None, stale_after_seconds: float) -> Rea
         return Reason.METRICS_PARTIAL
     if age > stale_after_seconds:
         return Reason.METRICS_STALE
-    return Reason.METRICS_FRESH if age <= FRESH_SECONDS else Reason.METRICS_PARTIAL
+    fresh = age <= fresh_seconds(scrape_seconds)
+    return Reason.METRICS_FRESH if fresh else Reason.METRICS_PARTIAL
 
 
 def _age_seconds(pod: PodSample) -> float | None:

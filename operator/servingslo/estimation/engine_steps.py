@@ -1,0 +1,79 @@
+"""The engines of one look beside what is remembered of them: steps, doubts and what is lost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from servingslo.estimation import counters
+from servingslo.estimation.configuration import fleet_configuration
+from servingslo.estimation.counters import EngineMemory, EngineStep
+from servingslo.estimation.first_windows import counting_for_seconds
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.service_law import Configuration
+from servingslo.models.service_time import ServiceLaw
+
+# Engines with their pods.
+_Seen = Sequence[tuple[PodSample, EngineSample]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A window of a pod's engine that cannot be: how many in a row, and why, with the numbers."""
+
+    pod: str
+    windows: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """When a look is taken, and when the one before it was; None for the first."""
+
+    before_seconds: float | None
+    now_seconds: float
+
+
+def engine_steps(
+    memories: Sequence[EngineMemory],
+    seen: _Seen,
+    law_by_pod: Mapping[str, ServiceLaw],
+    moments: Moments,
+) -> tuple[EngineStep, ...]:
+    """What each engine that is seen did since it was seen before."""
+    known = {(m.pod, m.engine): m for m in memories}
+    before, now = moments.before_seconds, moments.now_seconds
+    elapsed = None if before is None else now - before
+    steps = []
+    for pod, engine in seen:
+        memory = known.get((pod.name, engine.engine))
+        counting = counting_for_seconds(pod, engine, elapsed) if memory is None else None
+        law = law_by_pod.get(pod.name)
+        steps.append(counters.advance(memory, pod, engine, now, counting, law))
+    return tuple(steps)
+
+
+def law_of_pods(
+    known: tuple[Configuration, ServiceLaw] | None, pods: Sequence[PodSample]
+) -> Mapping[str, ServiceLaw]:
+    """The law that is trusted of a configuration, by the pods that are of it."""
+    found = fleet_configuration(pods) if known is not None else None
+    if known is None or found is None or not known[0].same_as(found[0]):
+        return {}
+    return dict.fromkeys(found[1], known[1])
+
+
+def doubts_of(steps: Sequence[EngineStep]) -> tuple[Doubt, ...]:
+    """The windows of these steps that cannot be."""
+    return tuple(
+        Doubt(pod=s.memory.pod, windows=s.memory.doubted, why=s.doubt) for s in steps if s.doubt
+    )
+
+
+def lost_families(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tuple[str, str], ...]:
+    """Pods whose engines had counters or histograms and have no more, each with which."""
+    known = {(m.pod, m.engine): m for m in memories}
+    return tuple(
+        (pod.name, family)
+        for pod, engine in seen
+        if (memory := known.get((pod.name, engine.engine))) is not None
+        for family in counters.lost_families(memory, engine)
+    )
