@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from tests.unit.controller_fakes import NAME, NAMESPACE, SPEC, Operator, record_of
@@ -173,3 +174,38 @@ async def test_deleting_and_namesake_in_one_gap():
     await operator.tick()
     assert [ref.uid for ref in operator.events.forgotten] == ["uid-1"]
     assert "conditions" in operator.resources.status()
+
+
+async def test_probes_are_answered_between_two_plans():
+    """A tick of many resources hands the event loop back after each of them."""
+    operator = Operator()
+    operator.apply(record_of())
+    names = [f"r{number}" for number in range(40)]
+    for name in names:
+        operator.apply(named(name))
+    seen = []
+
+    async def beat():
+        while True:
+            seen.append(sum("conditions" in operator.resources.status(name) for name in names))
+            await asyncio.sleep(0)
+
+    beating = asyncio.ensure_future(beat())
+    await operator.tick()
+    beating.cancel()
+    assert seen[-1] >= len(names) - 1
+    assert max(after - before for before, after in pairwise(seen)) <= 2
+
+
+async def test_ticks_that_take_too_long_are_told_once_and_with_how_many(caplog):
+    """The first says so, the next few nothing, and the end how many there were."""
+    caplog.set_level("INFO")
+    controller = Operator().controller
+    for _ in range(5):
+        controller.note_duration(2.0 * controller.tick_seconds)
+    controller.note_duration(0.1)
+    controller.note_duration(0.1)
+    told = [record.getMessage() for record in caplog.records if "tick" in record.getMessage()]
+    assert len(told) == 2
+    assert "tick overran" in told[0]
+    assert "overran=5" in told[1]

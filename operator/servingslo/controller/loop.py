@@ -20,6 +20,8 @@ _DEBOUNCE_SECONDS = 0.2
 _RELIST_SECONDS = 300.0
 _RELIST_RETRY_SECONDS = 15.0
 _LIST = ("list of resources", "all")
+# Ticks in a row that take too long are told once in so many.
+_OVERRUNS_TOLD = 20
 # Requests under way at once; the API server's fairness limits more anyway.
 _CONCURRENCY = 16
 
@@ -34,6 +36,7 @@ class Controller:
     tick_seconds: float
     _relisted_at: float = float("-inf")
     _listed: bool = False
+    _overruns: int = 0
     _known: dict[str, Resource] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -45,7 +48,25 @@ class Controller:
             await self._tick(tuple(self.registry.resources))
             duration_seconds = SystemClock.elapsed_seconds() - started
             self.outside.exporter.observe_tick(duration_seconds, succeeded=self._listed)
+            self.note_duration(duration_seconds)
             await self._rest(started + self.tick_seconds)
+
+    def note_duration(self, duration_seconds: float) -> None:
+        """Say that ticks take longer than there is between them: at the first, and now and then."""
+        if duration_seconds <= self.tick_seconds:
+            if self._overruns:
+                _LOG.info("ticks are in time again overran=%d", self._overruns)
+            self._overruns = 0
+            return
+        self._overruns += 1
+        if self._overruns % _OVERRUNS_TOLD == 1:
+            _LOG.warning(
+                "tick overran seconds=%.1f tick_seconds=%.1f in_a_row=%d resources=%d",
+                duration_seconds,
+                self.tick_seconds,
+                self._overruns,
+                len(self.registry.resources),
+            )
 
     async def _rest(self, until: float) -> None:
         """Sleep until the next tick, looking at resources that change meanwhile."""

@@ -54,6 +54,7 @@ class Reconciler:
     teller: Teller
     registry: Registry
     _memories: dict[str, _Memory] = field(default_factory=dict)
+    _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def reconcile(
         self, resource: Resource, metrics: ClusterMetrics, conflict: SignalProblem | None
@@ -139,9 +140,12 @@ class Reconciler:
             history=self._history(ref, targets, view),
         )
         self.recorder.observation(observation)
-        decision, memory.state = plan(
-            observation, targets, self.limits, memory.state, observation.time_seconds
-        )
+        async with self._planning:
+            # One plan for each turn of the event loop: probes are answered between two plans.
+            await asyncio.sleep(0)
+            decision, memory.state = plan(
+                observation, targets, self.limits, memory.state, observation.time_seconds
+            )
         return decision
 
     def _history(
