@@ -54,10 +54,6 @@ class ImplausibleMetricsError(MetricsError):
     """Prometheus answered with what cannot be true beside what it answered before."""
 
 
-class PartialMetricsError(MetricsError):
-    """Prometheus answered with warnings: part of the data may be missing."""
-
-
 class ClusterError(ServingSLOError):
     """The Kubernetes API could not be used as asked."""
 

@@ -103,11 +103,6 @@ def parse_quantity_bytes(text: str, field: str = "quantity") -> float:
     return float(number + (exponent or "")) * _BYTES_OF_SUFFIX[suffix or ""]
 
 
-def seconds_from_microseconds(microseconds: float) -> float:
-    """Seconds; Triton's counters are in microseconds."""
-    return microseconds / MICROSECONDS_PER_SECOND
-
-
 def milliseconds_from_seconds(seconds: float) -> float:
     """Milliseconds, for what people read."""
     return seconds * MILLISECONDS_PER_SECOND

@@ -6,7 +6,6 @@ a 6.5 ms, b 0.04 ms, c 0.03 ms, d 0.05 ms per 1,000 context tokens, 256 sequence
 """
 
 import csv
-import math
 from pathlib import Path
 
 import numpy as np
@@ -99,26 +98,6 @@ def test_work_of_a_request(conversation):
     assert demand.fixed_seconds == pytest.approx(211.126 * 6.5e-3, rel=1e-5)
 
 
-def test_fluid_laws_are_one_law(conversation):
-    """λ_sat = mu_eff(N), n(λ_sat) = N, ITL = n·(time per token share), all of one balance."""
-    demand = request_demand(conversation, H100)
-    rate = capacity.mu_effective_per_second(demand, 256)
-    assert rate == pytest.approx(256 / (demand.fixed_seconds + 256 * demand.marginal_seconds))
-    assert capacity.fluid_running_mean(demand, rate) == pytest.approx(256)
-    itl = capacity.fluid_itl_seconds(demand, rate)
-    # Little's law for running sequences: n = λ·O·ITL.
-    assert rate * demand.output_mean_tokens * itl == pytest.approx(256)
-    assert capacity.least_concurrency(demand, rate, 1.0) == pytest.approx(256)
-
-
-def test_least_concurrency_is_the_batch_formula(conversation):
-    """N for ρ* is λ·O·a/(ρ* − λ·t_req), and none when λ·t_req ≥ ρ*."""
-    demand = request_demand(conversation, H100)
-    by_hand = 10 * demand.fixed_seconds / (0.8 - 10 * demand.marginal_seconds)
-    assert capacity.least_concurrency(demand, 10.0, 0.8) == pytest.approx(by_hand)
-    assert capacity.least_concurrency(demand, 15.0, 0.8) == math.inf
-
-
 def test_utilization_is_not_the_work_ratio(conversation):
     """At work ratio 0.8 utilization is 0.88 on this card."""
     demand = request_demand(conversation, H100)
@@ -187,13 +166,6 @@ def test_small_budget_never_keeps_up_with_conversation(conversation, budget_toke
     assert (saturation_rate_per_second(conversation, H100, limits) > 14.5) is keeps_up
 
 
-def test_budget_range_contains_the_budgets_that_worked():
-    """At 9/s and a 50 ms step: 512 and 1,024 are inside, 256 and 2,048 outside."""
-    found = capacity.budget_range(long_prompts(9.0), H100, 9.0, 0.050)
-    assert 256 < found.least_tokens < 512
-    assert 1024 < found.most_tokens < 2048
-
-
 @pytest.mark.parametrize(
     ("routing", "p50_ms", "p99_ms"),
     [
@@ -234,15 +206,3 @@ def test_mean_objective_under_provisions(conversation):
     mean = prediction.itl_mean_seconds
     assert prediction.tpot_seconds(95.0) / mean >= 1.5
     assert prediction.tpot_seconds(99.0) / mean <= 2.0
-
-
-@pytest.mark.parametrize("rate", [8.0, 11.0, 14.0, 15.0])
-def test_fluid_means_are_a_little_low(conversation, rate):
-    """The fluid limit is 3 to 8 % below E[n] and ITL at medium and high load (0.5 to 0.92)."""
-    demand = request_demand(conversation, H100)
-    prediction = h100_at(conversation, rate)
-    running = capacity.fluid_running_mean(demand, rate) / prediction.running_mean
-    itl = capacity.fluid_itl_seconds(demand, rate) / prediction.itl_mean_seconds
-    # Rounded to whole percents, as stated.
-    assert 3 <= round(100 * (1.0 - running)) <= 8
-    assert 3 <= round(100 * (1.0 - itl)) <= 8

@@ -7,12 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
-from tests.cards import L4_LIMITS
 
 from servingslo.models import cost, error_budget, kv_cache, queueing
 from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
-from servingslo.models.kv_cache import HeldTokens
 from servingslo.models.workload import LengthDistribution, Workload
 
 
@@ -21,11 +18,6 @@ def test_energy_of_a_token():
     assert cost.energy_per_token_joules(700.0, 1400.0) == pytest.approx(0.5)
     assert cost.energy_cost_per_megatoken(700.0, 1400.0, 0.20) == pytest.approx(0.5 / 3.6 * 0.20)
     assert cost.energy_cost_per_hour(700.0, 0.20) == pytest.approx(0.14)
-
-
-def test_cost_of_a_request():
-    """$4/h at 2 requests/s: 7,200 an hour, 0.056 cents each."""
-    assert cost.cost_per_request(4.0, 2.0) == pytest.approx(4.0 / 7200.0)
 
 
 def test_what_is_left_of_a_budget_and_how_long_it_lasts():
@@ -70,17 +62,6 @@ def test_tokens_that_a_running_sequence_holds():
     assert held.mean == pytest.approx(1000.0 + 125.0 + 8.0)
     # E[O³]/3E[O] = (1e6 + 27e6)/2/600.
     assert held.variance == pytest.approx(14e6 / 600.0 - 125.0**2)
-
-
-def test_replicas_by_kv_memory_hold_a_quantile_of_the_token_sum():
-    """Little: 20/s for 5 s are 100 in flight; 100 x 1,200 tokens fit two cards, their p95 three."""
-    in_flight = queueing.little_in_system(20.0, 5.0)
-    held = HeldTokens(mean=1200.0, variance=600.0**2)
-    capacity = L4_LIMITS.kv_capacity_tokens
-    assert math.ceil(in_flight * held.mean / capacity) == 2
-    total = 100 * 1200 + norm.ppf(0.95) * math.sqrt(100 * (600**2 + 1200**2))
-    assert kv_cache.kv_replica_count(in_flight, held, capacity, 95.0) == math.ceil(total / capacity)
-    assert kv_cache.kv_replica_count(in_flight, held, capacity, 95.0) == 3
 
 
 def test_small_finite_queues_by_hand():

@@ -8,7 +8,6 @@
 6. Sizing never shrinks as the rate rises.
 """
 
-import itertools
 import math
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.errors import UnstableQueueError
-from servingslo.models import admission, batching, queueing
+from servingslo.models import batching, queueing
 from servingslo.models.batching import BatchLaw
 
 servers = st.integers(1, 40)
@@ -116,29 +115,3 @@ def test_batch_utilization_falls_with_the_batch(fixed, each, rate, low, high):
     least = batching.least_batch(law, rate, 1.0)
     if math.isfinite(least):
         assert rate * law.service_seconds(least) / least == pytest.approx(1.0)
-
-
-@given(unique=st.floats(0.1, 1e3), rejected=st.floats(0, 0.9), retries=st.floats(0, 1.0))
-def test_retry_echo_can_be_taken_off(unique, rejected, retries):
-    """4. Unique demand is recovered from the offered rate."""
-    offered = admission.offered_rate_per_second(unique, rejected, retries)
-    assert offered >= unique
-    assert admission.unique_rate_per_second(offered, rejected, retries) == pytest.approx(unique)
-
-
-@given(
-    rates=st.tuples(*[st.floats(0.0, 100.0)] * 3), admitted=st.floats(0.0, 400.0),
-    drain=st.floats(0.0, 400.0),
-)  # fmt: skip
-def test_shedding_conserves_flow_and_order(rates, admitted, drain):
-    """4. What is admitted is the smaller of offered and allowed; higher classes shed last."""
-    loads = [
-        admission.ClassLoad(traffic_class=kind, rate_per_second=rate, wait_budget_seconds=1.0)
-        for kind, rate in zip(admission.TrafficClass, rates, strict=True)
-    ]
-    result = admission.shed_by_class(loads, admitted, drain)
-    total = sum(item.admitted_per_second for item in result)
-    assert total == pytest.approx(min(sum(rates), admitted), abs=1e-6)
-    for lower, upper in itertools.pairwise(result):
-        if upper.shed_ratio > 1e-9:
-            assert lower.admitted_per_second <= 1e-6

@@ -1,5 +1,7 @@
 """A small simulated fleet for tests, and runs of it by both backends."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from servingslo.policy.inputs import Observation
@@ -52,3 +54,19 @@ def agreeing(script: Script, fleet: FleetSpec = FLEET, **changes: object) -> Run
     assert one.ticks == other.ticks
     assert seen[0] == seen[1]
     return one
+
+
+def with_sessions(
+    trace: Trace, session_count: int, shared_tokens: int, rng: np.random.Generator
+) -> Trace:
+    """The trace with a common beginning of prompts: each request belongs to one of the sessions.
+
+    shared_tokens: put before every prompt, the same for all requests of a session, as system
+    prompts or documents are that many questions are asked about.
+    """
+    return replace(
+        trace,
+        prompt_tokens=trace.prompt_tokens + shared_tokens,
+        sessions=rng.integers(0, session_count, len(trace)),
+        shared_tokens=np.full(len(trace), shared_tokens),
+    )

@@ -285,21 +285,3 @@ def test_dispersion_sees_lasting_bursts() -> None:
         rate = 20.0 + (6.0 if number % 2 else -6.0)
         state, _ = measure(state, [_rejecting(rate, 0.0)], _ONE_POD, None)
     assert state.dispersion > 4.0
-
-
-def test_dispersion_over_a_stated_cold_start_is_told() -> None:
-    """A minute at three times the rate in every four: hardly seen between scrapes 15 s apart."""
-    state, estimate, served = EstimatorState(), None, 0.0
-    for tick in range(240):
-        served += 15.0 * (60.0 if tick % 16 < 4 else 20.0)
-        sample = FleetSample(
-            time_seconds=1000.0 + 15.0 * tick,
-            pods=(_pod("a", _engine(served)),),
-            cold_start_seconds=120.0,
-        )
-        state, estimate = update(state, sample)
-        if tick == 60:
-            assert estimate.cold_start_dispersion is None
-    assert estimate is not None
-    assert estimate.cold_start_dispersion is not None
-    assert estimate.cold_start_dispersion > 3.0 * state.arrivals.dispersion

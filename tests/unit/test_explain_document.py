@@ -168,8 +168,8 @@ def test_rounding_keeps_four_digits_and_is_idempotent(value):
 
 
 def test_swings_of_arrivals_are_told_once_they_are_known():
-    """At both scales, and not a word before."""
-    swinging = replace(SCALE_UP.demand, scrape_dispersion=1.9, cold_start_dispersion=61.6)
+    """The index of dispersion, and not a word before."""
+    swinging = replace(SCALE_UP.demand, scrape_dispersion=1.9)
     told = explain.text(replace(SCALE_UP, demand=swinging))
-    assert "(1 is chance): 1.9 from scrape to scrape, 61.6 over a cold start" in told
+    assert "from scrape to scrape (1 is chance): 1.9" in told
     assert "1 is chance" not in explain.text(SCALE_UP)

@@ -5,7 +5,6 @@ import pytest
 from servingslo.errors import InvalidInputError
 from servingslo.models import batching, queueing
 from servingslo.models.batching import BatchLaw
-from servingslo.models.cost import LatencyBudget
 
 LAW = BatchLaw(fixed_seconds=0.05, per_request_seconds=0.0005)
 
@@ -21,12 +20,6 @@ LAW = BatchLaw(fixed_seconds=0.05, per_request_seconds=0.0005)
         (lambda: queueing.mm1_response_quantile_seconds(0.1, 0.5, 100.0), "percentile"),
         (lambda: queueing.mmc_wait_quantile_seconds(0.1, 0.5, 1, 100.0), "percentile"),
         (lambda: queueing.capacity_plan(100.0, 10.0, 0.7, 0.5), "headroom_ratio"),
-        (
-            lambda: LatencyBudget(
-                queue_seconds=0.0, prefill_seconds=0.0, tpot_seconds=0.0, gap_count=0.0
-            ).shares(),
-            "total_seconds",
-        ),
     ],
 )
 def test_what_no_law_is_defined_for_is_named(call, field):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sim_fleets import Script, run, trace
+from sim_fleets import Script, run, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits, ServiceLaw
@@ -23,7 +23,7 @@ from servingslo.sim.pools.cluster import Pools, PoolsResult, simulate_pools
 from servingslo.sim.pools.fleet import PoolsSpec, Transfer, read_pools
 from servingslo.sim.service import Routing
 from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import constant, generated, uniform_lengths, with_sessions
+from servingslo.sim.workloads import constant, generated, uniform_lengths
 
 SMALL = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=20, variation_ratio=0.3))
 LAW, LIMITS = SMALL.engine_law, SMALL.engine_limits

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sim_fleets import Script, agreeing
+from sim_fleets import Script, agreeing, with_sessions
 
 from servingslo.models.service_time import EngineLimits
 from servingslo.sim import layout
@@ -22,7 +22,7 @@ from servingslo.sim.engine import Scheduling
 from servingslo.sim.fleet import ClientSpec, ColdStart, DynamicBatching, FleetSpec, SlowPods
 from servingslo.sim.service import Routing
 from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import constant, generated, uniform_lengths, with_sessions
+from servingslo.sim.workloads import constant, generated, uniform_lengths
 
 SECONDS = 60.0
 

@@ -4,14 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sim_fleets import FLEET, Script, agreeing, trace
+from sim_fleets import FLEET, Script, agreeing, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits
 from servingslo.sim.cluster import Wanted
 from servingslo.sim.service import Routing, Service
 from servingslo.sim.trace import Trace, read_trace, scaled, superposed, window, write_trace
-from servingslo.sim.workloads import with_sessions
 
 SHARED = 640
 
@@ -148,9 +147,3 @@ def test_bad_further_column_is_refused(tmp_path, column, value):
 
     with pytest.raises(InvalidInputError, match=f":2: {column}"):
         read_trace(path)
-
-
-def test_sessions_without_a_common_beginning_are_refused():
-    """A session of no tokens is none."""
-    with pytest.raises(InvalidInputError, match="shared_tokens"):
-        with_sessions(trace(), 3, 0, np.random.default_rng(1))

@@ -16,7 +16,6 @@ from servingslo.estimation import (
     forecast,
     gateway,
     health,
-    lead_counts,
     lengths,
     limits,
     pod_paces,
@@ -46,7 +45,6 @@ from servingslo.estimation.freshness import (
 from servingslo.estimation.health import HealthState, SaturationSignal
 from servingslo.estimation.histograms import ObservedLatency
 from servingslo.estimation.law_rows import Row, law_rows
-from servingslo.estimation.lead_counts import LeadCounts
 from servingslo.estimation.lengths import Lengths, LengthState
 from servingslo.estimation.limits import (
     NOTHING_STATED,
@@ -108,7 +106,6 @@ class EstimatorState:
     law: LawState = field(default_factory=LawState)
     paces: tuple[PodPace, ...] = ()
     forecast: ForecastState = field(default_factory=ForecastState)
-    lead_counts: LeadCounts = field(default_factory=LeadCounts)
     cold_start: ColdStartState = field(default_factory=ColdStartState)
     health: HealthState = field(default_factory=HealthState)
     observed: ObservedState = field(default_factory=ObservedState)
@@ -132,8 +129,7 @@ class Estimate:
     Ready and serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving,
     but more slowly than their siblings. freshness: why metrics can be used or not, and the age of
     the oldest group used.
-    gateway: what became of its count, None where none is read. cold_start_dispersion: index of
-    dispersion of arrivals over a cold start; that from scrape to scrape is in workload.
+    gateway: what became of its count, None where none is read.
     retries_known: whether what refusals bring back was measured; else it is assumed.
     passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
@@ -169,7 +165,6 @@ class Estimate:
     saturation_signal: SaturationSignal
     freshness: Freshness
     gateway: GatewayUse | None = None
-    cold_start_dispersion: float | None = None
     retries_known: bool = False
     passed_over_per_second: float | None = None
     doubts: tuple[Doubt, ...] = ()
@@ -263,13 +258,6 @@ def _learn(
             ),
         )
         demand = forecast.observe(demand, window, now)
-        counts = lead_counts.observe(
-            state.lead_counts,
-            measured.unique_per_second,
-            measured.seconds,
-            _cold_start(state, sample),
-        )
-        state = replace(state, lead_counts=counts)
     histograms = pooled(steps)
     share = (measured.offered_per_second or 0.0) / max(len(_serving(fresh)), 1)
     paired = [w for step in steps if (w := step.lasting) is not None]
@@ -434,7 +422,6 @@ def _estimate(
         saturation_signal=signal,
         freshness=fresh,
         gateway=measured.gateway,
-        cold_start_dispersion=state.lead_counts.dispersion,
         retries_known=measured.retries_known,
         passed_over_per_second=measured.passed_over_per_second,
     )

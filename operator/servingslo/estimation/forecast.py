@@ -156,11 +156,6 @@ class Forecast(_Mixtures):
             return 0.0
         return min(self.filters[JUMP].probability + self.filters[SURGE].probability, 1.0)
 
-    @property
-    def trend_per_second(self) -> float:
-        """Slope of the arrival rate now, requests per second per second."""
-        return sum(f.probability * f.trend for f in self.filters)
-
     def season_weight(self, lead_seconds: float) -> float:
         """Share that the season has in the forecast this far ahead, 0 without one."""
         if self.season is None:

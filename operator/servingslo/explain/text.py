@@ -139,12 +139,10 @@ def _demand(decision: Decision) -> Iterator[str]:
 
 
 def _swings(demand: DemandOutlook) -> Iterator[str]:
-    """How far arrivals swing beyond chance, where that was seen for long enough."""
-    if demand.cold_start_dispersion is not None:
-        over = f"{number(demand.cold_start_dispersion)} over a cold start"
-        least = demand.scrape_dispersion
-        within = "" if least is None else f"{number(least)} from scrape to scrape, "
-        yield f"  dispersion of arrivals (1 is chance): {within}{over}"
+    """How far arrivals swing beyond chance."""
+    if demand.scrape_dispersion is not None:
+        told = number(demand.scrape_dispersion)
+        yield f"  dispersion of arrivals from scrape to scrape (1 is chance): {told}"
 
 
 def _first(start: ColdStartOutlook) -> str:

@@ -1,33 +1,13 @@
-"""Admission: how much may wait, how much may enter, who is shed first, and what is an echo."""
+"""Admission: how much may wait, how much may enter, and what of it is shed."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum, unique
 from functools import lru_cache
 
 from scipy.special import betainc
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.latency import admitted_rate_per_second
 from servingslo.models.service_time import RequestDemand
-
-__all__ = [
-    "ClassLoad",
-    "ClassShed",
-    "EngineBound",
-    "TrafficClass",
-    "admitted_rate_per_second",
-    "drain_seconds",
-    "in_flight_bound",
-    "offered_rate_per_second",
-    "prefilling_count",
-    "queue_bound",
-    "running_bound",
-    "shed_by_class",
-    "shed_ratio",
-    "unique_rate_per_second",
-]
 
 # A full engine stays at its bound all the time, so the bound lies below what percentiles allow for
 # moments. Of 50 to 99 tried in simulation on crowds, ramps and mixes of lengths, 80 to 90 served
@@ -35,37 +15,6 @@ __all__ = [
 RUNNING_PERCENTILE = 85.0
 # An admitted rate stands for many ticks, and the bound of its batch with it: one for each workload.
 _BOUNDS_KEPT = 256
-
-
-@unique
-class TrafficClass(IntEnum):
-    """Classes in the order in which they are shed: background first, interactive last.
-
-    Source: essay "Inference Is a Queueing System", shedding by class.
-    """
-
-    BACKGROUND = 0
-    LONG_CONTEXT = 1
-    INTERACTIVE = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassLoad:
-    """Offered load of a class, requests per second, and its wait budget in seconds."""
-
-    traffic_class: TrafficClass
-    rate_per_second: float
-    wait_budget_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassShed:
-    """What a class may send: admitted rate, share shed, and its own bound on the queue."""
-
-    traffic_class: TrafficClass
-    admitted_per_second: float
-    shed_ratio: float
-    queue_bound_count: int
 
 
 def queue_bound(drain_rate_per_second: float, wait_budget_seconds: float) -> int:
@@ -167,14 +116,6 @@ def prefilling_count(
     return rate_per_second * (demand.prefill_mean_seconds + steps * step)
 
 
-def drain_seconds(queue_count: float, drain_rate_per_second: float) -> float:
-    """Time to serve what waits, in seconds; inf without capacity.
-
-    Source: balance of flow; essay "Inference Is a Queueing System", the queue carries memory.
-    """
-    return queue_count / drain_rate_per_second if drain_rate_per_second > 0 else math.inf
-
-
 def shed_ratio(offered_rate_per_second: float, admitted_per_second: float) -> float:
     """Share of arrivals to refuse, max(0, 1 − λ_admitted/λ): one share for all replicas.
 
@@ -184,56 +125,3 @@ def shed_ratio(offered_rate_per_second: float, admitted_per_second: float) -> fl
     if offered_rate_per_second <= 0:
         return 0.0
     return min(max(0.0, 1.0 - admitted_per_second / offered_rate_per_second), 1.0)
-
-
-def shed_by_class(
-    loads: Sequence[ClassLoad], admitted_per_second: float, drain_rate_per_second: float
-) -> tuple[ClassShed, ...]:
-    """Shares by class: capacity goes to interactive first, what is left to the next class.
-
-    Each class has its own bound on the queue, from its own wait budget and the share of the drain
-    rate that it is given. Result in the order of shedding, background first.
-    Source: essay "Inference Is a Queueing System", shedding by class.
-    """
-    left = max(admitted_per_second, 0.0)
-    total = left
-    result = []
-    for load in sorted(loads, key=lambda item: item.traffic_class, reverse=True):
-        admitted = min(load.rate_per_second, left)
-        left -= admitted
-        share = admitted / total if total > 0 else 0.0
-        result.append(
-            ClassShed(
-                traffic_class=load.traffic_class,
-                admitted_per_second=admitted,
-                shed_ratio=shed_ratio(load.rate_per_second, admitted),
-                queue_bound_count=queue_bound(
-                    drain_rate_per_second * share, load.wait_budget_seconds
-                ),
-            )
-        )
-    return tuple(reversed(result))
-
-
-def offered_rate_per_second(
-    unique_rate: float, rejected_ratio: float, retries_per_rejection: float
-) -> float:
-    """Rate that servers see when rejected requests come again.
-
-    offered = unique·(1 + retries per rejection·rejections per unique request): a rejected request
-    returns retries_per_rejection times, each try rejected with the same probability.
-    math.inf when every rejection causes at least one more (a retry storm).
-    Source: essay "Inference Is a Queueing System", retries.
-    """
-    echo = rejected_ratio * retries_per_rejection
-    return unique_rate / (1.0 - echo) if echo < 1.0 else math.inf
-
-
-def unique_rate_per_second(
-    offered_rate: float, rejected_ratio: float, retries_per_rejection: float
-) -> float:
-    """Demand behind an offered rate, without the echo of retries: what to plan for.
-
-    Source: essay "Inference Is a Queueing System", retries; the inverse of the above.
-    """
-    return offered_rate * max(0.0, 1.0 - rejected_ratio * retries_per_rejection)

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from operator import mul
 
-from servingslo.errors import InvalidInputError, UnstableQueueError
 from servingslo.models.service_time import EngineLimits, RequestDemand, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
@@ -141,81 +140,3 @@ def work_ratio(demand: RequestDemand, rate_per_second: float) -> float:
     Source: definition; the load of a processor-sharing queue.
     """
     return rate_per_second * demand.marginal_seconds
-
-
-def fluid_running_mean(demand: RequestDemand, rate_per_second: float) -> float:
-    """Running sequences of one replica in the fluid limit, n(λ) = λ·O·a/(1 − λ·t_req).
-
-    3 to 8 % below the mean of the random system, whose n fluctuates.
-    Raises: UnstableQueueError when λ·t_req ≥ 1.
-    Source: Little's law with `fluid_itl_seconds`: n = λ·O·ITL.
-    """
-    return rate_per_second * demand.fixed_seconds / _slack(demand, rate_per_second)
-
-
-def fluid_itl_seconds(demand: RequestDemand, rate_per_second: float) -> float:
-    """Inter-token latency in the fluid limit, ITL(λ) = a/(1 − λ·t_req).
-
-    Raises: UnstableQueueError when λ·t_req ≥ 1.
-    Source: balance of time: a step lasts a, and the work λ·t_req of its own length.
-    """
-    return demand.step_fixed_seconds / _slack(demand, rate_per_second)
-
-
-def least_concurrency(
-    demand: RequestDemand, rate_per_second: float, utilization_target: float
-) -> float:
-    """Least number of running sequences allowed for a utilization, λ·O·a/(ρ* − λ·t_req).
-
-    math.inf when λ·t_req ≥ ρ*: no batch size is enough, add replicas.
-    utilization_target: ρ*, in (0, 1].
-    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 2,
-    with T_fixed = O·a.
-    """
-    if not 0 < utilization_target <= 1:
-        raise InvalidInputError("utilization_target", utilization_target, "(0, 1]")
-    slack = utilization_target - work_ratio(demand, rate_per_second)
-    return rate_per_second * demand.fixed_seconds / slack if slack > 0 else math.inf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRange:
-    """Token budgets (`max_num_batched_tokens`) that work at a load.
-
-    least_tokens: below it prompts arrive faster than they are prefilled. most_tokens: above it a
-    step full of prefill exceeds the inter-token threshold; negative when even decode does.
-    """
-
-    least_tokens: float
-    most_tokens: float
-
-
-def budget_range(
-    workload: Workload,
-    law: ServiceLaw,
-    replica_rate_per_second: float,
-    step_threshold_seconds: float,
-) -> BudgetRange:
-    """Token budgets between the stability frontier and the inter-token threshold.
-
-    At this load n sequences run in the fluid limit; the frontier is M ≥ n·(I + O)/O, and a full
-    step lasts a + β·n + c·(M − n). Raises: UnstableQueueError when λ·t_req ≥ 1.
-    Source: balance of tokens, and the law of a step: docs/designs/0002-models.md.
-    """
-    demand = request_demand(workload, law)
-    running = fluid_running_mean(demand, replica_rate_per_second)
-    tokens = demand.uncached_mean_tokens + demand.output_mean_tokens
-    step = demand.step_fixed_seconds + demand.step_growth_seconds * running
-    per_token = demand.prefill_per_token_seconds
-    left = step_threshold_seconds - step
-    return BudgetRange(
-        least_tokens=running * tokens / demand.output_mean_tokens,
-        most_tokens=running + left / per_token if per_token > 0 else math.inf,
-    )
-
-
-def _slack(demand: RequestDemand, rate_per_second: float) -> float:
-    ratio = work_ratio(demand, rate_per_second)
-    if ratio >= 1.0:
-        raise UnstableQueueError(f"work ratio {ratio:.3f} is not below 1")
-    return 1.0 - ratio

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from scipy.special import ndtri
 
-from servingslo.errors import InvalidInputError
 from servingslo.models.workload import Workload
 
 # Two tensors for each layer. Source: Vaswani et al., Attention Is All You Need (2017), section 3.2.
@@ -31,14 +30,6 @@ def kv_bytes_per_token(
     return _KEY_AND_VALUE * layer_count * kv_head_count * head_dimension * element_bytes
 
 
-def kv_bytes(bytes_per_token: float, sequence_tokens: float, batch_count: float = 1.0) -> float:
-    """Bytes of the KV cache of a batch of equal sequences.
-
-    Source: Machine Learning Systems, appendix "Inference Foundations", equation 3.
-    """
-    return bytes_per_token * sequence_tokens * batch_count
-
-
 def kv_capacity_tokens(
     memory_bytes: float, weight_bytes: float, reserve_bytes: float, bytes_per_token: float
 ) -> float:
@@ -47,37 +38,6 @@ def kv_capacity_tokens(
     Source: "Serving and Systems Tradeoffs", KV memory: card less weights less reserve.
     """
     return max(memory_bytes - weight_bytes - reserve_bytes, 0.0) / bytes_per_token
-
-
-def concurrent_requests(capacity: float, per_request: float) -> int:
-    """Whole requests that fit; capacity and per_request in the same unit, bytes or tokens.
-
-    Source: "Serving and Systems Tradeoffs", concurrency by KV memory.
-    """
-    if per_request <= 0:
-        raise InvalidInputError("per_request", per_request, "above 0")
-    # A quotient such as 44/0.55 = 79.99999999999999 is 80 requests.
-    return math.floor(capacity / per_request * (1.0 + 1e-12))
-
-
-def paged_waste_tokens(block_tokens: int, sequence_count: float) -> float:
-    """Tokens lost in half-filled last blocks: half a block per sequence on average.
-
-    Source: Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention, SOSP 2023.
-    """
-    return 0.5 * block_tokens * sequence_count
-
-
-def contiguous_waste_ratio(held_tokens_mean: float, reserved_tokens: float) -> float:
-    """Share of memory lost where sequences reserve their longest in one piece, 1 − held/reserved.
-
-    reserved_tokens: of one sequence, above 0; such as what the model can take.
-    Source: Kwon et al., SOSP 2023, section 3.1: earlier systems held 20.4 to 38.2 % of what they
-    had reserved; Machine Learning Systems, appendix "Inference Foundations".
-    """
-    if reserved_tokens <= 0:
-        raise InvalidInputError("reserved_tokens", reserved_tokens, "above 0")
-    return max(1.0 - held_tokens_mean / reserved_tokens, 0.0)
 
 
 def held_tokens(workload: Workload, block_tokens: int) -> HeldTokens:
@@ -138,19 +98,3 @@ def kv_usage_at(
     quantile = mean + deviate * math.sqrt(variance)
     full = running_cap * held_mean + deviate * math.sqrt(running_cap * held_variance)
     return min(max(min(quantile, full), 0.0) / capacity_tokens, 1.0)
-
-
-def kv_replica_count(
-    in_flight_count: float, held: HeldTokens, capacity_tokens: float, percentile: float
-) -> int:
-    """Least replicas whose KV caches hold the quantile of the token sum of these requests.
-
-    in_flight_count: by Little's law, arrival rate times time in system. The sum over all requests
-    is taken as normal with variance n·(Var k + k²) (a Poisson number of them).
-    Source: Little's law, and the variance n·E[k²] of a compound Poisson sum; normal by the central
-    limit theorem.
-    """
-    mean = in_flight_count * held.mean
-    spread = math.sqrt(in_flight_count * (held.variance + held.mean**2))
-    total = mean + float(ndtri(percentile / 100.0)) * spread
-    return max(1, math.ceil(total / capacity_tokens))

@@ -93,8 +93,8 @@ class DemandOutlook:
 
     planned_probability: of the forecast's quantile that is planned for, within (0, 1).
     aborted_ratio: share of the requests that ended whose clients gave up.
-    scrape_dispersion, cold_start_dispersion: index of dispersion of arrivals, 1 for Poisson, from
-    scrape to scrape and over a cold start; None before enough was seen.
+    scrape_dispersion: index of dispersion of arrivals, 1 for Poisson, from scrape to scrape; None
+    before enough was seen.
     """
 
     arrival_rate_per_second: float | None = None
@@ -110,7 +110,6 @@ class DemandOutlook:
     kv_usage_ratio: float | None = None
     aborted_ratio: float | None = None
     scrape_dispersion: float | None = None
-    cold_start_dispersion: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

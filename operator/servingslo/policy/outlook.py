@@ -65,7 +65,6 @@ def demand_outlook(frame: Frame) -> DemandOutlook:
         scrape_dispersion=None
         if estimate.workload is None
         else finite(estimate.workload.arrival_dispersion),
-        cold_start_dispersion=finite(estimate.cold_start_dispersion),
     )
 
 

@@ -5,7 +5,7 @@ Markov-modulated course they are an MMPP.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -168,26 +168,6 @@ def mixed_lengths(first: LengthSource, second: LengthSource, second_ratio: float
         return np.where(other, two[0], one[0]), np.where(other, two[1], one[1])
 
     return draw
-
-
-def with_sessions(
-    trace: Trace, session_count: int, shared_tokens: int, rng: np.random.Generator
-) -> Trace:
-    """The trace with a common beginning of prompts: each request belongs to one of the sessions.
-
-    shared_tokens: put before every prompt, the same for all requests of a session, as system
-    prompts or documents are that many questions are asked about.
-    Raises: InvalidInputError for no session or no tokens.
-    """
-    for name, value in (("session_count", session_count), ("shared_tokens", shared_tokens)):
-        if value < 1:
-            raise InvalidInputError(name, value, "whole numbers ≥ 1")
-    return replace(
-        trace,
-        prompt_tokens=trace.prompt_tokens + shared_tokens,
-        sessions=rng.integers(0, session_count, len(trace)),
-        shared_tokens=np.full(len(trace), shared_tokens),
-    )
 
 
 def generated(course: RateCourse, lengths: LengthSource, rng: np.random.Generator) -> Trace:
