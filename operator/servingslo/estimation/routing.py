@@ -41,13 +41,13 @@ class RoutingState:
     """Log odds that routing is random, and what was concluded.
 
     behind_count: engines with a backlog. unlevel_seconds: when demand last moved or their number
-    changed.
+    changed, None while neither was seen.
     """
 
     log_odds: float = 0.0
     random: bool = False
     behind_count: int = 0
-    unlevel_seconds: float = -math.inf
+    unlevel_seconds: float | None = None
 
 
 def learn_routing(
@@ -78,7 +78,8 @@ def learn_routing(
         if not _is_behind(engine)
         and (pod.ready_for_seconds is None or pod.ready_for_seconds >= SETTLED_SECONDS)
     ]
-    level = now_seconds - state.unlevel_seconds >= SETTLED_SECONDS
+    since = state.unlevel_seconds
+    level = since is None or now_seconds - since >= SETTLED_SECONDS
     if work_ratio is None or not level or len(running) < LEAST_ENGINES:
         return state
     mean = sum(running) / len(running)
