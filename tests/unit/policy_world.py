@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
+from servingslo.estimation.sample import (
+    EngineLaunch,
+    EngineSample,
+    GPUSample,
+    HistogramSample,
+    PodSample,
+)
 from servingslo.estimation.season import RateHistory
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
@@ -53,7 +59,8 @@ class World:
     waiting of each engine. retries: how often a refused request comes again, after 10 s each.
     history: of the arrival rate, which the first observation brings. stuck_pods: whose counters and
     gauges no longer move. xid_errors: of the GPU of a pod, by its name. going_seen: pods that were
-    removed are seen, and scraped, until they have finished what they had.
+    removed are seen, and scraped, until they have finished what they had. launch: what command
+    lines say.
     """
 
     rate: object
@@ -78,6 +85,7 @@ class World:
     stuck_pods: set = field(default_factory=set)
     xid_errors: dict = field(default_factory=dict)
     going_seen: bool = False
+    launch: EngineLaunch | None = None
 
     def __post_init__(self):
         self.random = np.random.default_rng(self.seed)
@@ -264,6 +272,7 @@ class World:
             unschedulable_reason="Insufficient nvidia.com/gpu" if pod.unschedulable else None,
             engines=engines,
             gpus=self._gpus(pod, age),
+            launch=self.launch,
         )
 
     def _gpus(self, pod, age):

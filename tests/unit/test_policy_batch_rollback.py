@@ -1,9 +1,12 @@
 """A change of batch limits is judged by what is measured after it, and taken back where worse."""
 
+import json
 from dataclasses import dataclass, replace
 
+import pytest
 from policy_world import Run, World
 
+from servingslo.estimation.sample import EngineLaunch
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.batch_tuning import REFUSED_SECONDS, VERIFY_AFTER_SECONDS
 from servingslo.policy.inputs import (
@@ -14,6 +17,7 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.policy.state import learned, restore
 from servingslo.reasons import Reason
 
 TARGETS = Targets(
@@ -48,9 +52,9 @@ class Rolled(Run):
         return decision
 
 
-def story(slowness):
+def story(slowness, launch=None):
     """Engines that may run four sequences only, until the limits found for them are in force."""
-    world = World(rate=lambda _: 9.0, replicas=4, max_num_seqs=FEW, cold_start=30.0)
+    world = World(rate=lambda _: 9.0, replicas=4, max_num_seqs=FEW, cold_start=30.0, launch=launch)
     told = Rolled(world, TARGETS, ALLOWED, slowness=slowness)
     while not told.changes and world.now < 1200.0:
         told.tick()
@@ -91,6 +95,28 @@ def test_limits_that_make_the_objectives_worse_are_taken_back_and_refused_for_a_
     assert wanted
     assert {b.reason for b in wanted} == {Reason.BATCHING_ROLLED_BACK}
     assert not any(b.apply for b in wanted)
+
+
+@pytest.mark.parametrize(
+    ("had", "removed"),
+    [
+        pytest.param((), ("max_num_seqs", "max_num_batched_tokens"), id="none"),
+        pytest.param(("max_num_seqs",), ("max_num_batched_tokens",), id="one"),
+        pytest.param(("max_num_seqs", "max_num_batched_tokens"), (), id="both"),
+    ],
+)
+def test_flags_that_the_container_did_not_have_are_removed_again_also_after_a_restart(had, removed):
+    """What is taken back is the command line as it was, not the numbers that were in force."""
+    told = story(slowness=3.0, launch=EngineLaunch(flags=had))
+    assert told.decisions[-1].batching.flags_removed == ()
+    told.world.launch = EngineLaunch(flags=("max_num_seqs", "max_num_batched_tokens"))
+    stored = json.loads(json.dumps(learned(told.state, told.world.now)))
+    kept = restore(stored, told.world.now).batching
+    told.state = replace(told.state, batching=replace(kept, search=told.state.batching.search))
+    back = judged(told)[-1].batching
+    assert back.apply
+    assert back.flags_removed == removed
+    assert back.recommended_max_num_seqs == FEW
 
 
 def test_limits_that_do_no_harm_stay():

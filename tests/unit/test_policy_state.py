@@ -104,6 +104,7 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
         after=BatchLimits(max_num_seqs=160, max_num_batched_tokens=2048),
         observed_before={"tpot:p95": 0.061},
         replicas_saved=2,
+        flags_added=("max_num_batched_tokens",),
     )
     state = PlannerState(
         behavior=BehaviorState(

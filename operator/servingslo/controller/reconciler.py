@@ -291,9 +291,12 @@ class Reconciler:
         if change is None:
             return decision
         batching = decision.batching
-        wanted = EngineArguments(
-            max_num_seqs=batching.recommended_max_num_seqs,
-            max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
+        wanted = replace(
+            EngineArguments(
+                max_num_seqs=batching.recommended_max_num_seqs,
+                max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
+            ),
+            **dict.fromkeys(batching.flags_removed),
         )
         write = self.outside.batching.apply(
             resource.record.ref.namespace, targets.target, batching.container, wanted

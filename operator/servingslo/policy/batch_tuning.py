@@ -14,13 +14,9 @@ from servingslo.policy.candidates import Load
 from servingslo.policy.decision import BatchingDecision, DecisionStep, LimitsPlan, RolloutCost
 from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode
+from servingslo.policy.limits_use import flags_absent
 from servingslo.policy.mix import Mix
-from servingslo.policy.state import (
-    BatchChange,
-    BatchingMemory,
-    BatchLimits,
-    BatchSearch,
-)
+from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, BatchSearch
 from servingslo.policy.wish import Wish, sizing_case, warming_up
 from servingslo.reasons import Reason
 
@@ -233,6 +229,7 @@ def _judged(
         after=best,
         observed_before=_observed(frame),
         replicas_saved=max(search.replicas_saved, 0),
+        flags_added=flags_absent(frame),
     )
     memory = replace(memory, last_change_seconds=frame.now_seconds, verifying=change)
     step = _step(change, decision.reason, decision)
@@ -358,6 +355,7 @@ def _rolled_back(
         refused_until_seconds=frame.now_seconds + REFUSED_SECONDS,
     )
     decision = _decision(frame, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
+    decision = replace(decision, flags_removed=change.flags_added)
     step = _step(back, decision.reason, decision)
     return Tuned(decision=decision, memory=memory, steps=(step,))
 

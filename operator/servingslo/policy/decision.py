@@ -204,7 +204,8 @@ class BatchingDecision:
     """Batch limits in force and recommended; apply says whether the pod template is patched.
 
     today: the plan with the limits in force. better: the cheapest plan there is, beside it; None
-    where the limits in force are as good. rollout: the price of going there.
+    where the limits in force are as good. rollout: the price of going there. flags_removed: limits
+    whose flags go from the command line, because they were not there before what is taken back.
     """
 
     reason: Reason
@@ -218,6 +219,7 @@ class BatchingDecision:
     today: LimitsPlan | None = None
     better: LimitsPlan | None = None
     rollout: RolloutCost | None = None
+    flags_removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,8 @@
 from servingslo.estimation.limits import Limit, LimitSource
 from servingslo.policy.decision import DecisionStep, LimitsUse, StepValue
 from servingslo.policy.frame import Frame
+from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
-
-_KNOBS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 def limits_use(frame: Frame) -> LimitsUse:
@@ -26,7 +25,7 @@ def limits_step(frame: Frame) -> DecisionStep | None:
     A limit that is learnt is told with the default that it takes the place of.
     """
     in_force = frame.estimate.in_force
-    named = zip(_KNOBS, (in_force.max_num_seqs, in_force.max_num_batched_tokens), strict=True)
+    named = zip(LIMIT_FIELDS, (in_force.max_num_seqs, in_force.max_num_batched_tokens), strict=True)
     unstated: list[tuple[str, Limit]] = [
         (name, limit)
         for name, limit in named
@@ -49,3 +48,12 @@ def limits_step(frame: Frame) -> DecisionStep | None:
         reason=Reason.LIMITS_LEARNT if learnt else Reason.LIMITS_ASSUMED,
         inputs=inputs,
     )
+
+
+def flags_absent(frame: Frame) -> tuple[str, ...]:
+    """Limits whose flags no serving container's command line has; none where that is unknown."""
+    launches = [pod.launch for pod in frame.serving if pod.launch is not None]
+    if not launches:
+        return ()
+    had = {name for launch in launches for name in launch.flags}
+    return tuple(name for name in LIMIT_FIELDS if name not in had)

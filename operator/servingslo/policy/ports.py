@@ -127,6 +127,7 @@ class BatchingWriter(Protocol):
     ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 
+        A limit of None has its flag removed.
         Returns whether anything was written: nothing is when they are as wanted already.
         Raises: WriteConflictError when the object changed; ClusterError otherwise.
         """

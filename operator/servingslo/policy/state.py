@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import HIGHEST_SCORE, MarginState
+from servingslo.estimation.stored import items_of
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.admission_memory import AdmissionMemory
 from servingslo.policy.behavior import Behavior, BehaviorState
@@ -28,6 +29,8 @@ LARGEST_NUMBER = 1e15
 # How long a read of the target may lag behind a write that is only inferred from observations:
 # several ticks and one watch gap. Who knows of the write looks the target up after it.
 READ_BACK_SECONDS = 60.0
+# Names of the two batch limits, as runtimes' profiles have them.
+LIMIT_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,8 @@ class BatchChange:
 
     observed_before: measured percentile of each objective before the change, by its key, seconds.
     rollback: it takes an earlier change back, and is not judged itself. replicas_saved: what the
-    new limits were expected to do without.
+    new limits were expected to do without. flags_added: limits whose flags the command line did not
+    have, which are removed again where the change is taken back.
     """
 
     at_seconds: float
@@ -66,6 +70,7 @@ class BatchChange:
     observed_before: Mapping[str, float]
     rollback: bool = False
     replicas_saved: int = 0
+    flags_added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +352,7 @@ def _dump_batching(state: BatchingMemory) -> dict[str, object]:
             "observed": {key: round(value, 4) for key, value in change.observed_before.items()},
             "rollback": change.rollback,
             "saved": change.replicas_saved,
+            "added": list(change.flags_added),
         },
     }
 
@@ -383,6 +389,7 @@ def _load_change(stored: object, now_seconds: float) -> BatchChange | None:
         },
         rollback=stored.get("rollback") is True,
         replicas_saved=_count(stored.get("saved")) or 0,
+        flags_added=tuple(name for name in LIMIT_FIELDS if name in items_of(stored.get("added"))),
     )
 
 

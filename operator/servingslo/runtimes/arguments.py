@@ -160,20 +160,27 @@ def replace_batch_arguments(
     args: Sequence[str] | None,
     wanted: BatchArguments,
     profile: RuntimeProfile,
+    *,
+    removed: Sequence[str] = (),
 ) -> ContainerArguments:
     """The same command line with the wanted limits; a limit of None stays as it is.
 
     A flag that is there keeps its place and its form, and only its last occurrence changes; one
     that is absent is appended to args. Everything else is returned as it came.
+    removed: fields of limits whose flag goes, its last occurrence with its value.
     Raises: ArgumentsNotUnderstoodError when the command line cannot be changed without guessing;
     InvalidInputError when a wanted limit is below 1.
     """
     current = parse_batch_arguments(command, args, profile)
     if current.change_refused:
         raise ArgumentsNotUnderstoodError(current.change_refused)
-    command_length = len(command or ())
-    argv = [*(command or ()), *(args or ())]
+    first, rest = list(command or ()), list(args or ())
+    for field_name in removed:
+        first, rest = _without(first, rest, field_name, profile)
+    command_length, argv = len(first), [*first, *rest]
     for knob in profile.knobs:
+        if knob.field in removed:
+            continue
         value: int | None = getattr(wanted, knob.field)
         if value is None:
             continue
@@ -188,6 +195,24 @@ def replace_batch_arguments(
         argv[last.value_index] = f"{flag}={value}" if last.joined else str(value)
     return ContainerArguments(
         command=tuple(argv[:command_length]), args=tuple(argv[command_length:])
+    )
+
+
+def _without(
+    command: list[str], args: list[str], field_name: str, profile: RuntimeProfile
+) -> tuple[list[str], list[str]]:
+    """Command and args without the last occurrence of a limit's flag; as they are without one."""
+    argv = [*command, *args]
+    knob = next(knob for knob in profile.knobs if knob.field == field_name)
+    found = _find(argv, knob, profile).found
+    if not found:
+        return command, args
+    end = found[-1].value_index + 1
+    begin = end - (1 if found[-1].joined else 2)
+    length = len(command)
+    return (
+        [word for at, word in enumerate(command) if not begin <= at < end],
+        [word for at, word in enumerate(args, start=length) if not begin <= at < end],
     )
 
 

@@ -33,6 +33,7 @@ class KubernetesBatching:
     ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 
+        A limit of None has its flag removed.
         Returns whether anything was written: nothing is when they are as wanted already.
         Raises: WriteConflictError when the object changed; ArgumentsNotUnderstoodError when the
         command line cannot be changed safely; ClusterError otherwise.
@@ -56,7 +57,10 @@ class KubernetesBatching:
 def _patch(
     item: KubeObject, container: str | None, arguments: EngineArguments, runtime: str
 ) -> list[KubeObject]:
-    """The JSON Patch that sets the limits; empty when they are set already."""
+    """The JSON Patch that sets the limits; empty when they are set already.
+
+    A list that is left without words is removed: it was not there before a flag was.
+    """
     containers: list[KubeObject] = item["spec"]["template"]["spec"]["containers"]
     index = next(
         (index for index, entry in enumerate(containers) if container in (None, entry["name"])),
@@ -70,10 +74,14 @@ def _patch(
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
     )
-    changed = replace_batch_arguments(command, args, wanted, catalogue.profile(runtime))
+    profile = catalogue.profile(runtime)
+    removed = tuple(k.field for k in profile.knobs if getattr(wanted, k.field) is None)
+    changed = replace_batch_arguments(command, args, wanted, profile, removed=removed)
     base = f"/spec/template/spec/containers/{index}"
     changes: list[KubeObject] = [
         {"op": "add", "path": f"{base}/{key}", "value": list(new)}
+        if new
+        else {"op": "remove", "path": f"{base}/{key}"}
         for key, old, new in (("command", command, changed.command), ("args", args, changed.args))
         if tuple(old or ()) != new
     ]
