@@ -201,7 +201,7 @@ def test_a_law_from_a_status_is_read_with_its_exponent(tmp_path, text):
         ),
         pytest.param(
             ("--prometheus", "p:9090", "--namespace", "n", "--target", "Deployment/llama"),
-            ("prometheus.url", "http://"),
+            ("--prometheus-url", "http://"),
             id="url",
         ),
         pytest.param(

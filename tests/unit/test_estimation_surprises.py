@@ -6,20 +6,6 @@ from servingslo.estimation.surprises import Surprise, noted, recurrence
 
 NO_NOISE = 0.0
 LEAD_SECONDS = 90.0
-COLD_START_SECONDS = 90.0
-PAID_SECONDS = 1200.0
-
-
-def kept(surprises, level, now_seconds, noise=NO_NOISE):
-    """What is kept for these surprises of demand that was first seen at the beginning."""
-    return recurrence(
-        surprises,
-        level,
-        noise,
-        now_seconds,
-        seen_since_seconds=0.0,
-        cold_start_seconds=COLD_START_SECONDS,
-    )
 
 
 def watched(rates, window_seconds=15.0):
@@ -52,7 +38,7 @@ def test_bursts_on_a_ramp_recur_on_top_of_what_there_is():
     """Demand that has doubled since bursts on top of what it is now: neither old peak is enough."""
     levels = [30.0 + 0.5 * index for index in range(120)]
     surprises, now = watched(bursts_on(levels, 1.6, every=20, lasting=5)[:114])
-    known = kept(surprises, levels[113], now)
+    known = recurrence(surprises, levels[113], NO_NOISE, now)
     assert known is not None
     assert known.count >= 4
     assert known.rate_per_second == pytest.approx(1.6 * levels[113], rel=0.15)
@@ -68,7 +54,7 @@ def test_a_step_is_one_surprise_as_long_as_it_lasts():
     """What stays where it rose to is no second burst, whatever it does there."""
     surprises, now = watched([30.0] * 10 + [60.0] * 40 + [62.0] * 10)
     assert len(surprises) == 1
-    assert kept(surprises, 60.0, now) is None
+    assert recurrence(surprises, 60.0, NO_NOISE, now) is None
 
 
 def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
@@ -76,8 +62,7 @@ def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
     surprises, now = watched([5.0] * 18 + [18.0, 12.0, 17.0, 11.0] * 4 + [5.0] * 4, 5.0)
     assert [s.peak_per_second for s in surprises] == [18.0]
     assert surprises[0].over
-    known = kept(surprises, 5.0, now)
-    assert known is None or known.count == 1
+    assert recurrence(surprises, 5.0, NO_NOISE, now) is None
 
 
 def test_bursts_with_rest_between_them_are_two_however_soon_the_second_comes():
@@ -103,11 +88,11 @@ def test_no_rate_is_kept_above_twice_the_largest_seen(expected, level):
             last_seconds=start + LEAD_SECONDS,
             peak_per_second=120.0,
             expected_per_second=expected,
-            end_seconds=start + LEAD_SECONDS,
+            over=True,
         )
         for start in (600.0, 1200.0, 1800.0)
     )
-    known = kept(bursts, level, 2000.0)
+    known = recurrence(bursts, level, NO_NOISE, 2000.0)
     assert known is not None
     assert 120.0 <= known.rate_per_second <= 2.0 * 120.0
 
@@ -116,7 +101,7 @@ def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():
     """Less demand between them does not make them smaller."""
     levels = [40.0] * 60 + [25.0] * 20
     surprises, now = watched(bursts_on(levels, 2.0, every=20, lasting=4)[:78])
-    known = kept(surprises, 25.0, now)
+    known = recurrence(surprises, 25.0, NO_NOISE, now)
     assert known is not None
     assert known.rate_per_second == pytest.approx(80.0)
 
@@ -124,7 +109,7 @@ def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():
 def test_what_counting_noise_makes_of_bursts_is_not_further_than_they_went() -> None:
     """Two deviations of a measured rate; variances are squares of them."""
     surprises, now = watched(bursts_on([40.0] * 60, 2.0, every=20, lasting=4))
-    known = kept(surprises, 40.0, now, noise=9.0)
+    known = recurrence(surprises, 40.0, 9.0, now)
     assert known is not None
     assert known.rate_per_second == pytest.approx(80.0)
     assert known.furthest_per_second == pytest.approx(86.0)
@@ -141,52 +126,3 @@ def test_only_rises_beyond_the_headroom_of_a_plan_are_surprises(factor, count):
     """A plan carries a rise of three tenths."""
     surprises, _ = watched(bursts_on([50.0] * 60, factor, every=20, lasting=4))
     assert len(surprises) == count
-
-
-def burst(start, end, peak=60.0, expected=5.0):
-    """A burst that has ended."""
-    return Surprise(
-        start_seconds=start,
-        last_seconds=end,
-        peak_per_second=peak,
-        expected_per_second=expected,
-        end_seconds=end,
-    )
-
-
-def held_seconds(bursts):
-    """For how long after the last of these bursts anything is kept for the next."""
-    end = bursts[-1].end_seconds
-    return sum(15.0 for at in range(0, 3600, 15) if kept(bursts, 5.0, end + at) is not None)
-
-
-def test_what_one_burst_reached_is_kept_while_its_return_would_pay_for_it():
-    """Three minutes, five minutes after demand was first seen: it may well come again."""
-    only = (burst(300.0, 480.0),)
-    known = kept(only, 5.0, 600.0)
-    assert known is not None
-    assert known.rate_per_second == pytest.approx(60.0)
-    assert known.interval_seconds is None
-    assert 480.0 <= held_seconds(only) <= PAID_SECONDS + 15.0
-
-
-def test_a_crowd_that_lasted_and_came_once_in_long_is_given_back_at_once():
-    """A quarter of an hour of it, after twenty minutes without: ten leads hold no return."""
-    assert held_seconds((burst(1200.0, 2100.0),)) == 0.0
-
-
-def test_bursts_that_return_often_are_kept_for_longer_than_those_that_do_not():
-    """Rests of five minutes, of seventeen, and of as long as a return pays for."""
-    held = [
-        held_seconds([burst(at, at + 120.0) for at in (rest, 2 * rest + 120.0, 3 * rest + 240.0)])
-        for rest in (300.0, 1000.0, 1190.0)
-    ]
-    assert held[0] == pytest.approx(PAID_SECONDS, abs=30.0)
-    assert held[0] > held[1] > held[2]
-    assert held[2] <= 0.5 * PAID_SECONDS
-
-
-def test_nothing_is_kept_for_longer_than_its_return_pays_for():
-    """However often bursts came: after ten leads without one they are gone."""
-    often = [burst(at, at + 60.0) for at in range(200, 3000, 200)]
-    assert held_seconds(often) <= PAID_SECONDS + 15.0

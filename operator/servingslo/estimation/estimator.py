@@ -289,11 +289,6 @@ def _learn(
     return learnt, measured
 
 
-def _cold_start(state: EstimatorState, sample: FleetSample) -> float:
-    """Seconds from the order of a pod until it is ready: stated, else measured."""
-    return sample.cold_start_seconds or cold_start.estimate(state.cold_start).mean_seconds
-
-
 def _serving(fresh: Freshness) -> list[EngineSample]:
     """Engines that get what arrives: those of pods that are deleted finish what they have."""
     return [engine for pod, engine in fresh.engines if not pod.deleting]
@@ -401,7 +396,7 @@ def _estimate(
         in_force=in_force,
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
-        forecast=forecast.forecast(state.forecast, sample.time_seconds, _cold_start(state, sample)),
+        forecast=forecast.forecast(state.forecast, sample.time_seconds),
         backlog_requests=sum(e.waiting or 0.0 for e in _serving(fresh))
         + gateway.queued_requests(sample.gateway, sample.stale_after_seconds),
         running_requests=sum(e.running or 0.0 for _, e in fresh.engines),

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation import onsets, seasonal
-from servingslo.estimation.cold_start import PRIOR_MEAN_SECONDS
 from servingslo.estimation.mixtures import mixture_quantile
 from servingslo.estimation.onsets import NO_ONSET, Onset, OnsetState
 from servingslo.estimation.pending import (
@@ -236,13 +235,8 @@ class Forecast(_Mixtures):
         return within * (1.0 - self.surge_probability)
 
 
-def forecast(
-    state: ForecastState, now_seconds: float, cold_start_seconds: float = PRIOR_MEAN_SECONDS
-) -> Forecast:
-    """What is known now of the demand to come.
-
-    cold_start_seconds: for as long a burst that comes again finds too few replicas.
-    """
+def forecast(state: ForecastState, now_seconds: float) -> Forecast:
+    """What is known now of the demand to come."""
     if state.time_seconds is None:
         return Forecast()
     return Forecast(
@@ -257,12 +251,7 @@ def forecast(
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=seasonal.outlook(state.season, state.time_seconds),
         recurrence=recurrence(
-            state.surprises,
-            _level_before_bursts(state),
-            state.noise_variance,
-            now_seconds,
-            seen_since_seconds=state.time_seconds - state.observed_seconds,
-            cold_start_seconds=cold_start_seconds,
+            state.surprises, _level_before_bursts(state), state.noise_variance, now_seconds
         ),
         largest_excess_ratio=largest_excess_ratio(
             state.excesses, state.observed_seconds, now_seconds

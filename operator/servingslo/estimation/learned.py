@@ -212,7 +212,7 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
                 round(b.start_seconds),
                 round(b.last_seconds),
                 *rounded((b.peak_per_second, b.expected_per_second), 4),
-                round(b.end_seconds or 0.0),
+                int(b.over),
             ]
             for b in state.surprises[-REMEMBERED_BURSTS:]
         ],
@@ -268,7 +268,7 @@ def _load_bursts(stored: object, at_seconds: float) -> tuple[Surprise, ...]:
             last_seconds=row[1],
             peak_per_second=row[2],
             expected_per_second=row[3],
-            end_seconds=max(row[4], row[1]) if row[4] else None,
+            over=bool(row[4]),
         )
         for row in rows
         if row is not None and row[0] <= row[1] <= at_seconds + 1.0 and min(row[2:]) >= 0

@@ -1,12 +1,9 @@
 """Rises of demand that nothing foretold, and the rate they keep coming back to.
 
-A burst that is over before capacity for it is ready is met by standing capacity or not at all. To
-keep what it reached costs replicas for as long as nothing comes; to give it back costs a lead's
-requests when the next one comes. That is the ski-rental question, and its answer needs how often
-bursts come back: what they reached is kept for as long as the rate of their returns, by the rests
-between them that were seen, is at least one in the time that a return pays for, and never for
-longer than that time on end, which is at most twice what hindsight would have paid.
-Source: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D. Sleator, "Competitive snoopy caching", 1988.
+A burst that is over before capacity for it is ready is met by standing capacity or not at all. One
+says nothing of another. Two within an hour do: a cold start of a minute and a half at twice the
+rate, once in half an hour, is a tenth of all requests, many times the error budget of any objective
+worth stating, so what both reached is kept for as long as an hour holds two.
 """
 
 import math
@@ -21,15 +18,6 @@ NOISE_DEVIATIONS = 4.0
 MEMORY_SECONDS = 3600.0
 # Rises within it that recur.
 RECURRING_COUNT = 2
-# A return costs a lead's requests, and pays for holding what would have served them for as many
-# leads: orders in a crowd are planned for the 0.9 quantile (policy/demand.py, SURGE_PROBABILITY),
-# so that a request that misses is worth ten that are served.
-HELD_LEADS = 10.0
-# Until a burst is seen and answered, two scrapes of 15 s, which are the lead beside a cold start.
-ANSWERED_SECONDS = 30.0
-# Returns that are taken to be known before any, within as long as the burst itself lasted: all that
-# is known of the time between bursts from one. Jeffreys' prior of a rate.
-PRIOR_RETURNS = 0.5
 # Counting noise that a rate may show without having risen: one window in forty shows more.
 EXCESS_NOISE_DEVIATIONS = 2.0
 # Half the memory: before, calm may be chance.
@@ -40,21 +28,16 @@ LEAST_SEEN_SECONDS = 1800.0
 class Surprise:
     """A rise beyond what was expected: its first and last window, and its highest rate.
 
-    expected_per_second: when it began. end_seconds: when demand was back there, or had fallen from
-    the peak by as much as makes a rise; until then all that demand does is the same burst, such as
-    what retries make of one, and it is None.
+    expected_per_second: when it began. over: demand was back there since, or has fallen from the
+    peak by as much as makes a rise; until then all that demand does is the same burst, such as what
+    retries make of one.
     """
 
     start_seconds: float
     last_seconds: float
     peak_per_second: float
     expected_per_second: float
-    end_seconds: float | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        return self.end_seconds is not None
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +50,14 @@ class Excess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """Rises that are expected back: how many in an hour, their mean interval, and a rate reached.
+    """Rises that recur: how many in an hour, their mean interval, and a rate reached twice.
 
-    interval_seconds: None after one. furthest_per_second: the most that counting noise may make of
-    that rate; what is measured beyond it has gone further.
+    furthest_per_second: the most that counting noise may make of that rate; what is measured beyond
+    it has gone further.
     """
 
     count: int
-    interval_seconds: float | None
+    interval_seconds: float
     rate_per_second: float
     furthest_per_second: float
 
@@ -96,8 +79,7 @@ def noted(
     kept = recent(surprises, now_seconds)
     last = kept[-1] if kept else None
     if last is not None and _has_ended(last, rate_per_second, expected_since_seconds):
-        if not last.over:
-            kept[-1] = replace(last, end_seconds=now_seconds)
+        kept[-1] = replace(last, over=True)
         return tuple(kept)
     if rate_per_second <= SURPRISE_RATIO * expected_per_second + NOISE_DEVIATIONS * noise**0.5:
         return tuple(kept)
@@ -134,62 +116,28 @@ def recent(surprises: Sequence[Surprise], now_seconds: float) -> list[Surprise]:
 
 
 def recurrence(
-    surprises: Sequence[Surprise],
-    level_per_second: float,
-    noise: float,
-    now_seconds: float,
-    *,
-    seen_since_seconds: float,
-    cold_start_seconds: float,
+    surprises: Sequence[Surprise], level_per_second: float, noise: float, now_seconds: float
 ) -> Recurrence | None:
-    """What must be expected to come again at any time; None where to keep it does not pay.
+    """What must be expected to come again at any time; None where fewer than two came of late.
 
     The rate that two reached, or what there is now with as much on top as two added to what was
-    expected, whichever is more: bursts grow with demand; of a single one what it reached. Never
-    more than twice the highest rate that was measured: neither part of the sum is above it.
-    level_per_second: of demand before what may be one of them. noise: variance of the measured
-    rate. seen_since_seconds: when demand was first seen. cold_start_seconds: what a return costs.
+    expected, whichever is more: bursts grow with demand. Never more than twice the highest rate
+    that was measured: neither part of the sum is above it. level_per_second: of demand before what
+    may be one of them. noise: variance of the measured rate.
     """
     lately = recent(surprises, now_seconds)
-    if not any(burst.over for burst in lately):
+    if len(lately) < RECURRING_COUNT:
         return None
-    paid_seconds = HELD_LEADS * (cold_start_seconds + ANSWERED_SECONDS)
     last = lately[-1]
-    if last.end_seconds is not None:
-        held = now_seconds - last.end_seconds
-        if held > min(_paying_seconds(lately, paid_seconds, seen_since_seconds), paid_seconds):
-            return None
     base = level_per_second if last.over else last.expected_per_second
-    several = lately if len(lately) >= RECURRING_COUNT else lately * RECURRING_COUNT
-    added = sorted(burst.peak_per_second - burst.expected_per_second for burst in several)
-    peaks = sorted(burst.peak_per_second for burst in several)
-    rate = max(base + added[-RECURRING_COUNT], peaks[-RECURRING_COUNT])
-    between = len(lately) - 1
+    added = sorted(s.peak_per_second - s.expected_per_second for s in lately)[-2]
+    rate = max(base + added, sorted(s.peak_per_second for s in lately)[-2])
     return Recurrence(
         count=len(lately),
-        interval_seconds=(last.start_seconds - lately[0].start_seconds) / between
-        if between
-        else None,
+        interval_seconds=(lately[-1].start_seconds - lately[0].start_seconds) / (len(lately) - 1),
         rate_per_second=rate,
         furthest_per_second=rate + EXCESS_NOISE_DEVIATIONS * noise**0.5,
     )
-
-
-def _paying_seconds(
-    lately: Sequence[Surprise], paid_seconds: float, seen_since_seconds: float
-) -> float:
-    """For how long after the last burst the rate of returns is at least one in `paid_seconds`.
-
-    Of rests longer than that nothing is known but that they did not pay: each counts as so long.
-    """
-    last = lately[-1]
-    ends = (seen_since_seconds, *(burst.end_seconds or burst.last_seconds for burst in lately))
-    rests = sum(
-        min(max(burst.start_seconds - end, 0.0), paid_seconds)
-        for end, burst in zip(ends, lately, strict=False)
-    )
-    lasted = (last.end_seconds or last.last_seconds) - last.start_seconds
-    return (len(lately) + PRIOR_RETURNS) * paid_seconds - rests - lasted
 
 
 def exceeded(

@@ -138,7 +138,7 @@ def expected_demand(
     probability = planned_probability(estimate.forecast, lead, margin_score, odds)
     high = estimate.forecast.quantile_per_second(lead, probability)
     known = estimate.forecast.recurrence
-    if known is not None and known.count > 1 and rate <= known.furthest_per_second:
+    if known is not None and rate <= known.furthest_per_second:
         # A rise that recurs goes as far as those before it, until it has gone further.
         mean, high = min(mean, known.rate_per_second), min(high, known.rate_per_second)
     backlog = _backlog_at_lead(

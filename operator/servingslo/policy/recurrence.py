@@ -10,7 +10,7 @@ KEPT_RATE_KNOB = "arrival-rate-kept"
 def recurrence_step(frame: Frame) -> DecisionStep | None:
     """The rate that is kept capacity for, where bursts recur and the forecast alone says less.
 
-    before: what is forecast at the lead time. after: what bursts of the last hour reached.
+    before: what is forecast at the lead time. after: what two bursts of the last hour reached.
     """
     demand, known = frame.demand, frame.estimate.forecast.recurrence
     if demand is None or known is None or known.rate_per_second <= demand.up.rate_per_second:
