@@ -137,6 +137,7 @@ class Reason(StrEnum):
     BATCHING_CHANGED = "BatchingChanged"
     BATCHING_ROLLED_BACK = "BatchingRolledBack"
     BATCHING_TOO_SOON = "BatchingTooSoon"
+    BATCHING_NOT_JUDGED = "BatchingNotJudged"
     BATCHING_GAIN_TOO_SMALL = "BatchingGainTooSmall"
     LIMITS_STATED = "LimitsStated"
     NOT_PERMITTED = "NotPermitted"

@@ -8,7 +8,8 @@ from policy_world import Run, World
 
 from servingslo.estimation.sample import EngineLaunch
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.batch_tuning import REFUSED_SECONDS, VERIFY_AFTER_SECONDS
+from servingslo.policy.batch_tuning import REFUSED_SECONDS
+from servingslo.policy.batch_verdict import VERIFY_AFTER_SECONDS, VERIFY_WITHIN_SECONDS
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -31,6 +32,7 @@ TARGETS = Targets(
 )
 ALLOWED = Limits(batching_apply_enabled=True)
 FEW = 4
+CALM_PER_SECOND, CROWD_PER_SECOND = 9.0, 30.0
 
 
 @dataclass
@@ -52,13 +54,32 @@ class Rolled(Run):
         return decision
 
 
-def story(slowness, launch=None):
+def story(slowness, launch=None, maximum=12):
     """Engines that may run four sequences only, until the limits found for them are in force."""
-    world = World(rate=lambda _: 9.0, replicas=4, max_num_seqs=FEW, cold_start=30.0, launch=launch)
-    told = Rolled(world, TARGETS, ALLOWED, slowness=slowness)
+    world = World(
+        rate=lambda _: CALM_PER_SECOND,
+        replicas=4,
+        max_num_seqs=FEW,
+        cold_start=30.0,
+        launch=launch,
+    )
+    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=maximum))
+    told = Rolled(world, targets, ALLOWED, slowness=slowness)
     while not told.changes and world.now < 1200.0:
         told.tick()
     assert told.changes == 1
+    return told
+
+
+def overrun(seconds):
+    """The same with right limits on a fleet that cannot grow, and a crowd some time after them."""
+    told = story(slowness=1.0, maximum=4)
+    begins = told.world.now + 60.0
+
+    def rate(at):
+        return CROWD_PER_SECOND if begins <= at < begins + seconds else CALM_PER_SECOND
+
+    told.world.rate = rate
     return told
 
 
@@ -119,6 +140,34 @@ def test_flags_that_the_container_did_not_have_are_removed_again_also_after_a_re
     assert back.recommended_max_num_seqs == FEW
 
 
+def test_a_crowd_after_a_change_does_not_take_right_limits_back():
+    """What more requests than the limits were found for do to latency is no verdict on the limits.
+
+    Nor is what those see who came with it, and waited until long after it was over.
+    """
+    told = overrun(seconds=300.0)
+    changed = told.state.batching.verifying
+    told.until(changed.at_seconds + 900.0)
+    assert told.share_within(ttft=1.0, tpot=0.05, start=changed.at_seconds + 120.0) < 0.5
+    assert told.state.batching.refused is None
+    assert told.changes == 1
+
+
+def test_a_crowd_that_does_not_end_leaves_limits_unjudged_and_says_so():
+    """An hour after the change the limits are kept, and others may be tried."""
+    told = overrun(seconds=3600.0)
+    told.until(told.state.batching.verifying.at_seconds + 420.0)
+    memory = told.state.batching
+    old = replace(memory.verifying, at_seconds=told.world.now - VERIFY_WITHIN_SECONDS)
+    told.state = replace(told.state, batching=replace(memory, verifying=old))
+    decision = told.tick()
+    step = next(s for s in decision.steps if s.reason is Reason.BATCHING_NOT_JUDGED)
+    assert (step.before, step.after) == (FEW, memory.verifying.after.max_num_seqs)
+    assert step.inputs["rate_per_replica_per_second"] > step.inputs["judged_up_to_per_second"]
+    assert told.state.batching.verifying is None
+    assert told.state.batching.refused is None
+
+
 def test_limits_that_do_no_harm_stay():
     """The change is closed, and nothing is refused."""
     told = story(slowness=1.0)
@@ -138,7 +187,7 @@ def test_who_may_no_longer_change_limits_is_told_that_they_should_go_back():
     assert last.batching.reason is Reason.BATCHING_ROLLED_BACK
     assert not last.batching.apply
     assert last.batching.recommended_max_num_seqs == FEW
-    assert told.state.batching.verifying == changed
+    assert told.state.batching.verifying.at_seconds == changed.at_seconds
     assert told.state.batching.refused is None
     told.limits = ALLOWED
     assert told.tick().batching.apply
@@ -151,7 +200,7 @@ def test_a_change_that_somebody_undid_is_forgotten():
     world.max_num_seqs = FEW
     world.roll_out("by-hand", "vllm:1")
     told.until(told.world.now + 600.0)
-    assert told.state.batching.verifying == changed
+    assert told.state.batching.verifying.at_seconds == changed.at_seconds
     told.targets = replace(told.targets, batching=BatchingTargets(mode=BatchingMode.RECOMMEND))
     told.until(changed.at_seconds + 3660.0)
     memory = told.state.batching

@@ -105,6 +105,8 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
         observed_before={"tpot:p95": 0.061},
         replicas_saved=2,
         flags_added=("max_num_batched_tokens",),
+        judged_up_to_per_second=2.25,
+        beyond_seconds=80.0,
     )
     state = PlannerState(
         behavior=BehaviorState(

@@ -9,6 +9,12 @@ from dataclasses import dataclass, replace
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits
+from servingslo.policy.batch_verdict import (
+    judge,
+    judged_up_to_per_second,
+    observed_seconds,
+    with_load,
+)
 from servingslo.policy.behavior import SelectPolicy
 from servingslo.policy.candidates import Load
 from servingslo.policy.decision import BatchingDecision, DecisionStep, LimitsPlan, RolloutCost
@@ -24,15 +30,9 @@ from servingslo.reasons import Reason
 SEARCH_INTERVAL_SECONDS = 60.0
 # Neighbouring limits behave alike; a change by less is no recommendation.
 SAME_LIMIT_RATIO = 0.1
-# After a rollout: until the windows of observed latency hold only the new limits.
-VERIFY_AFTER_SECONDS = 180.0
-# A change that has not taken force by then was undone by somebody else.
-VERIFY_WITHIN_SECONDS = 3600.0
 # A rollout is worth it when what it saves has paid for it within this time: the mix of requests
 # that limits are made for is that of the hour; by then another may be better.
 PAYBACK_SECONDS = 3600.0
-# Measured latency must be this much worse, and beyond its objective, to take a change back.
-WORSE_RATIO = 1.1
 # Where limits were taken back none in their direction are tried again while the same load may recur
 # daily: what was found is a little different at every search.
 REFUSED_SECONDS = 86400.0
@@ -52,7 +52,7 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
 
     scaling: the replica count changes at this tick. acting: decisions are carried out.
     """
-    memory = frame.state.batching
+    memory = with_load(frame, frame.state.batching)
     targets = frame.targets.batching
     if targets.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
@@ -69,9 +69,12 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
     ):
         decision = _decision(frame, current, None, frame.model_reason)
         return Tuned(decision=decision, memory=memory)
-    memory, rollback = _verified(frame, memory, current)
-    if rollback is not None:
-        return _rolled_back(frame, memory, current, rollback, scaling=scaling, acting=acting)
+    verdict = judge(frame, memory, current)
+    memory = verdict.memory
+    if verdict.rollback is not None:
+        return _rolled_back(
+            frame, memory, current, verdict.rollback, scaling=scaling, acting=acting
+        )
     search = memory.search
     if (
         search is None
@@ -84,9 +87,10 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
         search = _search(frame, frame.mix, wish.candidates.load, current)
         memory = replace(memory, search=search)
     moving = scaling or frame.coming > 0
-    return _judged(
+    tuned = _judged(
         frame, memory, search, leaving=_leaving(frame, wish), moving=moving, acting=acting
     )
+    return replace(tuned, steps=(*verdict.steps, *tuned.steps))
 
 
 def _limits_of(limits: EngineLimits) -> BatchLimits:
@@ -158,6 +162,9 @@ def _search(frame: Frame, mix: Mix, load: Load, current: BatchLimits) -> BatchSe
         ),
         today=today,
         better=better,
+        held_per_replica_per_second=load.rate_per_second / max(found.better.replicas, 1)
+        if found.better.meets_objectives
+        else 0.0,
         objectives_gained=not today.meets_objectives
         and (better.meets_objectives or _shortage_pays(frame, found)),
     )
@@ -227,7 +234,8 @@ def _judged(
         at_seconds=frame.now_seconds,
         before=current,
         after=best,
-        observed_before=_observed(frame),
+        observed_before=observed_seconds(frame),
+        judged_up_to_per_second=judged_up_to_per_second(frame, search),
         replicas_saved=max(search.replicas_saved, 0),
         flags_added=flags_absent(frame),
     )
@@ -295,37 +303,6 @@ def _was_refused(
     return any(now * then > 0 for now, then in moves)
 
 
-def _verified(
-    frame: Frame, memory: BatchingMemory, current: BatchLimits
-) -> tuple[BatchingMemory, BatchChange | None]:
-    """The memory after judging an open change, and the change to take back, if any."""
-    change = memory.verifying
-    if change is None or frame.observation.rollout_in_progress or frame.coming:
-        return memory, None
-    age = frame.now_seconds - change.at_seconds
-    if current != change.after:
-        gone = replace(memory, verifying=None)
-        return (gone, None) if age > VERIFY_WITHIN_SECONDS else (memory, None)
-    youngest = min((pod.ready_for_seconds or 0.0 for pod in frame.serving), default=0.0)
-    if min(age, youngest) < VERIFY_AFTER_SECONDS:
-        return memory, None
-    closed = replace(memory, verifying=None)
-    return (closed, change) if not change.rollback and _worse(frame, change) else (closed, None)
-
-
-def _worse(frame: Frame, change: BatchChange) -> bool:
-    """Whether an objective is missed by more than before the change."""
-    now = _observed(frame)
-    for objective in frame.targets.objectives:
-        key = objective.key
-        before, after = change.observed_before.get(key), now.get(key)
-        if before is None or after is None:
-            continue
-        if after > objective.threshold_seconds and after > WORSE_RATIO * before:
-            return True
-    return False
-
-
 def _rolled_back(
     frame: Frame,
     memory: BatchingMemory,
@@ -344,7 +321,7 @@ def _rolled_back(
         at_seconds=frame.now_seconds,
         before=change.after,
         after=change.before,
-        observed_before=_observed(frame),
+        observed_before=observed_seconds(frame),
         rollback=True,
     )
     memory = replace(
@@ -377,17 +354,6 @@ def _step(change: BatchChange, reason: Reason, decision: BatchingDecision) -> De
             "payback_seconds": None if rollout is None else rollout.payback_seconds,
         },
     )
-
-
-def _observed(frame: Frame) -> dict[str, float]:
-    """Each objective's measured percentile, by its key, where there is one."""
-    found = {}
-    for objective in frame.targets.objectives:
-        latency = frame.estimate.observed.get(objective.metric)
-        seconds = None if latency is None else latency.quantile(objective.percentile)
-        if seconds is not None:
-            found[objective.key] = seconds
-    return found
 
 
 def _alike(one: BatchLimits, other: BatchLimits) -> bool:

@@ -61,7 +61,9 @@ class BatchChange:
     observed_before: measured percentile of each objective before the change, by its key, seconds.
     rollback: it takes an earlier change back, and is not judged itself. replicas_saved: what the
     new limits were expected to do without. flags_added: limits whose flags the command line did not
-    have, which are removed again where the change is taken back.
+    have, which are removed again where the change is taken back. judged_up_to_per_second: arrivals
+    at a replica beyond which latency says nothing of the limits; None where it is not known.
+    beyond_seconds: when more than that last arrived.
     """
 
     at_seconds: float
@@ -71,12 +73,16 @@ class BatchChange:
     rollback: bool = False
     replicas_saved: int = 0
     flags_added: tuple[str, ...] = ()
+    judged_up_to_per_second: float | None = None
+    beyond_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
     """The last search over batch limits: when, for which mix and limits, and what it found.
 
+    held_per_replica_per_second: arrivals at a replica at which the better limits were found to keep
+    every objective; 0 where they do not.
     objectives_gained: the better plan keeps objectives that today's cannot within the maximum, or
     comes so much nearer that it is worth a rollout.
     """
@@ -87,6 +93,7 @@ class BatchSearch:
     best: BatchLimits
     today: LimitsPlan
     better: LimitsPlan
+    held_per_replica_per_second: float
     objectives_gained: bool
 
     @property
@@ -353,6 +360,8 @@ def _dump_batching(state: BatchingMemory) -> dict[str, object]:
             "rollback": change.rollback,
             "saved": change.replicas_saved,
             "added": list(change.flags_added),
+            "judgedUpTo": change.judged_up_to_per_second,
+            "beyond": change.beyond_seconds,
         },
     }
 
@@ -378,7 +387,7 @@ def _load_change(stored: object, now_seconds: float) -> BatchChange | None:
     before, after = _load_limits(stored.get("before")), _load_limits(stored.get("after"))
     if at is None or at > now_seconds or before is None or after is None:
         return None
-    observed = stored.get("observed")
+    observed, beyond = stored.get("observed"), _number(stored.get("beyond"))
     values = observed.items() if isinstance(observed, Mapping) else ()
     return BatchChange(
         at_seconds=at,
@@ -390,6 +399,8 @@ def _load_change(stored: object, now_seconds: float) -> BatchChange | None:
         rollback=stored.get("rollback") is True,
         replicas_saved=_count(stored.get("saved")) or 0,
         flags_added=tuple(name for name in LIMIT_FIELDS if name in items_of(stored.get("added"))),
+        judged_up_to_per_second=_number(stored.get("judgedUpTo")),
+        beyond_seconds=None if beyond is None else min(beyond, now_seconds),
     )
 
 

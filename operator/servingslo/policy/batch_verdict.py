@@ -1,0 +1,129 @@
+"""Whether new batch limits made latency worse, judged at the load that they were found for."""
+
+from dataclasses import dataclass, replace
+
+from servingslo.models.latency import LatencyMetric
+from servingslo.policy.decision import DecisionStep
+from servingslo.policy.frame import Frame
+from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, BatchSearch
+from servingslo.reasons import Reason
+
+# After a rollout: until the windows of observed latency hold only the new limits; after a crowd,
+# until they hold nothing of it.
+VERIFY_AFTER_SECONDS = 180.0
+# A change that has not taken force by then was undone by somebody else, and one that could not be
+# judged by then stays.
+VERIFY_WITHIN_SECONDS = 3600.0
+# Measured latency must be this much worse, and beyond its objective, to take a change back.
+WORSE_RATIO = 1.1
+# Three deviations of a Poisson count of 150 (5/s over two scrapes of 15 s): by less than this the
+# load is that of the window before the change.
+SAME_LOAD_RATIO = 1.25
+# The wait that tells when those came that are measured now; the last few are outliers.
+WAIT_PERCENTILE = 95.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The memory after judging an open change, and the change to take back, if any."""
+
+    memory: BatchingMemory
+    rollback: BatchChange | None = None
+    steps: tuple[DecisionStep, ...] = ()
+
+
+def with_load(frame: Frame, memory: BatchingMemory) -> BatchingMemory:
+    """The memory with when more last arrived at a replica than an open change is judged by."""
+    change, rate = memory.verifying, _rate_per_replica_per_second(frame)
+    if change is None or change.judged_up_to_per_second is None or rate is None:
+        return memory
+    if rate <= change.judged_up_to_per_second:
+        return memory
+    return replace(memory, verifying=replace(change, beyond_seconds=frame.now_seconds))
+
+
+def judge(frame: Frame, memory: BatchingMemory, current: BatchLimits) -> Verdict:
+    """The verdict on the open change, where there is one and it can be judged."""
+    change, waits = memory.verifying, Verdict(memory=memory)
+    if change is None or frame.observation.rollout_in_progress or frame.coming:
+        return waits
+    closed = Verdict(memory=replace(memory, verifying=None))
+    age = frame.now_seconds - change.at_seconds
+    late = age > VERIFY_WITHIN_SECONDS
+    if current != change.after:
+        return closed if late else waits
+    youngest = min((pod.ready_for_seconds or 0.0 for pod in frame.serving), default=0.0)
+    if min(age, youngest) < VERIFY_AFTER_SECONDS:
+        return waits
+    if change.rollback or not _worse(frame, change):
+        return closed
+    if not _beyond(frame, change):
+        return replace(closed, rollback=change)
+    return replace(closed, steps=(_not_judged(frame, change),)) if late else waits
+
+
+def judged_up_to_per_second(frame: Frame, search: BatchSearch) -> float | None:
+    """Arrivals at a replica up to which the limits found are judged.
+
+    What the search says that they hold; at least as many as those before them had.
+    """
+    now = _rate_per_replica_per_second(frame)
+    return None if now is None else max(SAME_LOAD_RATIO * now, search.held_per_replica_per_second)
+
+
+def observed_seconds(frame: Frame) -> dict[str, float]:
+    """Each objective's measured percentile, by its key, where there is one."""
+    found = {}
+    for objective in frame.targets.objectives:
+        latency = frame.estimate.observed.get(objective.metric)
+        seconds = None if latency is None else latency.quantile(objective.percentile)
+        if seconds is not None:
+            found[objective.key] = seconds
+    return found
+
+
+def _rate_per_replica_per_second(frame: Frame) -> float | None:
+    """Arrivals at a ready replica: what runs and waits would grow by bad limits too."""
+    rate = frame.estimate.arrival_rate_per_second
+    return None if rate is None or not frame.serving else rate / len(frame.serving)
+
+
+def _beyond(frame: Frame, change: BatchChange) -> bool:
+    """Whether what is measured is of requests that came while too many did.
+
+    Who had to wait for a first token came that much earlier: a backlog outlasts its crowd.
+    """
+    if change.beyond_seconds is None:
+        return False
+    waited = frame.estimate.observed.get(LatencyMetric.TTFT)
+    longest = 0.0 if waited is None else waited.quantile(WAIT_PERCENTILE) or 0.0
+    return frame.now_seconds - change.beyond_seconds < VERIFY_AFTER_SECONDS + longest
+
+
+def _worse(frame: Frame, change: BatchChange) -> bool:
+    """Whether an objective is missed by more than before the change."""
+    now = observed_seconds(frame)
+    for objective in frame.targets.objectives:
+        key = objective.key
+        before, after = change.observed_before.get(key), now.get(key)
+        if before is None or after is None:
+            continue
+        if after > objective.threshold_seconds and after > WORSE_RATIO * before:
+            return True
+    return False
+
+
+def _not_judged(frame: Frame, change: BatchChange) -> DecisionStep:
+    """Limits are kept because the load never was what they were found for."""
+    return DecisionStep(
+        stage="batching",
+        knob="max_num_seqs",
+        before=change.before.max_num_seqs,
+        after=change.after.max_num_seqs,
+        reason=Reason.BATCHING_NOT_JUDGED,
+        inputs={
+            "rate_per_replica_per_second": _rate_per_replica_per_second(frame),
+            "beyond_seconds": change.beyond_seconds,
+            "judged_up_to_per_second": change.judged_up_to_per_second,
+        },
+    )
