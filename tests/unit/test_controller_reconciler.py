@@ -278,11 +278,12 @@ BATCHING = {"mode": "Auto"}
 FEW_SEQUENCES = 4
 
 
-def narrow() -> Operator:
+def narrow(recorder: Recorder | None = None) -> Operator:
     """Engines whose limit of four sequences is far too low, where the operator may change it."""
     operator = Operator(
         world=World(rate=steady(8.0), replicas=4, max_num_seqs=FEW_SEQUENCES),
         limits=Limits(batching_apply_enabled=True),
+        recorder=recorder or Recorder(None),
     )
     operator.apply(record_of(batching=BATCHING))
     return operator
@@ -311,6 +312,42 @@ async def test_batch_limits_that_cannot_be_written_are_told():
     messages = [event.message for _, event in operator.events.posted]
     assert any(text.endswith(" not written: a shell script starts it") for text in messages)
     assert operator.resources.condition("BatchingInSync")[1] == Reason.WRITE_FAILED
+
+
+async def refused_limits(operator: Operator) -> None:
+    """Until the first write of limits is refused; the next one would not be."""
+    operator.fleet.batching_refuses = WriteConflictError("the template changed")
+    for _ in range(120):
+        await operator.tick()
+        if Reason.WRITE_CONFLICT in operator.events.reasons():
+            break
+    assert operator.fleet.applied == []
+    assert operator.resources.condition("BatchingInSync")[1] == Reason.WRITE_CONFLICT
+    operator.fleet.batching_refuses = None
+
+
+async def test_batch_limits_that_were_refused_are_no_change():
+    """The status names none, and limits are written as soon as that is possible again."""
+    operator = narrow()
+    await refused_limits(operator)
+    assert operator.resources.status()["batching"].get("lastChange") is None
+    await operator.tick()
+    assert len(operator.fleet.applied) == 1
+    assert operator.resources.status()["batching"]["lastChange"]
+
+
+async def test_batch_limits_that_were_refused_replay(tmp_path):
+    """A recording orders the limits again where they were ordered again live."""
+    path = tmp_path / "recording.jsonl"
+    operator = narrow(Recorder(path))
+    await refused_limits(operator)
+    await operator.ticks(3)
+    operator.recorder.close()
+    lines = path.read_text().splitlines()
+    outcomes = [json.loads(line)["outcome"] for line in lines if line.startswith('{"outcome"')]
+    assert [one["written"] for one in outcomes if one["knob"] == "batch-limits"] == [False, True]
+    ordered = [entry for entry in replay(lines) if entry.decision.batching.apply]
+    assert len(ordered) == 2
 
 
 def changed_lines(caplog) -> list[str]:

@@ -16,6 +16,7 @@ from servingslo.errors import ClusterUnavailableError, ServingSLOError, WriteCon
 from servingslo.estimation.season import RateHistory
 from servingslo.explain.changes import (
     Change,
+    Knob,
     batch_limits_change,
     not_written,
     replica_count_change,
@@ -26,7 +27,7 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
-from servingslo.policy.state import PlannerState
+from servingslo.policy.state import PlannerState, settle_batching
 from servingslo.reasons import Action, Reason
 
 _LOG = logging.getLogger(__name__)
@@ -199,7 +200,9 @@ class Reconciler:
                 await self.teller.tell_change(resource, ended)
 
     def _void(self, decision: Decision, memory: _Memory, resource: Resource) -> None:
-        """Settle an order that is not written at all."""
+        """Settle the orders that are not written at all."""
+        if decision.batching.apply:
+            self._settle_batching(memory, decision, written=False)
         before, after = decision.replicas_before, decision.replicas_after
         if not decision.apply_replicas or before is None or after is None:
             return
@@ -214,7 +217,7 @@ class Reconciler:
         if decision.apply_replicas:
             decision, again = await self._scale(resource, targets, decision, memory)
         if decision.batching.apply:
-            decision = await self._change_batching(resource, targets, decision)
+            decision = await self._change_batching(resource, targets, decision, memory)
         return decision, again
 
     async def _scale(
@@ -276,6 +279,19 @@ class Reconciler:
         self.recorder.outcome(outcome)
         memory.state = settled(memory.state, outcome, targets)
 
+    def _settle_batching(self, memory: _Memory, decision: Decision, *, written: bool) -> None:
+        batching = decision.batching
+        outcome = Outcome(
+            uid=memory.uid,
+            time_seconds=self.outside.clock.now_seconds(),
+            before=batching.current_max_num_seqs or 0,
+            after=batching.recommended_max_num_seqs or 0,
+            written=written,
+            knob=Knob.BATCH_LIMITS,
+        )
+        self.recorder.outcome(outcome)
+        memory.state = settle_batching(memory.state, written=written)
+
     def _count_refusal(self, error: ServingSLOError) -> Reason:
         """Why a write was refused, counted."""
         if isinstance(error, WriteConflictError):
@@ -285,7 +301,7 @@ class Reconciler:
         return Reason.WRITE_FAILED
 
     async def _change_batching(
-        self, resource: Resource, targets: Targets, decision: Decision
+        self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
     ) -> Decision:
         change = batch_limits_change(decision, targets.target)
         if change is None:
@@ -302,6 +318,7 @@ class Reconciler:
             resource.record.ref.namespace, targets.target, batching.container, wanted
         )
         failure = await self._write(resource, change, write)
+        self._settle_batching(memory, decision, written=failure is None)
         if failure is None:
             return decision
         return replace(decision, batching=replace(batching, apply=False, reason=failure.reason))

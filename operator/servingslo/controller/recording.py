@@ -24,12 +24,19 @@ from servingslo.controller.ranges import (
     check_version,
 )
 from servingslo.errors import InvalidInputError
+from servingslo.explain.changes import Knob
 from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState, record_scale, record_write_failed, restore
+from servingslo.policy.state import (
+    PlannerState,
+    record_scale,
+    record_write_failed,
+    restore,
+    settle_batching,
+)
 
 HEADER = "header"
 OUTCOME = "outcome"
@@ -59,13 +66,17 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Whether a replica count that was ordered was written."""
+    """Whether what was ordered was written.
+
+    before, after: the replica count, or the `max_num_seqs` of batch limits.
+    """
 
     uid: str
     time_seconds: float
     before: int
     after: int
     written: bool
+    knob: Knob = Knob.REPLICAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +187,8 @@ def replay(
 
 def settled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
     """The planner's memory after it is known what came of its order; used live and in replays."""
+    if outcome.knob is Knob.BATCH_LIMITS:
+        return settle_batching(state, written=outcome.written)
     if not outcome.written:
         return record_write_failed(state)
     return record_scale(
@@ -252,8 +265,9 @@ def _outcome(entry: Mapping[str, Any], number: int) -> Outcome:
     with _named(number, OUTCOME):
         outcome: Outcome = _validated(_OUTCOME, entry[OUTCOME])
         check_time(outcome.time_seconds, "time_seconds")
-        check_replicas(outcome.before, "before")
-        check_replicas(outcome.after, "after")
+        if outcome.knob is Knob.REPLICAS:
+            check_replicas(outcome.before, "before")
+            check_replicas(outcome.after, "after")
     return outcome
 
 

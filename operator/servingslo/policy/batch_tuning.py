@@ -239,7 +239,12 @@ def _judged(
         replicas_saved=max(search.replicas_saved, 0),
         flags_added=flags_absent(frame),
     )
-    memory = replace(memory, last_change_seconds=frame.now_seconds, verifying=change)
+    memory = replace(
+        memory,
+        last_change_seconds=frame.now_seconds,
+        verifying=change,
+        before_order=replace(memory, before_order=None),
+    )
     step = _step(change, decision.reason, decision)
     return Tuned(decision=decision, memory=memory, steps=(step,))
 
@@ -330,6 +335,7 @@ def _rolled_back(
         verifying=back,
         refused=change.after,
         refused_until_seconds=frame.now_seconds + REFUSED_SECONDS,
+        before_order=replace(memory, verifying=change, before_order=None),
     )
     decision = _decision(frame, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
     decision = replace(decision, flags_removed=change.flags_added)

@@ -112,7 +112,8 @@ class BatchingMemory:
 
     verifying: the change whose effect is not yet judged. refused: limits that made latency worse
     than predicted and were taken back; none in their direction are tried before
-    refused_until_seconds.
+    refused_until_seconds. before_order: the memory to go back to where the write of what was
+    ordered last is refused; None once it is known what came of it.
     """
 
     last_change_seconds: float | None = None
@@ -120,6 +121,7 @@ class BatchingMemory:
     refused: BatchLimits | None = None
     refused_until_seconds: float | None = None
     search: BatchSearch | None = None
+    before_order: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +197,16 @@ def record_scale(
 def record_write_failed(state: PlannerState) -> PlannerState:
     """The memory after the write of an order was refused: the order is void."""
     return replace(state, order=None)
+
+
+def settle_batching(state: PlannerState, *, written: bool) -> PlannerState:
+    """The memory after the batch limits that were ordered were written, or that was refused.
+
+    Refused ones are no change: what was remembered before them holds, and they may be tried again.
+    """
+    before = state.batching.before_order
+    batching = state.batching if written or before is None else before
+    return replace(state, batching=replace(batching, before_order=None))
 
 
 def observe_count(
