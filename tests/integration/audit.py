@@ -100,5 +100,6 @@ def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
             continue
         words = " ".join(change["value"])
         for flag, name in _FLAGS.items():
-            if found := re.search(rf"{flag}[= ](\d+)", words):
-                yield name, int(found[1])
+            # Of a flag that stands there twice the engine takes the last.
+            if found := re.findall(rf"{flag}[= ](\d+)", words):
+                yield name, int(found[-1])
