@@ -11,6 +11,7 @@ from tests.integration.operator_under_test import Engines, Operator, Tenant, ins
 
 from servingslo.api.crd import custom_resource_definition
 from servingslo.rig.cluster import Rig
+from servingslo.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, install_crds
 from servingslo.rig.waiting import wait_until
 
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
@@ -26,6 +27,15 @@ def chart_settings() -> tuple[str, ...]:
 def operator_settings() -> tuple[str, ...]:
     """Further flags of the operator; modules override it."""
     return ()
+
+
+@pytest.fixture(scope="session")
+def gateway_crds(rig: Rig) -> None:
+    """The CRDs of Gateway API and Envoy Gateway, on the API server from the first test that asks.
+
+    They stay: other tests are not to know whether they are there.
+    """
+    install_crds(rig.api_client(), GATEWAY_API, ENVOY_GATEWAY)
 
 
 @pytest.fixture(scope="module")

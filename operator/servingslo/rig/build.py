@@ -67,7 +67,7 @@ def resolve_tools(tools: Sequence[Tool]) -> list[Resolved]:
     found = {tool.name: path for tool in tools if (path := _find(tool)) is not None}
     if len(found) == len(tools):
         return [Resolved(tool=tool, path=found[tool.name], build_seconds=None) for tool in tools]
-    with _lock():
+    with cache_lock():
         # Another process may have built them while this one waited for the lock.
         found |= {tool.name: path for tool in tools if (path := _cached(tool)) is not None}
         missing = [tool for tool in tools if tool.name not in found]
@@ -117,8 +117,8 @@ def reports_version(path: Path, tool: Tool) -> bool:
 
 
 @contextlib.contextmanager
-def _lock() -> Iterator[None]:
-    """Hold the cache's lock, which the kernel releases even when this program is killed."""
+def cache_lock() -> Iterator[None]:
+    """Hold the lock of the cache, which the kernel releases even when this program is killed."""
     directory = cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as file:

@@ -12,6 +12,19 @@ TOOLS_DIRECTORY = Path(__file__).parent / "tools"
 _KEY_LENGTH = 12
 
 
+def pinned_version(go_mod: Path, module: str) -> str:
+    """The version of a module that a go.mod requires, for example ``v1.36.3``.
+
+    Raises: RigError when it does not require the module.
+    """
+    text = go_mod.read_text(encoding="utf-8")
+    pattern = rf"^\s*(?:require\s+)?{re.escape(module)}\s+(v\S+)"
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
+        raise RigError(f"{go_mod.parent.name}/go.mod does not require {module}")
+    return match.group(1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """One program of the rig and how it is built from a pinned Go module.
@@ -49,12 +62,7 @@ class Tool:
 
         Raises: RigError when go.mod does not require the module.
         """
-        text = (self.source_directory / "go.mod").read_text(encoding="utf-8")
-        pattern = rf"^\s*(?:require\s+)?{re.escape(self.pin)}\s+(v\S+)"
-        match = re.search(pattern, text, re.MULTILINE)
-        if match is None:
-            raise RigError(f"{self.name}: {self.module}/go.mod does not require {self.pin}")
-        return match.group(1)
+        return pinned_version(self.source_directory / "go.mod", self.pin)
 
     @property
     def version(self) -> str:
@@ -149,11 +157,21 @@ HELM3 = Tool(
     version_arguments=("version", "--short"),
     program="helm",
 )
+EGCTL = Tool(
+    name="egctl",
+    module="egctl",
+    package="github.com/envoyproxy/gateway/cmd/egctl",
+    pin="github.com/envoyproxy/gateway",
+    version_variables=(
+        "github.com/envoyproxy/gateway/internal/cmd/version.envoyGatewayVersion=v{version}",
+    ),
+    version_arguments=("version", "--remote=false"),
+)
 
 # Longest build first, so that the short ones fill the other cores while it links.
 CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
-ALL_TOOLS = (*DEFAULT_TOOLS, HELM3)
+ALL_TOOLS = (*DEFAULT_TOOLS, EGCTL, HELM3)
 
 
 def tool_named(name: str) -> Tool:
