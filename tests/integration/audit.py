@@ -1,11 +1,11 @@
 """What the operator wrote, by the API server's audit log, beside what it says that it wrote."""
 
 import json
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.integration.operator_under_test import RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
@@ -14,7 +14,7 @@ OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
 _TOLD_ELSEWHERE = {("events", None), ("servingslos", "status")}
 # Questions about one's own rights: created, never stored.
 _REVIEWS = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
-_FLAGS = {"--max-num-seqs": "max_num_seqs", "--max-num-batched-tokens": "max_num_batched_tokens"}
+_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,11 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
             continue
         pairs = dict(word.split("=", 1) for word in shlex.split(line[line.index("changed ") :])[1:])
         kind, name = pairs["target"].split("/")
+        removed = pairs.get("flags_removed", "").split(",")
         values = {
             key: int(pairs[key].split("->")[-1])
-            for key in ("replicas", *_FLAGS.values())
-            if key in pairs
+            for key in ("replicas", *_LIMITS)
+            if key in pairs and key not in removed
         }
         write = Write(
             namespace=pairs["namespace"],
@@ -92,14 +93,17 @@ def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
 
 def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
     """The values that a JSON Patch of /scale or of a container's arguments sets."""
+    found = {}
     for change in patch:
-        if change["op"] == "test":
+        if change["op"] != "add":
             continue
         if change["path"] == "/spec/replicas":
-            yield "replicas", change["value"]
+            found["replicas"] = change["value"]
             continue
-        words = " ".join(change["value"])
-        for flag, name in _FLAGS.items():
-            # Of a flag that stands there twice the engine takes the last.
-            if found := re.findall(rf"{flag}[= ](\d+)", words):
-                yield name, int(found[-1])
+        # Of a flag that stands there twice the engine takes the last.
+        words = [part for word in change["value"] for part in word.split("=", 1)]
+        for name, value in pairwise(words):
+            limit = name.removeprefix("--").replace("-", "_")
+            if name.startswith("--") and limit in _LIMITS:
+                found[limit] = int(value)
+    yield from found.items()

@@ -204,6 +204,21 @@ class Tenant:
             name, self.namespace, {"spec": {"replicas": replicas}}
         )
 
+    def wait_frozen(self, name: str = "chat") -> None:
+        """Wait until the cluster refuses every change of the count; changes nothing."""
+        another = {"spec": {"replicas": self.replicas(name) + 1}}
+
+        def refused() -> bool:
+            try:
+                self.apps.patch_namespaced_deployment_scale(
+                    name, self.namespace, another, dry_run="All"
+                )
+            except kubernetes.client.ApiException:
+                return True
+            return False
+
+        self.wait(refused, what="the policy is in force")
+
     def arguments(self, name: str = "chat") -> list[str]:
         """The container's arguments in the pod template."""
         found = self.apps.read_namespaced_deployment(name, self.namespace)

@@ -1,15 +1,10 @@
 """Each change that the operator makes, or tries, is one log line, one event and one count."""
 
-from collections.abc import Iterator
-
-import kubernetes
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.audit import audited_writes, told_changes
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
 from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import wait_until
 
 
 def _told(operator: Operator, tenant: Tenant) -> list[tuple[str, tuple[tuple[str, int], ...]]]:
@@ -34,40 +29,6 @@ def _writes(rig: Rig, tenant: Tenant) -> list[tuple[tuple[str, int], ...]]:
     return [w.values for w in audited_writes(lines) if w.namespace == tenant.namespace]
 
 
-@pytest.fixture
-def frozen(rig: Rig, tenant: Tenant) -> Iterator[None]:
-    """An admission policy of the cluster that refuses every change of a count in the namespace."""
-    admission = kubernetes.client.AdmissionregistrationV1Api(rig.api_client())
-    name = f"frozen-{tenant.namespace}"
-    rule = {
-        "apiGroups": ["apps"],
-        "apiVersions": ["v1"],
-        "operations": ["UPDATE"],
-        "resources": ["deployments/scale"],
-    }
-    policy = {
-        "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": "false", "message": "counts are frozen"}],
-        },
-    }
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": tenant.namespace}}
-    binding = {
-        "metadata": {"name": name},
-        "spec": {
-            "policyName": name,
-            "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": selector},
-        },
-    }
-    admission.create_validating_admission_policy(policy)
-    admission.create_validating_admission_policy_binding(binding)
-    yield
-    admission.delete_validating_admission_policy_binding(name)
-    admission.delete_validating_admission_policy(name)
-
-
 def test_a_count_that_was_written_is_told_in_all_three(
     rig: Rig, tenant: Tenant, operator: Operator
 ) -> None:
@@ -83,21 +44,11 @@ def test_a_count_that_was_written_is_told_in_all_three(
 
 
 def test_a_count_that_is_refused_is_told_each_time(
-    rig: Rig, tenant: Tenant, operator: Operator, frozen: None
+    rig: Rig, tenant: Tenant, operator: Operator, frozen_counts: str
 ) -> None:
     """What an admission policy refuses is a line, a count and the same event at every attempt."""
     tenant.create_deployment(replicas=1)
-
-    def denied() -> bool:
-        try:
-            tenant.apps.patch_namespaced_deployment_scale(
-                "chat", tenant.namespace, {"spec": {"replicas": 2}}, dry_run="All"
-            )
-        except kubernetes.client.ApiException:
-            return True
-        return False
-
-    wait_until(denied, what="the policy is in force")
+    tenant.wait_frozen()
     tenant.create_slo(replicas={"min": 3, "max": 8})
     message = tenant.wait_event("WriteFailed")
     assert message.startswith("replicas 1->3 not written: ")

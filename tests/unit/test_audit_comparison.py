@@ -44,6 +44,29 @@ def test_a_write_with_its_line_is_in_order():
     assert differences(audit, [LINE, LIMITS]) == []
 
 
+def test_of_a_flag_that_stands_twice_the_last_counts():
+    """As for the engine: the arguments of the image's own example begin with a limit of theirs."""
+    args = ["--max-num-seqs=16", "--max_num_batched_tokens=2048", "--max-num-seqs", "64"]
+    path = "/spec/template/spec/containers/0/args"
+    patch = [{"op": "add", "path": path, "value": args}]
+    assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) == []
+
+
+def test_a_flag_that_is_removed_sets_nothing():
+    """Limits taken back to the engine's defaults are told with their flags, and written without."""
+    path = "/spec/template/spec/containers/0/args"
+    patch = [{"op": "add", "path": path, "value": ["--model=tiny", "--max-num-seqs=8"]}]
+    told = (
+        LIMITS.replace("outcome=", "flags_removed=max_num_batched_tokens outcome=")
+        .replace("8->64", "64->8")
+        .replace("=written", "=rolled-back")
+    )
+    assert differences([_entry(subresource=None, patch=patch)], [told]) == []
+    nothing = [{"op": "remove", "path": path}]
+    told = told.replace("=max_num_batched", "=max_num_seqs,max_num_batched")
+    assert differences([_entry(subresource=None, patch=nothing)], [told]) == []
+
+
 def test_a_silent_write_is_found():
     """A write without a line, and a second one beside one line."""
     assert differences([_entry()], [])

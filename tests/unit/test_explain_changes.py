@@ -64,6 +64,14 @@ UNANSWERED = explain.not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answe
             id="taken-back",
         ),
         pytest.param(
+            replace(BACK, flags_removed=("max_num_seqs", "max_num_batched_tokens")),
+            "changed namespace=inference name=llama-chat target=Deployment/llama knob=batch-limits "
+            "max_num_seqs=96->64 max_num_batched_tokens=2048->1024 "
+            "flags_removed=max_num_seqs,max_num_batched_tokens outcome=rolled-back "
+            "reason=BatchingRolledBack",
+            id="flags-removed",
+        ),
+        pytest.param(
             REFUSED,
             "changed namespace=inference name=llama-chat target=Deployment/llama knob=replicas "
             'replicas=3->5 outcome=refused saves_replicas=-2 saves_per_hour="-5 USD" '

@@ -56,7 +56,8 @@ class Change:
 
     reason: why it is made. replicas_saved: fewer replicas by it, negative where it orders more;
     None where that is not known. cost_saved_per_hour: the same in `currency`, where a price is
-    stated. refusal, detail: why it was not written, None and '' where it was.
+    stated. refusal, detail: why it was not written, None and '' where it was. flags_removed: the
+    settings whose flag goes, so that they are the engine's own defaults again.
     """
 
     namespace: str
@@ -71,6 +72,7 @@ class Change:
     currency: str = ""
     refusal: Reason | None = None
     detail: str = ""
+    flags_removed: tuple[str, ...] = ()
 
 
 def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | None:
@@ -122,6 +124,7 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
         replicas_saved=batching.replicas_saved,
         cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
         currency="" if cost is None else cost.currency,
+        flags_removed=batching.flags_removed,
     )
 
 
@@ -140,7 +143,10 @@ def change_line(change: Change) -> str:
 
 def change_event(change: Change) -> Event:
     """The change as an event, told each time that it is made."""
-    settings = ", ".join(f"{setting.name} {setting}" for setting in change.settings)
+    settings = ", ".join(
+        f"{setting.name} {setting}{' (flag removed)' * (setting.name in change.flags_removed)}"
+        for setting in change.settings
+    )
     if change.refusal is None:
         message = "; ".join((f"{settings}: {change.reason.value}", *_savings_words(change)))
     else:
@@ -164,6 +170,8 @@ def _pairs(change: Change) -> Iterator[tuple[str, str]]:
     yield "knob", change.knob.value
     for setting in change.settings:
         yield setting.name, str(setting)
+    if change.flags_removed:
+        yield "flags_removed", ",".join(change.flags_removed)
     yield "outcome", change.outcome.value
     if change.replicas_saved is not None:
         yield "saves_replicas", str(change.replicas_saved)
