@@ -14,12 +14,15 @@ from tests.unit.policy_world import TICK_SECONDS, World, steady
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.api.v1alpha1.status import ServingSLOStatus
+from servingslo.controller.actuators.engine_limits import EngineLimits
+from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.loop import Controller
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.teller import Teller
+from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, NotFoundError, ServingSLOError, WriteConflictError
 from servingslo.estimation.season import RateHistory
 from servingslo.explain.events import Event
@@ -346,12 +349,12 @@ class Operator:
 
     def start(self) -> None:
         """A new process of the operator on the same cluster: nothing is remembered."""
+        workloads = _Workloads(self.fleet)
         self.outside = Outside(
             clock=self.fleet,
             metrics=_Metrics(self.fleet),
-            workloads=_Workloads(self.fleet),
-            replicas=self.fleet,
-            batching=self.fleet,
+            workloads=workloads,
+            actuators=(ReplicaCount(self.fleet, workloads), EngineLimits(self.fleet)),
             resources=self.resources,
             events=self.events,
             exporter=self.exporter,
@@ -370,6 +373,12 @@ class Operator:
             outside=self.outside,
             registry=self.registry,
             reconciler=self.reconciler,
+            undoing=Undoing(
+                outside=self.outside,
+                registry=self.registry,
+                limits=self.limits,
+                teller=self.teller,
+            ),
             tick_seconds=self.tick_seconds,
         )
         self.registry.replace_all(self.resources.records.values())

@@ -9,12 +9,15 @@ from typing import Any
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
+from servingslo.controller.actuators.engine_limits import EngineLimits
+from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.loop import Controller
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.controller.teller import Teller
+from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterUnavailableError, NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
 from servingslo.policy.inputs import Limits, ScaleTarget, SignalProblem
@@ -194,22 +197,23 @@ class World:
             clock=self.cluster,
             metrics=_Metrics(self.cluster),
             workloads=self.workloads,
-            replicas=writer,
-            batching=writer,
+            actuators=(ReplicaCount(writer, self.workloads), EngineLimits(writer)),
             resources=_Resources(self.cluster),
             events=_Events(self.cluster),
             exporter=self.exporter,
         )
+        teller, limits = Teller(outside), limits or Limits()
         self.controller = Controller(
             outside=outside,
             registry=self.registry,
             reconciler=Reconciler(
                 outside=outside,
-                limits=limits or Limits(),
+                limits=limits,
                 recorder=Recorder(None),
-                teller=Teller(outside),
+                teller=teller,
                 registry=self.registry,
             ),
+            undoing=Undoing(outside=outside, registry=self.registry, limits=limits, teller=teller),
             tick_seconds=15.0,
         )
 

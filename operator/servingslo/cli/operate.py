@@ -10,12 +10,10 @@ from pathlib import Path
 import kopf
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.batching import KubernetesBatching
 from servingslo.adapters.kubernetes.client import KubeClient, connect
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.events import KubernetesEvents
 from servingslo.adapters.kubernetes.inventory import Inventory
-from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
 from servingslo.adapters.kubernetes.resources import KubernetesResources
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import HealthServer, OperatorMetrics
@@ -24,12 +22,14 @@ from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
 from servingslo.cli.options import path_text
+from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow, Means
 from servingslo.controller.loop import Controller
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.controller.teller import Teller
+from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
 from servingslo.models.compiled.backend import LawForm, use_laws
@@ -66,7 +66,8 @@ class PrometheusOptions:
 class RunOptions:
     """Everything that the operator was started with. No namespaces: all of them.
 
-    gateway: whose counts are read; None for none. laws: who evaluates the latency laws.
+    gateway: whose counts are read; None for none. laws: who evaluates the latency laws. actuators:
+    what may be changed, in the order in which a decision is carried out.
     """
 
     prometheus: PrometheusOptions
@@ -77,6 +78,7 @@ class RunOptions:
     health_port: int
     record: Path | None
     laws: LawForm
+    actuators: tuple[ActuatorRow, ...] = ACTUATORS
 
 
 async def operate(options: RunOptions) -> None:
@@ -146,28 +148,27 @@ async def _controller(
     history = PastRates(config)
     stack.callback(history.close)
     discovery = Discovery(client)
+    workloads = KubernetesWorkloads(client, discovery, inventory)
+    means = Means(client=client, discovery=discovery, workloads=workloads)
     outside = Outside(
         clock=SystemClock(),
         metrics=reader,
-        workloads=KubernetesWorkloads(client, discovery, inventory),
-        replicas=KubernetesReplicas(client, discovery),
-        batching=KubernetesBatching(client, discovery),
+        workloads=workloads,
+        actuators=tuple(row(means) for row in options.actuators),
         resources=KubernetesResources(client, namespaces=options.namespaces),
         events=KubernetesEvents(client),
         exporter=metrics,
         history=history,
     )
+    teller, limits = Teller(outside), options.limits
     return Controller(
         outside=outside,
         registry=registry,
         reconciler=Reconciler(
-            outside=outside,
-            limits=options.limits,
-            recorder=recorder,
-            teller=Teller(outside),
-            registry=registry,
+            outside=outside, limits=limits, recorder=recorder, teller=teller, registry=registry
         ),
-        tick_seconds=options.limits.tick_seconds,
+        undoing=Undoing(outside=outside, registry=registry, limits=limits, teller=teller),
+        tick_seconds=limits.tick_seconds,
     )
 
 

@@ -72,6 +72,7 @@ def join(
         problems=tuple(trouble),
         batching_change_refused=view.batching_change_refused,
         history=history,
+        in_force=view.in_force,
     )
 
 

@@ -9,6 +9,7 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.registry import Key, Registry, Resource, target_conflicts
+from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError
 from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import ClusterMetrics
@@ -34,6 +35,7 @@ class Controller:
     registry: Registry
     reconciler: Reconciler
     tick_seconds: float
+    undoing: Undoing
     _relisted_at: float = float("-inf")
     _listed: bool = False
     _overruns: int = 0
@@ -46,6 +48,7 @@ class Controller:
             self.registry.take_woken()
             await self._relist_when_due(started)
             await self._tick(tuple(self.registry.resources))
+            await self._undo()
             duration_seconds = SystemClock.elapsed_seconds() - started
             self.outside.exporter.observe_tick(duration_seconds, succeeded=self._listed)
             self.note_duration(duration_seconds)
@@ -77,6 +80,8 @@ class Controller:
                 return
             await asyncio.sleep(_DEBOUNCE_SECONDS)
             await self._tick(tuple(self.registry.take_woken()))
+            self.undoing.ask()
+            await self._undo()
 
     async def _tick(self, keys: tuple[Key, ...]) -> None:
         """Look at these resources, with one reading of the metrics for all of them."""
@@ -98,6 +103,11 @@ class Controller:
                     for resource in resources
                 )
             )
+
+    async def _undo(self) -> None:
+        """Put back what nobody wants; not before it is known which resources there are."""
+        if self._listed:
+            await self.undoing.when_due(SystemClock.elapsed_seconds())
 
     async def _reconcile(
         self,

@@ -6,28 +6,9 @@ from typing import Any, Protocol
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
+from servingslo.controller.actuators.protocol import Actuator
 from servingslo.explain.events import Event
-from servingslo.policy.inputs import ScaleTarget, SignalProblem
-from servingslo.policy.ports import (
-    BatchingWriter,
-    Clock,
-    HistorySource,
-    MetricsSource,
-    ReplicaWriter,
-    WorkloadSource,
-)
-
-
-class RereadableWorkloads(WorkloadSource, Protocol):
-    """A workload source with a memory that can be passed over."""
-
-    def distrust(self, namespace: str, target: ScaleTarget) -> None:
-        """Read this target from the API server itself the next time."""
-        ...
-
-    async def other_scalers(self, namespace: str, target: ScaleTarget) -> Sequence[SignalProblem]:
-        """Who else scales the target, as the API server has it now. Raises: ClusterError."""
-        ...
+from servingslo.policy.ports import Clock, HistorySource, MetricsSource, RereadableWorkloads
 
 
 class ResourceStore(Protocol):
@@ -60,13 +41,16 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """The outside world of one operator. history: None where the past is not asked for."""
+    """The outside world of one operator.
+
+    actuators: in the order in which a decision is carried out. history: None where the past is not
+    asked for.
+    """
 
     clock: Clock
     metrics: MetricsSource
     workloads: RereadableWorkloads
-    replicas: ReplicaWriter
-    batching: BatchingWriter
+    actuators: tuple[Actuator, ...]
     resources: ResourceStore
     events: EventSink
     exporter: OperatorMetrics

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.protocol import Actuator, Assignment
 from servingslo.controller.join import Subject, join
 from servingslo.controller.outside import Outside
 from servingslo.controller.overtaken import last_look
@@ -14,21 +15,15 @@ from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.teller import Teller
 from servingslo.errors import ClusterUnavailableError, ServingSLOError, WriteConflictError
 from servingslo.estimation.season import RateHistory
-from servingslo.explain.changes import (
-    Change,
-    Knob,
-    batch_limits_change,
-    not_written,
-    replica_count_change,
-)
+from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
 from servingslo.models.compiled.backend import laws_in_use
-from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
+from servingslo.policy.decision import Decision, held
+from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
-from servingslo.policy.state import PlannerState, settle_batching
-from servingslo.reasons import Action, Reason
+from servingslo.policy.ports import ClusterMetrics, WorkloadView
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
 # A conflict is planned again at once this often in a row, then with the next tick.
@@ -43,6 +38,14 @@ class _Memory:
     generation: int
     state: PlannerState
     conflicts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """A change that a decision orders, and who makes it."""
+
+    actuator: Actuator
+    change: Change
 
 
 @dataclass(slots=True)
@@ -71,13 +74,14 @@ class Reconciler:
             await self.teller.pause(resource)
             return False
         memory = self._remember(resource)
-        decision = await self._decide(resource, resource.targets, metrics, conflict, memory)
-        if decision.apply_replicas or decision.batching.apply:
-            standing = await self._look(resource, decision, memory)
+        assignment = await self._decide(resource, resource.targets, metrics, conflict, memory)
+        orders: Sequence[_Order] = self._orders(assignment)
+        if orders:
+            standing = await self._look(resource, assignment, orders, memory)
             if standing is None:
                 return True
-            decision = standing
-        decision, again = await self._act(resource, resource.targets, decision, memory)
+            assignment, orders = standing
+        decision, again = await self._act(resource, assignment, orders, memory)
         await self.teller.tell(resource, decision, memory.state)
         return again
 
@@ -121,11 +125,12 @@ class Reconciler:
         metrics: ClusterMetrics,
         conflict: SignalProblem | None,
         memory: _Memory,
-    ) -> Decision:
+    ) -> Assignment:
         ref = resource.record.ref
         view = await self.outside.workloads.read(
             ref.namespace, targets.target, targets.batching.container
         )
+        view = replace(view, in_force=await self._in_force(ref, targets, view))
         observation = join(
             Subject(
                 namespace=ref.namespace,
@@ -147,7 +152,17 @@ class Reconciler:
             decision, memory.state = plan(
                 observation, targets, self.limits, memory.state, observation.time_seconds
             )
-        return decision
+        return Assignment(ref=ref, targets=targets, decision=decision, in_force=view.in_force)
+
+    async def _in_force(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
+    ) -> Mapping[str, InForce]:
+        """What stands of each actuator beside the view of the workload."""
+        found = [
+            (actuator.knob, await actuator.in_force(ref, targets, view))
+            for actuator in self.outside.actuators
+        ]
+        return {knob: standing for knob, standing in found if standing is not None}
 
     def _history(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
@@ -157,20 +172,35 @@ class Reconciler:
         pods = [pod.name for pod in view.pods]
         return self.outside.history.take(ref.uid, ref.namespace, targets, pods)
 
+    def _orders(self, assignment: Assignment) -> tuple[_Order, ...]:
+        """The changes that a decision orders, in the order in which they are made."""
+        wanted = [(actuator, actuator.wanted(assignment)) for actuator in self.outside.actuators]
+        return tuple(
+            _Order(actuator=actuator, change=change)
+            for actuator, change in wanted
+            if change is not None
+        )
+
     async def _look(
-        self, resource: Resource, decision: Decision, memory: _Memory
-    ) -> Decision | None:
+        self,
+        resource: Resource,
+        assignment: Assignment,
+        orders: Sequence[_Order],
+        memory: _Memory,
+    ) -> tuple[Assignment, Sequence[_Order]] | None:
         """What may be carried out after a last look; None where the resource has changed."""
-        ref = resource.record.ref
+        ref, decision = resource.record.ref, assignment.decision
         try:
             standing = await last_look(self.outside, self.registry, resource, self.limits)
         except ServingSLOError as error:
-            self._void(decision, memory, resource)
-            reason = self._count_refusal(error)
-            await self._tell_refused(resource, decision, reason, str(error))
-            return _not_written(decision, reason, str(error))
+            self._void(assignment, orders, memory)
+            reason, detail = self._count_refusal(error), str(error)
+            for order in orders:
+                ended = not_written(order.change, reason, detail, answered=True)
+                await self.teller.tell_change(resource, ended)
+            return self._held(assignment, orders, reason, detail)
         if standing.changed:
-            self._void(decision, memory, resource)
+            self._void(assignment, orders, memory)
             _LOG.info(
                 "overtaken namespace=%s name=%s replicas=%s detail=%r",
                 ref.namespace,
@@ -180,67 +210,51 @@ class Reconciler:
             )
             return None
         if standing.owner is not None:
-            self._void(decision, memory, resource)
-            return _not_written(decision, standing.owner.reason, standing.owner.detail)
-        return decision
+            self._void(assignment, orders, memory)
+            return self._held(assignment, orders, standing.owner.reason, standing.owner.detail)
+        return assignment, orders
 
-    async def _tell_refused(
-        self, resource: Resource, decision: Decision, reason: Reason, detail: str
-    ) -> None:
-        """Tell of each change that was ordered that it is not made."""
-        if resource.targets is None:
-            return
-        target = resource.targets.target
-        for change in (
-            replica_count_change(decision, target),
-            batch_limits_change(decision, target),
-        ):
-            if change is not None:
-                ended = not_written(change, reason, detail, answered=True)
-                await self.teller.tell_change(resource, ended)
+    def _held(
+        self, assignment: Assignment, orders: Sequence[_Order], reason: Reason, detail: str
+    ) -> tuple[Assignment, Sequence[_Order]]:
+        """The assignment as it came true with none of its orders carried out."""
+        decision = assignment.decision
+        for order in orders:
+            decision = order.actuator.not_made(decision, reason, detail)
+        return replace(assignment, decision=held(decision, reason, detail)), ()
 
-    def _void(self, decision: Decision, memory: _Memory, resource: Resource) -> None:
+    def _void(self, assignment: Assignment, orders: Sequence[_Order], memory: _Memory) -> None:
         """Settle the orders that are not written at all."""
-        if decision.batching.apply:
-            self._settle_batching(memory, decision, written=False)
-        before, after = decision.replicas_before, decision.replicas_after
-        if not decision.apply_replicas or before is None or after is None:
-            return
-        if resource.targets is not None:
-            self._settle(resource.targets, memory, before, after, written=False)
+        for order in orders:
+            self._settle(assignment, order, memory, written=False)
 
     async def _act(
-        self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
+        self,
+        resource: Resource,
+        assignment: Assignment,
+        orders: Sequence[_Order],
+        memory: _Memory,
     ) -> tuple[Decision, bool]:
         """The decision as it came true, and whether to plan again at once."""
         again = False
-        if decision.apply_replicas:
-            decision, again = await self._scale(resource, targets, decision, memory)
-        if decision.batching.apply:
-            decision = await self._change_batching(resource, targets, decision, memory)
-        return decision, again
-
-    async def _scale(
-        self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
-    ) -> tuple[Decision, bool]:
-        change = replica_count_change(decision, targets.target)
-        before, after = decision.replicas_before, decision.replicas_after
-        if change is None or before is None or after is None:
-            return decision, False
-        namespace = resource.record.ref.namespace
-        write = self.outside.replicas.scale(namespace, targets.target, before, after)
-        failure = await self._write(resource, change, write)
-        self._settle(targets, memory, before, after, written=failure is None)
-        # The next look must not be one from before this write, or from before what refused it.
-        self.outside.workloads.distrust(namespace, targets.target)
-        if failure is None:
-            memory.conflicts = 0
-            return decision, False
-        conflict = failure.reason is Reason.WRITE_CONFLICT
-        memory.conflicts = memory.conflicts + 1 if conflict else 0
-        # Plan again at once, from what is really there, but not for ever.
-        again = 0 < memory.conflicts < _MOST_REPEATS
-        return _not_written(decision, failure.reason, failure.detail), again
+        for order in orders:
+            if order.actuator.wanted(assignment) is None:
+                # A change before it, which it belongs to, was not made.
+                self._settle(assignment, order, memory, written=False)
+                continue
+            failure = await self._write(resource, order.change, order.actuator.change(assignment))
+            self._settle(assignment, order, memory, written=failure is None)
+            if order.actuator.repeats_at_once:
+                conflict = failure is not None and failure.reason is Reason.WRITE_CONFLICT
+                memory.conflicts = memory.conflicts + 1 if conflict else 0
+                # Plan again at once, from what is really there, but not for ever.
+                again = again or 0 < memory.conflicts < _MOST_REPEATS
+            if failure is not None:
+                decision = order.actuator.not_made(
+                    assignment.decision, failure.reason, failure.detail
+                )
+                assignment = replace(assignment, decision=decision)
+        return assignment.decision, again
 
     async def _write(
         self, resource: Resource, change: Change, write: Awaitable[bool | None]
@@ -267,30 +281,19 @@ class Reconciler:
         return None
 
     def _settle(
-        self, targets: Targets, memory: _Memory, before: int, after: int, *, written: bool
+        self, assignment: Assignment, order: _Order, memory: _Memory, *, written: bool
     ) -> None:
+        first = order.change.settings[0]
         outcome = Outcome(
             uid=memory.uid,
             time_seconds=self.outside.clock.now_seconds(),
-            before=before,
-            after=after,
+            before=first.before or 0,
+            after=first.after or 0,
             written=written,
+            knob=order.actuator.knob,
         )
         self.recorder.outcome(outcome)
-        memory.state = settled(memory.state, outcome, targets)
-
-    def _settle_batching(self, memory: _Memory, decision: Decision, *, written: bool) -> None:
-        batching = decision.batching
-        outcome = Outcome(
-            uid=memory.uid,
-            time_seconds=self.outside.clock.now_seconds(),
-            before=batching.current_max_num_seqs or 0,
-            after=batching.recommended_max_num_seqs or 0,
-            written=written,
-            knob=Knob.BATCH_LIMITS,
-        )
-        self.recorder.outcome(outcome)
-        memory.state = settle_batching(memory.state, written=written)
+        memory.state = settled(memory.state, outcome, assignment.targets)
 
     def _count_refusal(self, error: ServingSLOError) -> Reason:
         """Why a write was refused, counted."""
@@ -300,29 +303,6 @@ class Reconciler:
         self.outside.exporter.count_failure("kubernetes")
         return Reason.WRITE_FAILED
 
-    async def _change_batching(
-        self, resource: Resource, targets: Targets, decision: Decision, memory: _Memory
-    ) -> Decision:
-        change = batch_limits_change(decision, targets.target)
-        if change is None:
-            return decision
-        batching = decision.batching
-        wanted = replace(
-            EngineArguments(
-                max_num_seqs=batching.recommended_max_num_seqs,
-                max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
-            ),
-            **dict.fromkeys(batching.flags_removed),
-        )
-        write = self.outside.batching.apply(
-            resource.record.ref.namespace, targets.target, batching.container, wanted
-        )
-        failure = await self._write(resource, change, write)
-        self._settle_batching(memory, decision, written=failure is None)
-        if failure is None:
-            return decision
-        return replace(decision, batching=replace(batching, apply=False, reason=failure.reason))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
@@ -330,17 +310,3 @@ class _Failure:
 
     reason: Reason
     detail: str
-
-
-def _not_written(decision: Decision, reason: Reason, detail: str) -> Decision:
-    """The decision as it came true: a hold, because nothing could or should be written."""
-    return replace(
-        decision,
-        action=Action.HOLD,
-        reason=reason,
-        limited_by=reason,
-        replicas_after=decision.replicas_before,
-        apply_replicas=False,
-        batching=replace(decision.batching, apply=False),
-        detail=detail,
-    )

@@ -68,7 +68,8 @@ class Header:
 class Outcome:
     """Whether what was ordered was written.
 
-    before, after: the replica count, or the `max_num_seqs` of batch limits.
+    before, after: the first setting of the change: the replica count, or the `max_num_seqs` of
+    batch limits; 0 where it is not set. knob: of the actuator that was to make it.
     """
 
     uid: str
@@ -76,7 +77,7 @@ class Outcome:
     before: int
     after: int
     written: bool
-    knob: Knob = Knob.REPLICAS
+    knob: str = Knob.REPLICAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +188,10 @@ def replay(
 
 def settled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
     """The planner's memory after it is known what came of its order; used live and in replays."""
-    if outcome.knob is Knob.BATCH_LIMITS:
+    if outcome.knob == Knob.BATCH_LIMITS:
         return settle_batching(state, written=outcome.written)
+    if outcome.knob != Knob.REPLICAS:
+        return state  # what stands of it is read anew at every tick
     if not outcome.written:
         return record_write_failed(state)
     return record_scale(
@@ -265,7 +268,7 @@ def _outcome(entry: Mapping[str, Any], number: int) -> Outcome:
     with _named(number, OUTCOME):
         outcome: Outcome = _validated(_OUTCOME, entry[OUTCOME])
         check_time(outcome.time_seconds, "time_seconds")
-        if outcome.knob is Knob.REPLICAS:
+        if outcome.knob == Knob.REPLICAS:
             check_replicas(outcome.before, "before")
             check_replicas(outcome.after, "after")
     return outcome

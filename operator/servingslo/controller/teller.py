@@ -164,8 +164,12 @@ class Teller:
 
     def log_change(self, change: Change) -> None:
         """Log and count a change; alone where there is no time left for an event."""
-        _LOG.info("%s", change_line(change))
+        self.log_line(change)
         self.outside.exporter.count_change(change)
+
+    def log_line(self, change: Change) -> None:
+        """Log a change, of a resource that is gone: nothing more is counted of it."""
+        _LOG.info("%s", change_line(change))
 
     async def post(self, resource: Resource, event: Event) -> None:
         """Post an event; that it cannot be posted is only logged, once."""

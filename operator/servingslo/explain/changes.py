@@ -17,7 +17,7 @@ EVENT_NAME = "changed"
 
 
 class Knob(StrEnum):
-    """What of a target the operator may write."""
+    """What the operator's own actuators may write."""
 
     REPLICAS = "replicas"
     BATCH_LIMITS = "batch-limits"
@@ -54,16 +54,17 @@ class Setting:
 class Change:
     """One change of one knob of a target: what, from what to what, why, what for, how it ended.
 
-    reason: why it is made. replicas_saved: fewer replicas by it, negative where it orders more;
-    None where that is not known. cost_saved_per_hour: the same in `currency`, where a price is
-    stated. refusal, detail: why it was not written, None and '' where it was. flags_removed: the
-    settings whose flag goes, so that they are the engine's own defaults again.
+    knob: of the actuator that makes it. reason: why it is made. replicas_saved: fewer replicas by
+    it, negative where it orders more; None where that is not known. cost_saved_per_hour: the same
+    in `currency`, where a price is stated. refusal, detail: why it was not written, None and ''
+    where it was. flags_removed: the settings whose flag goes, so that they are the engine's own
+    defaults again.
     """
 
     namespace: str
     name: str
     target: str
-    knob: Knob
+    knob: str
     settings: tuple[Setting, ...]
     reason: Reason
     outcome: ChangeOutcome
@@ -153,7 +154,7 @@ def change_event(change: Change) -> Event:
         refused = change.outcome is ChangeOutcome.REFUSED
         ending = "not written" if refused else "perhaps not written"
         message = f"{settings} {ending}: {change.detail}"
-    reason = change.refusal or (Reason.SCALED if change.knob is Knob.REPLICAS else change.reason)
+    reason = change.refusal or (Reason.SCALED if change.knob == Knob.REPLICAS else change.reason)
     return Event(
         type=EventType.NORMAL if change.refusal is None else EventType.WARNING,
         reason=reason,
@@ -167,7 +168,7 @@ def _pairs(change: Change) -> Iterator[tuple[str, str]]:
     yield "namespace", change.namespace
     yield "name", change.name
     yield "target", change.target
-    yield "knob", change.knob.value
+    yield "knob", change.knob
     for setting in change.settings:
         yield setting.name, str(setting)
     if change.flags_removed:
@@ -187,7 +188,7 @@ def _savings_words(change: Change) -> Iterator[str]:
     """'saves 2 replicas, 5 USD/h'; what a count alone says already is not said again."""
     told = []
     saved = change.replicas_saved
-    if change.knob is not Knob.REPLICAS and saved:
+    if change.knob != Knob.REPLICAS and saved:
         told.append("1 replica" if saved == 1 else f"{saved} replicas")
     money = change.cost_saved_per_hour
     if money:

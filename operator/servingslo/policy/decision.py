@@ -1,7 +1,7 @@
 """A decision as data. Conditions, events, the log line and metrics all derive from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Action, Constraint, Reason
@@ -304,3 +304,17 @@ class Decision:
     cold_start: ColdStartOutlook | None = None
     limits: LimitsUse = LimitsUse()
     detail: str = ""
+
+
+def held(decision: Decision, reason: Reason, detail: str) -> Decision:
+    """The decision as it came true where nothing of it could or should be written: a hold."""
+    return replace(
+        decision,
+        action=Action.HOLD,
+        reason=reason,
+        limited_by=reason,
+        replicas_after=decision.replicas_before,
+        apply_replicas=False,
+        batching=replace(decision.batching, apply=False),
+        detail=detail,
+    )

@@ -210,6 +210,18 @@ class SignalProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """What stands on the cluster of one thing that the operator may change beside the workload.
+
+    values: by name; None where a value is not set. refused: why it may not be changed, None where
+    it may.
+    """
+
+    values: Mapping[str, int | None] = field(default_factory=dict)
+    refused: SignalProblem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One control tick of one workload, raw enough that nothing is decided in the reader.
 
@@ -218,6 +230,7 @@ class Observation:
     problems: what could not be read, or who else owns the field.
     batching_change_refused: why batching arguments cannot be patched, where the reader knows.
     history: past arrival rates of this workload, at the tick at which they were read.
+    in_force: what stands beside the workload itself, by the knob of its actuator.
     """
 
     schema_version: int = OBSERVATION_SCHEMA_VERSION
@@ -236,4 +249,5 @@ class Observation:
     problems: tuple[SignalProblem, ...] = ()
     batching_change_refused: SignalProblem | None = None
     history: RateHistory | None = None
+    in_force: Mapping[str, InForce] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)

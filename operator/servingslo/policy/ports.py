@@ -6,7 +6,7 @@ from typing import Protocol
 
 from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
 from servingslo.estimation.season import RateHistory
-from servingslo.policy.inputs import ScaleTarget, SignalProblem, Targets
+from servingslo.policy.inputs import InForce, ScaleTarget, SignalProblem, Targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,7 @@ class WorkloadView:
     batching_change_refused: why the template's arguments cannot be patched, None when they can.
     last_rollout_seconds: time of the newest change of the pod template, where known.
     replicas_set_by: the field manager that set the count last, where the target tells.
+    in_force: what stands beside the workload itself, by the knob of its actuator.
     """
 
     target: ScaleTarget
@@ -62,6 +63,7 @@ class WorkloadView:
     arguments: Mapping[str, EngineArguments] = field(default_factory=dict)
     problems: tuple[SignalProblem, ...] = ()
     batching_change_refused: SignalProblem | None = None
+    in_force: Mapping[str, InForce] = field(default_factory=dict)
 
 
 class Clock(Protocol):
@@ -105,6 +107,18 @@ class WorkloadSource(Protocol):
         self, namespace: str, target: ScaleTarget, container: str | None
     ) -> WorkloadView:
         """Never raises for an absent or unreadable target: that is among the view's problems."""
+        ...
+
+
+class RereadableWorkloads(WorkloadSource, Protocol):
+    """A workload source with a memory that can be passed over."""
+
+    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+        """Read this target from the API server itself the next time."""
+        ...
+
+    async def other_scalers(self, namespace: str, target: ScaleTarget) -> Sequence[SignalProblem]:
+        """Who else scales the target, as the API server has it now. Raises: ClusterError."""
         ...
 
 

@@ -1,0 +1,30 @@
+"""Every actuator, in the order in which a decision is carried out: a new one is a row here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from servingslo.adapters.kubernetes.batching import KubernetesBatching
+from servingslo.adapters.kubernetes.client import KubeClient
+from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
+from servingslo.controller.actuators.engine_limits import EngineLimits
+from servingslo.controller.actuators.protocol import Actuator
+from servingslo.controller.actuators.replicas import ReplicaCount
+from servingslo.policy.ports import RereadableWorkloads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What actuators are made from: the API server, its kinds, and the view of workloads."""
+
+    client: KubeClient
+    discovery: Discovery
+    workloads: RereadableWorkloads
+
+
+ActuatorRow = Callable[[Means], Actuator]
+
+ACTUATORS: tuple[ActuatorRow, ...] = (
+    lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
+    lambda means: EngineLimits(KubernetesBatching(means.client, means.discovery)),
+)

@@ -1,0 +1,53 @@
+"""The replica count of the target, written through /scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.protocol import Acting, Assignment
+from servingslo.explain.changes import Change, Knob, replica_count_change
+from servingslo.policy.decision import Decision, held
+from servingslo.policy.inputs import InForce, Targets
+from servingslo.policy.ports import ReplicaWriter, RereadableWorkloads, WorkloadView
+from servingslo.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCount:
+    """Sets the count from the one that the plan started from."""
+
+    writer: ReplicaWriter
+    workloads: RereadableWorkloads
+    knob: str = Knob.REPLICAS
+    repeats_at_once: bool = True
+
+    async def in_force(
+        self, _ref: ResourceRef, _targets: Targets, _view: WorkloadView
+    ) -> InForce | None:
+        """The view tells the count, and who else sets it."""
+        return None
+
+    def wanted(self, assignment: Assignment) -> Change | None:
+        """The change of the count."""
+        return replica_count_change(assignment.decision, assignment.targets.target)
+
+    async def change(self, assignment: Assignment) -> bool | None:
+        """Set the count; what is read next is not from before this write, or what refused it."""
+        decision, target = assignment.decision, assignment.targets.target
+        before, after = decision.replicas_before, decision.replicas_after
+        if before is None or after is None:
+            return False
+        namespace = assignment.ref.namespace
+        try:
+            await self.writer.scale(namespace, target, before, after)
+        finally:
+            self.workloads.distrust(namespace, target)
+        return True
+
+    def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
+        """A hold of the whole decision: batch limits are planned together with the count."""
+        return held(decision, reason, detail)
+
+    async def undo(self, _acting: Acting) -> Sequence[Change]:
+        """Nothing: a workload keeps the count that it has, whoever looks after it."""
+        return ()

@@ -1,0 +1,66 @@
+"""Puts back what was written for resources that are gone, or that do not ask for it any more."""
+
+from dataclasses import dataclass
+
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.outside import Outside
+from servingslo.controller.registry import Registry
+from servingslo.controller.teller import Teller
+from servingslo.errors import ClusterError
+from servingslo.explain.changes import Change
+from servingslo.policy import guards
+from servingslo.policy.inputs import Limits, Targets
+
+# Whoever changes an object while the operator is away leaves no event: all are looked through at
+# its start and this often.
+SWEEP_SECONDS = 600.0
+_RETRY_SECONDS = 15.0
+
+
+@dataclass(slots=True)
+class Undoing:
+    """Asks every actuator now and then to put back what nobody wants any more."""
+
+    outside: Outside
+    registry: Registry
+    limits: Limits
+    teller: Teller
+    _due_at: float = float("-inf")
+
+    def ask(self) -> None:
+        """Look at the next occasion: a resource is gone, or wants something else."""
+        self._due_at = float("-inf")
+
+    async def when_due(self, elapsed_seconds: float) -> None:
+        """Look through everything where it is time to. Only with the list of all resources."""
+        if elapsed_seconds < self._due_at:
+            return
+        self._due_at = elapsed_seconds + SWEEP_SECONDS
+        for actuator in self.outside.actuators:
+            part = ("putting back", actuator.knob)
+            now_seconds = self.outside.clock.now_seconds()
+            try:
+                for change in await actuator.undo(self.wanted):
+                    await self._tell(change)
+            except ClusterError as error:
+                self.outside.exporter.count_failure("kubernetes")
+                self.teller.outages.met(part, error, now_seconds)
+                self._due_at = elapsed_seconds + _RETRY_SECONDS
+            else:
+                self.teller.outages.passed(part, now_seconds)
+
+    def wanted(self, ref: ResourceRef) -> Targets | None:
+        """The targets of that very resource where it may act on its workload; None where not."""
+        resource = self.registry.resources.get((ref.namespace, ref.name))
+        if resource is None or resource.record.ref.uid != ref.uid or resource.targets is None:
+            return None
+        if guards.acting_limit(resource.targets, self.limits) is not None:
+            return None
+        return None if self.registry.owner_conflict(resource) else resource.targets
+
+    async def _tell(self, change: Change) -> None:
+        resource = self.registry.resources.get((change.namespace, change.name))
+        if resource is None:
+            self.teller.log_line(change)
+        else:
+            await self.teller.tell_change(resource, change)

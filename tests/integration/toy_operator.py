@@ -1,0 +1,45 @@
+"""The operator with one more row in its tuple of actuators.
+
+`python -m tests.integration.toy_operator PROMETHEUS_URL NAMESPACE HEALTH_PORT`
+"""
+
+import asyncio
+import logging
+import sys
+
+from tests.integration.toy_actuator import ToyActuator
+
+from servingslo.cli.operate import PrometheusOptions, RunOptions, operate
+from servingslo.controller.actuators.catalogue import ACTUATORS
+from servingslo.models.compiled.backend import LawForm
+from servingslo.policy.inputs import Limits
+
+
+def options(prometheus_url: str, namespace: str, health_port: int) -> RunOptions:
+    """As `servingslo run` has them by default, with ticks of a second in one namespace."""
+    return RunOptions(
+        prometheus=PrometheusOptions(
+            url=prometheus_url,
+            timeout_seconds=2.0,
+            namespace_label="namespace",
+            pod_label="pod",
+            tenant=None,
+            bearer_token_file=None,
+            username_file=None,
+            password_file=None,
+            ca_file=None,
+        ),
+        gateway=None,
+        limits=Limits(tick_seconds=1.0),
+        namespaces=(namespace,),
+        health_host="127.0.0.1",
+        health_port=health_port,
+        record=None,
+        laws=LawForm.NUMPY,
+        actuators=(*ACTUATORS, lambda means: ToyActuator(means.client)),
+    )
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    asyncio.run(operate(options(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
