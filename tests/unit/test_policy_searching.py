@@ -65,6 +65,18 @@ def test_a_jump_is_met_to_a_hundredth_of_the_range(at):
     assert at - 8 <= found.part <= at
 
 
+@pytest.mark.parametrize("hint", [None, Crossing(600, 0.3), Crossing(900, 2.0)])
+@pytest.mark.parametrize("knee", [550, 700, 800, 900])
+def test_a_part_that_the_line_is_not_drawn_through_does_not_end_the_search(knee, hint):
+    """A law that is flat up to a knee and steep behind it: what is found is where it crosses."""
+
+    def excess(part):
+        return 0.05 * math.log(part / LAST) - 0.02 + 30.0 * max(part / knee - 1.0, 0.0) ** 1.5
+
+    found = greatest_holding(excess, LAST, hint).part
+    assert excess(found) <= 0.0 < excess(found + 2)
+
+
 def test_an_excess_that_hardly_rises_leads_to_the_end():
     """Where the line crosses zero beyond all numbers, the last part is looked at."""
     asked = []

@@ -23,7 +23,7 @@ from servingslo.policy.batch_search import (
 )
 from servingslo.policy.candidates import Candidates, Load, replica_saturation_per_second
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import greatest_rate, least_safe_count, need_hints
+from servingslo.policy.sizing import carries, greatest_rate, least_safe_count, need_hints
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Constraint
 
@@ -212,6 +212,25 @@ def test_no_limits_of_a_grid_need_fewer_replicas_than_those_found(ttft, tpot, ra
     assert found.better.meets_objectives
     assert found.better.replicas <= min(plan.replicas for plan in plans if not plan.infeasible)
     assert found.better.replicas <= found.today.replicas
+
+
+@pytest.mark.parametrize("budget", [1536, 2048, 2560, 3072, 4096, 6144, 8192])
+def test_the_greatest_rate_is_held_and_a_little_more_is_not(budget):
+    """Talk with a third of long prompts: at every token budget the rate found is the crossing."""
+    mixed = replace(
+        WORKLOAD,
+        prompt=LengthDistribution(
+            tokens=(1155.0, *range(6000, 12001, 500)), weights=(0.7, *(0.3 / 13,) * 13)
+        ),
+        output=LengthDistribution(tokens=(30.0, 211.0), weights=(0.3, 0.7)),
+    )
+    goals = (objective(LatencyMetric.TTFT, 1.0, 99.0), objective(LatencyMetric.TPOT, 0.05, 99.0))
+    limits = replace(H100_LIMITS, max_num_batched_tokens=budget)
+    held = case(*goals, model=latency_model(mixed, H100, limits))
+    rate = greatest_rate(held, (), 4).per_second
+    assert 18.5 < rate < 19.6
+    assert carries(held, (), 4, rate)
+    assert not carries(held, (), 4, 1.005 * rate)
 
 
 @pytest.mark.parametrize("threshold", [2.0, 4.0, 8.0])

@@ -60,8 +60,9 @@ def greatest_holding(excess: Callable[[int], float], last: int, hint: Crossing |
     The last first, which mostly holds and ends the search, but where the hint knows of a crossing:
     there the hint; then, one at a time, the part where the line through the two nearest to the
     crossing meets zero, and where that does not close in, the middle of the range. One point has no
-    line: that of the hint's steepness through it is taken. It ends where the line crosses within
-    the part just looked at, or between two close by of which one holds.
+    line: that of the hint's steepness through it is taken. It ends where the line is
+    through the part just looked at and crosses within it, or between two close by of which one
+    holds.
     """
     known: dict[int, float] = {}
     part, steepness = last, _USUAL_STEEPNESS
@@ -79,7 +80,8 @@ def greatest_holding(excess: Callable[[int], float], last: int, hint: Crossing |
         if high - low <= 1:
             return Crossing(low, rise * low if joined and straight else None)
         root = second - known[second] / rise if straight else math.nan
-        if not alone and ((joined and straight) or abs(root - part) < 1.0):
+        settled = part in (first, second) and abs(root - part) < 1.0
+        if not alone and ((joined and straight) or settled):
             crossing = min(max(math.floor(root), low), high - 1)
             return Crossing(crossing, rise * crossing)
         if len(known) > _SECANT_ROUNDS or not (low <= root <= high or root > high > last):
