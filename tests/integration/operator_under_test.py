@@ -164,15 +164,24 @@ class Tenant:
         args: Sequence[str] = (),
         command: Sequence[str] = (),
         ready_delay: str = "500ms",
+        only_these: bool = False,
+        pod: Mapping[str, Any] | None = None,
+        container: Mapping[str, Any] | None = None,
     ) -> None:
         """A Deployment of simulated engines, and wait until it is ready.
 
-        args: further ones. command: instead of the usual arguments.
+        args: further ones. command: instead of the usual arguments. only_these: what is given alone
+        is what the container has. pod, container: further fields of them.
         """
         manifest = workload(name, replicas=replicas, args=args, ready_delay=ready_delay)
+        pod_spec = manifest["spec"]["template"]["spec"]
+        engine = pod_spec["containers"][0]
         if command:
-            container = manifest["spec"]["template"]["spec"]["containers"][0]
-            container.update(command=list(command), args=[])
+            engine.update(command=list(command), args=[])
+        if only_these:
+            engine["args"] = list(args)
+        pod_spec.update(pod or {})
+        engine.update(container or {})
         self.apps.create_namespaced_deployment(self.namespace, manifest)
         self.wait(lambda: self.ready_replicas(name) == replicas, what=f"{name} is ready")
 
@@ -223,6 +232,20 @@ class Tenant:
         """The container's arguments in the pod template."""
         found = self.apps.read_namespaced_deployment(name, self.namespace)
         return list(found.spec.template.spec.containers[0].args or [])
+
+    def template(self, name: str = "chat") -> dict[str, Any]:
+        """The Deployment's pod template, as the API server has it."""
+        found = self.apps.read_namespaced_deployment(name, self.namespace)
+        template: dict[str, Any] = found.spec.template.to_dict()
+        return template
+
+    def replica_set_in_use(self, name: str = "chat") -> str:
+        """Name of the one ReplicaSet that wants pods; '' while several do, or none."""
+        found = self.apps.list_namespaced_replica_set(
+            self.namespace, label_selector=f"app={name}"
+        ).items
+        wanting = [item.metadata.name for item in found if item.spec.replicas]
+        return wanting[0] if len(wanting) == 1 else ""
 
     def pods(self, name: str = "chat") -> list[str]:
         """Names of the pods that are not being deleted."""
