@@ -105,6 +105,7 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("limits.maxReplicas=-1", "maxReplicas", id="limit"),
         pytest.param("watchNamespaces[0]=Not_A_Name", "watchNamespaces", id="namespace"),
         pytest.param("batching.apply.enabled=yes-please", "enabled", id="switch"),
+        pytest.param("configMaps.read.enabled=1", "enabled", id="config-maps"),
         pytest.param("gateway.profile=nginx", "profile", id="gateway"),
         pytest.param("gateway.labels.workload=a b", "workload", id="gateway-label"),
         pytest.param("mod=Auto", "mod", id="unknown-value"),
@@ -129,6 +130,19 @@ def test_pod_templates_may_be_patched_only_when_enabled(rig: Rig) -> None:
 
     assert not patches()
     assert patches("batching.apply.enabled=true")
+
+
+@pytest.mark.rig
+def test_config_maps_may_be_read_only_when_enabled(rig: Rig) -> None:
+    """The permission, get alone, and the operator's flag come together; Secrets are in no rule."""
+
+    def rules(*settings: str) -> list[dict]:
+        role = _only(_render(rig, *settings), "ClusterRole", "servingslo-operator")
+        assert not any("secrets" in rule["resources"] for rule in role["rules"])
+        return [rule["verbs"] for rule in role["rules"] if "configmaps" in rule["resources"]]
+
+    assert rules() == []
+    assert rules("configMaps.read.enabled=true") == [["get"]]
 
 
 @pytest.mark.rig

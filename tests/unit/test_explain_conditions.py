@@ -240,3 +240,16 @@ def test_what_did_not_change_is_told_without_an_arrow():
 def test_scaling_is_told_only_by_the_one_who_wrote_it():
     """No event of a decision claims that a write happened."""
     assert Reason.SCALED not in _told(SCALE_UP, None)
+
+
+def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():
+    """In the message of Ready, in the log, where they are news once, and in explain."""
+    why = "key run.yaml of ConfigMap vllm is no YAML at line 2, column 1"
+    told = replace(SCALE_UP, limits=replace(SCALE_UP.limits, unread=why))
+    ready = _of(told)["Ready"]
+    assert ready.status == "True"
+    assert why in ready.message
+    assert f'limits_unread="{why}"' in explain.log_line(told)
+    assert why in explain.text(told)
+    assert explain.material_change(SCALE_UP, told)
+    assert not explain.material_change(told, told)

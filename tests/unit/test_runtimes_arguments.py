@@ -36,6 +36,9 @@ VLLM = profile("vllm")
         pytest.param(None, ["m", "--max-num-batched-tokens=8K"], None, 8192, id="binary-k"),
         pytest.param(None, ["m", "--max-num-batched-tokens=2.5k"], None, 2500, id="fraction-k"),
         pytest.param(
+            None, ["m", "--max-num-batched-tokens=2.0016k"], None, 2001, id="fraction-of-a-token"
+        ),
+        pytest.param(
             None, ["m", "--max-num-seqs=4", "--max-num-batched-tokens=512"], 4, 512, id="both"
         ),
         pytest.param(None, ["m", "--max-num-partial-prefills=2"], None, None, id="another-flag"),

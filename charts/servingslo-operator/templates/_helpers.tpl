@@ -53,6 +53,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --mode={{ .Values.mode }}
 - --laws={{ .Values.laws }}
 - --batching-apply={{ .Values.batching.apply.enabled }}
+- --read-config-maps={{ .Values.configMaps.read.enabled }}
 {{- with .Values.limits.maxReplicas }}
 - --max-replicas={{ . }}
 {{- end }}

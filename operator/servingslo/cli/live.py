@@ -7,6 +7,7 @@ from pathlib import Path
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import connect
+from servingslo.adapters.kubernetes.config_maps import ConfigMaps
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
@@ -50,7 +51,7 @@ async def workloads_of(
     inventory = Inventory(client, namespaces=namespaces)
     try:
         await inventory.start()
-        yield KubernetesWorkloads(client, Discovery(client), inventory)
+        yield KubernetesWorkloads(client, Discovery(client), inventory, ConfigMaps(client))
     finally:
         await inventory.stop()
         await client.close()

@@ -11,6 +11,7 @@ import kopf
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient, connect
+from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.events import KubernetesEvents
 from servingslo.adapters.kubernetes.inventory import Inventory
@@ -67,7 +68,8 @@ class RunOptions:
     """Everything that the operator was started with. No namespaces: all of them.
 
     gateway: whose counts are read; None for none. laws: who evaluates the latency laws. actuators:
-    what may be changed, in the order in which a decision is carried out.
+    what may be changed, in the order in which a decision is carried out. read_config_maps: whether
+    command lines that are made of ConfigMaps are read from them.
     """
 
     prometheus: PrometheusOptions
@@ -79,6 +81,7 @@ class RunOptions:
     record: Path | None
     laws: LawForm
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
+    read_config_maps: bool = False
 
 
 async def operate(options: RunOptions) -> None:
@@ -148,7 +151,8 @@ async def _controller(
     history = PastRates(config)
     stack.callback(history.close)
     discovery = Discovery(client)
-    workloads = KubernetesWorkloads(client, discovery, inventory)
+    config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
+    workloads = KubernetesWorkloads(client, discovery, inventory, config_maps)
     means = Means(client=client, discovery=discovery, workloads=workloads)
     outside = Outside(
         clock=SystemClock(),

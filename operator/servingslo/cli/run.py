@@ -125,6 +125,14 @@ def run(
             help="Whether pod templates may be patched with batch limits.",
         ),
     ] = Switch.OFF,
+    read_config_maps: Annotated[
+        Switch,
+        typer.Option(
+            envvar="SERVINGSLO_READ_CONFIG_MAPS",
+            help="Whether ConfigMaps that engines take flags, variables or their --config file "
+            "from may be read.",
+        ),
+    ] = Switch.OFF,
     max_replicas: Annotated[
         int | None,
         typer.Option(envvar="SERVINGSLO_MAX_REPLICAS", help="Largest count of any target.", min=1),
@@ -202,6 +210,7 @@ def run(
         health_port=health_port,
         record=record,
         laws=laws,
+        read_config_maps=read_config_maps is Switch.ON,
     )
     asyncio.run(operate(options))
 

@@ -82,10 +82,14 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsInForce:
-    """Both limits; None where nothing tells and the runtime's defaults are not known."""
+    """Both limits; None where nothing tells and the runtime's defaults are not known.
+
+    unread: what the command line takes from elsewhere that is not known, and why; '' for nothing.
+    """
 
     max_num_seqs: Limit | None = None
     max_num_batched_tokens: Limit | None = None
+    unread: str = ""
 
     @property
     def assumed_count(self) -> int:
@@ -262,6 +266,7 @@ def resolve(
         or _shown(evidence.sequences, evidence.running_high, assumed_sequences, usual_sequences),
         max_num_batched_tokens=budget
         or _shown(evidence.batched_tokens, evidence.tokens_low, assumed_tokens, usual_tokens),
+        unread="" if newest.launch is None else newest.launch.unread,
     )
 
 

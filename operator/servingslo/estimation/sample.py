@@ -108,7 +108,8 @@ class EngineLaunch:
     flags: fields of the limits that the command line itself gives, by a number and not through a
     variable or a file. accelerator: whether the container asks for a device of any kind.
     throughput_mode: limits that are not given are doubled. api_server_count: processes in front of
-    the engines, each of which counts an engine's steps by itself.
+    the engines, each of which counts an engine's steps by itself. unread: which part of it is in
+    ConfigMaps or files that could not be read, and why; '' for none.
     """
 
     flags: tuple[str, ...] = ()
@@ -117,6 +118,7 @@ class EngineLaunch:
     chunked_prefill: bool | None = None
     max_model_len: int | None = None
     api_server_count: int | None = None
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

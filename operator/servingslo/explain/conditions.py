@@ -204,6 +204,8 @@ def _ready(decision: Decision) -> Verdict:
         message = f"{message}; left out as unreliable: {pods}"
     elif pods := in_doubt(decision):
         message = f"{message}; in doubt: {pods}"
+    if decision.limits.unread:
+        message = f"{message}; of the engine's flags not read: {decision.limits.unread}"
     return Verdict(ConditionStatus.TRUE, Reason.READY, message)
 
 

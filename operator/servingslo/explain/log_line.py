@@ -33,8 +33,8 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
     """Whether a decision deserves a line after the one that was logged last.
 
     It does when action, count, binding constraint or reason changed, when what is said of batch
-    limits or admission changed, when limits became known from elsewhere, when the law that is
-    stated came into use or went out of it, or the last line is ten minutes old.
+    limits or admission changed, when limits became known from elsewhere or cannot be read, when the
+    law that is stated came into use or went out of it, or the last line is ten minutes old.
     previous: the decision logged last, None when there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
@@ -53,6 +53,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         _mode(decision),
         decision.model.source == STATED_SOURCE,
         decision.limits.sources,
+        decision.limits.unread,
         decision.batching.reason,
         decision.admission.reason,
     )
@@ -119,6 +120,8 @@ def _limits_pairs(limits: LimitsUse) -> Iterator[tuple[str, str]]:
     """Where the batch limits are known from: one word, or that of sequences before the budget's."""
     if limits.sources is not None:
         yield "limits", limits.sources
+    if limits.unread:
+        yield "limits_unread", limits.unread
 
 
 def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:

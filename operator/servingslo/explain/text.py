@@ -233,6 +233,8 @@ def _limits(limits: LimitsUse) -> Iterator[str]:
             f"max_num_batched_tokens {count(limits.max_num_batched_tokens)} "
             f"({limits.max_num_batched_tokens_source})"
         )
+    if limits.unread:
+        yield f"  not read: {limits.unread}"
 
 
 def _error(error: float | None) -> str:

@@ -154,13 +154,15 @@ class LimitsUse:
     """Batch limits of an engine that the plan rests on; None where they are not known.
 
     Sources: 'stated' (spec.engine), 'args' (the container's command line), 'learnt' (from running,
-    waiting and tokens per step), 'default' (of the engine's version and card).
+    waiting and tokens per step), 'default' (of the engine's version and card). unread: what of the
+    command line could not be read, and why; '' for nothing.
     """
 
     max_num_seqs: int | None = None
     max_num_seqs_source: str | None = None
     max_num_batched_tokens: int | None = None
     max_num_batched_tokens_source: str | None = None
+    unread: str = ""
 
     @property
     def sources(self) -> str | None:

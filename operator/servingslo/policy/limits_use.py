@@ -16,6 +16,7 @@ def limits_use(frame: Frame) -> LimitsUse:
         max_num_seqs_source=None if sequences is None else sequences.source.value,
         max_num_batched_tokens=None if budget is None else budget.value,
         max_num_batched_tokens_source=None if budget is None else budget.source.value,
+        unread=in_force.unread,
     )
 
 

@@ -19,16 +19,20 @@ _SHELL_COMMAND_OPTION = re.compile(r"^-[a-z]*c[a-z]*$")
 _SHELL_OPTION_WITH_VALUE = re.compile(r"^[-+][a-z]*[oO]$")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _PLAIN_INTEGER = re.compile(r"^\d+$")
-# Source: human_readable_int of vLLM's arg_utils: lower case is decimal, upper case is binary.
-_HUMAN_READABLE = re.compile(r"^(\d+(?:\.\d+)?)([kmgKMG])$")
+# Source: human_readable_int of vllm/utils/argparse_utils.py: lower case is decimal and may have a
+# fraction, of which the whole part counts; upper case is binary.
+_HUMAN_READABLE = re.compile(r"^(\d+(?:\.\d+)?)([kmgtKMGT])$")
 _MULTIPLIER = {
     "k": 10**3,
     "m": 10**6,
     "g": 10**9,
+    "t": 10**12,
     "K": 2**10,
     "M": 2**20,
     "G": 2**30,
+    "T": 2**40,
 }
+_CHUNKED = {"--enable-chunked-prefill": True, "--no-enable-chunked-prefill": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +87,16 @@ class _Reading:
 
 
 def parse_batch_arguments(
-    command: Sequence[str] | None, args: Sequence[str] | None, profile: RuntimeProfile
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    profile: RuntimeProfile,
+    config: Sequence[str] = (),
 ) -> BatchArguments:
-    """The batch limits in force for a container started with this command and these args."""
-    argv = [*(command or ()), *(args or ())]
-    script = _shell_script(argv)
-    words = argv if script is None else _script_words(script)
+    """The batch limits in force for a container started with this command and these args.
+
+    config: words of the file that they name, which hold where the command line says nothing.
+    """
+    script, words = _script_and_words(command, args)
     refused = _refusal(command, args, script)
     values: dict[str, int | None] = {}
     for knob in profile.knobs:
@@ -100,6 +108,8 @@ def parse_batch_arguments(
             reading.problem = (
                 f"{knob.flag}: {reading.found[-1].text!r} is not allowed; allowed: integers ≥ 1"
             )
+        if not reading.found and not reading.problem:
+            value = _last_value(_find(config, knob, profile), knob)
         values[knob.field] = value
         refused = refused or reading.problem
     return BatchArguments(
@@ -123,29 +133,32 @@ def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tup
     return tuple(_REFERENCE.sub(value, word) for word in words or ())
 
 
+def command_words(command: Sequence[str] | None, args: Sequence[str] | None) -> Sequence[str]:
+    """The words of the engine's own command line: those of a shell's script where it runs one."""
+    return _script_and_words(command, args)[1]
+
+
 def parse_launch_arguments(
-    command: Sequence[str] | None, args: Sequence[str] | None, profile: RuntimeProfile
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    profile: RuntimeProfile,
+    config: Sequence[str] = (),
 ) -> LaunchArguments:
     """What defaults of limits and the counting of steps depend on besides the limits.
 
+    config: words of the file that the command line names, which come before it.
     Without a count there is an API server for each data-parallel engine of the pod.
     Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0.
     """
-    argv = [*(command or ()), *(args or ())]
-    script = _shell_script(argv)
-    words = argv if script is None else _script_words(script)
+    words = [*config, *command_words(command, args)]
 
     def number(flag: str) -> int | None:
         knob = Knob(field=flag, flag=flag, human_readable=True)
         return _last_value(_find(words, knob, profile), knob)
 
     mode = _find(words, Knob(field="mode", flag="--performance-mode"), profile).found
-    names = {word.partition("=")[0].replace("_", "-") for word in words}
-    chunked = None
-    if "--no-enable-chunked-prefill" in names:
-        chunked = False
-    elif "--enable-chunked-prefill" in names:
-        chunked = True
+    names = [word.partition("=")[0].replace("_", "-") for word in words]
+    chunked = next((_CHUNKED[name] for name in reversed(names) if name in _CHUNKED), None)
     return LaunchArguments(
         flags=tuple(k.field for k in profile.knobs if _find(words, k, profile).found),
         throughput_mode=bool(mode) and mode[-1].text == "throughput",
@@ -226,6 +239,15 @@ def _refusal(command: Sequence[str] | None, args: Sequence[str] | None, script: 
     return ""
 
 
+def _script_and_words(
+    command: Sequence[str] | None, args: Sequence[str] | None
+) -> tuple[str | None, Sequence[str]]:
+    """The script of a shell, None without one, and the words that the engine is started with."""
+    argv = [*(command or ()), *(args or ())]
+    script = _shell_script(argv)
+    return script, argv if script is None else _script_words(script)
+
+
 def _shell_script(argv: Sequence[str]) -> str | None:
     """The script of the first `sh -c script` in an argv, None when there is none."""
     words = iter(argv)
@@ -296,4 +318,4 @@ def _last_value(reading: _Reading, knob: Knob) -> int | None:
     number, unit = human.groups()
     if unit.isupper() and "." in number:
         return None
-    return round(float(number) * _MULTIPLIER[unit]) or None
+    return int(float(number) * _MULTIPLIER[unit]) or None

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servingslo.adapters.kubernetes.client import KubeObject
+from servingslo.adapters.kubernetes.config_references import (
+    ConfigMapUse,
+    config_map_use,
+    literal_variables,
+)
 from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
@@ -20,7 +25,8 @@ class ContainerRecord:
     """A container of a pod template: its name and how it is started.
 
     environment: variables with a value of their own that command or args refer to; those from
-    Secrets, ConfigMaps and fields are not read. accelerator: whether it asks for a device.
+    Secrets and fields are not read. config_maps: what command or args take from ConfigMaps, None
+    where they take nothing. accelerator: whether it asks for a device.
     """
 
     name: str
@@ -28,6 +34,7 @@ class ContainerRecord:
     command: tuple[str, ...]
     args: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    config_maps: ConfigMapUse | None = None
     accelerator: bool = False
 
 
@@ -252,27 +259,19 @@ def _scaler_record(item: KubeObject) -> ScalerRecord:
 
 def _containers(spec: Mapping[str, Any] | None) -> tuple[ContainerRecord, ...]:
     entries: Sequence[Mapping[str, Any]] = (spec or {}).get("containers") or ()
+    volumes: Sequence[Mapping[str, Any]] = (spec or {}).get("volumes") or ()
     return tuple(
         ContainerRecord(
             name=entry["name"],
             image=entry.get("image"),
             command=tuple(entry.get("command") or ()),
             args=tuple(entry.get("args") or ()),
-            environment=_referred(entry),
+            environment=literal_variables(entry),
+            config_maps=config_map_use(entry, volumes),
             accelerator=_asks_for_device(entry.get("resources") or {}),
         )
         for entry in entries
     )
-
-
-def _referred(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Literal variables whose name command or args contain; the others would only fill memory."""
-    words = " ".join([*(entry.get("command") or ()), *(entry.get("args") or ())])
-    return {
-        variable["name"]: variable["value"]
-        for variable in entry.get("env") or ()
-        if variable.get("value") is not None and variable["name"] in words
-    }
 
 
 def _asks_for_device(resources: Mapping[str, Any]) -> bool:

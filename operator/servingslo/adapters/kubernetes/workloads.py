@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.config_maps import ConfigMapData, StartedWith, started_with
 from servingslo.adapters.kubernetes.discovery import ApiResource, Discovery
 from servingslo.adapters.kubernetes.inventory import Collection, Inventory
 from servingslo.adapters.kubernetes.records import (
@@ -29,11 +30,7 @@ from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import EngineArguments, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import (
-    expanded,
-    parse_batch_arguments,
-    parse_launch_arguments,
-)
+from servingslo.runtimes.arguments import parse_batch_arguments, parse_launch_arguments
 from servingslo.runtimes.profile import RuntimeProfile
 
 _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
@@ -63,10 +60,17 @@ class _Target:
 class KubernetesWorkloads:
     """Targets and pods out of the inventory; targets of other kinds through their /scale."""
 
-    def __init__(self, client: KubeClient, discovery: Discovery, inventory: Inventory) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        discovery: Discovery,
+        inventory: Inventory,
+        config_maps: ConfigMapData,
+    ) -> None:
         self._client = client
         self._discovery = discovery
         self._inventory = inventory
+        self._config_maps = config_maps
         # The version below which a watch tells of the past; None until it is looked up.
         self._distrusted: dict[tuple[str, ScaleTarget], int | None] = {}
 
@@ -104,6 +108,11 @@ class KubernetesWorkloads:
         )
         now_seconds = SystemClock.now_seconds()
         chosen = {pod.name: _choose(pod.containers, container) for pod in pods}
+        started = {
+            pod.name: await started_with(engine, namespace, self._config_maps, pod.started_seconds)
+            for pod in pods
+            if (engine := chosen[pod.name]) is not None
+        }
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
@@ -114,15 +123,11 @@ class KubernetesWorkloads:
             pods=tuple(
                 replace(
                     pod.sample(now_seconds, image=_image(chosen[pod.name])),
-                    launch=_launch(chosen[pod.name], profile),
+                    launch=_launch(chosen[pod.name], started.get(pod.name), profile),
                 )
                 for pod in pods
             ),
-            arguments={
-                name: _arguments(chosen_container, profile)
-                for name, chosen_container in chosen.items()
-                if chosen_container is not None
-            },
+            arguments={name: _arguments(line, profile) for name, line in started.items()},
             problems=(
                 *self._inventory_problems(namespace),
                 *_scalers(self._scaler_names(namespace, target), target),
@@ -260,11 +265,12 @@ def _image(container: ContainerRecord | None) -> str | None:
     return None if container is None else container.image
 
 
-def _launch(container: ContainerRecord | None, profile: RuntimeProfile) -> EngineLaunch | None:
-    if container is None:
+def _launch(
+    container: ContainerRecord | None, started: StartedWith | None, profile: RuntimeProfile
+) -> EngineLaunch | None:
+    if container is None or started is None:
         return None
-    command, args = _expanded(container)
-    found = parse_launch_arguments(command, args, profile)
+    found = parse_launch_arguments(started.command, started.args, profile, started.config)
     given = parse_launch_arguments(container.command, container.args, profile)
     return EngineLaunch(
         flags=given.flags,
@@ -273,18 +279,12 @@ def _launch(container: ContainerRecord | None, profile: RuntimeProfile) -> Engin
         chunked_prefill=found.chunked_prefill,
         max_model_len=found.max_model_len,
         api_server_count=found.api_server_count,
+        unread=started.unread,
     )
 
 
-def _expanded(container: ContainerRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Command and args as the container gets them, as far as its variables are known."""
-    known = container.environment
-    return expanded(container.command, known), expanded(container.args, known)
-
-
-def _arguments(container: ContainerRecord, profile: RuntimeProfile) -> EngineArguments:
-    command, args = _expanded(container)
-    found = parse_batch_arguments(command, args, profile)
+def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments:
+    found = parse_batch_arguments(started.command, started.args, profile, started.config)
     return EngineArguments(
         max_num_seqs=found.max_num_seqs, max_num_batched_tokens=found.max_num_batched_tokens
     )

@@ -1,0 +1,210 @@
+"""ConfigMaps that a container's command line is made of, where the administrator lets them be read.
+
+A container took its variables and its file when it started, so what counts of a ConfigMap is what
+stood in it then. Secrets are never read.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.config_references import ConfigMapUse
+from servingslo.adapters.kubernetes.records import ContainerRecord
+from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
+from servingslo.errors import ClusterError
+from servingslo.runtimes.arguments import command_words, expanded
+from servingslo.runtimes.config_file import config_file, config_path
+
+# Changes of a ConfigMap show in pods that start after them: a minute late is early enough.
+READ_AGAIN_SECONDS = 60.0
+# Nobody asked for it for so long: the workload is gone.
+FORGOTTEN_SECONDS = 3600.0
+# Contents that are remembered of one ConfigMap: pods of so many are there at once in a rollout.
+_VERSIONS_KEPT = 4
+NOT_ALLOWED = "the operator may not read ConfigMaps (--read-config-maps)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedWith:
+    """A container's command line as its engine got it.
+
+    config: words of the file that it names. unread: what of it is not known, and why; '' for
+    nothing. Names of ConfigMaps and keys are told, never a content.
+    """
+
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    config: tuple[str, ...] = ()
+    unread: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """The content of a ConfigMap, and since when; None where that is not told."""
+
+    data: Mapping[str, str]
+    since_seconds: float | None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of one ConfigMap: contents, oldest first, or why there is none."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    read_seconds: float | None = None
+    asked_seconds: float = 0.0
+    versions: tuple[_Version, ...] = ()
+    problem: str = ""
+
+
+class ConfigMapData(Protocol):
+    """Contents of ConfigMaps."""
+
+    async def data(
+        self, namespace: str, name: str, at_seconds: float | None
+    ) -> Mapping[str, str] | str:
+        """The content at a time, seconds since the epoch; None for now. A string says why not."""
+        ...
+
+
+class ConfigMaps:
+    """Reads each ConfigMap once a minute at most, however often and by whom it is asked for."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    async def data(
+        self, namespace: str, name: str, at_seconds: float | None
+    ) -> Mapping[str, str] | str:
+        """The content at a time, or why it is not known; a refusal is an answer like another."""
+        now = SystemClock.elapsed_seconds()
+        known = self._known.setdefault((namespace, name), _Known())
+        known.asked_seconds = now
+        async with known.lock:
+            if known.read_seconds is None or now - known.read_seconds >= READ_AGAIN_SECONDS:
+                await self._read(namespace, name, known)
+                known.read_seconds = now
+                self._forget(now)
+        if known.problem:
+            return known.problem
+        for version in reversed(known.versions):
+            since = version.since_seconds
+            if at_seconds is None or since is None or since <= at_seconds:
+                return version.data
+        return "it was changed after the container started"
+
+    async def _read(self, namespace: str, name: str, known: _Known) -> None:
+        try:
+            item = await self._client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        except ClusterError as error:
+            # What was read before still says what running containers were started with.
+            known.problem = "" if known.versions else str(error)
+            return
+        known.problem = ""
+        data: Mapping[str, str] = item.get("data") or {}
+        if not known.versions or known.versions[-1].data != data:
+            version = _Version(data=data, since_seconds=_changed_seconds(item))
+            known.versions = (*known.versions, version)[-_VERSIONS_KEPT:]
+
+    def _forget(self, now: float) -> None:
+        for key, known in list(self._known.items()):
+            if now - known.asked_seconds > FORGOTTEN_SECONDS:
+                del self._known[key]
+
+
+class NoConfigMaps:
+    """ConfigMaps where they may not be read."""
+
+    async def data(
+        self, _namespace: str, _name: str, _at_seconds: float | None
+    ) -> Mapping[str, str] | str:
+        """Why not."""
+        return NOT_ALLOWED
+
+
+async def started_with(
+    container: ContainerRecord,
+    namespace: str,
+    config_maps: ConfigMapData,
+    at_seconds: float | None,
+) -> StartedWith:
+    """A container's command line with its variables and its file, as they were at a time.
+
+    at_seconds: when it started, since the epoch; None for now.
+    """
+    use = container.config_maps or ConfigMapUse()
+    known, problems = await _variables(container, use, namespace, config_maps, at_seconds)
+    command, args = expanded(container.command, known), expanded(container.args, known)
+    path = config_path(command_words(command, args))
+    words: tuple[str, ...] = ()
+    if path is not None:
+        words, problem = await _file(path, use, namespace, config_maps, at_seconds)
+        problems.extend([problem] if problem else [])
+    return StartedWith(command=command, args=args, config=words, unread="; ".join(problems))
+
+
+async def _variables(
+    container: ContainerRecord,
+    use: ConfigMapUse,
+    namespace: str,
+    config_maps: ConfigMapData,
+    at_seconds: float | None,
+) -> tuple[dict[str, str], list[str]]:
+    """Variables that are known, by Kubernetes' order: whole maps, the later one first, then env."""
+    known: dict[str, str] = {}
+    problems = []
+    for prefix, name in use.whole:
+        data = await config_maps.data(namespace, name, at_seconds)
+        if isinstance(data, str):
+            problems.append(f"ConfigMap {name}: {data}")
+            continue
+        known.update({f"{prefix}{key}": value for key, value in data.items()})
+    for variable in use.elsewhere:
+        known.pop(variable, None)
+    for variable, (name, key) in use.variables.items():
+        known.pop(variable, None)
+        data = await config_maps.data(namespace, name, at_seconds)
+        if isinstance(data, str):
+            problems.append(f"ConfigMap {name}: {data}")
+        elif key in data:
+            known[variable] = data[key]
+        else:
+            problems.append(f"ConfigMap {name} has no key {key}")
+    return {**known, **container.environment}, list(dict.fromkeys(problems))
+
+
+async def _file(
+    path: str,
+    use: ConfigMapUse,
+    namespace: str,
+    config_maps: ConfigMapData,
+    at_seconds: float | None,
+) -> tuple[tuple[str, ...], str]:
+    """The words of a container's file, and why there are none; '' where they are known."""
+    file = PurePosixPath(use.directory) / path
+    # Of two volumes at nested paths the inner one is seen; of one path, the last of its sources.
+    sources = sorted(use.files, key=lambda one: len(one.path.parts))
+    found = [(one.config_map, key) for one in sources if (key := one.key_of(file)) is not None]
+    if not found:
+        return (), "the file of --config is in no ConfigMap"
+    name, key = found[-1]
+    data = await config_maps.data(namespace, name, at_seconds)
+    if isinstance(data, str):
+        return (), f"ConfigMap {name}: {data}"
+    if key not in data:
+        return (), f"ConfigMap {name} has no key {key}"
+    read = config_file(data[key])
+    return read.words, f"key {key} of ConfigMap {name} {read.problem}" if read.problem else ""
+
+
+def _changed_seconds(item: KubeObject) -> float | None:
+    """When a ConfigMap was written last, since the epoch; None where nothing says it."""
+    metadata = item["metadata"]
+    times = [entry.get("time") for entry in metadata.get("managedFields") or ()]
+    told = [seconds_from_timestamp(time) for time in (*times, metadata.get("creationTimestamp"))]
+    return max((time for time in told if time is not None), default=None)

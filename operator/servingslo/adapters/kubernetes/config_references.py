@@ -1,0 +1,121 @@
+"""Which ConfigMaps a container takes parts of its command line from; nothing is read here.
+
+Source: Kubernetes, core/v1 EnvVar, EnvFromSource, Volume and VolumeMount. Secrets are left out: a
+variable or a file of theirs is one that is not known.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from servingslo.runtimes.config_file import CONFIG_FLAG
+
+_REFERENCE_OPENS = "$("
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """A volume with a ConfigMap where a container sees it.
+
+    items: path in the volume to key; None where every key is a file of its name.
+    sub_path: the one path of the volume that is mounted at `path`; '' for all of it.
+    """
+
+    path: PurePosixPath
+    config_map: str
+    items: Mapping[str, str] | None = None
+    sub_path: str = ""
+
+    def key_of(self, file: PurePosixPath) -> str | None:
+        """The key that is this file; None where the file is not of this volume."""
+        if not file.is_relative_to(self.path):
+            return None
+        inside = str(PurePosixPath(self.sub_path) / file.relative_to(self.path))
+        if self.items is None:
+            return inside if "/" not in inside else None
+        return self.items.get(inside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigMapUse:
+    """What a container takes from ConfigMaps.
+
+    variables: name to (ConfigMap, key). whole: (prefix, ConfigMap) of envFrom, in its order.
+    elsewhere: variables that are set by something that is not read; whole maps do not set them.
+    files: in the order of the mounts. directory: in which relative paths are, '' where unknown.
+    """
+
+    variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    whole: tuple[tuple[str, str], ...] = ()
+    elsewhere: frozenset[str] = frozenset()
+    files: tuple[Mounted, ...] = ()
+    directory: str = ""
+
+
+def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
+    """Literal variables whose name command or args contain; the others would only fill memory."""
+    words = _words(container)
+    return {
+        variable["name"]: variable["value"]
+        for variable in container.get("env") or ()
+        if variable.get("value") is not None and variable["name"] in words
+    }
+
+
+def config_map_use(
+    container: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]
+) -> ConfigMapUse | None:
+    """What command and args take from ConfigMaps; None where they refer to none."""
+    words = _words(container)
+    refers, reads_file = _REFERENCE_OPENS in words, CONFIG_FLAG in words.split()
+    if not refers and not reads_file:
+        return None
+    named = [v for v in container.get("env") or () if v["name"] in words and v.get("valueFrom")]
+    sources = {v["name"]: v["valueFrom"].get("configMapKeyRef") for v in named}
+    whole = container.get("envFrom") or () if refers else ()
+    found = ConfigMapUse(
+        variables={
+            name: (source.get("name", ""), source["key"])
+            for name, source in sources.items()
+            if source
+        },
+        whole=tuple(
+            (entry.get("prefix") or "", entry["configMapRef"].get("name", ""))
+            for entry in whole
+            if entry.get("configMapRef")
+        ),
+        elsewhere=frozenset(name for name, source in sources.items() if not source),
+        files=tuple(_mounted(container, volumes)) if reads_file else (),
+        directory=container.get("workingDir") or "",
+    )
+    nothing = not (found.variables or found.whole or reads_file)
+    return None if nothing else found
+
+
+def _words(container: Mapping[str, Any]) -> str:
+    return " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
+
+
+def _mounted(
+    container: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]
+) -> Iterator[Mounted]:
+    sources = {volume["name"]: list(_config_maps_of(volume)) for volume in volumes}
+    for mount in container.get("volumeMounts") or ():
+        for source in sources.get(mount["name"], ()):
+            items = source.get("items")
+            yield Mounted(
+                path=PurePosixPath(mount["mountPath"]),
+                config_map=source.get("name", ""),
+                items=None if items is None else {item["path"]: item["key"] for item in items},
+                sub_path=mount.get("subPath") or "",
+            )
+
+
+def _config_maps_of(volume: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The ConfigMaps of a volume: one, or those of a projected one."""
+    if volume.get("configMap"):
+        yield volume["configMap"]
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        if source.get("configMap"):
+            yield source["configMap"]
