@@ -107,10 +107,11 @@ def test_the_history_has_one_short_line_for_each_decision():
 def test_every_sample_belongs_to_a_declared_gauge():
     """Names and labels of samples are those that /metrics declares."""
     declared = {gauge.name: set(gauge.labels) for gauge in explain.GAUGES}
-    samples = explain.metric_samples(SCALE_UP)
+    owned = replace(BLIND, reason=Reason.SCALER_CONFLICT, limited_by=Reason.SCALER_CONFLICT)
+    samples = [s for d in (SCALE_UP, owned) for s in explain.metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
-    values = {sample.name: sample.value for sample in samples if not sample.labels}
+    values = {s.name: s.value for s in explain.metric_samples(SCALE_UP) if not s.labels}
     assert values["servingslo_replicas_desired"] == 5
     assert values["servingslo_utilization_ratio"] == 0.64
 

@@ -133,3 +133,17 @@ async def test_pages_are_served_with_their_status():
     finally:
         await server.stop()
     await server.stop()
+
+
+def test_a_resource_that_nothing_is_decided_for_shows_why_and_no_numbers():
+    """Its old numbers would go on firing alerts, or hide that nobody decides."""
+    metrics = OperatorMetrics()
+    metrics.observe_decision(SCALE_UP)
+    metrics.observe_undecided(LLAMA["namespace"], LLAMA["name"], "InvalidSpec")
+    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) is None
+    assert _of(metrics, "servingslo_not_ready", **LLAMA, reason="InvalidSpec") == 1
+    metrics.observe_undecided(LLAMA["namespace"], LLAMA["name"], None)
+    assert _of(metrics, "servingslo_not_ready", **LLAMA, reason="InvalidSpec") is None
+    metrics.observe_decision(SCALE_UP)
+    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) == 5
+    assert _of(metrics, "servingslo_binding_constraint", **LLAMA, constraint="kv-cache") == 1

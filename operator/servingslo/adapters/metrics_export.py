@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 
 from servingslo.explain.changes import Change
-from servingslo.explain.samples import GAUGES, metric_samples
+from servingslo.explain.samples import GAUGES, NOT_READY, metric_samples
 from servingslo.policy.decision import Decision
 
 # A loop that has not come round for this many ticks hangs: Kubernetes shall restart it.
@@ -107,6 +107,19 @@ class OperatorMetrics:
             labels = (*resource, *(sample.labels[name] for name in self._labels[sample.name]))
             self._gauges[sample.name].labels(*labels).set(sample.value)
             shown.add((sample.name, labels))
+        self._remove(self._shown.get(resource, set()) - shown)
+        self._shown[resource] = shown
+
+    def observe_undecided(self, namespace: str, name: str, not_ready: str | None) -> None:
+        """Show no numbers of a resource that nothing is decided for, but why it is not ready.
+
+        not_ready: the reason; None where nothing is wrong with it (it is paused).
+        """
+        resource = (namespace, name)
+        shown: set[tuple[str, tuple[str, ...]]] = set()
+        if not_ready is not None:
+            self._gauges[NOT_READY].labels(*resource, not_ready).set(1)
+            shown.add((NOT_READY, (*resource, not_ready)))
         self._remove(self._shown.get(resource, set()) - shown)
         self._shown[resource] = shown
 

@@ -117,7 +117,7 @@ class Teller:
                 message,
             )
         told.last = None
-        await self._write_conditions(resource, told)
+        await self._write_conditions(resource, told, Reason.INVALID_SPEC)
 
     async def pause(self, resource: Resource) -> None:
         """Say that nothing is decided while the resource is paused."""
@@ -138,7 +138,7 @@ class Teller:
             for type_ in (ConditionType.READY, ConditionType.SCALING_LIMITED)
         )
         told.last = told.logged = None
-        await self._write_conditions(resource, told)
+        await self._write_conditions(resource, told, None)
 
     async def fail(self, resource: Resource, error: Exception) -> None:
         """Say that this resource could not be looked at, because of a fault of the operator."""
@@ -155,7 +155,7 @@ class Teller:
             resource, _warning(Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
         )
         told.last = None
-        await self._write_conditions(resource, told)
+        await self._write_conditions(resource, told, Reason.INTERNAL_ERROR)
 
     async def tell_change(self, resource: Resource, change: Change) -> None:
         """Log, count and post a change that was made, or tried."""
@@ -204,8 +204,12 @@ class Teller:
             )
         return self._told[record.ref.uid]
 
-    async def _write_conditions(self, resource: Resource, told: _Told) -> None:
+    async def _write_conditions(
+        self, resource: Resource, told: _Told, not_ready_for: Reason | None
+    ) -> None:
         """Write conditions alone, for a resource that nothing was decided for."""
+        ref = resource.record.ref
+        self.outside.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
         fields = {"observedGeneration": resource.record.generation}
         await self._write(resource, told, fields, self._now_seconds())
 

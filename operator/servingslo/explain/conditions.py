@@ -143,7 +143,7 @@ def not_ready(
 def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
     """What each condition says of a decision."""
     return {
-        ConditionType.READY: _ready(decision),
+        ConditionType.READY: ready_verdict(decision),
         ConditionType.METRICS_FRESH: _metrics_fresh(decision),
         ConditionType.MODEL_TRUSTED: _model_trusted(decision),
         ConditionType.SLO_MET: _slo_met(decision),
@@ -192,7 +192,8 @@ def _stamped(
     )
 
 
-def _ready(decision: Decision) -> Verdict:
+def ready_verdict(decision: Decision) -> Verdict:
+    """Whether the resource can be decided for, and why not."""
     for reason in (decision.reason, decision.limited_by):
         if reason in NOT_READY_REASONS and reason is not None:
             return Verdict(ConditionStatus.FALSE, reason, decision.detail or "hands off the target")

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from servingslo.explain.conditions import ConditionStatus, ready_verdict
 from servingslo.policy.decision import Decision
+from servingslo.units import ratio_from_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class GaugeFamily:
 
 
 _OBJECTIVE = ("metric", "percentile")
+NOT_READY = "servingslo_not_ready"
 GAUGES = (
     GaugeFamily(name="servingslo_replicas_current", help="Replicas the decision started from."),
     GaugeFamily(name="servingslo_replicas_desired", help="Replicas the last decision sets."),
@@ -37,6 +40,21 @@ GAUGES = (
         name="servingslo_replicas_needed",
         help="Replicas that one constraint alone asks for.",
         labels=("constraint",),
+    ),
+    GaugeFamily(
+        name="servingslo_binding_constraint",
+        help="1 for the constraint that asks for the most replicas.",
+        labels=("constraint",),
+    ),
+    GaugeFamily(
+        name="servingslo_limited_by",
+        help="1 while a guard keeps the planner from its wish.",
+        labels=("reason",),
+    ),
+    GaugeFamily(
+        name=NOT_READY,
+        help="1 while the resource cannot be decided for.",
+        labels=("reason",),
     ),
     GaugeFamily(name="servingslo_arrivals_per_second", help="Arrival rate as measured."),
     GaugeFamily(
@@ -61,6 +79,11 @@ GAUGES = (
         name="servingslo_objective_seconds", help="Threshold of an objective.", labels=_OBJECTIVE
     ),
     GaugeFamily(
+        name="servingslo_objective_target_ratio",
+        help="Share of requests that the objective wants within its threshold.",
+        labels=_OBJECTIVE,
+    ),
+    GaugeFamily(
         name="servingslo_predicted_seconds",
         help="Prediction at the objective's percentile.",
         labels=_OBJECTIVE,
@@ -73,6 +96,11 @@ GAUGES = (
     GaugeFamily(
         name="servingslo_within_objective_ratio",
         help="Least share of requests within the threshold.",
+        labels=_OBJECTIVE,
+    ),
+    GaugeFamily(
+        name="servingslo_within_objective_greatest_ratio",
+        help="Greatest share of requests within the threshold.",
         labels=_OBJECTIVE,
     ),
     GaugeFamily(name="servingslo_model_trusted", help="1 while the latency model decides."),
@@ -122,6 +150,13 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield "servingslo_replicas_pending", none, decision.replicas.pending
     for need in decision.needs:
         yield "servingslo_replicas_needed", {"constraint": need.constraint.value}, need.replicas
+    if decision.binding is not None:
+        yield "servingslo_binding_constraint", {"constraint": decision.binding.value}, 1
+    if decision.limited_by is not None:
+        yield "servingslo_limited_by", {"reason": decision.limited_by.value}, 1
+    ready = ready_verdict(decision)
+    if ready.status is ConditionStatus.FALSE:
+        yield NOT_READY, {"reason": ready.reason.value}, 1
     yield "servingslo_arrivals_per_second", none, demand.arrival_rate_per_second
     yield "servingslo_forecast_arrivals_per_second", none, demand.forecast_rate_per_second
     yield "servingslo_backlog_requests", none, demand.backlog_requests
@@ -154,6 +189,8 @@ def _objective_values(decision: Decision) -> Iterator[_Value]:
     for objective in decision.objectives:
         labels = {"metric": objective.metric, "percentile": f"{objective.percentile:g}"}
         yield "servingslo_objective_seconds", labels, objective.threshold_seconds
+        yield "servingslo_objective_target_ratio", labels, ratio_from_percent(objective.percentile)
         yield "servingslo_predicted_seconds", labels, objective.predicted_seconds
         yield "servingslo_observed_seconds", labels, objective.observed_seconds
         yield "servingslo_within_objective_ratio", labels, objective.share_low_ratio
+        yield "servingslo_within_objective_greatest_ratio", labels, objective.share_high_ratio

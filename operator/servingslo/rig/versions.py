@@ -73,7 +73,7 @@ class Tool:
         """
         version = self.module_version.removeprefix("v")
         match = re.fullmatch(r"0\.3(\d\d)\.(\d+)", version)
-        if self.name == "prometheus" and match is not None:
+        if self.pin == _PROMETHEUS_MODULE and match is not None:
             return f"3.{int(match.group(1))}.{match.group(2)}"
         return version
 
@@ -125,15 +125,24 @@ ETCD = Tool(
     package="go.etcd.io/etcd/server/v3",
     pin="go.etcd.io/etcd/server/v3",
 )
-PROMETHEUS = Tool(
-    name="prometheus",
-    module="prometheus",
-    package="github.com/prometheus/prometheus/cmd/prometheus",
-    pin="github.com/prometheus/prometheus",
-    # Every cloud's discovery off (half of the build time); file, HTTP and Kubernetes remain.
-    tags="remove_all_sd,enable_kubernetes_sd",
-    version_variables=("github.com/prometheus/common/version.Version={version}",),
-)
+_PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
+
+
+def _prometheus(name: str) -> Tool:
+    return Tool(
+        name=name,
+        # Of its own: promtool's sums would be a new key, and so another build, of Prometheus.
+        module=name,
+        package=f"{_PROMETHEUS_MODULE}/cmd/{name}",
+        pin=_PROMETHEUS_MODULE,
+        # Every cloud's discovery off (half of the build time); file, HTTP and Kubernetes remain.
+        tags="remove_all_sd,enable_kubernetes_sd",
+        version_variables=("github.com/prometheus/common/version.Version={version}",),
+    )
+
+
+PROMETHEUS = _prometheus("prometheus")
+PROMTOOL = _prometheus("promtool")
 KWOK = Tool(
     name="kwok",
     module="kwok",
@@ -171,7 +180,7 @@ EGCTL = Tool(
 # Longest build first, so that the short ones fill the other cores while it links.
 CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
-ALL_TOOLS = (*DEFAULT_TOOLS, EGCTL, HELM3)
+ALL_TOOLS = (*DEFAULT_TOOLS, EGCTL, HELM3, PROMTOOL)
 
 
 def tool_named(name: str) -> Tool:
