@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import kubernetes
 
@@ -20,7 +20,7 @@ from servingslo.rig.control_plane import ControlPlane
 from servingslo.rig.credentials import write_kubeconfig
 from servingslo.rig.kwok import GPU_RESOURCE, Kwok, node_manifest
 from servingslo.rig.processes import ManagedProcess, ProcessFamily, uninterrupted
-from servingslo.rig.prometheus import Prometheus, ScrapePlan
+from servingslo.rig.prometheus import Prometheus, ScrapedProxy, ScrapePlan
 from servingslo.rig.waiting import wait_until
 
 _HELM_TIMEOUT_SECONDS = 180
@@ -349,20 +349,20 @@ class Rig:
         http_sd_url: str | None = None,
         scrape_interval_seconds: float | None = None,
         static_targets: Mapping[str, Sequence[str]] | None = None,
+        proxies: Sequence[ScrapedProxy] | None = None,
     ) -> None:
         """Change what Prometheus scrapes; what is None stays as it is.
 
-        static_targets: job name to "host:port" addresses whose /metrics are scraped.
-        Raises: RigError when Prometheus refuses the configuration.
+        static_targets: see ScrapePlan. Raises: RigError when Prometheus refuses the configuration.
         """
-        plan = self._prometheus.plan
-        if http_sd_url is not None:
-            plan = replace(plan, http_sd_url=http_sd_url)
-        if scrape_interval_seconds is not None:
-            plan = replace(plan, scrape_interval_seconds=scrape_interval_seconds)
-        if static_targets is not None:
-            plan = replace(plan, static_targets=static_targets)
-        self._prometheus.configure(plan)
+        changes: dict[str, Any] = {
+            "http_sd_url": http_sd_url,
+            "scrape_interval_seconds": scrape_interval_seconds,
+            "static_targets": static_targets,
+            "proxies": proxies,
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        self._prometheus.configure(replace(self._prometheus.plan, **given))
 
     @contextlib.contextmanager
     def scrape_plan_kept(self) -> Iterator[None]:

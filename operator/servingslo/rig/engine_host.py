@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from servingslo.errors import InvalidInputError
+from servingslo.rig.direct_requests import DirectRequest, DirectRequests
 from servingslo.rig.engine_metrics import GPUReading, dcgm_page, vllm_page
 from servingslo.rig.engine_pods import EnginePod
 from servingslo.rig.gateway_metrics import envoy_page
@@ -17,6 +18,8 @@ from servingslo.sim import layout
 from servingslo.sim.engine import Engine, RequestTable
 
 _TICK_SECONDS = 0.05
+# An answer comes up to this much late; a step of an engine takes longer.
+_HTTP_TICK_SECONDS = 0.01
 _UTILIZATION_SPAN_SECONDS = 1.0
 _ENVOY = {"namespace": "envoy-gateway-system", "pod": "envoy-rig", "container": "envoy"}
 _DCGM_EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter", "container": "dcgm"}
@@ -57,6 +60,7 @@ class _Hosted:
     pod: EnginePod
     engine: Engine
     since: float
+    direct: DirectRequests | None
     gpu: int = 0
     sampled: tuple[float, float] = (0.0, 0.0)
     utilization: float = 0.0
@@ -84,9 +88,10 @@ class EngineHost:
         self._clock = clock
         self._exported_gpu_labels = exported_gpu_labels
         self._hosted: dict[str, _Hosted] = {}
-        self._idle = RequestTable()
+        self._draining: dict[str, tuple[str, DirectRequests]] = {}
         self._traffic: dict[str, Traffic] = {}
         self.synced = False
+        self.changed = asyncio.Event()
 
     def set_pods(self, pods: Sequence[EnginePod]) -> None:
         """Make the engines fit these pods: new ones start empty, those of gone pods end."""
@@ -101,24 +106,32 @@ class EngineHost:
         for key, pod in ready.items():
             if key not in self._hosted:
                 self._begin(key, pod, now)
+        self.changed.set()
 
     def _begin(self, key: str, pod: EnginePod, now: float) -> None:
         traffic = self._traffic_of(pod)
         engine = Engine(
             law=pod.kind.law,
             limits=pod.limits,
-            requests=traffic.service.requests if traffic else self._idle,
+            requests=traffic.service.requests if traffic else RequestTable(),
             max_queued=pod.max_queued,
             max_model_len=pod.max_model_len,
         )
         taken = {other.gpu for other in self._hosted.values() if other.pod.node == pod.node}
         gpu = next(index for index in itertools.count() if index not in taken)
-        self._hosted[key] = _Hosted(pod=pod, engine=engine, since=now, gpu=gpu, sampled=(now, 0.0))
+        direct = None if traffic else DirectRequests(engine)
+        self._hosted[key] = _Hosted(
+            pod=pod, engine=engine, since=now, direct=direct, gpu=gpu, sampled=(now, 0.0)
+        )
         if traffic:
             traffic.service.add(key, engine, now)
 
     def _end(self, key: str, now: float) -> None:
         hosted = self._hosted.pop(key)
+        if hosted.direct is not None and hosted.pod.drain:
+            self._draining[key] = (hosted.pod.incarnation, hosted.direct)
+        elif hosted.direct is not None:
+            hosted.direct.fail(now)
         for traffic in self._traffic.values():
             traffic.service.remove(key, now, drain=hosted.pod.drain)
 
@@ -174,6 +187,43 @@ class EngineHost:
     def _advance(self, now: float) -> None:
         for traffic in self._traffic.values():
             traffic.advance(now)
+        for hosted in self._hosted.values():
+            if hosted.direct is not None and not hosted.direct.is_idle:
+                hosted.direct.advance(now)
+        for key, (_, direct) in list(self._draining.items()):
+            direct.advance(now)
+            if direct.is_idle:
+                del self._draining[key]
+                self.changed.set()
+
+    # Requests over HTTP
+
+    def pods(self) -> tuple[EnginePod, ...]:
+        """The pods that an engine runs for."""
+        return tuple(hosted.pod for hosted in self._hosted.values())
+
+    def has_left(self, key: str, incarnation: str) -> bool:
+        """Whether this incarnation of a pod has ended and has nothing more to finish."""
+        hosted, draining = self._hosted.get(key), self._draining.get(key)
+        runs = hosted is not None and hosted.pod.incarnation == incarnation
+        return not runs and (draining is None or draining[0] != incarnation)
+
+    def submit(self, key: str, *, prompt_tokens: int, output_tokens: int) -> DirectRequest | None:
+        """Hand a request to a pod's engine now; None where none takes any but a trace's."""
+        hosted = self._hosted.get(key)
+        if hosted is None or hosted.direct is None:
+            return None
+        return hosted.direct.submit(
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, now=self._clock()
+        )
+
+    def abort(self, key: str, request: DirectRequest) -> None:
+        """The client of a request has gone."""
+        hosted, draining = self._hosted.get(key), self._draining.get(key)
+        if hosted is not None and hosted.direct is not None:
+            hosted.direct.abort(request, self._clock())
+        if draining is not None:
+            draining[1].abort(request, self._clock())
 
     async def run(self) -> None:
         """Let time pass until cancelled."""
@@ -182,7 +232,12 @@ class EngineHost:
             self._advance(now)
             for hosted in self._hosted.values():
                 _sample_utilization(hosted, now)
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(_HTTP_TICK_SECONDS if self._answers() else _TICK_SECONDS)
+
+    def _answers(self) -> bool:
+        """Whether somebody waits for an answer over HTTP."""
+        direct = [hosted.direct for hosted in self._hosted.values() if hosted.direct is not None]
+        return bool(self._draining) or not all(one.is_idle for one in direct)
 
     def discovery(self, address: str) -> list[dict[str, Any]]:
         """Prometheus's HTTP discovery answer: every ready pod, and one exporter for all GPUs.

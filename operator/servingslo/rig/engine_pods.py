@@ -24,6 +24,7 @@ DRAIN_ANNOTATION = "rig.servingslo.dev/drain"
 `--shutdown-timeout` is given, which has the same effect here."""
 DEFAULT_KIND = "l4-small"
 _DEFAULT_MODEL_LEN = 131072
+_DEFAULT_PORT = 8000  # vLLM's own
 _WATCH_SECONDS = 240
 _RETRY_SECONDS = 0.5
 _REQUEST_SECONDS = 10.0
@@ -31,7 +32,10 @@ _REQUEST_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePod:
-    """A pod with a simulated engine. incarnation changes when the container starts anew."""
+    """A pod with a simulated engine. incarnation changes when the container starts anew.
+
+    address, port: where it listens, where the address is one of this machine's loopback.
+    """
 
     namespace: str
     name: str
@@ -46,6 +50,8 @@ class EnginePod:
     max_model_len: int
     drain: bool
     ready: bool
+    address: str = ""
+    port: int = _DEFAULT_PORT
 
     @property
     def key(self) -> str:
@@ -114,6 +120,8 @@ def engine_pod(pod: Any) -> EnginePod | None:
         drain=annotations.get(DRAIN_ANNOTATION) == "true"
         or bool(_integer_flag(argv, "--shutdown-timeout")),
         ready=conditions.get("Ready") == "True" and meta.deletion_timestamp is None,
+        address=status.pod_ip or "",
+        port=_integer_flag(argv, "--port") or _DEFAULT_PORT,
     )
 
 

@@ -7,7 +7,8 @@ Start it as a process of its own, so that its work does not disturb what is meas
 or run `EngineHost(...)` in an event loop. It ends on SIGINT and SIGTERM and leaves nothing behind.
 Paths: `/sd` (Prometheus HTTP discovery), `/metrics/NAMESPACE/POD`, `/dcgm`, `/envoy`, `/healthz`,
 `/stats`; POST `/traffic` begins traffic, DELETE `/traffic/NAME` ends it; POST `/faults` breaks the
-metrics or the engine of one pod.
+metrics or the engine of one pod. Beside them every engine listens on its pod's own address:
+`engine_http`.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.rig.engine_host import EngineHost, Fault
+from servingslo.rig.engine_http import EngineDoors
 from servingslo.rig.engine_pods import PodWatch
 from servingslo.rig.traffic import TrafficPlan
 
@@ -128,6 +130,7 @@ async def serve(
             host.begin_traffic(plan)
         async with asyncio.TaskGroup() as group:
             group.create_task(host.run())
+            group.create_task(EngineDoors(host).run())
             group.create_task(PodWatch(kubeconfig, host.set_pods).run())
     finally:
         await runner.cleanup()

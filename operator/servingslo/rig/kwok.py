@@ -1,5 +1,6 @@
 """KWOK plays the kubelets: nodes that are Ready, and pods that become Ready after a cold start."""
 
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ FAILURE_ANNOTATION = "rig.servingslo.dev/failure"
 
 # A big GPU server; only the GPUs are meant to run out.
 _NODE_CAPACITY = {"cpu": "192", "memory": "2Ti", "ephemeral-storage": "8Ti", "pods": "500"}
-_POD_RANGE = "10.128.0.0/12"
 _LEASE_SECONDS = 40  # the kubelet's own default, nodeLeaseDurationSeconds
 
 
@@ -43,7 +43,7 @@ class Kwok:
                 f"--kubeconfig={kubeconfig}",
                 f"--config={STAGES}",
                 "--manage-all-nodes",
-                f"--cidr={_POD_RANGE}",
+                f"--cidr={_loopback_range()}",
                 "--node-ip=127.0.0.1",
                 # Without these it would listen on every interface at the kubelet's port.
                 "--node-port=0",
@@ -61,6 +61,14 @@ class Kwok:
     def wait_ready(self) -> None:
         """Wait until kwok serves. Raises: RigError when it ends or stays unready."""
         self.process.wait_ready(f"http://127.0.0.1:{self._port}/healthz")
+
+
+def _loopback_range() -> str:
+    """Addresses for the pods of one rig, 16,382 of this machine's own, where engines can listen.
+
+    Chosen at random, so that two rigs beside each other hardly ever share one.
+    """
+    return f"127.{1 + secrets.randbelow(254)}.{64 * secrets.randbelow(4)}.0/18"
 
 
 def node_manifest(

@@ -16,18 +16,35 @@ ENGINES_JOB = "engines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapedProxy:
+    """A gateway's proxy as a PodMonitor would find it: address ("host:port"), path and labels."""
+
+    name: str
+    address: str
+    path: str
+    labels: Mapping[str, str]
+
+    def as_job(self) -> dict[str, Any]:
+        """An entry of scrape_configs."""
+        targets = {"targets": [self.address], "labels": dict(self.labels)}
+        return {"job_name": self.name, "metrics_path": self.path, "static_configs": [targets]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapePlan:
     """What Prometheus scrapes, and how often.
 
     http_sd_url: answers with Prometheus's HTTP discovery format; None scrapes no engines. The
         labels namespace, pod and container come from there, as a PodMonitor would set them.
     static_targets: job name to "host:port" addresses, for example the operator's own metrics.
+    proxies: of gateways.
     oldest_sample_days: samples may carry timestamps of their own that are so old.
     """
 
     http_sd_url: str | None = None
     scrape_interval_seconds: float = 1.0
     static_targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    proxies: Sequence[ScrapedProxy] = ()
     oldest_sample_days: int | None = None
 
     def as_config(self) -> dict[str, Any]:
@@ -37,6 +54,7 @@ class ScrapePlan:
             {"job_name": name, "static_configs": [{"targets": list(addresses)}]}
             for name, addresses in self.static_targets.items()
         ]
+        jobs += [proxy.as_job() for proxy in self.proxies]
         if self.http_sd_url is not None:
             # Discovery as often as scraping: a pod that became Ready shows up one interval later.
             discovery = {"url": self.http_sd_url, "refresh_interval": interval}
