@@ -67,6 +67,7 @@ class Reason(StrEnum):
     METRICS_PARTIAL = "MetricsPartial"
     METRICS_NOT_A_NUMBER = "MetricsNotANumber"
     METRICS_IMPLAUSIBLE = "MetricsImplausible"
+    SEVERAL_RUNTIMES = "SeveralRuntimes"
     PROMETHEUS_UNAVAILABLE = "PrometheusUnavailable"
     FALLBACK_FLOOR = "FallbackFloor"
     GATEWAY_COUNTS = "GatewayCounts"

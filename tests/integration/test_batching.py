@@ -167,14 +167,14 @@ async def test_limits_taken_back_leave_the_former_template(
     try:
         batching = KubernetesBatching(client, Discovery(client))
         limits = EngineArguments(max_num_seqs=32, max_num_batched_tokens=1024)
-        assert await batching.apply(tenant.namespace, target, None, limits)
+        assert await batching.apply(tenant.namespace, target, None, limits, "vllm")
         assert tenant.template() != before
         tenant.wait(lambda: tenant.replica_set_in_use() != first, what="the rollout")
         while tenant.template() != before:
             # The Deployment's own controller writes its status meanwhile: as the operator, again.
             with suppress(WriteConflictError):
-                assert await batching.apply(tenant.namespace, target, None, kept)
-        assert not await batching.apply(tenant.namespace, target, None, kept)
+                assert await batching.apply(tenant.namespace, target, None, kept, "vllm")
+        assert not await batching.apply(tenant.namespace, target, None, kept, "vllm")
     finally:
         await client.close()
     tenant.wait(lambda: tenant.replica_set_in_use() == first, what="the first ReplicaSet again")

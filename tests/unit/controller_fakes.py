@@ -29,6 +29,7 @@ from servingslo.explain.events import Event
 from servingslo.policy.inputs import Limits, Observation, ScaleTarget, SignalProblem, Targets
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
+from servingslo.runtimes.recognition import Recognize
 
 NAMESPACE, NAME, UID, TARGET = "inference", "llama-chat", "uid-1", "llama"
 SPEC: Mapping[str, Any] = {
@@ -109,7 +110,9 @@ class FakeFleet:
             pods={
                 (NAMESPACE, pod.name): PodMetrics(
                     engines=tuple(
-                        replace(engine, max_num_seqs=None, max_num_batched_tokens=None)
+                        replace(
+                            engine, runtime="vllm", max_num_seqs=None, max_num_batched_tokens=None
+                        )
                         for engine in pod.engines
                     ),
                     gpus=pod.gpus,
@@ -119,7 +122,7 @@ class FakeFleet:
         )
 
     async def read_workload(
-        self, namespace: str, target: ScaleTarget, _container: str | None
+        self, namespace: str, target: ScaleTarget, _container: str | None, recognize: Recognize
     ) -> WorkloadView:
         """What the cache holds of the target; a target that is not there is a problem."""
         if namespace != NAMESPACE or target.name != TARGET:
@@ -136,7 +139,8 @@ class FakeFleet:
             )
         if self._view is None:
             self._view = self._seen_now(target)
-        return self._view
+        read_as = recognize(tuple(pod.name for pod in self._view.pods))
+        return replace(self._view, read_as=read_as)
 
     def _seen_now(self, target: ScaleTarget) -> WorkloadView:
         seen = self._observation()
@@ -166,9 +170,15 @@ class FakeFleet:
         self.world.scale(after)
 
     async def apply(
-        self, namespace: str, target: ScaleTarget, _container: str | None, wanted: EngineArguments
+        self,
+        namespace: str,
+        target: ScaleTarget,
+        _container: str | None,
+        wanted: EngineArguments,
+        runtime: str,
     ) -> bool:
         """Set the limits of the pod template; nothing is written when they are as wanted."""
+        assert runtime == "vllm"
         assert (namespace, target.name) == (NAMESPACE, TARGET)
         for refusal in (self.down, self.batching_refuses):
             if refusal is not None:
@@ -202,10 +212,10 @@ class _Workloads:
     fleet: FakeFleet
 
     async def read(
-        self, namespace: str, target: ScaleTarget, container: str | None
+        self, namespace: str, target: ScaleTarget, container: str | None, recognize: Recognize
     ) -> WorkloadView:
         """One target and its pods."""
-        return await self.fleet.read_workload(namespace, target, container)
+        return await self.fleet.read_workload(namespace, target, container, recognize)
 
     def distrust(self, namespace: str, target: ScaleTarget) -> None:
         """Pass over the cache the next time."""

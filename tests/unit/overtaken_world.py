@@ -23,6 +23,7 @@ from servingslo.explain.events import Event
 from servingslo.policy.inputs import Limits, ScaleTarget, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
 from servingslo.reasons import Reason
+from servingslo.runtimes.recognition import Recognize
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
 KEY = ("inference", "chat")
@@ -119,7 +120,7 @@ class _Workloads:
         self.distrusted += 1
 
     async def read(
-        self, namespace: str, target: ScaleTarget, container: str | None, runtime: str = "vllm"
+        self, namespace: str, target: ScaleTarget, container: str | None, recognize: Recognize
     ) -> WorkloadView:
         seen = self.cluster
         return WorkloadView(
@@ -147,7 +148,12 @@ class _Writer:
         self.cluster.replicas, self.cluster.set_by = after, "servingslo-operator"
 
     async def apply(
-        self, namespace: str, target: ScaleTarget, container: str | None, arguments: EngineArguments
+        self,
+        namespace: str,
+        target: ScaleTarget,
+        container: str | None,
+        arguments: EngineArguments,
+        runtime: str,
     ) -> None:
         raise AssertionError("no batch limits are written here")
 

@@ -242,6 +242,7 @@ class World:
             desired_replicas=self.desired,
             current_replicas=len(self.pods),
             rollout_in_progress=self.rollout,
+            runtime="vllm",
             pods=tuple(self._pod(pod, age) for pod in (*self.pods, *self._seen_going())),
             problems=self.problems,
             history=history,

@@ -1,14 +1,30 @@
 """What CONTRIBUTING.md says of new parts holds."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
+from servingslo.api.v1alpha1.spec import ServingSLOSpec
+from servingslo.api.v1alpha1.status import PredictedStatus
 from servingslo.controller.actuators import catalogue
+from servingslo.estimation.observed import LATENCIES
+from servingslo.estimation.sample import EngineSample, HistogramSample
+from servingslo.explain.summary import CONSTRAINTS
+from servingslo.models.objective_metrics import ROW_OF, ROW_OF_CONSTRAINT, ROWS
+from servingslo.models.objectives import LatencyMetric
+from servingslo.reasons import BOUND_REASON
+from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE
 
 ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "operator" / "servingslo"
 ACTUATORS = "operator/servingslo/controller/actuators"
 # What every actuator shares, and no actuator itself.
 SHARED = {"__init__", "protocol", "catalogue"}
+# Where a runtime may be named: its own files, the rig that plays one, the simulator, and what old
+# recordings are of.
+NAMED_IN = ("runtimes/", "rig/", "sim/", "controller/recording.py")
 
 
 def section(title: str) -> str:
@@ -19,11 +35,15 @@ def section(title: str) -> str:
     return found[1]
 
 
-def test_the_files_named_for_an_actuator_exist():
-    """Every path that the section names is there."""
-    paths = re.findall(r"`((?:operator|tests)/[^`]+)`", section("An actuator"))
-    assert f"{ACTUATORS}/catalogue.py" in paths
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+@pytest.mark.parametrize(
+    "title", ["An actuator", "A further runtime", "A further metric of objectives"]
+)
+def test_the_files_that_are_listed_exist(title):
+    """Every path that the section names is there, NAME standing for a runtime that there is."""
+    paths = re.findall(r"`((?:operator|tests)/[^`]+)`", section(title))
+    assert len(paths) >= 2
+    missing = [path for path in paths if not (ROOT / path.replace("NAME", "vllm")).exists()]
+    assert missing == []
 
 
 def test_an_actuator_is_one_file_and_one_row():
@@ -37,3 +57,35 @@ def test_an_actuator_is_one_file_and_one_row():
             assert not found & files, f"{path} names an actuator"
     rows = (ROOT / ACTUATORS / "catalogue.py").read_text(encoding="utf-8")
     assert set(named.findall(rows)) - SHARED == files
+
+
+def test_each_runtime_is_one_file_and_one_row():
+    """No module but a runtime's own, the rig, the simulator and old recordings names it."""
+    imported = re.compile(rf"runtimes\.({'|'.join(one.name for one in CATALOGUE)})\b")
+    named = re.compile(rf"[\"']({'|'.join(one.name for one in CATALOGUE)})[\"']")
+    found = [
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if imported.search(text := path.read_text(encoding="utf-8")) or named.search(text)
+    ]
+    assert [path for path in found if not path.startswith(NAMED_IN)] == []
+
+
+def test_the_api_takes_the_catalogue():
+    """The field of the spec allows each runtime and Auto, which is what is meant without it."""
+    schema = ServingSLOSpec.model_json_schema()["properties"]["runtime"]
+    assert schema["enum"] == [AUTO_RUNTIME, *(one.name for one in CATALOGUE)]
+    assert schema["default"] == AUTO_RUNTIME
+
+
+def test_each_objective_metric_is_one_row():
+    """What is observed, predicted, told and explained of a metric all follows from its row."""
+    assert set(ROW_OF) == set(LatencyMetric)
+    assert tuple(row.metric.value for row in ROWS) == LATENCIES
+    histograms = {f.name for f in fields(EngineSample) if f.type == HistogramSample | None}
+    for row in ROWS:
+        assert row.histogram in histograms
+        assert row.status_field in PredictedStatus.model_fields
+        assert row.constraint in BOUND_REASON
+        assert CONSTRAINTS[row.constraint] == row.about
+        assert ROW_OF_CONSTRAINT[row.constraint] is row

@@ -45,10 +45,10 @@ async def test_a_fault_of_one_resource_stops_no_other(caplog):
     operator.apply(named("broken"))
     read = operator.outside.workloads.read
 
-    async def faulty(namespace, target, container):
+    async def faulty(namespace, target, container, recognize):
         if target.name == "broken":
             raise ZeroDivisionError("a fault")
-        return await read(namespace, target, container)
+        return await read(namespace, target, container, recognize)
 
     operator.outside.workloads.read = faulty
     await operator.ticks(2)

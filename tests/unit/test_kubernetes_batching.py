@@ -73,8 +73,8 @@ async def test_a_change_is_taken_back_to_the_very_container_that_it_was_made_on(
     cluster = _Cluster(copy.deepcopy(container))
     batching = KubernetesBatching(cluster, cluster)
     limits = EngineArguments(max_num_seqs=32, max_num_batched_tokens=1024)
-    assert await batching.apply("team", TARGET, None, limits)
+    assert await batching.apply("team", TARGET, None, limits, "vllm")
     assert cluster.container != container
-    assert await batching.apply("team", TARGET, None, former)
+    assert await batching.apply("team", TARGET, None, former, "vllm")
     assert cluster.container == container
-    assert not await batching.apply("team", TARGET, None, former)
+    assert not await batching.apply("team", TARGET, None, former, "vllm")

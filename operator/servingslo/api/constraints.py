@@ -146,6 +146,31 @@ class DurationBetween:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of these words."""
+
+    words: tuple[str, ...]
+
+    def check(self, value: str) -> str:
+        """The value itself. Raises: PydanticCustomError for any other."""
+        if value not in self.words:
+            raise not_allowed(", ".join(self.words))
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The string, then whether it is among them."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """An enumeration."""
+        return {**handler(core), "enum": list(self.words)}
+
+
+@dataclass(frozen=True, slots=True)
 class QuantityFrom:
     """A Kubernetes quantity such as 16Gi or 80G, from low bytes to 1Pi."""
 

@@ -25,6 +25,7 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import parse_duration_seconds, parse_quantity_bytes
 
 MEASURED = "Measured"
@@ -66,7 +67,7 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             )
             for objective in spec.objectives
         ),
-        runtime=spec.runtime,
+        runtime=None if spec.runtime == AUTO_RUNTIME else spec.runtime,
         mode=spec.mode,
         replicas=ReplicaTargets(
             minimum=spec.replicas.min,

@@ -70,7 +70,10 @@ async def observation_of(
     """
     targets, ref = targets_from_spec(record.spec), record.ref
     view = await workloads.read(
-        ref.namespace, targets.target, targets.batching.container, targets.runtime
+        ref.namespace,
+        targets.target,
+        targets.batching.container,
+        metrics.recognize(ref.namespace, targets.runtime),
     )
     history = None
     if past is not None:

@@ -43,13 +43,16 @@ def join(
 
     Only pods of the view get engines, in the subject's own namespace: what Prometheus still knows
     of deleted or foreign pods is dropped. Limits in force come from the pod's own arguments, so
-    that during a rollout each pod has its own.
+    that during a rollout each pod has its own. Of a pod that exports the metrics of several
+    runtimes, those of the one that the workload is read as are taken.
     now_seconds: of this turn, when the view was taken. The observation is of the moment that the
     ages of the reading are of: the turns of one tick come seconds apart.
     """
     trouble = [*problems, *view.problems]
     if metrics.problem is not None:
         trouble.append(metrics.problem)
+    if view.read_as.ambiguous:
+        trouble.append(_ambiguous(view))
     late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
     if late > LATE_TURN_SECONDS:
         detail = f"this turn came {late:.0f} s after the reading"
@@ -65,6 +68,7 @@ def join(
         current_replicas=view.current_replicas,
         rollout_in_progress=view.rollout_in_progress,
         last_rollout_seconds=view.last_rollout_seconds,
+        runtime=view.read_as.runtime,
         pods=tuple(
             _pod(subject.namespace, _earlier(pod, late), view, metrics) for pod in view.pods
         ),
@@ -84,6 +88,12 @@ def _gateway(subject: Subject, view: WorkloadView, metrics: ClusterMetrics) -> G
     return metrics.gateways.get((subject.namespace, name), GatewaySample())
 
 
+def _ambiguous(view: WorkloadView) -> SignalProblem:
+    names = ", ".join(view.read_as.exported)
+    detail = f"the pods export metrics of {names}; state one of them in spec.runtime"
+    return SignalProblem(reason=Reason.SEVERAL_RUNTIMES, detail=detail)
+
+
 def _earlier(pod: PodSample, late_seconds: float) -> PodSample:
     """The pod with its ages of the reading, which was so much earlier than the view of it."""
     if late_seconds == 0.0:
@@ -98,7 +108,8 @@ def _pod(namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMet
     if known is None:
         return pod
     arguments = view.arguments.get(pod.name, _NO_ARGUMENTS)
-    engines = tuple(_engine(engine, arguments) for engine in known.engines)
+    runtime = view.read_as.runtime
+    engines = tuple(_engine(e, arguments) for e in known.engines if e.runtime == runtime)
     products = sorted({gpu.product for gpu in known.gpus if gpu.product})
     product = CARD_SEPARATOR.join(products) or pod.gpu_product
     return replace(pod, engines=engines, gpus=known.gpus, gpu_product=product)

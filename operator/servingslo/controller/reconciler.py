@@ -128,7 +128,10 @@ class Reconciler:
     ) -> Assignment:
         ref = resource.record.ref
         view = await self.outside.workloads.read(
-            ref.namespace, targets.target, targets.batching.container
+            ref.namespace,
+            targets.target,
+            targets.batching.container,
+            metrics.recognize(ref.namespace, targets.runtime),
         )
         view = replace(view, in_force=await self._in_force(ref, targets, view))
         observation = join(

@@ -40,6 +40,8 @@ from servingslo.policy.state import (
 
 HEADER = "header"
 OUTCOME = "outcome"
+# Observations of versions that knew one runtime do not tell it.
+RUNTIME_BEFORE = "vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +280,8 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
     """One observation in its ranges. times: of the newest of each resource, kept up."""
     with _named(number):
         check_version(entry)
+        if "runtime" not in entry:
+            entry = {**entry, "runtime": RUNTIME_BEFORE}
         observation: Observation = _validated(_OBSERVATION, entry)
     key = _key(observation)
     with _named(number):

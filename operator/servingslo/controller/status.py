@@ -28,6 +28,7 @@ from servingslo.api.v1alpha1.status import (
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
+from servingslo.models.objective_metrics import ROWS
 from servingslo.policy.decision import BatchingDecision, CostOutlook, Decision, LimitsPlan
 from servingslo.policy.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
@@ -206,10 +207,7 @@ def _predicted(decision: Decision) -> PredictedStatus | None:
     return PredictedStatus(
         utilization=None if outlook is None else _rounded(outlook.utilization_ratio),
         kv_usage=None if outlook is None else _rounded(outlook.kv_usage_ratio),
-        ttft_seconds=predicted.get("ttft"),
-        tpot_seconds=predicted.get("tpot"),
-        latency_seconds=predicted.get("latency"),
-        queue_seconds=predicted.get("queueTime"),
+        **{row.status_field: predicted.get(row.metric) for row in ROWS},
     )
 
 
@@ -228,6 +226,8 @@ def _model(decision: Decision) -> ModelStatus | None:
         source=decision.model.source,
         max_num_seqs=decision.limits.max_num_seqs,
         max_num_seqs_source=decision.limits.max_num_seqs_source,
+        runtime=decision.runtime.name,
+        runtime_source=decision.runtime.source,
         max_num_batched_tokens=decision.limits.max_num_batched_tokens,
         max_num_batched_tokens_source=decision.limits.max_num_batched_tokens_source,
     )

@@ -124,8 +124,8 @@ class Estimate:
     engines_per_pod: data-parallel engines of a pod. running_requests, waiting_requests: in all
     engines, those that finish before they go among them. backlog_requests: without a first token,
     in engines that stay and gateway. prefill_tokens_per_token: prompt tokens computed for each
-    token decoded, of the last scrapes. observed: latencies over the last two minutes by 'ttft',
-    'tpot', 'latency', 'queueTime'. calibration: observed / predicted by metric. reliable_pods:
+    token decoded, of the last scrapes. observed: latencies over the last two minutes by metric.
+    calibration: observed / predicted by metric. reliable_pods:
     Ready and serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving,
     but more slowly than their siblings. freshness: why metrics can be used or not, and the age of
     the oldest group used.
@@ -211,9 +211,9 @@ def calibrate(
 ) -> EstimatorState:
     """The state after comparing predictions for the present load with the observed percentiles.
 
-    predicted_seconds: by metric ('ttft', 'tpot', 'latency', 'queueTime') and percentile,
-    uncalibrated, at the current rate and the current reliable pods. Call it once for each
-    RECENT_SECONDS, only while the law is trusted and the replica count has not changed in them.
+    predicted_seconds: by metric and percentile, uncalibrated, at the current rate and the current
+    reliable pods. Call it once for each RECENT_SECONDS, only while the law is trusted and the
+    replica count has not changed in them.
     """
     return replace(
         state,

@@ -252,15 +252,16 @@ def resolve(
     if runtime is not None:
         profile = catalogue.profile(runtime)
         usual_sequences, usual_tokens = profile.usual_sequences, profile.usual_batched_tokens
-        defaults = profile.default_limits(
-            _setting(
-                newest,
-                None if sequences is None else sequences.value,
-                None if budget is None else budget.value,
+        if profile.default_limits is not None:
+            defaults = profile.default_limits(
+                _setting(
+                    newest,
+                    None if sequences is None else sequences.value,
+                    None if budget is None else budget.value,
+                )
             )
-        )
-        assumed_sequences = defaults.max_num_seqs
-        assumed_tokens = defaults.max_num_batched_tokens
+            assumed_sequences = defaults.max_num_seqs
+            assumed_tokens = defaults.max_num_batched_tokens
     return LimitsInForce(
         max_num_seqs=sequences
         or _shown(evidence.sequences, evidence.running_high, assumed_sequences, usual_sequences),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from servingslo.estimation.counters import EngineStep
 from servingslo.estimation.histograms import (
@@ -10,12 +11,17 @@ from servingslo.estimation.histograms import (
     merged,
     pooled_delta,
 )
-from servingslo.estimation.sample import EngineSample, HistogramSample
+from servingslo.models.objective_metrics import ROWS
 
 # Recent enough for the present load, long enough for a p99 at a few requests per second.
 RECENT_SECONDS = 120.0
 REMEMBERED_WINDOWS = 24
-LATENCIES = ("ttft", "tpot", "latency", "queueTime")
+LATENCIES = tuple(row.metric.value for row in ROWS)
+# Fields of a sample by the name that their observations have here.
+_HISTOGRAMS = {row.metric.value: row.histogram for row in ROWS} | {
+    "prompt": "prompt_tokens",
+    "output": "output_tokens",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,8 @@ def pooled(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
     if not ended:
         return {}
     found = {}
-    for name, read in _HISTOGRAMS.items():
+    for name, field in _HISTOGRAMS.items():
+        read = attrgetter(field)
         pairs = [
             (None if s.before is None else read(s.before), after)
             for s in ended
@@ -84,37 +91,3 @@ def observe_latencies(
     if deltas:
         kept.append(ObservedWindow(time_seconds=now_seconds, deltas=deltas))
     return ObservedState(windows=tuple(kept[-REMEMBERED_WINDOWS:]))
-
-
-def _ttft(sample: EngineSample) -> HistogramSample | None:
-    return sample.ttft_seconds
-
-
-def _tpot(sample: EngineSample) -> HistogramSample | None:
-    return sample.time_per_output_token_seconds
-
-
-def _latency(sample: EngineSample) -> HistogramSample | None:
-    return sample.latency_seconds
-
-
-def _queue_time(sample: EngineSample) -> HistogramSample | None:
-    return sample.queue_seconds
-
-
-def _prompt(sample: EngineSample) -> HistogramSample | None:
-    return sample.prompt_tokens
-
-
-def _output(sample: EngineSample) -> HistogramSample | None:
-    return sample.output_tokens
-
-
-_HISTOGRAMS = {
-    "ttft": _ttft,
-    "tpot": _tpot,
-    "latency": _latency,
-    "queueTime": _queue_time,
-    "prompt": _prompt,
-    "output": _output,
-}

@@ -39,6 +39,7 @@ class HistogramSample:
 class EngineSample:
     """One engine in a pod (a data-parallel pod holds several).
 
+    runtime: whose names it exports; None where it was not read from metrics.
     finished_total: completed requests by reason ('stop', 'length', 'abort', ...).
     cached_prompt_tokens_total: prompt tokens served by the prefix cache.
     accepted_draft_tokens_total: of the generated ones, those that a draft had guessed; None without
@@ -50,6 +51,7 @@ class EngineSample:
     """
 
     engine: str
+    runtime: str | None = None
     gauges_age_seconds: float | None = None
     counters_age_seconds: float | None = None
     histograms_age_seconds: float | None = None

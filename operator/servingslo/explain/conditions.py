@@ -73,6 +73,7 @@ _METRICS = {
     Reason.METRICS_PARTIAL: "part of the samples is missing",
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
     Reason.METRICS_IMPLAUSIBLE: "samples say what cannot be",
+    Reason.SEVERAL_RUNTIMES: "the pods export the metrics of several runtimes",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
 _STATED_LAW = {

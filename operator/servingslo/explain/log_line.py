@@ -10,7 +10,6 @@ from servingslo.policy.decision import (
     BatchingDecision,
     ConstraintNeed,
     Decision,
-    LimitsUse,
     ModelUse,
 )
 from servingslo.reasons import Reason
@@ -54,6 +53,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.model.source == STATED_SOURCE,
         decision.limits.sources,
         decision.limits.unread,
+        decision.runtime,
         decision.batching.reason,
         decision.admission.reason,
     )
@@ -80,7 +80,7 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
         if objective.observed_seconds is not None:
             yield f"observed_{key}", format_duration(objective.observed_seconds)
     yield from _law_pairs(decision.model)
-    yield from _limits_pairs(decision.limits)
+    yield from _limits_pairs(decision)
     yield from _batching_pairs(decision.batching)
     yield from _admission_pairs(decision.admission)
     if pods := left_out(decision):
@@ -116,8 +116,14 @@ def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
         yield "law", model.reason.value
 
 
-def _limits_pairs(limits: LimitsUse) -> Iterator[tuple[str, str]]:
-    """Where the batch limits are known from: one word, or that of sequences before the budget's."""
+def _limits_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+    """What the engines are, and where their batch limits are known from.
+
+    One word, or that of sequences before the budget's.
+    """
+    if decision.runtime.name is not None:
+        yield "runtime", decision.runtime.name
+    limits = decision.limits
     if limits.sources is not None:
         yield "limits", limits.sources
     if limits.unread:

@@ -5,16 +5,14 @@ from collections.abc import Iterator
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.explain.conditions import in_doubt, infeasible_message, left_out, limit_detail
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
+from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, StepValue
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {
     Constraint.UTILIZATION: "the utilization target",
     Constraint.KV_CACHE: "KV cache memory",
-    Constraint.TTFT: "the time to first token",
-    Constraint.TPOT: "the time per output token",
-    Constraint.LATENCY: "the end-to-end latency",
-    Constraint.QUEUE_TIME: "the queue time",
+    **{row.constraint: row.about for row in ROWS},
     Constraint.BACKLOG: "the backlog to be drained",
     Constraint.SATURATION: "measured saturation",
     Constraint.MIN_REPLICAS: "replicas.min",
@@ -25,6 +23,7 @@ _LIMITS = {
     Reason.METRICS_STALE: "metrics are too old, and nothing is taken away blind",
     Reason.METRICS_PARTIAL: "some pods are not seen, and nothing is taken away blind",
     Reason.METRICS_NOT_A_NUMBER: "metrics are not numbers, and nothing is taken away blind",
+    Reason.SEVERAL_RUNTIMES: "which runtime the pods are is not clear; spec.runtime says it",
     Reason.METRICS_IMPLAUSIBLE: "metrics say what cannot be, and nothing is decided on them",
     Reason.FALLBACK_FLOOR: "metrics stay away, so fallback.replicas is the floor",
     Reason.STABILIZED: "fewer were wanted for less than the stabilization window",
@@ -170,9 +169,8 @@ def _otherwise(decision: Decision) -> Iterator[str]:
 
 def _binding_latency(decision: Decision, outlook: CountOutlook) -> str:
     """What the count makes of the latency that binds, where one does and it was evaluated."""
-    names = {Constraint.QUEUE_TIME: "queueTime"}
-    metric = None if decision.binding is None else names.get(decision.binding, decision.binding)
-    told = [predicted(latency) for latency in outlook.latencies if latency.metric == metric]
+    row = None if decision.binding is None else ROW_OF_CONSTRAINT.get(decision.binding)
+    told = [predicted(one) for one in outlook.latencies if row and one.metric == row.metric]
     return f", {', '.join(told)}" if told else ""
 
 

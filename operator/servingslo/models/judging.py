@@ -4,8 +4,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from servingslo.errors import InvalidInputError
+from servingslo.models.objective_metrics import metric_seconds
 from servingslo.models.objectives import LatencyMetric, Routing
-from servingslo.models.prediction import Prediction
 
 if TYPE_CHECKING:
     from servingslo.models.latency import LatencyModel
@@ -59,17 +59,6 @@ def judged(
         found.append(metric_seconds(load, limit.metric, limit.percentile))
         most = limit.seconds
     return found
-
-
-def metric_seconds(prediction: Prediction, metric: LatencyMetric, percentile: float) -> float:
-    """The predicted percentile of a metric, in seconds."""
-    if metric is LatencyMetric.TTFT:
-        return prediction.ttft_seconds(percentile)
-    if metric is LatencyMetric.TPOT:
-        return prediction.tpot_seconds(percentile)
-    if metric is LatencyMetric.LATENCY:
-        return prediction.latency_seconds(percentile)
-    return prediction.queue_seconds(percentile)
 
 
 def replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:

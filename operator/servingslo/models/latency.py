@@ -7,13 +7,14 @@ from functools import lru_cache
 
 from servingslo.models import capacity
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
-from servingslo.models.judging import metric_seconds, replica_rate_per_second
+from servingslo.models.judging import replica_rate_per_second
 from servingslo.models.kernel import Maker, chosen_kernels, lengths_of
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
+from servingslo.models.objective_metrics import metric_seconds, prepare
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import NO_BUDGET, BudgetBound, service_dispersion
-from servingslo.models.prediction import Prediction, prepare
+from servingslo.models.prediction import Prediction
 from servingslo.models.replica_load import FleetLaw
 from servingslo.models.service_time import (
     EngineLimits,

@@ -1,7 +1,6 @@
 """Percentiles of one fleet under one load, and their evaluation for many loads at once."""
 
 import math
-from collections.abc import Iterable
 
 from servingslo.errors import InvalidInputError
 from servingslo.models import capacity
@@ -16,12 +15,6 @@ from servingslo.models.load_laws import (
     percentile_by_kernel,
 )
 from servingslo.models.objectives import LatencyMetric
-
-_EVALUATIONS = {
-    LatencyMetric.TTFT: evaluate_ttft,
-    LatencyMetric.TPOT: evaluate_tpot,
-    LatencyMetric.LATENCY: evaluate_latency,
-}
 
 
 class Prediction:
@@ -202,19 +195,6 @@ def queue_seconds(
     if wait_probability <= beyond_share:
         return 0.0
     return math.log(wait_probability / beyond_share) / wait_rate_per_second
-
-
-def prepare(predictions: Iterable[Prediction], metric: LatencyMetric) -> None:
-    """Evaluate the law of a metric for all of these predictions of one model at once.
-
-    Each is what it would be by itself, up to rounding; together they take a part of the time.
-    Predictions that are not stable, and the wait for a slot, have nothing to evaluate. A kernel
-    saves nothing by that: it evaluates a percentile when asked for it.
-    """
-    stable = [one for one in predictions if one.laws is not None and one.engine.kernel is None]
-    if stable and metric in _EVALUATIONS:
-        loads = [one.laws for one in stable if one.laws is not None]
-        _EVALUATIONS[metric](stable[0].engine, loads)
 
 
 def _share(percentile: float) -> float:

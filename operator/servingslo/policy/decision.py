@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Action, Constraint, Reason
@@ -58,7 +59,7 @@ class ObjectiveOutlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedLatency:
-    """A percentile of 'ttft', 'tpot', 'latency' or 'queueTime', by the model.
+    """A percentile of a latency metric, by the model.
 
     seconds: as corrected by what was observed; None where the count keeps no steady state.
     """
@@ -264,6 +265,21 @@ class ReplicaView:
     excluded: int = 0
 
 
+class RuntimeSource(StrEnum):
+    """How the runtime is known: the resource states it, or its pods export its metrics."""
+
+    STATED = "stated"
+    RECOGNIZED = "recognized"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeUse:
+    """The runtime that the engines were read as, and how it is known; None while it is not."""
+
+    name: str | None = None
+    source: RuntimeSource | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Everything one tick decided for one workload.
@@ -277,7 +293,7 @@ class Decision:
     limited_by: the guard that kept the planner from its wish, None when none did.
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
-    limits: in force on the newest ready pods.
+    limits: in force on the newest ready pods. runtime: that the engines were read as.
     """
 
     time_seconds: float
@@ -305,6 +321,7 @@ class Decision:
     cost: CostOutlook | None = None
     cold_start: ColdStartOutlook | None = None
     limits: LimitsUse = LimitsUse()
+    runtime: RuntimeUse = RuntimeUse()
     detail: str = ""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.margin import quantile_with_margin
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.objective_metrics import ROW_OF
 from servingslo.policy.candidates import Load
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.mix import Mix
@@ -98,7 +98,7 @@ def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
     """
     budgets = []
     for objective in targets.objectives:
-        if objective.metric is LatencyMetric.TPOT:
+        if not ROW_OF[objective.metric].waits:
             continue
         alone = 0.0 if mix is None else mix.alone_seconds.get(objective.key, 0.0)
         budgets.append(max(objective.threshold_seconds - alone, 0.0))

@@ -153,6 +153,7 @@ class FallbackTargets:
 class Targets:
     """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
 
+    runtime: that the engines are; None means recognized by the metrics that their pods export.
     utilization_target_ratio: None means derived from what demand lately did. cold_start_seconds:
     None means measured from the workload's own pods. cost: None where no price is known.
     admission_enforced: engines accept no more than the bound in flight that is decided.
@@ -163,7 +164,7 @@ class Targets:
 
     target: ScaleTarget
     objectives: tuple[Objective, ...]
-    runtime: str = "vllm"
+    runtime: str | None = None
     mode: Mode = Mode.AUTO
     replicas: ReplicaTargets = ReplicaTargets()
     utilization_target_ratio: float | None = None
@@ -227,6 +228,7 @@ class Observation:
 
     desired_replicas: of the target's /scale spec. current_replicas: of its /scale status.
     replicas_set_by: the field manager that set the count last, None where the target does not tell.
+    runtime: whose metrics and flags the pods were read by; None while it is not known.
     problems: what could not be read, or who else owns the field.
     batching_change_refused: why batching arguments cannot be patched, where the reader knows.
     history: past arrival rates of this workload, at the tick at which they were read.
@@ -244,6 +246,7 @@ class Observation:
     current_replicas: int | None = None
     rollout_in_progress: bool = False
     last_rollout_seconds: float | None = None
+    runtime: str | None = None
     pods: tuple[PodSample, ...] = ()
     gateway: GatewaySample | None = None
     problems: tuple[SignalProblem, ...] = ()

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.models.latency import (
-    LatencyMetric,
     LatencyModel,
     Objective,
     Routing,
     latency_model,
     metric_seconds,
 )
+from servingslo.models.objective_metrics import ROW_OF
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import Workload
 from servingslo.policy.candidates import IDLE_RATE_PER_SECOND, Candidates
@@ -58,7 +58,7 @@ def renewed_mix(
 ) -> Mix:
     """The previous mix while nothing material has changed, else one made of these."""
     # What a token takes alone is asked for only where none is in time, which is seldom.
-    waiting = [o for o in objectives if o.metric is not LatencyMetric.TPOT]
+    waiting = [o for o in objectives if ROW_OF[o.metric].waits]
     keys = {objective.key for objective in waiting}
     if (
         previous is not None

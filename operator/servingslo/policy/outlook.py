@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 
 from servingslo.models.cost import cost_per_megatoken
-from servingslo.models.latency import LatencyMetric, Objective, Prediction, metric_seconds
+from servingslo.models.latency import Objective, Prediction, metric_seconds
+from servingslo.models.objective_metrics import ROWS
 from servingslo.policy.candidates import Candidates, Sized, SizingCase
 from servingslo.policy.decision import (
     BatchingDecision,
@@ -141,7 +142,7 @@ def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[Coun
 
 
 # What is told of every count, whatever the objectives are about.
-_TOLD_METRICS = (LatencyMetric.TTFT, LatencyMetric.TPOT, LatencyMetric.QUEUE_TIME)
+_TOLD_METRICS = tuple(row.metric for row in ROWS if row.always_told)
 
 
 def sized_for(candidates: Candidates | None) -> Sized | None:

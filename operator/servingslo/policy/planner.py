@@ -16,7 +16,13 @@ from servingslo.policy import guards
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
 from servingslo.policy.behavior import BehaviorState
-from servingslo.policy.decision import Decision, DecisionStep, ReplicaView
+from servingslo.policy.decision import (
+    Decision,
+    DecisionStep,
+    ReplicaView,
+    RuntimeSource,
+    RuntimeUse,
+)
 from servingslo.policy.found import found_steps
 from servingslo.policy.frame import Frame, frame_of
 from servingslo.policy.guards import Proposal
@@ -116,7 +122,7 @@ def _estimated(
         cold_start_seconds=targets.cold_start_seconds,
         service_law=targets.service_law,
         stated_limits=targets.stated_limits,
-        runtime=targets.runtime,
+        runtime=observation.runtime,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:
@@ -362,6 +368,7 @@ def _decided(
         cost=cost_outlook(frame, after, tuned.decision),
         cold_start=cold_start_outlook(frame),
         limits=limits_use(frame),
+        runtime=_runtime(frame),
         detail=verdict.detail,
     )
     order = state.order
@@ -377,6 +384,15 @@ def _decided(
         mix=remembering(frame.mix or state.mix, wish.candidates),
         sized=sized_for(wish.candidates),
     )
+
+
+def _runtime(frame: Frame) -> RuntimeUse:
+    name = frame.observation.runtime
+    if name is None:
+        return RuntimeUse()
+    stated = frame.targets.runtime is not None
+    source = RuntimeSource.STATED if stated else RuntimeSource.RECOGNIZED
+    return RuntimeUse(name=name, source=source)
 
 
 def _action(before: int | None, after: int | None) -> Action:

@@ -7,6 +7,7 @@ from typing import Protocol
 from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import InForce, ScaleTarget, SignalProblem, Targets
+from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition, Recognize, recognized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,16 @@ class ClusterMetrics:
     problem: SignalProblem | None = None
     time_seconds: float | None = None
 
+    def recognize(self, namespace: str, stated: str | None) -> Recognize:
+        """What engines are read as, by their pods in a namespace: stated, or what they export."""
+
+        def of_pods(pods: Sequence[str]) -> Recognition:
+            known = (self.pods.get((namespace, pod)) for pod in pods)
+            engines = (engine for one in known if one is not None for engine in one.engines)
+            return recognized(stated, (e.runtime for e in engines if e.runtime is not None))
+
+        return of_pods
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineArguments:
@@ -46,7 +57,8 @@ class EngineArguments:
 class WorkloadView:
     """The target and its pods as Kubernetes knows them; pods carry no engines yet.
 
-    arguments: by pod name. problems: what could not be read, or who else owns the replica count.
+    read_as: the runtime whose flags and metrics its pods were read by. arguments: by pod name, none
+    while no runtime is known. problems: what could not be read, or who else owns the replica count.
     batching_change_refused: why the template's arguments cannot be patched, None when they can.
     last_rollout_seconds: time of the newest change of the pod template, where known.
     replicas_set_by: the field manager that set the count last, where the target tells.
@@ -60,6 +72,7 @@ class WorkloadView:
     rollout_in_progress: bool = False
     last_rollout_seconds: float | None = None
     pods: tuple[PodSample, ...] = ()
+    read_as: Recognition = NOT_RECOGNIZED
     arguments: Mapping[str, EngineArguments] = field(default_factory=dict)
     problems: tuple[SignalProblem, ...] = ()
     batching_change_refused: SignalProblem | None = None
@@ -104,9 +117,12 @@ class WorkloadSource(Protocol):
     """Reads one target and its pods."""
 
     async def read(
-        self, namespace: str, target: ScaleTarget, container: str | None
+        self, namespace: str, target: ScaleTarget, container: str | None, recognize: Recognize
     ) -> WorkloadView:
-        """Never raises for an absent or unreadable target: that is among the view's problems."""
+        """The target, and its pods as engines of the runtime that they are recognized as.
+
+        Never raises for an absent or unreadable target: that is among the view's problems.
+        """
         ...
 
 
@@ -137,11 +153,16 @@ class BatchingWriter(Protocol):
     """Writes batch limits into the pod template."""
 
     async def apply(
-        self, namespace: str, target: ScaleTarget, container: str | None, arguments: EngineArguments
+        self,
+        namespace: str,
+        target: ScaleTarget,
+        container: str | None,
+        arguments: EngineArguments,
+        runtime: str,
     ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 
-        A limit of None has its flag removed.
+        A limit of None has its flag removed. runtime: whose flags they are.
         Returns whether anything was written: nothing is when they are as wanted already.
         Raises: WriteConflictError when the object changed; ClusterError otherwise.
         """

@@ -10,6 +10,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.policy.guards import StepDownBlock, blindness_problem
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.reasons import Reason
+from servingslo.runtimes.catalogue import RUNTIME_NAMES
 
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
 _WORST_FIRST = (
@@ -72,7 +73,13 @@ def read_signals(
     if not serving:
         problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
         return replace(signals, reason=Reason.METRICS_MISSING, blind=problem)
-    return _judge(signals, states)
+    signals = _judge(signals, states)
+    blind = signals.blind
+    if blind is None or blind.reason is not Reason.METRICS_MISSING or observation.runtime:
+        return signals
+    known = ", ".join(RUNTIME_NAMES)
+    detail = f"{blind.detail}: no metrics of a runtime that is known here ({known})"
+    return replace(signals, blind=replace(blind, detail=detail))
 
 
 def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:

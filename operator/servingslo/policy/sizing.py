@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from servingslo.models.judging import LatencyLimit, LoadLimits, judged
 from servingslo.models.latency import LatencyMetric, Objective, Prediction, prepare
+from servingslo.models.objective_metrics import ROW_OF, ROW_OF_CONSTRAINT
 from servingslo.policy.candidates import (
     IDLE_RATE_PER_SECOND,
     KV_PERCENTILE,
@@ -32,13 +33,6 @@ RATE_PARTS = 1024
 IDLE_UTILIZATION = 0.1
 # Needs that are a quotient are told in full, however few are allowed; no fleet has as many.
 UNBOUNDED_COUNT = 1_000_000
-
-CONSTRAINT_OF_METRIC = {
-    LatencyMetric.TTFT: Constraint.TTFT,
-    LatencyMetric.TPOT: Constraint.TPOT,
-    LatencyMetric.LATENCY: Constraint.LATENCY,
-    LatencyMetric.QUEUE_TIME: Constraint.QUEUE_TIME,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +137,7 @@ def need_hints(
     for need in needs:
         if need.constraint is Constraint.KV_CACHE and need.replicas is not None:
             hints[Constraint.KV_CACHE.value] = need.replicas
-    sized = [need for need in needs if need.constraint in CONSTRAINT_OF_METRIC.values()]
+    sized = [need for need in needs if need.constraint in ROW_OF_CONSTRAINT]
     for objective, need in zip(objectives, sized, strict=False):
         if need.replicas is not None:
             hints[objective.key] = need.replicas
@@ -289,7 +283,7 @@ def _objective_need(
     low: the least count that is looked at.
     """
     case = candidates.case
-    constraint = CONSTRAINT_OF_METRIC[objective.metric]
+    constraint = ROW_OF[objective.metric].constraint
     if not candidates.meets(objective, start):
         floor = _single_request_seconds(candidates, objective)
         if floor > objective.threshold_seconds:

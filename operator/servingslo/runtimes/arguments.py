@@ -32,7 +32,6 @@ _MULTIPLIER = {
     "G": 2**30,
     "T": 2**40,
 }
-_CHUNKED = {"--enable-chunked-prefill": True, "--no-enable-chunked-prefill": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,24 +146,27 @@ def parse_launch_arguments(
     """What defaults of limits and the counting of steps depend on besides the limits.
 
     config: words of the file that the command line names, which come before it.
-    Without a count there is an API server for each data-parallel engine of the pod.
-    Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0.
     """
     words = [*config, *command_words(command, args)]
+    launch = profile.launch
 
     def number(flag: str) -> int | None:
         knob = Knob(field=flag, flag=flag, human_readable=True)
-        return _last_value(_find(words, knob, profile), knob)
+        return _last_value(_find(words, knob, profile), knob) if flag else None
 
-    mode = _find(words, Knob(field="mode", flag="--performance-mode"), profile).found
+    flag, value = launch.throughput_mode or ("", "")
+    mode = _find(words, Knob(field="mode", flag=flag), profile).found if flag else []
+    switches = {launch.chunked_prefill: True, launch.no_chunked_prefill: False}
+    switches.pop("", None)
     names = [word.partition("=")[0].replace("_", "-") for word in words]
-    chunked = next((_CHUNKED[name] for name in reversed(names) if name in _CHUNKED), None)
+    chunked = next((switches[name] for name in reversed(names) if name in switches), None)
+    counts = (number(flag) for flag in launch.server_counts)
     return LaunchArguments(
         flags=tuple(k.field for k in profile.knobs if _find(words, k, profile).found),
-        throughput_mode=bool(mode) and mode[-1].text == "throughput",
+        throughput_mode=bool(mode) and mode[-1].text == value,
         chunked_prefill=chunked,
-        max_model_len=number("--max-model-len"),
-        api_server_count=number("--api-server-count") or number("--data-parallel-size"),
+        max_model_len=number(launch.max_model_len),
+        api_server_count=next((count for count in counts if count), None),
     )
 
 

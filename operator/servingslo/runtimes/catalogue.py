@@ -4,7 +4,11 @@ from servingslo.errors import UnknownRuntimeError
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.vllm import VLLM
 
+# One row for each runtime.
 CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM,)
+RUNTIME_NAMES = tuple(runtime.name for runtime in CATALOGUE)
+# What a resource says that states none.
+AUTO_RUNTIME = "Auto"
 
 
 def profile(name: str) -> RuntimeProfile:
@@ -15,4 +19,4 @@ def profile(name: str) -> RuntimeProfile:
     for known in CATALOGUE:
         if known.name == name:
             return known
-    raise UnknownRuntimeError("runtime", name, ", ".join(runtime.name for runtime in CATALOGUE))
+    raise UnknownRuntimeError("runtime", name, ", ".join(RUNTIME_NAMES))

@@ -23,12 +23,32 @@ class MetricNames:
     field: of EngineSample. names: as Prometheus stores them, newest first; the first one that an
     engine exports is used. Of a histogram the base name, without _bucket, _sum and _count.
     by_labels: labels that split the field into a mapping, newest first; empty when it is a number.
+    only: the parts whose sum is the field; empty: the mapping of all of them is.
     """
 
     field: str
     kind: MetricKind
     names: tuple[str, ...]
     by_labels: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+def gauge(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
+    """Where a gauge is found."""
+    return MetricNames(field=field, kind=MetricKind.GAUGE, names=names, by_labels=by_labels)
+
+
+def counter(
+    field: str, *names: str, by_labels: tuple[str, ...] = (), only: tuple[str, ...] = ()
+) -> MetricNames:
+    """Where a counter is found."""
+    kind = MetricKind.COUNTER
+    return MetricNames(field=field, kind=kind, names=names, by_labels=by_labels, only=only)
+
+
+def histogram(field: str, *names: str) -> MetricNames:
+    """Where a histogram is found."""
+    return MetricNames(field=field, kind=MetricKind.HISTOGRAM, names=names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +66,40 @@ class CapacityLabels:
     blocks: str
 
 
+class Applied(StrEnum):
+    """How a limit is changed. ARGUMENTS: on the command line of new pods, which need a restart."""
+
+    ARGUMENTS = "args"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A batch limit that is set on the command line.
+    """A batch limit of an engine, and how it is given to it.
 
     field: of BatchArguments. flag: its spelling with dashes; underscores mean the same where the
-    profile says so. live: it can be changed without a restart. human_readable: values such as 8k
-    (8,000) and 8K (8,192) are understood.
+    profile says so. human_readable: values such as 8k (8,000) and 8K (8,192) are understood.
     """
 
     field: str
     flag: str
-    live: bool = False
+    applied: Applied = Applied.ARGUMENTS
     human_readable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFlags:
+    """Flags that default limits and the counting of steps depend on; '' or empty: it has none.
+
+    throughput_mode: a flag and its value that ask for larger default limits. chunked_prefill,
+    no_chunked_prefill: switches. max_model_len: longest sequence, tokens. server_counts: how many
+    processes count each step, the first that is given.
+    """
+
+    throughput_mode: tuple[str, str] | None = None
+    chunked_prefill: str = ""
+    no_chunked_prefill: str = ""
+    max_model_len: str = ""
+    server_counts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +137,9 @@ class RuntimeProfile:
     engine_label: tells the engines of one pod apart. part_labels: split what one engine counts
     into parts that are added up, unless a field asks for the split. age_fields: for each kind, the
     field whose samples tell the age of all fields of that kind; engines export them on one page.
-    default_limits: what is in force where no limit is given. usual_sequences,
-    usual_batched_tokens: the defaults there are, in increasing order; a default that data rule out
-    is corrected to the next one.
+    launch: what else of its command line is read. default_limits: what is in force where no limit
+    is given, None where that is not known. usual_sequences, usual_batched_tokens: the defaults
+    there are, in increasing order; a default that data rule out is corrected to the next one.
     """
 
     name: str
@@ -109,9 +150,16 @@ class RuntimeProfile:
     capacity: CapacityLabels | None
     knobs: tuple[Knob, ...]
     underscores_in_flags: bool
-    default_limits: Callable[[EngineSetting], DefaultLimits]
-    usual_sequences: tuple[int, ...]
-    usual_batched_tokens: tuple[int, ...]
+    launch: LaunchFlags = LaunchFlags()
+    default_limits: Callable[[EngineSetting], DefaultLimits] | None = None
+    usual_sequences: tuple[int, ...] = ()
+    usual_batched_tokens: tuple[int, ...] = ()
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """Every name that its engines may export, of histograms the base names."""
+        names = {name for metric in self.metrics for name in metric.names}
+        return frozenset(names if self.capacity is None else {*names, self.capacity.metric})
 
     def of_kind(self, kind: MetricKind) -> tuple[MetricNames, ...]:
         """The metrics of one kind, in the profile's order."""

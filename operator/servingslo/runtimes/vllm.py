@@ -11,66 +11,56 @@ first increment; it is never read.
 from servingslo.runtimes.profile import (
     CapacityLabels,
     Knob,
+    LaunchFlags,
     MetricKind,
-    MetricNames,
     RuntimeProfile,
+    counter,
+    gauge,
+    histogram,
 )
 from servingslo.runtimes.vllm_defaults import default_limits
-
-
-def _gauge(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
-    return MetricNames(field=field, kind=MetricKind.GAUGE, names=names, by_labels=by_labels)
-
-
-def _counter(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
-    return MetricNames(field=field, kind=MetricKind.COUNTER, names=names, by_labels=by_labels)
-
-
-def _histogram(field: str, *names: str) -> MetricNames:
-    return MetricNames(field=field, kind=MetricKind.HISTOGRAM, names=names)
-
 
 VLLM = RuntimeProfile(
     name="vllm",
     engine_label="engine",
     part_labels=("model_name", "reason"),
     metrics=(
-        _gauge("running", "vllm:num_requests_running"),
-        _gauge("waiting", "vllm:num_requests_waiting"),
-        _gauge("waiting_by_reason", "vllm:num_requests_waiting_by_reason", by_labels=("reason",)),
-        _gauge("kv_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-        _counter("prompt_tokens_total", "vllm:prompt_tokens_total"),
-        _counter(
+        gauge("running", "vllm:num_requests_running"),
+        gauge("waiting", "vllm:num_requests_waiting"),
+        gauge("waiting_by_reason", "vllm:num_requests_waiting_by_reason", by_labels=("reason",)),
+        gauge("kv_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        counter("prompt_tokens_total", "vllm:prompt_tokens_total"),
+        counter(
             "cached_prompt_tokens_total",
             "vllm:prompt_tokens_cached_total",
             "vllm:prefix_cache_hits_total",
             "vllm:gpu_prefix_cache_hits_total",
         ),
-        _counter("generation_tokens_total", "vllm:generation_tokens_total"),
+        counter("generation_tokens_total", "vllm:generation_tokens_total"),
         # Only with speculative decoding; a part of the generated tokens.
-        _counter("accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"),
+        counter("accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"),
         # The simulator of llm-d spells the label finish_reason.
-        _counter(
+        counter(
             "finished_total",
             "vllm:request_success_total",
             by_labels=("finished_reason", "finish_reason"),
         ),
-        _counter("preempted_total", "vllm:num_preemptions_total"),
+        counter("preempted_total", "vllm:num_preemptions_total"),
         # Counted by the API server, so it carries no engine label: it belongs to the whole pod.
-        _counter("rejected_total", "vllm:admission_rejections_total"),
-        _histogram("ttft_seconds", "vllm:time_to_first_token_seconds"),
-        _histogram(
+        counter("rejected_total", "vllm:admission_rejections_total"),
+        histogram("ttft_seconds", "vllm:time_to_first_token_seconds"),
+        histogram(
             "inter_token_seconds",
             "vllm:inter_token_latency_seconds",
             "vllm:time_per_output_token_seconds",
         ),
-        _histogram("time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"),
-        _histogram("latency_seconds", "vllm:e2e_request_latency_seconds"),
-        _histogram("queue_seconds", "vllm:request_queue_time_seconds"),
-        _histogram("prompt_tokens", "vllm:request_prompt_tokens"),
-        _histogram("output_tokens", "vllm:request_generation_tokens"),
+        histogram("time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"),
+        histogram("latency_seconds", "vllm:e2e_request_latency_seconds"),
+        histogram("queue_seconds", "vllm:request_queue_time_seconds"),
+        histogram("prompt_tokens", "vllm:request_prompt_tokens"),
+        histogram("output_tokens", "vllm:request_generation_tokens"),
         # A histogram in spite of its name: its _count counts engine steps.
-        _histogram("iteration_tokens", "vllm:iteration_tokens_total"),
+        histogram("iteration_tokens", "vllm:iteration_tokens_total"),
     ),
     age_fields=(
         (MetricKind.GAUGE, "running"),
@@ -92,6 +82,15 @@ VLLM = RuntimeProfile(
         Knob(field="max_num_batched_tokens", flag="--max-num-batched-tokens", human_readable=True),
     ),
     underscores_in_flags=True,
+    # Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0. Without a count
+    # there is an API server for each data-parallel engine of the pod.
+    launch=LaunchFlags(
+        throughput_mode=("--performance-mode", "throughput"),
+        chunked_prefill="--enable-chunked-prefill",
+        no_chunked_prefill="--no-enable-chunked-prefill",
+        max_model_len="--max-model-len",
+        server_counts=("--api-server-count", "--data-parallel-size"),
+    ),
     default_limits=default_limits,
     # Of a CPU, of cards by memory, and of the mode that doubles them.
     usual_sequences=(128, 256, 512, 1024, 2048),

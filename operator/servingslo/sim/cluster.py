@@ -15,6 +15,7 @@ import numpy as np
 
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
+from servingslo.runtimes.vllm import VLLM
 from servingslo.sim import layout
 from servingslo.sim.backend import Backend, best_backend
 from servingslo.sim.columns import client_table, request_columns, since_first_attempt
@@ -336,6 +337,8 @@ class Cluster:
             desired_replicas=self.desired,
             current_replicas=len(self.live),
             rollout_in_progress=any(pod.generation != self.generation for pod in self.live),
+            # What its engines show is what vLLM exports.
+            runtime=VLLM.name,
             pods=tuple(pod_sample(pod, self.now, age) for pod in pods),
         )
 

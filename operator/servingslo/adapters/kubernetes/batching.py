@@ -29,7 +29,7 @@ class KubernetesBatching:
         target: ScaleTarget,
         container: str | None,
         arguments: EngineArguments,
-        runtime: str = "vllm",
+        runtime: str,
     ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 

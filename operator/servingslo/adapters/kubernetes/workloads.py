@@ -32,6 +32,7 @@ from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import parse_batch_arguments, parse_launch_arguments
 from servingslo.runtimes.profile import RuntimeProfile
+from servingslo.runtimes.recognition import Recognize
 
 _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
     (NoScaleSubresourceError, Reason.TARGET_NOT_SCALABLE),
@@ -89,9 +90,9 @@ class KubernetesWorkloads:
         return _scalers(names, target)
 
     async def read(
-        self, namespace: str, target: ScaleTarget, container: str | None, runtime: str = "vllm"
+        self, namespace: str, target: ScaleTarget, container: str | None, recognize: Recognize
     ) -> WorkloadView:
-        """The target and its pods.
+        """The target and its pods, their command lines by the flags of their runtime.
 
         Never raises for an absent or unreadable target: that is among the view's problems.
         """
@@ -99,7 +100,6 @@ class KubernetesWorkloads:
             found = await self._read_target(namespace, target)
         except ClusterError as error:
             return WorkloadView(target=target, problems=(_problem(error),))
-        profile = catalogue.profile(runtime)
         pods = self._inventory.workload_pods(
             namespace,
             target_uid=found.uid,
@@ -113,6 +113,8 @@ class KubernetesWorkloads:
             for pod in pods
             if (engine := chosen[pod.name]) is not None
         }
+        read_as = recognize(tuple(chosen))
+        profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
@@ -127,7 +129,12 @@ class KubernetesWorkloads:
                 )
                 for pod in pods
             ),
-            arguments={name: _arguments(line, profile) for name, line in started.items()},
+            read_as=read_as,
+            arguments={
+                name: _arguments(line, profile)
+                for name, line in started.items()
+                if profile is not None
+            },
             problems=(
                 *self._inventory_problems(namespace),
                 *_scalers(self._scaler_names(namespace, target), target),
@@ -266,9 +273,11 @@ def _image(container: ContainerRecord | None) -> str | None:
 
 
 def _launch(
-    container: ContainerRecord | None, started: StartedWith | None, profile: RuntimeProfile
+    container: ContainerRecord | None,
+    started: StartedWith | None,
+    profile: RuntimeProfile | None,
 ) -> EngineLaunch | None:
-    if container is None or started is None:
+    if container is None or started is None or profile is None:
         return None
     found = parse_launch_arguments(started.command, started.args, profile, started.config)
     given = parse_launch_arguments(container.command, container.args, profile)
@@ -291,8 +300,9 @@ def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments
 
 
 def _refusal(
-    found: _Target, container: str | None, profile: RuntimeProfile
+    found: _Target, container: str | None, profile: RuntimeProfile | None
 ) -> SignalProblem | None:
+    """Why batch limits cannot be changed; nothing is said while the runtime is not known."""
     if found.containers is None:
         return SignalProblem(
             reason=Reason.KIND_NOT_SUPPORTED,
@@ -304,6 +314,8 @@ def _refusal(
             reason=Reason.CONTAINER_NOT_FOUND,
             detail=f"spec.batching.container: {container!r} is not a container of the pod template",
         )
+    if profile is None:
+        return None
     refused = parse_batch_arguments(chosen.command, chosen.args, profile).change_refused
     if refused:
         return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)

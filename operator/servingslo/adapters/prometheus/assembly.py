@@ -40,6 +40,11 @@ class _Scraped:
         """Age of the newest group, infinite when no age is known."""
         return min(self.ages.values(), default=math.inf)
 
+    def names(self) -> frozenset[str]:
+        """Names of all metrics that it holds, of histograms the base names."""
+        capacity = {name for key, name in self.capacity.items() if key == "__name__"}
+        return frozenset({*self.numbers, *self.splits, *self.histograms, *capacity})
+
     def absorb(self, other: "_Scraped") -> None:
         """Take what another record of the same scrape has beside."""
         self.numbers = other.numbers | self.numbers
@@ -185,26 +190,32 @@ class Assembly:
             if best is None or record.newest_age() < best.newest_age():
                 newest[engine] = record
         for engine in sorted(newest):
-            yield self._engine_sample(engine, newest[engine])
+            exported = newest[engine].names()
+            for profile in self._profiles:
+                if exported & profile.metric_names:
+                    yield self._engine_sample(engine, newest[engine], profile)
 
-    def _engine_sample(self, engine: str, scraped: _Scraped) -> EngineSample:
+    def _engine_sample(
+        self, engine: str, scraped: _Scraped, profile: RuntimeProfile
+    ) -> EngineSample:
+        """The engine by the names of this runtime alone."""
         fields: dict[str, Any] = {}
         not_numbers: list[str] = []
         impossible: list[str] = []
-        for profile in self._profiles:
-            for metric in profile.metrics:
-                value = self._value(metric, scraped, not_numbers)
-                if value is not None and (why := _impossible(metric.field, value)):
-                    impossible.append(f"{metric.names[0]}={why}")
-                elif value is not None:
-                    fields[metric.field] = value
-            if profile.capacity and scraped.capacity.get("__name__") == profile.capacity.metric:
-                fields["kv_block_tokens"] = _integer(
-                    scraped.capacity.get(profile.capacity.block_tokens)
-                )
-                fields["kv_capacity_tokens"] = _capacity_tokens(profile, scraped.capacity)
+        for metric in profile.metrics:
+            value = self._value(metric, scraped, not_numbers)
+            if value is not None and (why := _impossible(metric.field, value)):
+                impossible.append(f"{metric.names[0]}={why}")
+            elif value is not None:
+                fields[metric.field] = value
+        if profile.capacity and scraped.capacity.get("__name__") == profile.capacity.metric:
+            fields["kv_block_tokens"] = _integer(
+                scraped.capacity.get(profile.capacity.block_tokens)
+            )
+            fields["kv_capacity_tokens"] = _capacity_tokens(profile, scraped.capacity)
         return EngineSample(
             engine=engine,
+            runtime=profile.name,
             gauges_age_seconds=scraped.ages.get(MetricKind.GAUGE),
             counters_age_seconds=scraped.ages.get(MetricKind.COUNTER),
             histograms_age_seconds=scraped.ages.get(MetricKind.HISTOGRAM),
@@ -223,11 +234,8 @@ class Assembly:
                 if buckets is not None:
                     return self._histogram(name, buckets, not_numbers)
             elif metric.by_labels:
-                split = scraped.splits.get(name)
-                if split is not None:
-                    if not all(map(math.isfinite, split.values())):
-                        not_numbers.append(name)
-                    return {key: v for key, v in split.items() if math.isfinite(v)}
+                if name in scraped.splits:
+                    return _parts(metric, name, scraped.splits[name], not_numbers)
             elif name in scraped.numbers:
                 value = scraped.numbers[name]
                 if math.isfinite(value):
@@ -275,6 +283,19 @@ class Assembly:
         for card in sorted(newest):
             sample = _gpu_sample(card, newest[card], self._gpu)
             yield replace(sample, product=self._products.get((pod, card)))
+
+
+def _parts(
+    metric: MetricNames, name: str, split: Mapping[str, float], not_numbers: list[str]
+) -> float | Mapping[str, float] | None:
+    """The field by its parts, or the sum of those that it consists of; one never seen adds none."""
+    wanted = {key: v for key, v in split.items() if not metric.only or key in metric.only}
+    finite = {key: v for key, v in wanted.items() if math.isfinite(v)}
+    if len(finite) < len(wanted):
+        not_numbers.append(name)
+    if not metric.only:
+        return finite
+    return sum(finite.values()) if len(finite) == len(wanted) else None
 
 
 def _impossible(field: str, value: float | Mapping[str, float] | HistogramSample) -> str:

@@ -16,6 +16,8 @@ from servingslo.estimation.sample import EngineSample
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
+# By pod, the engine's label and the runtime that it is read as.
+_Engine = tuple[Pod, str, str | None]
 # Last characters of the names of pods: an ordinal, or of the alphabet of generated names.
 # Source: Kubernetes, apimachinery util/rand.
 _LAST_CHARACTERS = "0123456789bcdfghjklmnpqrstvwxz"
@@ -59,7 +61,7 @@ class HistogramRotation:
         self._each_reading = config.histogram_engines_each_tick
         self._most_turns = config.histogram_every_ticks
         self._reading = 0
-        self._kept: dict[tuple[Pod, str], _Kept] = {}
+        self._kept: dict[_Engine, _Kept] = {}
         histograms = [m for p in profiles for m in p.of_kind(MetricKind.HISTOGRAM)]
         self._fields = tuple(dict.fromkeys(metric.field for metric in histograms))
         self._names = frozenset(name for metric in histograms for name in metric.names)
@@ -85,12 +87,12 @@ class HistogramRotation:
         if not turn.characters:
             self._kept = {}
             return pods
-        kept: dict[tuple[Pod, str], _Kept] = {}
+        kept: dict[_Engine, _Kept] = {}
         completed = {}
         for pod, metrics in pods.items():
             engines = []
             for engine in metrics.engines:
-                key = pod, engine.engine
+                key = pod, engine.engine, engine.runtime
                 own = turn.holds(pod[1])
                 before = self._own(engine, evaluated_at) if own else self._kept.get(key)
                 if before is not None:

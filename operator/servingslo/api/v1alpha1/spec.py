@@ -1,6 +1,6 @@
 """The spec: only the fields that this version honours."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,7 @@ from servingslo.api.constraints import (
     DurationBetween,
     Matching,
     Number,
+    OneOf,
     cel_rule,
     not_allowed,
 )
@@ -33,6 +34,7 @@ from servingslo.policy.inputs import (
     Mode,
     SeasonStated,
 )
+from servingslo.runtimes.catalogue import AUTO_RUNTIME, RUNTIME_NAMES
 
 KIND = "ServingSLO"
 MAX_OBJECTIVES = 8
@@ -277,8 +279,10 @@ class ServingSLOSpec(ApiModel):
     )
 
     target_ref: TargetRef = Field(description="The workload that is scaled.")
-    runtime: Literal["vllm"] = Field(
-        "vllm", description="The engine, which decides the metric names: vllm (default)."
+    runtime: Annotated[str, OneOf((AUTO_RUNTIME, *RUNTIME_NAMES))] = Field(
+        AUTO_RUNTIME,
+        description="The engine, which decides names of metrics and flags: Auto (default: the one "
+        f"whose metrics the pods export) or one of {', '.join(RUNTIME_NAMES)}.",
     )
     mode: Mode = Field(
         Mode.AUTO,

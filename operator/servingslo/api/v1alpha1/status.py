@@ -161,6 +161,10 @@ class ModelStatus(StatusModel):
     max_num_batched_tokens_source: str | None = Field(
         None, description="Where it is known from, in the same words."
     )
+    runtime: str | None = Field(None, description="The engine that the pods were read as.")
+    runtime_source: str | None = Field(
+        None, description="How it is known: stated (spec.runtime) or recognized (its metrics)."
+    )
 
 
 class PredictedStatus(StatusModel):

@@ -16,7 +16,7 @@ from servingslo.errors import ClusterError, InvalidInputError
 from servingslo.estimation.estimator import FleetSample
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.ports import WorkloadView
+from servingslo.policy.ports import ClusterMetrics, WorkloadView
 
 # Pages and readings in the past are as old as they are; nothing in them is stale.
 _NEVER_STALE_SECONDS = 1e9
@@ -99,10 +99,11 @@ def live_samples(source: LiveSource) -> list[FleetSample]:
 
     Raises: InvalidInputError for a target that is not there; ClusterError; MetricsError.
     """
-    view = asyncio.run(_view(source))
     now_seconds = prometheus_now_seconds(source.config)
     count = int(source.window_seconds // source.step_seconds)
     times = [now_seconds - place * source.step_seconds for place in range(count, -1, -1)]
+    _, newest = next(iter(read_history(source.config, times[-1:])))
+    view = asyncio.run(_view(source, newest))
     subject = Subject(
         namespace=source.namespace,
         name=source.target,
@@ -128,10 +129,12 @@ def parsed_target(text: str) -> ScaleTarget:
     return ScaleTarget(api_version=_API_VERSION, kind=kind, name=name)
 
 
-async def _view(source: LiveSource) -> WorkloadView:
+async def _view(source: LiveSource, newest: ClusterMetrics) -> WorkloadView:
     target = parsed_target(source.target)
     async with workloads_of(source.access, (source.namespace,)) as workloads:
-        view = await workloads.read(source.namespace, target, None)
+        view = await workloads.read(
+            source.namespace, target, None, newest.recognize(source.namespace, None)
+        )
     if view.problems and view.desired_replicas is None:
         raise ClusterError(f"{view.problems[0].reason.value}: {view.problems[0].detail}")
     if not view.pods:

@@ -7,6 +7,7 @@ from servingslo.errors import InvalidInputError
 from servingslo.models import cost
 from servingslo.models.capacity import concurrency_cap
 from servingslo.models.latency import LatencyModel, Objective, Routing, latency_model
+from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
@@ -21,7 +22,7 @@ from servingslo.policy.decision import ConstraintNeed, LimitsPlan
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.mix import renewed_mix
-from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Sizing, greatest_rate, size
+from servingslo.policy.sizing import Sizing, greatest_rate, size
 from servingslo.policy.state import BatchLimits
 from servingslo.policy.wish import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 
@@ -252,7 +253,7 @@ def _needs(question: Question, candidates: Candidates, sizing: Sizing) -> tuple[
     objectives = iter(question.objectives)
     return tuple(
         _objective_need(need, next(objectives), candidates)
-        if need.constraint in CONSTRAINT_OF_METRIC.values()
+        if need.constraint in ROW_OF_CONSTRAINT
         else NeedAnswer(constraint=need.constraint.value, objective=None, replicas=need.replicas)
         for need in sizing.needs
     )

@@ -59,7 +59,7 @@ async def live_question(
         pods=observation.pods,
         service_law=targets.service_law,
         stated_limits=targets.stated_limits,
-        runtime=targets.runtime,
+        runtime=observation.runtime,
     )
     state, estimate = estimator.update(state, sample)
     _, known = lengths.publish(state.lengths)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from servingslo.cli.sizing.answer import Question, is_feasible, sized
 from servingslo.cli.sizing.inputs import objective_name
 from servingslo.models.latency import Objective
-from servingslo.policy.sizing import CONSTRAINT_OF_METRIC, Sizing
+from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT
+from servingslo.policy.sizing import Sizing
 from servingslo.units import format_duration
 
 # Around the stated value, as people would try them; where no count meets it, from the least that
@@ -50,7 +51,7 @@ def prices(question: Question) -> tuple[Price, ...]:
 
 
 def _changes(question: Question, sizing: Sizing) -> Iterator[tuple[str, str, str, Question]]:
-    needs = [need for need in sizing.needs if need.constraint in CONSTRAINT_OF_METRIC.values()]
+    needs = [need for need in sizing.needs if need.constraint in ROW_OF_CONSTRAINT]
     for index, (objective, need) in enumerate(zip(question.objectives, needs, strict=True)):
         yield from _objective_changes(question, index, objective, need.least_feasible)
     stated = question.replicas.tolerated_failures

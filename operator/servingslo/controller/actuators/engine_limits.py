@@ -27,12 +27,17 @@ class EngineLimits:
         return None
 
     def wanted(self, assignment: Assignment) -> Change | None:
-        """The change of the limits, or their way back."""
+        """The change of the limits, or their way back; none of engines that are not known."""
+        if assignment.decision.runtime.name is None:
+            return None
         return batch_limits_change(assignment.decision, assignment.targets.target)
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Set the limits; a flag that a change had added is removed with it."""
         batching, targets = assignment.decision.batching, assignment.targets
+        runtime = assignment.decision.runtime.name
+        if runtime is None:
+            return False
         wanted = replace(
             EngineArguments(
                 max_num_seqs=batching.recommended_max_num_seqs,
@@ -41,7 +46,7 @@ class EngineLimits:
             **dict.fromkeys(batching.flags_removed),
         )
         return await self.writer.apply(
-            assignment.ref.namespace, targets.target, batching.container, wanted
+            assignment.ref.namespace, targets.target, batching.container, wanted, runtime
         )
 
     def not_made(self, decision: Decision, reason: Reason, _detail: str) -> Decision:

@@ -1,0 +1,33 @@
+"""Which runtime a workload's engines are read as: the one that is stated, else what they export."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recognition:
+    """What the engines of a workload are read as.
+
+    runtime: None while that is not known. exported: the runtimes whose metrics its pods export, in
+    the order of their names; empty while none does.
+    """
+
+    runtime: str | None = None
+    exported: tuple[str, ...] = ()
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether several are exported and none is stated."""
+        return self.runtime is None and len(self.exported) > 1
+
+
+NOT_RECOGNIZED = Recognition()
+Recognize = Callable[[Sequence[str]], Recognition]
+"""The recognition for the pods of these names."""
+
+
+def recognized(stated: str | None, exported: Iterable[str]) -> Recognition:
+    """The runtime that is stated, else the only one that is exported; nothing is assumed."""
+    names = tuple(sorted(set(exported)))
+    only = names[0] if len(names) == 1 else None
+    return Recognition(runtime=stated or only, exported=names)

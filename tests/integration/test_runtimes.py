@@ -1,0 +1,79 @@
+"""Engines of every runtime, read through a real Prometheus to a decision."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.integration.runtime_pages import PODS, RATE_PER_SECOND, decisions_of
+from tests.integration.toy_runtime import TOY
+
+from servingslo.explain.log_line import log_line
+from servingslo.policy.decision import Decision, RuntimeSource
+from servingslo.reasons import Action, Reason
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.catalogue import CATALOGUE, profile
+
+pytestmark = pytest.mark.rig
+# By namespace: each runtime by itself, the toy one, and pods that export two, without and with a
+# statement which of them counts.
+KNOWN = (*CATALOGUE, TOY)
+EXPORTED = {one.name: (one,) for one in KNOWN} | {
+    "two": (profile("vllm"), TOY),
+    "two-stated": (profile("vllm"), TOY),
+}
+SPECS = {"two-stated": {"runtime": "vllm"}}
+RECOGNIZED = tuple(one.name for one in KNOWN)
+
+
+def _sized(decision: Decision) -> bool:
+    """Whether the count follows from a known arrival rate and a trusted law."""
+    rate = decision.demand.arrival_rate_per_second
+    near = rate == pytest.approx(RATE_PER_SECOND * len(PODS), rel=0.1)
+    return near and decision.model.trusted and bool(decision.needs)
+
+
+@pytest.fixture(scope="module")
+def decisions() -> Iterator[dict[str, Decision]]:
+    """Of each namespace, of the first moment at which all that can be sized are.
+
+    The toy runtime has its row in the catalogue.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(catalogue, "CATALOGUE", KNOWN)
+        found: dict[str, Decision] = {}
+        for found in decisions_of(EXPORTED, KNOWN, SPECS):
+            two = found["two"].metrics is Reason.SEVERAL_RUNTIMES
+            if two and all(_sized(one) for name, one in found.items() if name != "two"):
+                break
+        yield found
+
+
+@pytest.mark.parametrize("name", RECOGNIZED)
+def test_a_runtime_is_recognized_and_sized(decisions, name):
+    """What the pods export tells the runtime, its names tell the traffic, and both are told."""
+    decision = decisions[name]
+    assert _sized(decision), log_line(decision)
+    assert (decision.runtime.name, decision.runtime.source) == (name, RuntimeSource.RECOGNIZED)
+    assert f"runtime={name}" in log_line(decision)
+
+
+def test_a_further_runtime_is_one_file_and_one_row(decisions):
+    """The same traffic under another runtime's names asks for the same replicas, one by one."""
+    ours, others = decisions["toy"].needs, decisions["vllm"].needs
+    assert [need.constraint for need in ours] == [need.constraint for need in others]
+    assert [n.replicas for n in ours] == [n.replicas for n in others]
+    assert decisions["toy"].replicas_after == decisions["vllm"].replicas_after
+
+
+def test_pods_that_export_two_runtimes_are_read_as_neither(decisions):
+    """Nothing is guessed: the decision holds and names both, until one of them is stated."""
+    decision = decisions["two"]
+    assert (decision.action, decision.metrics) == (Action.HOLD, Reason.SEVERAL_RUNTIMES)
+    assert decision.runtime.name is None
+    assert "toy, vllm" in log_line(decision)
+
+
+def test_a_runtime_that_is_stated_is_the_only_one_read(decisions):
+    """Of pods that export two, the names of the stated one alone count."""
+    decision = decisions["two-stated"]
+    assert (decision.runtime.name, decision.runtime.source) == ("vllm", RuntimeSource.STATED)
+    assert _sized(decision), log_line(decision)
