@@ -61,12 +61,12 @@ async def test_a_count_that_somebody_changed_is_not_overwritten():
     for _ in range(60):
         operator.fleet.tick()
         resource = next(iter(operator.registry.resources.values()))
-        await operator.fleet.read_workload("inference", resource.targets.target, None)
+        metrics = await operator.fleet.read_metrics()
+        recognize = metrics.recognize("inference", None)
+        await operator.fleet.read_workload("inference", resource.targets.target, None, recognize)
         seen = operator.world.desired
         operator.world.desired = 5  # behind the cache
-        again = await operator.reconciler.reconcile(
-            resource, await operator.fleet.read_metrics(), None
-        )
+        again = await operator.reconciler.reconcile(resource, metrics, None)
         if again:
             break
         operator.world.desired = seen
