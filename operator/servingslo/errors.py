@@ -82,6 +82,10 @@ class InvalidObjectError(ClusterError):
     """The API server refused the object as invalid (422 that is no failed precondition)."""
 
 
+class NotLeaderError(ClusterError):
+    """Nothing may be written: this process holds no valid lease, or another operator acts there."""
+
+
 class RigError(ServingSLOError):
     """The rig could not be built or started."""
 

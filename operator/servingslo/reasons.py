@@ -123,6 +123,8 @@ class Reason(StrEnum):
     SCALED = "Scaled"
     WRITE_CONFLICT = "WriteConflict"
     WRITE_FAILED = "WriteFailed"
+    LEASE_LOST = "LeaseLost"
+    ANOTHER_OPERATOR = "AnotherOperator"
     NOT_LIMITED = "NotLimited"
 
     # Objectives

@@ -97,7 +97,10 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
     ("setting", "named"),
     [
         pytest.param("mode=Auot", "mode", id="mode"),
-        pytest.param("replicaCount=2", "replicaCount", id="two-operators"),
+        pytest.param("replicaCount=6", "replicaCount", id="replicas"),
+        pytest.param("leaderElection.leaseSeconds=4", "leaseSeconds", id="short-lease"),
+        pytest.param("leaderElection.renewSeconds=9", "renewSeconds", id="late-renewal"),
+        pytest.param("leaderElection.retrySeconds=4", "retrySeconds", id="rare-attempts"),
         pytest.param("tickSeconds=0", "tickSeconds", id="tick"),
         pytest.param("prometheus.url=prometheus:9090", "url", id="url-without-scheme"),
         pytest.param("prometheus.timeoutSeconds=0", "timeoutSeconds", id="timeout"),
@@ -151,10 +154,48 @@ def test_watched_namespaces_limit_the_binding(rig: Rig) -> None:
     documents = _render(rig, "watchNamespaces={team-a,team-b}")
     kinds = [document["kind"] for document in documents]
     assert "ClusterRoleBinding" not in kinds
-    bound = [d["metadata"]["namespace"] for d in documents if d["kind"] == "RoleBinding"]
+    bound = [
+        d["metadata"]["namespace"]
+        for d in documents
+        if d["kind"] == "RoleBinding" and d["roleRef"]["kind"] == "ClusterRole"
+    ]
     assert bound == ["team-a", "team-b"]
     container = _only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     assert {"--namespace=team-a", "--namespace=team-b"} <= set(container["args"])
+
+
+@pytest.mark.rig
+def test_one_pod_of_several_is_left_and_a_new_one_is_ready_before_an_old_one_ends(
+    rig: Rig,
+) -> None:
+    """Two pods on different nodes where there are, one of them through drains and upgrades."""
+    documents = _render(rig)
+    deployment = _only(documents, "Deployment")["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    (spread,) = deployment["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["labelSelector"]["matchLabels"] == deployment["selector"]["matchLabels"]
+    budget = _only(documents, "PodDisruptionBudget")["spec"]
+    assert budget["minAvailable"] == 1
+    assert budget["selector"] == deployment["selector"]
+    single = {document["kind"] for document in _render(rig, "replicaCount=1")}
+    assert "PodDisruptionBudget" not in single
+
+
+@pytest.mark.rig
+def test_the_lease_that_is_asked_for_is_the_one_that_is_allowed(rig: Rig) -> None:
+    """The flags name the Lease that the Role permits, and say the terms of the values."""
+    documents = _render(rig, "leaderElection.leaseSeconds=20", "leaderElection.renewSeconds=12")
+    arguments = _only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    role = _only(documents, "Role")
+    named = [rule for rule in role["rules"] if "resourceNames" in rule]
+    assert [rule["verbs"] for rule in named] == [["get", "patch"]]
+    assert f"--lease-name={named[0]['resourceNames'][0]}" in arguments
+    assert f"--lease-namespace={role['metadata']['namespace']}" in arguments
+    assert {"--lease-seconds=20", "--lease-renew-seconds=12", "--lease-retry-seconds=2"} <= set(
+        arguments
+    )
 
 
 @pytest.mark.rig

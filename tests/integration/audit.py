@@ -11,7 +11,7 @@ from tests.integration.operator_under_test import RELEASE_NAMESPACE, SERVICE_ACC
 
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
 # Written all the time, and no change of a target.
-_TOLD_ELSEWHERE = {("events", None), ("servingslos", "status")}
+_TOLD_ELSEWHERE = {("events", None), ("servingslos", "status"), ("leases", None)}
 # Questions about one's own rights: created, never stored.
 _REVIEWS = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")

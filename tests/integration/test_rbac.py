@@ -16,7 +16,8 @@ from tests.integration.operator_under_test import (
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.rig.cluster import Rig
 
-# Every rule, as the API server resolves it: (group, resource) and its verbs.
+# Every rule, as the API server resolves it: (group, resource), names where it is limited to some, and
+# its verbs.
 _READ = frozenset({"get", "list", "watch"})
 _SCALE = frozenset({"get", "patch"})
 EXPECTED = {
@@ -31,6 +32,8 @@ EXPECTED = {
     ("autoscaling", "horizontalpodautoscalers"): _READ,
     ("keda.sh", "scaledobjects"): _READ,
     ("", "events"): frozenset({"create", "patch", "list"}),
+    ("coordination.k8s.io", "leases"): frozenset({"create"}),
+    ("coordination.k8s.io", "leases", "servingslo-acting-operator"): frozenset({"get", "patch"}),
 }
 # What every authenticated user has (system:basic-user), without which nobody can ask for rules.
 _EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
@@ -40,12 +43,12 @@ def test_the_permissions_are_exactly_these(rig: Rig, tenant: Tenant, operator: O
     """The API server knows of no permission of the ServiceAccount beyond the list."""
     review = kubernetes.client.AuthorizationV1Api(rig.api_client(operator.kubeconfig))
     answer = review.create_self_subject_rules_review({"spec": {"namespace": tenant.namespace}})
-    found: dict[tuple[str, str], frozenset[str]] = {}
+    found: dict[tuple[str, ...], frozenset[str]] = {}
     for rule in answer.status.resource_rules:
         for group in rule.api_groups or ():
             for resource in rule.resources or ():
                 if resource not in _EVERYBODY:
-                    key = group, resource
+                    key = group, resource, *(rule.resource_names or ())
                     found[key] = found.get(key, frozenset()) | frozenset(rule.verbs)
     assert found == EXPECTED
 

@@ -63,6 +63,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range .Values.watchNamespaces }}
 - --namespace={{ . }}
 {{- end }}
+- --lease-namespace={{ .Release.Namespace }}
+- --lease-name={{ include "servingslo.name" . }}
+- --lease-seconds={{ .Values.leaderElection.leaseSeconds }}
+- --lease-renew-seconds={{ .Values.leaderElection.renewSeconds }}
+- --lease-retry-seconds={{ .Values.leaderElection.retrySeconds }}
 - --health-host=0.0.0.0
 - --health-port=8080
 {{- end }}

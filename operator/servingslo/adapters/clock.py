@@ -15,3 +15,9 @@ class SystemClock:
     def elapsed_seconds() -> float:
         """Seconds on a clock that never jumps, for differences only."""
         return time.monotonic()
+
+    @staticmethod
+    def boot_seconds() -> float:
+        """As elapsed_seconds, and it goes on while the machine sleeps, where the system has it."""
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime(clock)

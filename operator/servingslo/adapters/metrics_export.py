@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -13,10 +13,12 @@ from prometheus_client import (
     Gauge,
     GCCollector,
     Histogram,
+    Metric,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.registry import Collector
 
 from servingslo.explain.changes import Change
 from servingslo.explain.samples import GAUGES, NOT_READY, metric_samples
@@ -45,6 +47,10 @@ class OperatorMetrics:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.registry = CollectorRegistry()
+        self._leads: Callable[[], bool] = lambda: True
+        self._decided = CollectorRegistry()
+        self.registry.register(_Shown(self._decided, self._leading))
+        self._aside: Callable[[], int] = lambda: 0
         self._monotonic = monotonic
         self._started = monotonic()
         self._last_tick: float | None = None
@@ -87,16 +93,30 @@ class OperatorMetrics:
             "Time since the control loop last completed a round; since the start before the first.",
             registry=self.registry,
         ).set_function(self._success_age)
+        Gauge(
+            "servingslo_leader",
+            "1 on the process that decides, 0 on one that stands by.",
+            registry=self.registry,
+        ).set_function(lambda: float(self._leads()))
+        Gauge(
+            "servingslo_namespaces_aside",
+            "Namespaces in which another operator of the cluster acts.",
+            registry=self.registry,
+        ).set_function(lambda: float(self._aside()))
         self._gauges = {
             family.name: Gauge(
                 family.name,
                 family.help,
                 (*_RESOURCE_LABELS, *family.labels),
-                registry=self.registry,
+                registry=self._decided,
             )
             for family in GAUGES
         }
         self._labels = {family.name: family.labels for family in GAUGES}
+
+    def follow(self, leads: Callable[[], bool], aside: Callable[[], int]) -> None:
+        """Ask these, at each scrape, whether this process leads and where it stands aside."""
+        self._leads, self._aside = leads, aside
 
     def observe_decision(self, decision: Decision) -> None:
         """Count a decision and show its numbers; what is unknown now is shown no more."""
@@ -166,6 +186,9 @@ class OperatorMetrics:
         """The page in Prometheus's text format."""
         return generate_latest(self.registry)
 
+    def _leading(self) -> bool:
+        return self._leads()
+
     def _success_age(self) -> float:
         since = self._started if self._last_success is None else self._last_success
         return self._monotonic() - since
@@ -173,6 +196,18 @@ class OperatorMetrics:
     def _remove(self, samples: set[tuple[str, tuple[str, ...]]]) -> None:
         for name, labels in samples:
             self._gauges[name].remove(*labels)
+
+
+class _Shown(Collector):
+    """What is known of decisions, while this process is the one that decides."""
+
+    def __init__(self, decided: CollectorRegistry, leads: Callable[[], bool]) -> None:
+        self._decided = decided
+        self._leads = leads
+
+    def collect(self) -> Iterable[Metric]:
+        """The families of the leader; none of a standby."""
+        return self._decided.collect() if self._leads() else ()
 
 
 class HealthServer:

@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+import os
+import platform
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import kopf
@@ -14,16 +17,25 @@ from servingslo.adapters.kubernetes.client import KubeClient, connect
 from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.events import KubernetesEvents
+from servingslo.adapters.kubernetes.fence import DeadMansSwitch, process_switch
 from servingslo.adapters.kubernetes.inventory import Inventory
+from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
 from servingslo.adapters.kubernetes.resources import KubernetesResources
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
-from servingslo.adapters.metrics_export import HealthServer, OperatorMetrics
+from servingslo.adapters.metrics_export import Health, HealthServer, OperatorMetrics
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
 from servingslo.cli.options import path_text
 from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow, Means
+from servingslo.controller.election import Election, Terms
+from servingslo.controller.leadership import (
+    NAMESPACE_TERMS,
+    Leadership,
+    NamespaceFence,
+    ReleaseFence,
+)
 from servingslo.controller.loop import Controller
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
@@ -35,12 +47,17 @@ from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
 from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.inputs import Limits
+from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import GatewayProfile
 
 _LOG = logging.getLogger(__name__)
 # A resource that is not served yet (its CRD is being installed) is waited for this long.
 _SERVED_TIMEOUT_SECONDS = 120.0
 _SERVED_POLL_SECONDS = 1.0
+# In each namespace with ServingSLOs: which release of the cluster acts there.
+NAMESPACE_LEASE = "servingslo-acting-operator"
+# Where the kubelet puts it (Kubernetes, "Accessing the API from a Pod").
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # Health counts silence in ticks; shorter ones are for tests, and a reading may take longer.
 _SHORTEST_HEALTH_TICK_SECONDS = 6.0
 # One reading of Prometheus ends before the next tick, and never before this many seconds.
@@ -70,6 +87,7 @@ class RunOptions:
     gateway: whose counts are read; None for none. laws: who evaluates the latency laws. actuators:
     what may be changed, in the order in which a decision is carried out. read_config_maps: whether
     command lines that are made of ConfigMaps are read from them.
+    lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     """
 
     prometheus: PrometheusOptions
@@ -80,6 +98,9 @@ class RunOptions:
     health_port: int
     record: Path | None
     laws: LawForm
+    lease_namespace: str | None
+    lease_name: str
+    lease_terms: Terms
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False
 
@@ -138,9 +159,13 @@ async def _controller(
     options: RunOptions, config: PrometheusConfig, registry: Registry, stack: AsyncExitStack
 ) -> Controller:
     """The loop with everything it needs, which the stack closes."""
-    client = await stack.enter_async_context(_connected())
+    identity = process_identity()
+    base = await stack.enter_async_context(_connected(identity))
+    leads = _leadership(options, base, identity, registry.wake_loop)
     metrics = OperatorMetrics()
-    await _serve_health(options, metrics, stack)
+    metrics.follow(leads.leadership.leads, lambda: len(leads.leadership.aside()))
+    await _serve_health(options, metrics, leads.leadership, stack)
+    client = leads.client
     inventory = Inventory(client, namespaces=options.namespaces)
     stack.push_async_callback(inventory.stop)
     await inventory.start()
@@ -165,6 +190,9 @@ async def _controller(
         history=history,
     )
     teller, limits = Teller(outside), options.limits
+    # Last, when everything is warm: whoever leads decides at once.
+    stack.push_async_callback(leads.leadership.stop)
+    await leads.leadership.start()
     return Controller(
         outside=outside,
         registry=registry,
@@ -173,16 +201,25 @@ async def _controller(
         ),
         undoing=Undoing(outside=outside, registry=registry, limits=limits, teller=teller),
         tick_seconds=limits.tick_seconds,
+        lead=leads.leadership,
     )
 
 
 async def _serve_health(
-    options: RunOptions, metrics: OperatorMetrics, stack: AsyncExitStack
+    options: RunOptions,
+    metrics: OperatorMetrics,
+    leadership: Leadership,
+    stack: AsyncExitStack,
 ) -> None:
     tick_seconds = max(options.limits.tick_seconds, _SHORTEST_HEALTH_TICK_SECONDS)
+
+    def health() -> Health:
+        found = metrics.health(tick_seconds)
+        return replace(found, detail=f"{found.detail}; {leadership.detail()}")
+
     server = HealthServer(
         metrics,
-        lambda: metrics.health(tick_seconds),
+        health,
         host=options.health_host,
         port=options.health_port,
     )
@@ -194,9 +231,69 @@ async def _serve_health(
     _LOG.info("serving /metrics, /healthz and /readyz port=%d", server.port)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leads:
+    """The elections of this process, and the connection whose writes ask them."""
+
+    leadership: Leadership
+    client: KubeClient
+
+
+def _leadership(
+    options: RunOptions, base: KubeClient, identity: str, on_turn: Callable[[], None]
+) -> _Leads:
+    """Elections over two connections: that of the release asks nobody before it writes."""
+    terms, clock = options.lease_terms, SystemClock.boot_seconds
+    release, of_release = None, f"{platform.node()}/{options.lease_name}"
+    if options.lease_namespace is not None:
+        of_release = f"{options.lease_namespace}/{options.lease_name}"
+        patient = base.patient(terms.renew_seconds / 2.0)
+        store = KubernetesLease(patient, options.lease_namespace, options.lease_name)
+        release = Election(store=store, identity=identity, terms=terms, clock=clock)
+    # A process that is alone by agreement has nobody to make way for when it was stopped.
+    switch = None if release is None else DeadMansSwitch(process_switch)
+
+    def election_in(namespace: str) -> Election:
+        store = KubernetesLease(of_leader, namespace, NAMESPACE_LEASE)
+        return Election(store=store, identity=of_release, terms=NAMESPACE_TERMS, clock=clock)
+
+    async def report(election: Election, namespace: str) -> None:
+        said = (
+            f"{of_release} stands aside in this namespace: {election.holder} acts here. Let their "
+            "watchNamespaces not overlap, or uninstall one of them"
+        )
+        await post_warning(of_leader, namespace, NAMESPACE_LEASE, Reason.ANOTHER_OPERATOR, said)
+
+    leadership = Leadership(
+        release=release,
+        identity=of_release,
+        election_in=election_in,
+        on_turn=on_turn,
+        report=report,
+    )
+    of_leader = base.fenced(ReleaseFence(leadership=leadership), switch)
+    return _Leads(
+        leadership=leadership, client=base.fenced(NamespaceFence(leadership=leadership), switch)
+    )
+
+
+def process_identity() -> str:
+    """Of this process and no other: a container that is started afresh is another one."""
+    return f"{platform.node()}_{uuid.uuid4().hex[:8]}"
+
+
+def pod_namespace() -> str | None:
+    """The namespace of the pod that this process runs in; None outside of a cluster."""
+    if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    with suppress(OSError):
+        return _POD_NAMESPACE.read_text(encoding="utf-8").strip() or None
+    return None
+
+
 @asynccontextmanager
-async def _connected() -> AsyncIterator[KubeClient]:
-    client = await connect()
+async def _connected(identity: str = "") -> AsyncIterator[KubeClient]:
+    client = await connect(identity=identity)
     try:
         yield client
     finally:

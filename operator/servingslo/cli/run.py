@@ -159,6 +159,39 @@ def run(
             envvar="SERVINGSLO_RECORD", help="Append what is observed to this file of JSON lines."
         ),
     ] = None,
+    lease_namespace: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SERVINGSLO_LEASE_NAMESPACE",
+            help="Namespace of the Lease by which one of several pods is elected. In a pod its own "
+            "by default; without any, this process takes itself for the only one.",
+        ),
+    ] = None,
+    lease_name: Annotated[
+        str, typer.Option(envvar="SERVINGSLO_LEASE_NAME", help="Name of that Lease.")
+    ] = "servingslo-operator",
+    lease_seconds: Annotated[
+        int,
+        typer.Option(
+            envvar="SERVINGSLO_LEASE_SECONDS",
+            help="How long the Lease is valid after a renewal, 5 to 120.",
+        ),
+    ] = 10,
+    lease_renew_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="SERVINGSLO_LEASE_RENEW_SECONDS",
+            help="A leader that has not renewed it for so long writes nothing more; "
+            "at most 2 s below the Lease.",
+        ),
+    ] = 6.0,
+    lease_retry_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="SERVINGSLO_LEASE_RETRY_SECONDS",
+            help="Time from one attempt to the next, at most half of the renewal.",
+        ),
+    ] = 2.0,
     laws: Annotated[
         LawForm,
         typer.Option(
@@ -176,7 +209,13 @@ def run(
     Example: servingslo run --prometheus-url=http://prometheus-operated.monitoring.svc:9090
     """
     # kopf and the clients take a second to import, which no other command needs.
-    from servingslo.cli.operate import PrometheusOptions, RunOptions, operate  # noqa: PLC0415
+    from servingslo.cli.operate import (  # noqa: PLC0415
+        PrometheusOptions,
+        RunOptions,
+        operate,
+        pod_namespace,
+    )
+    from servingslo.controller.election import Terms, check_terms  # noqa: PLC0415
 
     _configure_logging(log_level)
     options = RunOptions(
@@ -211,6 +250,15 @@ def run(
         record=record,
         laws=laws,
         read_config_maps=read_config_maps is Switch.ON,
+        lease_namespace=lease_namespace or pod_namespace(),
+        lease_name=lease_name,
+        lease_terms=check_terms(
+            Terms(
+                lease_seconds=lease_seconds,
+                renew_seconds=lease_renew_seconds,
+                retry_seconds=lease_retry_seconds,
+            )
+        ),
     )
     asyncio.run(operate(options))
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.controller.leadership import Alone, Lead
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.registry import Key, Registry, Resource, target_conflicts
@@ -29,13 +30,20 @@ _CONCURRENCY = 16
 
 @dataclass(slots=True)
 class Controller:
-    """Looks at every resource each tick, and at once at those that changed."""
+    """Looks at every resource each tick, and at once at those that changed.
+
+    lead: whether this process may act, and where. It decides only there; elsewhere it keeps what
+    it knows of the cluster warm.
+    """
 
     outside: Outside
     registry: Registry
     reconciler: Reconciler
     tick_seconds: float
     undoing: Undoing
+    lead: Lead = field(default_factory=Alone)
+    _leading: str | None = None
+    _terms: dict[str, str] = field(default_factory=dict)
     _relisted_at: float = float("-inf")
     _listed: bool = False
     _overruns: int = 0
@@ -46,6 +54,7 @@ class Controller:
         while True:
             started = SystemClock.elapsed_seconds()
             self.registry.take_woken()
+            self._take_turn()
             await self._relist_when_due(started)
             await self._tick(tuple(self.registry.resources))
             await self._undo()
@@ -78,6 +87,8 @@ class Controller:
                 await asyncio.wait_for(self.registry.woken(), left)
             except TimeoutError:
                 return
+            if self.lead.process_term() not in {None, self._leading}:
+                return  # a new leader looks at everything at once
             await asyncio.sleep(_DEBOUNCE_SECONDS)
             await self._tick(tuple(self.registry.take_woken()))
             self.undoing.ask()
@@ -86,7 +97,9 @@ class Controller:
     async def _tick(self, keys: tuple[Key, ...]) -> None:
         """Look at these resources, with one reading of the metrics for all of them."""
         self._forget_gone()
-        resources = [entry for key in keys if (entry := self.registry.resources.get(key))]
+        await self._claim()
+        known = (entry for key in keys if (entry := self.registry.resources.get(key)))
+        resources = [entry for entry in known if self._acts(entry)]
         if resources:
             if self.outside.history is not None:
                 self.outside.history.tick()
@@ -106,8 +119,38 @@ class Controller:
 
     async def _undo(self) -> None:
         """Put back what nobody wants; not before it is known which resources there are."""
-        if self._listed:
+        if self._listed and self.lead.process_term() is not None:
             await self.undoing.when_due(SystemClock.elapsed_seconds())
+
+    def _take_turn(self) -> None:
+        """List anew where this process leads since a moment ago: others wrote until then."""
+        term = self.lead.process_term()
+        if term is not None and term != self._leading:
+            self._leading = term
+            self._relisted_at = float("-inf")
+            self.undoing.ask()
+
+    async def _claim(self) -> None:
+        """Find out where this process acts; what it remembers from before another did is void."""
+        resources = tuple(self.registry.resources.values())
+        await self.lead.claim({entry.record.ref.namespace for entry in resources})
+        terms = dict(self._terms)
+        for entry in resources:
+            ref = entry.record.ref
+            term, before = self.lead.term(ref.namespace), self._terms.get(ref.namespace)
+            if term is None:
+                self.outside.exporter.forget(ref.namespace, ref.name)
+                continue
+            terms[ref.namespace] = term
+            if before not in {None, term}:
+                self.reconciler.forget(ref.uid)
+                self.reconciler.teller.forget(entry)
+        self._terms = terms
+
+    def _acts(self, resource: Resource) -> bool:
+        namespace = resource.record.ref.namespace
+        term = self.lead.term(namespace)
+        return term is not None and term == self._terms.get(namespace)
 
     async def _reconcile(
         self,
@@ -118,6 +161,8 @@ class Controller:
     ) -> None:
         ref = resource.record.ref
         async with limit:
+            if not self._acts(resource):
+                return  # the lease was lost meanwhile
             try:
                 again = await self.reconciler.reconcile(resource, metrics, conflict)
             except Exception as error:  # noqa: BLE001  the loop over resources must survive

@@ -13,7 +13,12 @@ from servingslo.controller.overtaken import last_look
 from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.teller import Teller
-from servingslo.errors import ClusterUnavailableError, ServingSLOError, WriteConflictError
+from servingslo.errors import (
+    ClusterUnavailableError,
+    NotLeaderError,
+    ServingSLOError,
+    WriteConflictError,
+)
 from servingslo.estimation.season import RateHistory
 from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
@@ -303,6 +308,8 @@ class Reconciler:
         if isinstance(error, WriteConflictError):
             self.outside.exporter.count_conflict()
             return Reason.WRITE_CONFLICT
+        if isinstance(error, NotLeaderError):
+            return Reason.LEASE_LOST
         self.outside.exporter.count_failure("kubernetes")
         return Reason.WRITE_FAILED
 

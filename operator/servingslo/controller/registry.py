@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servingslo.adapters.kubernetes.records import group_of
 from servingslo.adapters.kubernetes.resources import ResourceRecord
@@ -45,13 +45,22 @@ class Registry:
         if known is not None and known.record.ref == record.ref:
             same = known.record.generation == record.generation
             if same and known.record.deleting == record.deleting:
-                return known
+                # Whoever begins to lead starts from what the leader before it had learnt.
+                return self._renew(key, known, record)
             if record.generation < known.record.generation:
                 return known  # a watch that is behind what was looked up
         resource = _checked(record)
         self.resources[key] = resource
         self.wake(key)
         return resource
+
+    def wake_loop(self) -> None:
+        """Wake the loop though no resource changed."""
+        self._wake.set()
+
+    def _renew(self, key: Key, known: Resource, record: ResourceRecord) -> Resource:
+        self.resources[key] = renewed = replace(known, record=record)
+        return renewed
 
     def remove(self, key: Key, uid: str | None = None) -> None:
         """Forget a resource that is gone. uid: of that alone, not of a later namesake."""

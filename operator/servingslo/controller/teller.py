@@ -10,7 +10,7 @@ from servingslo.controller import status as status_of
 from servingslo.controller.outage import Outages, Part
 from servingslo.controller.outside import Outside
 from servingslo.controller.registry import Resource
-from servingslo.errors import ClusterError, NotFoundError, WriteConflictError
+from servingslo.errors import ClusterError, NotFoundError, NotLeaderError, WriteConflictError
 from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.conditions import (
     Condition,
@@ -176,8 +176,8 @@ class Teller:
         ref = resource.record.ref
         try:
             await self.outside.events.post(ref, event, self._now_seconds())
-        except NotFoundError:
-            return  # the namespace is being deleted
+        except (NotFoundError, NotLeaderError):
+            return  # the namespace is being deleted, or another tells it now
         except ClusterError as error:
             self.outside.exporter.count_failure("events")
             self.outages.met(_part("event", resource), error, self._now_seconds())
@@ -227,8 +227,8 @@ class Teller:
             await self.outside.resources.patch_status(
                 resource.record.ref, status_of.merge_patch(told.status, changed)
             )
-        except (NotFoundError, WriteConflictError):
-            return  # deleted meanwhile; the registry will say so
+        except (NotFoundError, WriteConflictError, NotLeaderError):
+            return  # deleted meanwhile, as the registry will say; or another tells it now
         except ClusterError as error:
             self.outside.exporter.count_failure("status")
             self.outages.met(_part("status", resource), error, now_seconds)

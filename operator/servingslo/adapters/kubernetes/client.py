@@ -7,8 +7,8 @@ a few fields are read, and because targets may be of any kind.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,20 @@ from kubernetes.aio.client.exceptions import OpenApiException
 from kubernetes.aio.config.config_exception import ConfigException
 from yaml import YAMLError
 
+from servingslo.adapters.kubernetes.fence import (
+    DeadMansSwitch,
+    Fence,
+    FencedRequest,
+    checked,
+    namespace_of,
+)
 from servingslo.errors import (
     ClusterError,
     ClusterUnavailableError,
     InvalidInputError,
     InvalidObjectError,
     NotFoundError,
+    NotLeaderError,
     PermissionDeniedError,
     WriteConflictError,
 )
@@ -54,11 +62,37 @@ class Patch(StrEnum):
 
 
 class KubeClient:
-    """A connection to one API server."""
+    """A connection to one API server.
 
-    def __init__(self, api: ApiClient, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    fence: asked before each write; None where every write is allowed.
+    switch: ends the process where it is stopped in the middle of a write until after its lease;
+    None where it goes on then.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        fence: Fence | None = None,
+        switch: DeadMansSwitch | None = None,
+    ) -> None:
         self._api = api
         self._timeout_seconds = float(timeout_seconds)
+        self._fence = fence
+        self._switch = switch
+
+    def fenced(self, fence: Fence, switch: DeadMansSwitch | None) -> "KubeClient":
+        """The same connection, whose writes are asked for before."""
+        return KubeClient(
+            self._api, timeout_seconds=self._timeout_seconds, fence=fence, switch=switch
+        )
+
+    def patient(self, timeout_seconds: float) -> "KubeClient":
+        """The same connection with another timeout of a request."""
+        return KubeClient(
+            self._api, timeout_seconds=timeout_seconds, fence=self._fence, switch=self._switch
+        )
 
     async def close(self) -> None:
         """Close all connections."""
@@ -108,14 +142,9 @@ class KubeClient:
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
     ) -> KubeObject:
-        with _translated(method, path):
+        with _translated(method, path), self._permitted(method, path) as limit:
             response = await self._send(
-                method,
-                path,
-                query,
-                limit=self._timeout_seconds,
-                body=body,
-                content_type=content_type,
+                method, path, query, limit=limit, body=body, content_type=content_type
             )
             data = await response.read()
             if response.status >= 400:
@@ -124,6 +153,20 @@ class KubeClient:
         if not isinstance(decoded, dict):
             raise ClusterError(f"{method} {path}: the answer is no object")
         return decoded
+
+    @contextmanager
+    def _permitted(self, method: str, path: str) -> Iterator[float]:
+        """How long the request may take, in seconds. Raises: NotLeaderError."""
+        if self._fence is None or method == "GET":
+            yield self._timeout_seconds
+            return
+        fence, namespace = self._fence, namespace_of(path)
+        seconds = fence.write_seconds(namespace)
+        with (
+            checked(lambda: fence.write_seconds(namespace)),
+            nullcontext() if self._switch is None else self._switch.armed(seconds),
+        ):
+            yield min(self._timeout_seconds, seconds)
 
     async def _send(
         self,
@@ -151,11 +194,13 @@ async def connect(
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     kubeconfig: str | None = None,
     context: str | None = None,
+    identity: str = "",
 ) -> KubeClient:
     """A client configured by KUBECONFIG where it is set, else by the pod's ServiceAccount.
 
     Without both, the user's default kubeconfig. KUBECONFIG is read here: the library reads its
     default when it is imported. kubeconfig, context: a file and a context of it to use instead.
+    identity: of this process, as the API server's audit log has it among the user agent.
     Raises: InvalidInputError for a kubeconfig that is named and not there, or that is none;
     ClusterError where there is no configuration at all.
     """
@@ -186,9 +231,9 @@ async def connect(
     configuration.retries = None
     # As kopf does: proxy settings of the environment are not meant for the API server; a
     # kubeconfig names its own proxy.
-    configuration.client_session_kwargs = {"trust_env": False}
+    configuration.client_session_kwargs = {"trust_env": False, "request_class": FencedRequest}
     api = ApiClient(configuration)
-    api.user_agent = _USER_AGENT
+    api.user_agent = f"{_USER_AGENT} ({identity})" if identity else _USER_AGENT
     return KubeClient(api, timeout_seconds=timeout_seconds)
 
 
@@ -223,6 +268,8 @@ class _translated:  # noqa: N801  reads as a statement
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and isinstance(error.__cause__, NotLeaderError):
+            raise error.__cause__
         if isinstance(error, TimeoutError | asyncio.TimeoutError):
             raise ClusterUnavailableError(f"{self._what}: no answer in time") from error
         if isinstance(error, aiohttp.ClientError | OSError):

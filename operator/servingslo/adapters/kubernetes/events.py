@@ -9,7 +9,7 @@ from servingslo.adapters.kubernetes.timestamps import timestamp_from_seconds
 from servingslo.errors import NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
 
-_COMPONENT = "servingslo-operator"
+COMPONENT = "servingslo-operator"
 # An event that repeats is written again at most this often.
 SUPPRESSED_SECONDS = 600.0
 # The API server keeps events for one hour (kube-apiserver --event-ttl); what is older is forgotten.
@@ -81,9 +81,9 @@ class KubernetesEvents:
             "involvedObject": object_reference(ref),
             "type": event.type.value,
             "firstTimestamp": timestamp_from_seconds(posted.first_seconds),
-            "source": {"component": _COMPONENT},
-            "reportingComponent": _COMPONENT,
-            "reportingInstance": _COMPONENT,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": COMPONENT,
         }
         try:
             await self._client.create(base, body)

@@ -1,0 +1,176 @@
+"""Who holds a Lease: one holder at most, whatever processes, clocks and networks do.
+
+Only differences on one process's own clock are used, never the times written in the Lease. A holder
+counts its term from before its last renewal was sent; everybody else waits a whole duration from
+when they saw that renewal, which is later. So a holder has ended before another begins.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from servingslo.adapters.kubernetes.leases import LeaseRecord
+from servingslo.errors import InvalidInputError, NotLeaderError, WriteConflictError
+
+# A write ends so long before the lease does: for clocks whose rates differ (RFC 5905 takes 500 ppm,
+# 5 ms in 10 s), and for what a request takes from the client's end of it to the server's.
+WRITE_MARGIN_SECONDS = 1.0
+SHORTEST_LEASE_SECONDS = 5
+LONGEST_LEASE_SECONDS = 120
+SHORTEST_RETRY_SECONDS = 0.5
+# From the last moment at which a write may begin to the end of the lease.
+SHORTEST_REST_SECONDS = 2.0
+# After a conflict what is there is read and judged once more, then with the next attempt.
+_LOOKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """lease: its duration. renew: without a renewal for so long, the holder begins no write more.
+
+    retry: time from one attempt to the next. All in seconds.
+    """
+
+    lease_seconds: int = 10
+    renew_seconds: float = 6.0
+    retry_seconds: float = 2.0
+
+
+def check_terms(terms: Terms, prefix: str = "--") -> Terms:
+    """The terms. Raises: InvalidInputError that names the flag and what it allows."""
+    lease, renew, retry = terms.lease_seconds, terms.renew_seconds, terms.retry_seconds
+    if not SHORTEST_LEASE_SECONDS <= lease <= LONGEST_LEASE_SECONDS:
+        allowed = f"{SHORTEST_LEASE_SECONDS} to {LONGEST_LEASE_SECONDS}"
+        raise InvalidInputError(f"{prefix}lease-seconds", lease, allowed)
+    most = lease - SHORTEST_REST_SECONDS
+    if not (math.isfinite(renew) and 2.0 * SHORTEST_RETRY_SECONDS < renew <= most):
+        allowed = f"above {2.0 * SHORTEST_RETRY_SECONDS:g}, at most {most:g}: 2 s below the lease"
+        raise InvalidInputError(f"{prefix}lease-renew-seconds", renew, allowed)
+    if not (math.isfinite(retry) and SHORTEST_RETRY_SECONDS <= retry <= renew / 2.0):
+        allowed = f"{SHORTEST_RETRY_SECONDS:g} to {renew / 2.0:g}: half of the renewal"
+        raise InvalidInputError(f"{prefix}lease-retry-seconds", retry, allowed)
+    return terms
+
+
+class LeaseStore(Protocol):
+    """The Lease on the API server."""
+
+    async def read(self) -> LeaseRecord | None:
+        """As it is now. Raises: ClusterError."""
+        ...
+
+    async def create(self, holder: str, duration_seconds: int) -> LeaseRecord:
+        """A new one. Raises: WriteConflictError, ClusterError."""
+        ...
+
+    async def write(self, known: LeaseRecord, holder: str, duration_seconds: int) -> LeaseRecord:
+        """Under the precondition that it is as known. Raises: WriteConflictError, ClusterError."""
+        ...
+
+
+@dataclass(slots=True)
+class Election:
+    """One candidate for one Lease.
+
+    clock: seconds that never jump, and that go on while the process is stopped.
+    """
+
+    store: LeaseStore
+    identity: str
+    terms: Terms
+    clock: Callable[[], float]
+    _known: LeaseRecord | None = None
+    _seen_seconds: float = -math.inf
+    _renewed_seconds: float = -math.inf
+
+    @property
+    def leads(self) -> bool:
+        """Whether a write may begin now."""
+        return self.clock() < self._renewed_seconds + self.terms.renew_seconds
+
+    @property
+    def holder(self) -> str:
+        """Who was seen to hold the Lease; '' for nobody."""
+        return self._known.holder if self._known is not None else ""
+
+    @property
+    def known(self) -> LeaseRecord | None:
+        """The Lease as it was last seen."""
+        return self._known
+
+    @property
+    def term(self) -> str | None:
+        """What tells this time of leading from one before another held the Lease; None without."""
+        if self._known is None or not self.leads:
+            return None
+        return f"{self._known.uid}/{self._known.transitions}"
+
+    def write_seconds(self) -> float:
+        """How long a write that begins now may take. Raises: NotLeaderError when none may begin."""
+        if not self.leads:
+            held = f"{self.holder} holds it" if self._of_another() else "it was not renewed in time"
+            raise NotLeaderError(f"no valid lease: {held}")
+        end = self._renewed_seconds + self.terms.lease_seconds - WRITE_MARGIN_SECONDS
+        return end - self.clock()
+
+    async def attempt(self) -> None:
+        """Take the Lease where that is allowed, or renew it. Raises: ClusterError."""
+        for look in range(_LOOKS):
+            try:
+                return await self._attempt()
+            except WriteConflictError:
+                self._see(await self.store.read())
+                if look + 1 == _LOOKS:
+                    raise
+        return None
+
+    async def release(self) -> None:
+        """Lead no more, at once, and let others know. Raises: ClusterError."""
+        known = self._known
+        led = self.leads
+        self._renewed_seconds = -math.inf
+        if led and known is not None:
+            self._known = await self.store.write(known, "", self.terms.lease_seconds)
+
+    def seconds_to_next(self) -> float:
+        """From the end of an attempt to the next: by the retry, or when another's lease ends."""
+        if self._of_another():
+            left = self._expires_seconds() - self.clock()
+            return min(max(left, 0.0), self.terms.retry_seconds)
+        return self.terms.retry_seconds
+
+    async def _attempt(self) -> None:
+        # A holder renews what it knows, in one request; whoever is not sure to hold it looks first.
+        if not self.leads:
+            self._see(await self.store.read())
+        known = self._known
+        begun = self.clock()
+        if known is None:
+            written = await self.store.create(self.identity, self.terms.lease_seconds)
+        elif self._of_another() and begun < self._expires_seconds():
+            return
+        else:
+            written = await self.store.write(known, self.identity, self.terms.lease_seconds)
+        self._see(written)
+        self._renewed_seconds = begun
+
+    def _of_another(self) -> bool:
+        return self.holder not in {"", self.identity}
+
+    def _expires_seconds(self) -> float:
+        """When another's lease has ended, as far as is known here."""
+        known = self._known
+        stated = known.duration_seconds if known is not None else 0.0
+        return self._seen_seconds + max(stated, self.terms.lease_seconds)
+
+    def _see(self, record: LeaseRecord | None) -> None:
+        """Note what the server says. The moment is after its answer: no renewal came later."""
+        before, self._known = self._known, record
+        if record is None:
+            self._renewed_seconds = -math.inf
+            return
+        if before is None or (before.uid, before.version) != (record.uid, record.version):
+            self._seen_seconds = self.clock()
+        if self._of_another():
+            self._renewed_seconds = -math.inf
