@@ -53,10 +53,10 @@ def audited(rig: Rig) -> Iterator[None]:
     By the audit log of the API server, over all tests that ran.
     """
     yield
-    log = rig.work_dir / "logs" / "operator.log"
+    logs = sorted((rig.work_dir / "logs").glob("operator*.log"))
     found = differences(
         rig.audit_log.read_text(encoding="utf-8").splitlines(),
-        log.read_text(encoding="utf-8").splitlines(),
+        [line for log in logs for line in log.read_text(encoding="utf-8").splitlines()],
     )
     assert not found, "\n".join(found)
 

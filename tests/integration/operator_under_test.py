@@ -45,8 +45,9 @@ def install_chart(rig: Rig, *settings: str) -> None:
 class Operator:
     """`servingslo run` as a process."""
 
-    def __init__(self, rig: Rig, *settings: str) -> None:
+    def __init__(self, rig: Rig, *settings: str, name: str = "operator") -> None:
         self._rig = rig
+        self._name = name
         self._settings = settings
         self._kubeconfig = rig.kubeconfig_for_service_account(RELEASE_NAMESPACE, SERVICE_ACCOUNT)
         self._port = free_port()
@@ -60,7 +61,7 @@ class Operator:
     def start(self) -> None:
         """Start it and wait until it is ready."""
         self.process = self._rig.run_process(
-            "operator",
+            self._name,
             [
                 sys.executable,
                 "-m",
@@ -84,6 +85,10 @@ class Operator:
         """SIGTERM, and wait."""
         if self.process is not None:
             self.process.stop()
+
+    def readiness(self) -> str:
+        """What /readyz says while it is ready; '' else."""
+        return http_get(f"http://127.0.0.1:{self._port}/readyz") or ""
 
     def metrics(self) -> str:
         """Its own metrics page."""

@@ -5,9 +5,10 @@ counts its term from before its last renewal was sent; everybody else waits a wh
 when they saw that renewal, which is later. So a holder has ended before another begins.
 """
 
+import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from servingslo.adapters.kubernetes.leases import LeaseRecord
@@ -80,6 +81,7 @@ class Election:
     identity: str
     terms: Terms
     clock: Callable[[], float]
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _known: LeaseRecord | None = None
     _seen_seconds: float = -math.inf
     _renewed_seconds: float = -math.inf
@@ -116,22 +118,23 @@ class Election:
 
     async def attempt(self) -> None:
         """Take the Lease where that is allowed, or renew it. Raises: ClusterError."""
-        for look in range(_LOOKS):
-            try:
-                return await self._attempt()
-            except WriteConflictError:
-                self._see(await self.store.read())
-                if look + 1 == _LOOKS:
-                    raise
+        async with self._asking:
+            for look in range(_LOOKS):
+                try:
+                    return await self._attempt()
+                except WriteConflictError:
+                    self._see(await self.store.read())
+                    if look + 1 == _LOOKS:
+                        raise
         return None
 
     async def release(self) -> None:
         """Lead no more, at once, and let others know. Raises: ClusterError."""
-        known = self._known
-        led = self.leads
-        self._renewed_seconds = -math.inf
-        if led and known is not None:
-            self._known = await self.store.write(known, "", self.terms.lease_seconds)
+        async with self._asking:
+            known, led = self._known, self.leads
+            self._renewed_seconds = -math.inf
+            if led and known is not None:
+                self._known = await self.store.write(known, "", self.terms.lease_seconds)
 
     def seconds_to_next(self) -> float:
         """From the end of an attempt to the next: by the retry, or when another's lease ends."""

@@ -1,0 +1,182 @@
+"""Two operators of one release on a real API server: one leads, the other takes over.
+
+By the API server's audit log, in which each process has its identity among its user agent.
+"""
+
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+from tests.integration.operator_under_test import (
+    PATIENCE_SECONDS,
+    RELEASE_NAMESPACE,
+    Engines,
+    Operator,
+    Tenant,
+    install_chart,
+)
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.rig.cluster import Rig
+
+now_seconds = SystemClock.now_seconds
+LEASE = "servingslo-operator"
+# From the leader's death to the other's first write: 15 s to the Lease, and a tick.
+TAKEOVER_SECONDS = 15.0
+PAUSE_SECONDS = 40.0
+# Each operator has a log of its own.
+_NUMBERS = itertools.count(1)
+_IDENTITY = re.compile(r"\((\S+_[0-9a-f]{8})\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedWrite:
+    """One request that changed something: when it was answered, by whom, and what it was."""
+
+    seconds: float
+    identity: str
+    what: str
+
+
+@pytest.fixture
+def pair(rig: Rig, audited: None, engines: Engines) -> Iterator[tuple[Operator, Operator]]:
+    """Two operators of one release; the first of them leads."""
+    install_chart(rig)
+    settings = (f"--lease-namespace={RELEASE_NAMESPACE}", f"--lease-name={LEASE}")
+    names = (f"operator-{next(_NUMBERS)}" for _ in range(2))
+    first, second = (Operator(rig, *settings, name=name) for name in names)
+    first.start()
+    rig.wait_for(lambda: leads(first), what="the first one leads")
+    second.start()
+    yield first, second
+    first.stop()
+    second.stop()
+
+
+def leads(operator: Operator) -> bool:
+    """Whether it says so, by its gauge."""
+    return "servingslo_leader 1.0" in operator.metrics()
+
+
+def writes(rig: Rig) -> list[AuditedWrite]:
+    """What operators changed in the cluster, in order; their Leases aside."""
+    found = []
+    for line in rig.audit_log.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        identity = _IDENTITY.search(entry.get("userAgent", ""))
+        if (
+            identity is None
+            or entry["stage"] != "ResponseComplete"
+            or entry["responseStatus"]["code"] >= 300
+            or entry["verb"] not in {"create", "patch", "update", "delete"}
+        ):
+            continue
+        reference = entry["objectRef"]
+        kind = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+        if kind != "leases":
+            answered = datetime.fromisoformat(entry["stageTimestamp"]).timestamp()
+            found.append(AuditedWrite(seconds=answered, identity=identity[1], what=kind))
+    return sorted(found, key=lambda write: write.seconds)
+
+
+def identity_of(operator: Operator) -> str:
+    """As its log has it."""
+    (line, *_) = operator.log_lines("lease held identity=") or operator.log_lines("standing by")
+    return line.partition("identity=")[2].split()[0]
+
+
+def knows_that_it_lost(operator: Operator) -> bool:
+    """Whether it has looked at the Lease since, or was ended with a write in its hands."""
+    assert operator.process is not None
+    return not operator.process.running or bool(operator.log_lines("lease lost identity="))
+
+
+def scale(tenant: Tenant, replicas: int) -> None:
+    """Ask for another least count, and wait until it is written."""
+    tenant.patch_slo({"replicas": {"min": replicas, "max": 8}})
+    tenant.wait(lambda: tenant.replicas() == replicas, what=f"{replicas} replicas")
+
+
+@pytest.fixture
+def user(rig: Rig, namespace: str, engines: Engines, pair: tuple[Operator, Operator]) -> Tenant:
+    """A tenant with a workload that the leader has decided for."""
+    tenant = Tenant(rig, namespace, engines)
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo(replicas={"min": 1, "max": 8})
+    tenant.wait_reconciled()
+    return tenant
+
+
+def test_the_other_takes_over_from_a_leader_that_is_killed(
+    rig: Rig,
+    pair: tuple[Operator, Operator],
+    user: Tenant,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """It leads within 15 s and then decides; only the leader shows what it decides."""
+    first, second = pair
+    assert not leads(second)
+    assert "servingslo_replicas_desired" in first.metrics()
+    assert "servingslo_replicas_desired{" not in second.metrics()
+    scale(user, 2)
+    killed = now_seconds()
+    assert first.process is not None
+    first.process.stop(kill=True)
+    user.patch_slo({"replicas": {"min": 3, "max": 8}})
+    rig.wait_for(lambda: leads(second), what="the other leads", timeout_seconds=PATIENCE_SECONDS)
+    held = now_seconds() - killed
+    user.wait(lambda: user.replicas() == 3, what="its first order")
+    decided = now_seconds() - killed
+    record_property("lease_seconds", held)
+    record_property("first_order_seconds", decided)
+    assert held <= TAKEOVER_SECONDS
+    after = [write for write in writes(rig) if write.seconds > killed + 1.0]
+    assert {write.identity for write in after} == {identity_of(second)}
+
+
+def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes(
+    rig: Rig,
+    pair: tuple[Operator, Operator],
+    user: Tenant,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Stopped for 40 s in the middle of its work; the other has led since, and goes on alone."""
+    first, second = pair
+    old, new = identity_of(first), identity_of(second)
+    assert first.process is not None
+    first.process.pause()
+    stopped = now_seconds()
+    user.patch_slo({"replicas": {"min": 2, "max": 8}})
+    user.wait(lambda: user.replicas() == 2, what="the other's order")
+    record_property("first_order_seconds", now_seconds() - stopped)
+    user.patch_slo({"replicas": {"min": 3, "max": 8}})
+    time.sleep(max(0.0, stopped + PAUSE_SECONDS - now_seconds()))
+    user.patch_slo({"replicas": {"min": 4, "max": 8}})
+    first.process.resume()
+    user.wait(lambda: user.replicas() == 4, what="an order after the other woke")
+    rig.wait_for(lambda: knows_that_it_lost(first), what="the one that woke knows")
+    scale(user, 5)
+    seen = writes(rig)
+    begun = min(write.seconds for write in seen if write.identity == new)
+    assert [write for write in seen if write.identity == old and write.seconds > begun] == []
+    assert leads(second)
+
+
+def test_an_orderly_end_hands_over_at_once(
+    rig: Rig,
+    pair: tuple[Operator, Operator],
+    user: Tenant,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """A leader that is told to end gives the Lease back: a rolling upgrade has no gap."""
+    first, second = pair
+    begun = now_seconds()
+    first.stop()
+    rig.wait_for(lambda: leads(second), what="the other leads", timeout_seconds=PATIENCE_SECONDS)
+    record_property("lease_seconds", now_seconds() - begun)
+    scale(user, 2)
