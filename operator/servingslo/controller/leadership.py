@@ -241,7 +241,7 @@ class ReleaseFence:
 class NamespaceFence:
     """Writes of the leader of a release, in namespaces where no other release acts.
 
-    In one that nobody asked for there is no ServingSLO, and nothing is written but what is put back.
+    In one that nobody asked for there is no ServingSLO: nothing is written but what is put back.
     """
 
     leadership: Leadership
