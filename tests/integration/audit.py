@@ -1,6 +1,7 @@
 """What the operator wrote, by the API server's audit log, beside what it says that it wrote."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,8 @@ from itertools import pairwise
 from tests.integration.operator_under_test import RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
+# Of whichever release: its name ends so.
+_OF_AN_OPERATOR = re.compile(rf"system:serviceaccount:[^:]+:([^:]+-)?{SERVICE_ACCOUNT}")
 # Written all the time, and no change of a target.
 _TOLD_ELSEWHERE = {("events", None), ("servingslos", "status"), ("leases", None)}
 # Questions about one's own rights: created, never stored.
@@ -34,7 +37,7 @@ def audited_writes(lines: Iterable[str]) -> Iterator[Write]:
         reference = entry.get("objectRef", {})
         resource, subresource = reference.get("resource"), reference.get("subresource")
         if (
-            entry["user"]["username"] != OPERATOR_USER
+            not _OF_AN_OPERATOR.fullmatch(entry["user"]["username"])
             or entry["stage"] != "ResponseComplete"
             or entry["responseStatus"]["code"] >= 300
             or (resource, subresource) in _TOLD_ELSEWHERE

@@ -43,13 +43,19 @@ def install_chart(rig: Rig, *settings: str) -> None:
 
 
 class Operator:
-    """`servingslo run` as a process."""
+    """`servingslo run` as a process, with the token of a ServiceAccount (namespace, name)."""
 
-    def __init__(self, rig: Rig, *settings: str, name: str = "operator") -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        *settings: str,
+        name: str = "operator",
+        account: tuple[str, str] = (RELEASE_NAMESPACE, SERVICE_ACCOUNT),
+    ) -> None:
         self._rig = rig
         self._name = name
         self._settings = settings
-        self._kubeconfig = rig.kubeconfig_for_service_account(RELEASE_NAMESPACE, SERVICE_ACCOUNT)
+        self._kubeconfig = rig.kubeconfig_for_service_account(*account)
         self._port = free_port()
         self.process = None
 

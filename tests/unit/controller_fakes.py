@@ -133,9 +133,7 @@ class FakeFleet:
         if self.down is not None and self._view is None:
             return WorkloadView(
                 target=target,
-                problems=(
-                    SignalProblem(reason=Reason.KUBERNETES_UNAVAILABLE, detail=str(self.down)),
-                ),
+                problems=(SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail=str(self.down)),),
             )
         if self._view is None:
             self._view = self._seen_now(target)
