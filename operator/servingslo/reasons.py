@@ -75,6 +75,8 @@ class Reason(StrEnum):
     GATEWAY_SILENT = "GatewaySilent"
     GATEWAY_STALE = "GatewayStale"
     GATEWAY_UNDERCOUNTS = "GatewayUndercounts"
+    ENGINES_COUNT_REFUSALS = "EnginesCountRefusals"
+    REFUSALS_UNSEEN = "RefusalsUnseen"
     RETRIES_LEFT_OUT = "RetriesLeftOut"
     NEW_PODS_UNSEEN = "NewPodsUnseen"
 

@@ -1,5 +1,6 @@
 """Decisions that goldens and unit tests render: one busy, one blind, one new."""
 
+from servingslo.estimation.ledger import RequestLedger
 from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.decision import (
     AdmissionDecision,
@@ -60,6 +61,13 @@ SCALE_UP = Decision(
         output_tokens_mean=211.1,
         cached_ratio=0.125,
         kv_usage_ratio=0.93,
+        ledger=RequestLedger(
+            reason=Reason.GATEWAY_COUNTS,
+            offered_per_second=47.25,
+            admitted_per_second=33.0,
+            refused_per_second=14.25,
+            retried_per_second=6.0155,
+        ),
     ),
     objectives=(
         ObjectiveOutlook(

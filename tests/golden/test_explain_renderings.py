@@ -31,7 +31,8 @@ def test_the_log_line_is_the_documented_one():
         "decided namespace=inference name=llama-chat action=scale-up replicas=3->5 "
         "reason=KVCacheBound binding=kv-cache "
         'need="utilization:4 kv-cache:5 ttft:4" arrival=41.2/s '
-        "forecast=48.6/s@120s predicted_ttft_p99=0.38s observed_ttft_p99=0.91s "
+        "forecast=48.6/s@120s offered=47.2/s admitted_now=33/s refused=14.2/s retried=6.02/s "
+        "predicted_ttft_p99=0.38s observed_ttft_p99=0.91s "
         "batching=BatchingRecommended max_num_seqs=64->96 admitted=33.4/s in_flight_limit=57 "
         "age=4s"
     )

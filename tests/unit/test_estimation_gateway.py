@@ -204,3 +204,12 @@ def test_counts_at_the_end_of_requests_add_refusals_alone() -> None:
     assert _reason(measured) is Reason.GATEWAY_REFUSALS_ADDED
     assert measured.offered_per_second == pytest.approx(34.0)
     assert measured.rejected_per_second == pytest.approx(4.0)
+
+
+def test_what_a_gateway_refuses_counts_where_requests_go_past_it_too() -> None:
+    """4/s pass it, it refuses 10/s, and 6/s go past it: 20/s are offered, not what engines got."""
+    ticks = [(_served(10.0), _counting(14.0, rejected=10.0))] * 12
+    measured = _after(*ticks)
+    assert _reason(measured) is Reason.GATEWAY_UNDERCOUNTS
+    assert measured.offered_per_second == pytest.approx(20.0)
+    assert measured.rejected_per_second == pytest.approx(10.0)

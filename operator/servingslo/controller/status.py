@@ -20,6 +20,7 @@ from servingslo.api.v1alpha1.status import (
     BatchingStatus,
     BatchLimits,
     CostStatus,
+    LedgerStatus,
     ModelStatus,
     ObjectiveStatus,
     ObservedStatus,
@@ -27,6 +28,7 @@ from servingslo.api.v1alpha1.status import (
     ReplicaStatus,
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
+from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
 from servingslo.models.objective_metrics import ROWS
 from servingslo.policy.decision import BatchingDecision, CostOutlook, Decision, LimitsPlan
@@ -177,6 +179,7 @@ def _observed(decision: Decision) -> ObservedStatus:
         cached_fraction=_rounded(demand.cached_ratio),
         kv_usage=_rounded(demand.kv_usage_ratio),
         aborted_fraction=_rounded(demand.aborted_ratio),
+        ledger=None if demand.ledger is None else _ledger(demand.ledger),
         objectives=tuple(
             ObjectiveStatus(
                 metric=entry.metric,
@@ -189,6 +192,17 @@ def _observed(decision: Decision) -> ObservedStatus:
             )
             for entry in decision.objectives
         ),
+    )
+
+
+def _ledger(ledger: RequestLedger) -> LedgerStatus:
+    return LedgerStatus(
+        reason=ledger.reason.value,
+        offered_per_second=_rounded(ledger.offered_per_second),
+        admitted_per_second=_rounded(ledger.admitted_per_second),
+        refused_per_second=_rounded(ledger.refused_per_second),
+        queueing_per_second=_rounded(ledger.queueing_per_second),
+        retried_per_second=_rounded(ledger.retried_per_second),
     )
 
 

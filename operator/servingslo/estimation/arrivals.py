@@ -3,8 +3,9 @@
 Arrivals = increase of the first-token count + change in requests without a first token (waiting;
 those in prefill are unseen and bounded by one step's worth) + rejections. Completions plus change
 in system is the cross-check, and the substitute where first tokens are not counted. A gateway that
-counts requests as they come wins, unless it counts fewer than the engines got: then some go past
-it. One that counts them as they end adds what it refused to what the engines got.
+counts requests as they come wins, unless it passed on fewer than the engines got: then some go past
+it. It adds what it refused to what the engines got then, and so does one that counts requests as
+they end: what a limit refuses is demand.
 """
 
 import math
@@ -15,6 +16,7 @@ from servingslo.estimation.counters import Window
 from servingslo.estimation.first_windows import hidden_seconds
 from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
+from servingslo.estimation.ledger import RequestLedger, ledger_of
 from servingslo.estimation.retries import UNTOLD, RetryState, echo_error_ratio, without_echo
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
@@ -48,7 +50,7 @@ class EngineFlow:
     """The last measured flow of one engine, per second, over `seconds`.
 
     vanished: the engine is gone. What it received goes to others now, but their last windows began
-    before that; on average half of it is not in them yet.
+    before that; on average half of it is not in them yet. counts_refusals: it exports them.
     """
 
     pod: str
@@ -57,11 +59,12 @@ class EngineFlow:
     rejections_per_second: float
     seconds: float
     vanished: bool = False
+    counts_refusals: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What gateway and engines counted over the last windows: sums of rates, and how many."""
+    """What the gateway passed on and engines counted: sums of windows' rates, and how many."""
 
     gateway_sum: float = 0.0
     engines_sum: float = 0.0
@@ -129,6 +132,7 @@ class ArrivalMeasurement:
     engines come and go, and an echo is not known well. gateway: None where none is read.
     retries_known: whether what refusals bring back was measured; else it is assumed.
     passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
+    ledger: where the requests went; None while no rate is known.
     """
 
     offered_per_second: float | None = None
@@ -140,6 +144,7 @@ class ArrivalMeasurement:
     gateway: GatewayUse | None = None
     retries_known: bool = False
     passed_over_per_second: float | None = None
+    ledger: RequestLedger | None = None
 
 
 def arrivals_of(window: Window) -> float | None:
@@ -161,13 +166,18 @@ def arrivals_of(window: Window) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counted:
-    """Arrivals as one side counted them; offered_per_second None where it cannot say."""
+    """Arrivals as one side counted them; offered_per_second None where it cannot say.
+
+    refusals: who counts what is refused, or that nobody does.
+    """
 
     offered_per_second: float | None
     rejected_per_second: float
     seconds: float
     is_new: bool
     error_ratio: float
+    refusals: Reason
+    queueing_per_second: float = 0.0
 
 
 def measure(
@@ -198,6 +208,9 @@ def measure(
         seconds=_longest_seconds(windows),
         is_new=bool(windows),
         error_ratio=COUNTING_ERROR_RATIO + UNSETTLED_ERROR_RATIO * unsettled,
+        refusals=Reason.ENGINES_COUNT_REFUSALS
+        if any(flow.counts_refusals for flow in flows)
+        else Reason.REFUSALS_UNSEEN,
     )
     state, counted, use = _with_gateway(state, by_engines, gateway)
     offered, rejected = counted.offered_per_second, counted.rejected_per_second
@@ -207,6 +220,7 @@ def measure(
             unique_per_second=offered,
             gateway=use,
             passed_over_per_second=passed_over,
+            ledger=_ledger(counted, offered),
         )
     retries, unique = without_echo(state.retries, offered, rejected)
     state = replace(state, retries=retries)
@@ -219,6 +233,20 @@ def measure(
         error_ratio=counted.error_ratio + echo_error_ratio(offered, unique),
         gateway=use,
         retries_known=retries.known,
+        ledger=_ledger(counted, unique),
+    )
+
+
+def _ledger(counted: _Counted, first_per_second: float | None) -> RequestLedger | None:
+    offered = counted.offered_per_second
+    if offered is None or first_per_second is None:
+        return None
+    return ledger_of(
+        offered_per_second=offered,
+        refused_per_second=counted.rejected_per_second,
+        queueing_per_second=counted.queueing_per_second,
+        first_per_second=first_per_second,
+        reason=counted.refusals,
     )
 
 
@@ -240,31 +268,49 @@ def _with_gateway(
     # What an engine refuses has passed the gateway: it is among its requests, not its refusals.
     rejected = gateway.rejected_per_second + engines.rejected_per_second
     if gateway.counted is CountedWhen.ENDED:
-        offered = None if own is None else own + gateway.rejected_per_second
-        added = replace(engines, offered_per_second=offered, rejected_per_second=rejected)
-        return state, added, replace(use, reason=Reason.GATEWAY_REFUSALS_ADDED)
+        return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_REFUSALS_ADDED)
+    passed_on = rate - gateway.rejected_per_second - gateway.queueing_per_second
     if own is not None and gateway.is_new:
-        state = replace(state, comparison=state.comparison.with_window(rate, own))
-    if own is not None and (state.comparison.undercounts or _far_below(gateway, engines, state)):
-        return state, engines, replace(use, reason=Reason.GATEWAY_UNDERCOUNTS)
+        state = replace(state, comparison=state.comparison.with_window(passed_on, own))
+    below = _far_below(passed_on, gateway.seconds, engines, state)
+    if own is not None and (state.comparison.undercounts or below):
+        return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_UNDERCOUNTS)
     counted = _Counted(
         offered_per_second=rate,
         rejected_per_second=rejected,
         seconds=gateway.seconds,
         is_new=gateway.is_new,
         error_ratio=COUNTING_ERROR_RATIO,
+        refusals=Reason.GATEWAY_COUNTS,
+        queueing_per_second=gateway.queueing_per_second,
     )
     return state, counted, replace(use, reason=Reason.GATEWAY_COUNTS)
 
 
-def _far_below(gateway: GatewayFlow, engines: _Counted, state: ArrivalState) -> bool:
+def _refusals_added(
+    engines: _Counted, gateway: GatewayFlow, use: GatewayUse, reason: Reason
+) -> tuple[_Counted, GatewayUse]:
+    """The engines' count and what the gateway refused, which none of them ever saw."""
+    own, refused = engines.offered_per_second, gateway.rejected_per_second
+    added = replace(
+        engines,
+        offered_per_second=None if own is None else own + refused,
+        rejected_per_second=engines.rejected_per_second + refused,
+        refusals=reason,
+    )
+    return added, replace(use, reason=reason)
+
+
+def _far_below(
+    passed_on_per_second: float, seconds: float, engines: _Counted, state: ArrivalState
+) -> bool:
     """Whether chance does not explain by how much the gateway's window is below the engines'."""
-    rate, own = gateway.requests_per_second, engines.offered_per_second
-    if rate is None or own is None or gateway.seconds <= 0:
+    own = engines.offered_per_second
+    if own is None or seconds <= 0:
         return False
     # Two windows out of step share no request in the worst case: both counts have their own noise.
-    noise = math.sqrt(2.0 * state.dispersion * own / gateway.seconds) + engines.error_ratio * own
-    return rate < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
+    noise = math.sqrt(2.0 * state.dispersion * own / seconds) + engines.error_ratio * own
+    return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
 
 
 def _sum(flows: Sequence[EngineFlow]) -> float:
@@ -322,6 +368,7 @@ def _flows(
                 arrivals_per_second=count / window.seconds,
                 rejections_per_second=(window.rejected or 0.0) / window.seconds,
                 seconds=window.seconds,
+                counts_refusals=window.rejected is not None,
             )
     return tuple(flows.values())
 

@@ -45,6 +45,7 @@ from servingslo.estimation.freshness import (
 from servingslo.estimation.health import HealthState, SaturationSignal
 from servingslo.estimation.histograms import ObservedLatency
 from servingslo.estimation.law_rows import Row, law_rows
+from servingslo.estimation.ledger import RequestLedger
 from servingslo.estimation.lengths import Lengths, LengthState
 from servingslo.estimation.limits import (
     NOTHING_STATED,
@@ -129,7 +130,7 @@ class Estimate:
     Ready and serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving,
     but more slowly than their siblings. freshness: why metrics can be used or not, and the age of
     the oldest group used.
-    gateway: what became of its count, None where none is read.
+    gateway: what became of its count, None where none is read. ledger: where the requests went.
     retries_known: whether what refusals bring back was measured; else it is assumed.
     passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
@@ -167,6 +168,7 @@ class Estimate:
     gateway: GatewayUse | None = None
     retries_known: bool = False
     passed_over_per_second: float | None = None
+    ledger: RequestLedger | None = None
     doubts: tuple[Doubt, ...] = ()
     lost_families: tuple[tuple[str, str], ...] = ()
 
@@ -419,6 +421,7 @@ def _estimate(
         gateway=measured.gateway,
         retries_known=measured.retries_known,
         passed_over_per_second=measured.passed_over_per_second,
+        ledger=measured.ledger,
     )
 
 

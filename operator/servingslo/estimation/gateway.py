@@ -21,13 +21,14 @@ from servingslo.runtimes.gateways import CountedWhen
 class InstanceFlow:
     """The last scrape of one instance, and what it counted before it, per second over `seconds`.
 
-    requests_per_second: None until two scrapes are known.
+    requests_per_second: None until two scrapes are known. queueing_per_second: growth of its queue.
     """
 
     instance: GatewayInstance
     time_seconds: float
     requests_per_second: float | None = None
     rejected_per_second: float = 0.0
+    queueing_per_second: float = 0.0
     seconds: float = 0.0
 
 
@@ -36,7 +37,8 @@ class GatewayFlow:
     """What the gateway counts, over all of its instances.
 
     requests_per_second: those it refused included, its own retries not; None while nothing can be
-    said. queued: waiting there; None where no instance tells. seconds: of the longest window.
+    said. queued: waiting there; None where no instance tells. queueing_per_second: by how much
+    more of the requests wait there than before. seconds: of the longest window.
     is_new: one ended at this tick. problem: GATEWAY_SILENT or GATEWAY_STALE where nothing can be
     said for that reason.
     """
@@ -45,6 +47,7 @@ class GatewayFlow:
     requests_per_second: float | None = None
     rejected_per_second: float = 0.0
     queued: float | None = None
+    queueing_per_second: float = 0.0
     seconds: float = 0.0
     is_new: bool = False
     problem: Reason | None = None
@@ -89,13 +92,16 @@ def _advance(
     if requests is None or seconds > LONGEST_WINDOW_SECONDS or _fell(old, instance):
         return first
     requests -= _since(instance.retried_total, old.retried_total)
+    queueing = 0.0
     if counted is CountedWhen.PASSED_ON and None not in {instance.queued, old.queued}:
-        requests += (instance.queued or 0.0) - (old.queued or 0.0)
+        queueing = (instance.queued or 0.0) - (old.queued or 0.0)
+        requests += queueing
     return InstanceFlow(
         instance=instance,
         time_seconds=time_seconds,
         requests_per_second=requests / seconds,
         rejected_per_second=_since(instance.rejected_total, old.rejected_total) / seconds,
+        queueing_per_second=queueing / seconds,
         seconds=seconds,
     )
 
@@ -132,6 +138,7 @@ def _sum(
         requests_per_second=max(sum(rate for _, rate in measured), 0.0),
         rejected_per_second=sum(flow.rejected_per_second for flow, _ in measured),
         queued=queued,
+        queueing_per_second=sum(flow.queueing_per_second for flow, _ in measured),
         seconds=max(flow.seconds for flow, _ in measured),
         is_new=any(before.get(flow.instance.name) is not flow for flow, _ in measured),
     )

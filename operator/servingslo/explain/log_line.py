@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from servingslo.estimation.ledger import RequestLedger
 from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
 from servingslo.explain.conditions import blindness, in_doubt, left_out, limit_detail
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
@@ -155,6 +156,26 @@ def _admission_pairs(admission: AdmissionDecision) -> Iterator[tuple[str, str]]:
         yield "in_flight_limit", str(admission.in_flight_limit)
 
 
+def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, str]]:
+    """Where requests went, where some were refused or queued; that refusals cannot be seen."""
+    if ledger is None:
+        return
+    if ledger.refused_per_second is None:
+        yield "refused", "unseen"
+        return
+    told = {
+        "refused": ledger.refused_per_second,
+        "queueing": ledger.queueing_per_second,
+        "retried": ledger.retried_per_second,
+    }
+    some = {name: rate for name, rate in told.items() if number(rate) not in {"0", "-0"}}
+    if some:
+        yield "offered", f"{number(ledger.offered_per_second)}/s"
+        yield "admitted_now", f"{number(ledger.admitted_per_second)}/s"
+    for name, rate in some.items():
+        yield name, f"{number(rate)}/s"
+
+
 def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     demand = decision.demand
     if demand.arrival_rate_per_second is not None:
@@ -162,6 +183,7 @@ def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     if demand.forecast_rate_per_second is not None:
         ahead = "" if demand.lead_seconds is None else f"@{number(demand.lead_seconds)}s"
         yield "forecast", f"{number(demand.forecast_rate_per_second)}/s{ahead}"
+    yield from _ledger_pairs(demand.ledger)
 
 
 def _need(need: ConstraintNeed) -> str:

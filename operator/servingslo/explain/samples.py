@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.conditions import ConditionStatus, ready_verdict
 from servingslo.policy.decision import Decision
 from servingslo.units import ratio_from_percent
@@ -57,6 +58,16 @@ GAUGES = (
         labels=("reason",),
     ),
     GaugeFamily(name="servingslo_arrivals_per_second", help="Arrival rate as measured."),
+    GaugeFamily(
+        name="servingslo_requests_per_second",
+        help="Where requests went: offered = admitted + refused + queued; retried are of the "
+        "offered.",
+        labels=("outcome",),
+    ),
+    GaugeFamily(
+        name="servingslo_refusals_seen",
+        help="1 where gateway or engines count what they refuse, 0 where nobody does.",
+    ),
     GaugeFamily(
         name="servingslo_forecast_arrivals_per_second",
         help="Arrival rate expected when capacity ordered now is ready.",
@@ -159,6 +170,7 @@ def _values(decision: Decision) -> Iterator[_Value]:
         yield NOT_READY, {"reason": ready.reason.value}, 1
     yield "servingslo_arrivals_per_second", none, demand.arrival_rate_per_second
     yield "servingslo_forecast_arrivals_per_second", none, demand.forecast_rate_per_second
+    yield from _ledger_values(demand.ledger)
     yield "servingslo_backlog_requests", none, demand.backlog_requests
     if decision.cold_start is not None:
         yield "servingslo_cold_start_seconds", none, decision.cold_start.seconds
@@ -175,6 +187,20 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield "servingslo_admitted_requests_per_second", none, admission.admitted_rate_per_second
     yield "servingslo_queue_limit_requests", none, admission.queue_limit
     yield "servingslo_in_flight_limit_requests", none, admission.in_flight_limit
+
+
+def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
+    if ledger is None:
+        return
+    yield "servingslo_refusals_seen", {}, ledger.refused_per_second is not None
+    for outcome, rate in (
+        ("offered", ledger.offered_per_second),
+        ("admitted", ledger.admitted_per_second),
+        ("refused", ledger.refused_per_second),
+        ("queued", ledger.queueing_per_second),
+        ("retried", ledger.retried_per_second),
+    ):
+        yield "servingslo_requests_per_second", {"outcome": outcome}, rate
 
 
 def _outlook_values(decision: Decision) -> Iterator[_Value]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from servingslo.estimation.ledger import RequestLedger
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Action, Constraint, Reason
 
@@ -95,7 +96,7 @@ class DemandOutlook:
     planned_probability: of the forecast's quantile that is planned for, within (0, 1).
     aborted_ratio: share of the requests that ended whose clients gave up.
     scrape_dispersion: index of dispersion of arrivals, 1 for Poisson, from scrape to scrape; None
-    before enough was seen.
+    before enough was seen. ledger: where the requests of the last windows went.
     """
 
     arrival_rate_per_second: float | None = None
@@ -111,6 +112,7 @@ class DemandOutlook:
     kv_usage_ratio: float | None = None
     aborted_ratio: float | None = None
     scrape_dispersion: float | None = None
+    ledger: RequestLedger | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ def demand_outlook(frame: Frame) -> DemandOutlook:
         scrape_dispersion=None
         if estimate.workload is None
         else finite(estimate.workload.arrival_dispersion),
+        ledger=estimate.ledger,
     )
 
 

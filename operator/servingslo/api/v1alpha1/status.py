@@ -67,6 +67,30 @@ class ObjectiveStatus(StatusModel):
     )
 
 
+class LedgerStatus(StatusModel):
+    """Where the requests went, per second: offered = admitted + refused + queueing."""
+
+    reason: str | None = Field(
+        None,
+        description="Who counts what is refused: GatewayCounts, GatewayRefusalsAdded, "
+        "GatewayUndercounts or EnginesCountRefusals; RefusalsUnseen where nobody does.",
+        max_length=63,
+    )
+    offered_per_second: float | None = Field(
+        None, description="All that came, those that come again included."
+    )
+    admitted_per_second: float | None = Field(None, description="Let into the engines.")
+    refused_per_second: float | None = Field(
+        None, description="Refused by gateway and engines; absent where it cannot be seen."
+    )
+    queueing_per_second: float | None = Field(
+        None, description="Growth of the gateway's own queue, negative while it drains."
+    )
+    retried_per_second: float | None = Field(
+        None, description="Of the offered ones, those taken to come again after a refusal."
+    )
+
+
 class ObservedStatus(StatusModel):
     """What was measured."""
 
@@ -94,6 +118,9 @@ class ObservedStatus(StatusModel):
     kv_usage: float | None = Field(None, description="KV cache use, 0 to 1.")
     aborted_fraction: float | None = Field(
         None, description="Share of the requests that ended whose clients gave up, 0 to 1."
+    )
+    ledger: LedgerStatus | None = Field(
+        None, description="Where the requests of the last scrapes went."
     )
     objectives: tuple[ObjectiveStatus, ...] = Field(
         (), description="Each objective beside its prediction and its observation."
