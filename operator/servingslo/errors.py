@@ -86,6 +86,10 @@ class NotLeaderError(ClusterError):
     """Nothing may be written: this process holds no valid lease, or another operator acts there."""
 
 
+class LimitNotEnforceableError(ClusterError):
+    """A bound that is written there would not be the workload's; the message says why."""
+
+
 class RigError(ServingSLOError):
     """The rig could not be built or started."""
 

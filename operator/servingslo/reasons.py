@@ -154,6 +154,17 @@ class Reason(StrEnum):
     ADMISSION_OFF = "AdmissionOff"
     ADMISSION_RECOMMENDED = "AdmissionRecommended"
     ADMISSION_UNKNOWN = "AdmissionUnknown"
+    LIMIT_VERIFIED = "LimitVerified"
+    LIMIT_UNVERIFIED = "LimitUnverified"
+    LIMIT_NOT_HELD = "LimitNotHeld"
+    LIMIT_NOT_ENFORCEABLE = "LimitNotEnforceable"
+    LIMIT_SET_BY_ANOTHER = "LimitSetByAnother"
+    LIMIT_RELEASED = "LimitReleased"
+    LIMIT_SET = "LimitSet"
+    LIMIT_RAISED = "LimitRaised"
+    LIMIT_LOWERED = "LimitLowered"
+    LIMIT_OPENED = "LimitOpened"
+    LIMIT_PUT_BACK = "LimitPutBack"
 
 
 BOUND_REASON = {

@@ -109,6 +109,7 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("watchNamespaces[0]=Not_A_Name", "watchNamespaces", id="namespace"),
         pytest.param("batching.apply.enabled=yes-please", "enabled", id="switch"),
         pytest.param("configMaps.read.enabled=1", "enabled", id="config-maps"),
+        pytest.param("admission.kinds[0]=Secret", "kinds", id="admission-kind"),
         pytest.param("gateway.profile=nginx", "profile", id="gateway"),
         pytest.param("gateway.labels.workload=a b", "workload", id="gateway-label"),
         pytest.param("mod=Auto", "mod", id="unknown-value"),
@@ -146,6 +147,35 @@ def test_config_maps_may_be_read_only_when_enabled(rig: Rig) -> None:
 
     assert rules() == []
     assert rules("configMaps.read.enabled=true") == [["get"]]
+
+
+@pytest.mark.rig
+def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
+    """Permission, flag and the job that puts bounds back at the end come with the kind."""
+
+    def parts(*settings: str) -> tuple[set[str], list[str], list[dict]]:
+        documents = _render(rig, *settings)
+        role = _only(documents, "ClusterRole", "servingslo-operator")
+        patched = {
+            resource
+            for rule in role["rules"]
+            if "patch" in rule["verbs"]
+            for resource in rule["resources"]
+        }
+        pod = _only(documents, "Deployment")["spec"]["template"]["spec"]
+        flags = [flag for flag in pod["containers"][0]["args"] if "admission-kind" in flag]
+        return patched, flags, [one for one in documents if one["kind"] == "Job"]
+
+    patched, flags, jobs = parts()
+    assert "backendtrafficpolicies" not in patched
+    assert (flags, jobs) == ([], [])
+    patched, flags, jobs = parts("admission.kinds[0]=BackendTrafficPolicy")
+    assert "backendtrafficpolicies" in patched
+    assert "services" not in patched
+    assert "httproutes" not in patched
+    assert flags == ["--admission-kind=BackendTrafficPolicy"]
+    assert jobs[0]["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == ["release", "--all"]
 
 
 @pytest.mark.rig

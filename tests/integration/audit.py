@@ -16,6 +16,9 @@ _OF_AN_OPERATOR = re.compile(rf"system:serviceaccount:[^:]+:([^:]+-)?{SERVICE_AC
 # Written all the time, and no change of a target.
 _TOLD_ELSEWHERE = {("events", None), ("servingslos", "status"), ("leases", None)}
 # Questions about one's own rights: created, never stored.
+_KNOBS = {"backendtrafficpolicies": "gateway-limits"}
+_PLURALS = {"BackendTrafficPolicy": "backendtrafficpolicies"}
+_BOUND = "max_parallel_requests"
 _REVIEWS = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 
@@ -42,12 +45,13 @@ def audited_writes(lines: Iterable[str]) -> Iterator[Write]:
             or entry["responseStatus"]["code"] >= 300
             or (resource, subresource) in _TOLD_ELSEWHERE
             or resource in _REVIEWS
+            or _released(entry.get("requestObject"))
         ):
             continue
         yield Write(
             namespace=reference["namespace"],
             target=f"{resource}/{reference['name']}",
-            knob="replicas" if subresource == "scale" else "batch-limits",
+            knob="replicas" if subresource == "scale" else _KNOBS.get(resource, "batch-limits"),
             values=tuple(sorted(_patched(entry["requestObject"]))),
         )
 
@@ -62,12 +66,12 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
         removed = pairs.get("flags_removed", "").split(",")
         values = {
             key: int(pairs[key].split("->")[-1])
-            for key in ("replicas", *_LIMITS)
-            if key in pairs and key not in removed
+            for key in ("replicas", *_LIMITS, _BOUND)
+            if key in pairs and key not in removed and _is_set(key, pairs[key])
         }
         write = Write(
             namespace=pairs["namespace"],
-            target=f"{kind.lower()}s/{name}",
+            target=f"{_PLURALS.get(kind, f'{kind.lower()}s')}/{name}",
             knob=pairs["knob"],
             values=tuple(sorted(values.items())),
         )
@@ -94,6 +98,17 @@ def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
     ]
 
 
+def _is_set(name: str, change: str) -> bool:
+    """Whether a change sets a value: a bound may go, or stay because another set it meanwhile."""
+    return name != _BOUND or ("->" in change and not change.endswith("unknown"))
+
+
+def _released(patch: object) -> bool:
+    """Whether a write is of `servingslo release`, which tells it on its own output."""
+    changes = patch if isinstance(patch, list) else []
+    return any("servingslo.dev~1released" in change["path"] for change in changes)
+
+
 def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
     """The values that a JSON Patch of /scale or of a container's arguments sets."""
     found = {}
@@ -102,6 +117,10 @@ def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
             continue
         if change["path"] == "/spec/replicas":
             found["replicas"] = change["value"]
+            continue
+        if change["path"] == "/spec/circuitBreaker/maxParallelRequests":
+            found[_BOUND] = change["value"]
+        if not isinstance(change["value"], list):
             continue
         # Of a flag that stands there twice the engine takes the last.
         words = [part for word in change["value"] for part in word.split("=", 1)]

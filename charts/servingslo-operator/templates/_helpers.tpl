@@ -54,6 +54,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --laws={{ .Values.laws }}
 - --batching-apply={{ .Values.batching.apply.enabled }}
 - --read-config-maps={{ .Values.configMaps.read.enabled }}
+{{- range .Values.admission.kinds }}
+- --admission-kind={{ . }}
+{{- end }}
 {{- with .Values.limits.maxReplicas }}
 - --max-replicas={{ . }}
 {{- end }}

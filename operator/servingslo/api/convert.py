@@ -21,6 +21,7 @@ from servingslo.policy.inputs import (
     FallbackTargets,
     ForecastTargets,
     KVCacheModel,
+    LimitObject,
     ReplicaTargets,
     ScaleTarget,
     Targets,
@@ -92,6 +93,10 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             min_interval_seconds=parse_duration_seconds(spec.batching.min_interval),
         ),
         admission_mode=spec.admission.mode,
+        admission_via=None
+        if spec.admission.via is None
+        else LimitObject(kind=spec.admission.via.kind, name=spec.admission.via.name),
+        admission_proxies=spec.admission.proxies,
         fallback=FallbackTargets(
             behavior=spec.fallback.behavior,
             replicas=spec.fallback.replicas,

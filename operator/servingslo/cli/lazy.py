@@ -50,6 +50,10 @@ COMMANDS: dict[str, Entry] = {
         module="servingslo.cli.record",
         summary="Record what the operator would see of a cluster.",
     ),
+    "release": Entry(
+        module="servingslo.cli.release",
+        summary="Put back every bound that was written into a gateway.",
+    ),
     "crd": Entry(module="servingslo.cli.crd", summary="Print the CustomResourceDefinition."),
     "schema": Entry(
         module="servingslo.cli.schema",

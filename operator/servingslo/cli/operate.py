@@ -86,7 +86,8 @@ class RunOptions:
 
     gateway: whose counts are read; None for none. laws: who evaluates the latency laws. actuators:
     what may be changed, in the order in which a decision is carried out. read_config_maps: whether
-    command lines that are made of ConfigMaps are read from them.
+    command lines that are made of ConfigMaps are read from them. limit_kinds: objects with a
+    gateway's bound that may be written; none by default.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     """
 
@@ -101,6 +102,7 @@ class RunOptions:
     lease_namespace: str | None
     lease_name: str
     lease_terms: Terms
+    limit_kinds: frozenset[str] = frozenset()
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False
 
@@ -178,7 +180,13 @@ async def _controller(
     discovery = Discovery(client)
     config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
     workloads = KubernetesWorkloads(client, discovery, inventory, config_maps)
-    means = Means(client=client, discovery=discovery, workloads=workloads)
+    means = Means(
+        client=client,
+        discovery=discovery,
+        workloads=workloads,
+        namespaces=options.namespaces,
+        limit_kinds=options.limit_kinds,
+    )
     outside = Outside(
         clock=SystemClock(),
         metrics=reader,

@@ -19,7 +19,7 @@ from servingslo.cli.options import (
 from servingslo.controller.ranges import check_tick
 from servingslo.errors import InvalidInputError
 from servingslo.models.compiled.backend import LawForm
-from servingslo.policy.inputs import Limits
+from servingslo.policy.inputs import LimitKind, Limits
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -133,6 +133,14 @@ def run(
             "from may be read.",
         ),
     ] = Switch.OFF,
+    admission_kind: Annotated[
+        list[LimitKind] | None,
+        typer.Option(
+            envvar="SERVINGSLO_ADMISSION_KIND",
+            help="Kind of object that a gateway's bound may be written into; repeatable. None by "
+            "default.",
+        ),
+    ] = None,
     max_replicas: Annotated[
         int | None,
         typer.Option(envvar="SERVINGSLO_MAX_REPLICAS", help="Largest count of any target.", min=1),
@@ -245,6 +253,7 @@ def run(
             tick_seconds=check_tick(tick_seconds, "--tick-seconds"),
         ),
         namespaces=tuple(namespace or ()),
+        limit_kinds=frozenset(kind.value for kind in admission_kind or ()),
         health_host=health_host,
         health_port=health_port,
         record=record,

@@ -63,6 +63,7 @@ def status_fields(
     decision: Decision, *, generation: int, last_batch_change_seconds: float | None
 ) -> dict[str, Any]:
     """The fields of a status that follow from a decision alone, as JSON; unknown ones are None."""
+    limit = decision.gateway_limit
     status = ServingSLOStatus(
         observed_generation=generation,
         replicas=ReplicaStatus(
@@ -81,6 +82,8 @@ def status_fields(
             queue_limit=decision.admission.queue_limit,
             in_flight_limit=decision.admission.in_flight_limit,
             shed_fraction=_rounded(decision.admission.shed_ratio),
+            proxy_limit=None if limit is None else limit.after,
+            proxies=None if limit is None else limit.proxies,
         ),
         cost=None if decision.cost is None else _cost(decision.cost),
     )

@@ -21,6 +21,7 @@ class Knob(StrEnum):
 
     REPLICAS = "replicas"
     BATCH_LIMITS = "batch-limits"
+    GATEWAY_LIMITS = "gateway-limits"
 
 
 class ChangeOutcome(StrEnum):
@@ -126,6 +127,39 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
         cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
         currency="" if cost is None else cost.currency,
         flags_removed=batching.flags_removed,
+    )
+
+
+def gateway_limit_change(decision: Decision) -> Change | None:
+    """The change of the gateway's bound that a decision orders; None where it orders none."""
+    limit = decision.gateway_limit
+    if limit is None or limit.change_reason is None:
+        return None
+    return limit_change(
+        decision.namespace,
+        decision.name,
+        f"{limit.kind}/{limit.object_name}",
+        (limit.before, limit.after),
+        limit.change_reason,
+    )
+
+
+def limit_change(
+    namespace: str,
+    name: str,
+    target: str,
+    values: tuple[int | None, int | None],
+    reason: Reason,
+) -> Change:
+    """A change of the bound of each proxy, from one value to another."""
+    return Change(
+        namespace=namespace,
+        name=name,
+        target=target,
+        knob=Knob.GATEWAY_LIMITS,
+        settings=(Setting(name="max_parallel_requests", before=values[0], after=values[1]),),
+        reason=reason,
+        outcome=ChangeOutcome.WRITTEN,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.explain.format import count, objective_name
-from servingslo.policy.decision import Decision, DecisionStep, ObjectiveOutlook
+from servingslo.policy.decision import Decision, DecisionStep, LimitDecision, ObjectiveOutlook
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
@@ -105,6 +105,19 @@ _OUT_OF_SYNC = frozenset(
         Reason.PAUSED,
     }
 )
+
+
+_LIMIT_MESSAGES = {
+    Reason.LIMIT_VERIFIED: "the bound is written, and held under load",
+    Reason.LIMIT_UNVERIFIED: "the bound is written; load has not been near it yet",
+    Reason.LIMIT_NOT_HELD: "the bound is written, and not held",
+    Reason.LIMIT_OPENED: "nothing is known of what replicas can serve; what stood before holds",
+}
+_LIMIT_STATUS = {
+    Reason.LIMIT_VERIFIED: ConditionStatus.TRUE,
+    Reason.LIMIT_UNVERIFIED: ConditionStatus.UNKNOWN,
+    Reason.LIMIT_OPENED: ConditionStatus.UNKNOWN,
+}
 
 
 def conditions(
@@ -375,7 +388,9 @@ def _batching_in_sync(decision: Decision) -> Verdict:
 
 
 def _admission_bound(decision: Decision) -> Verdict:
-    """Whether there is a bound in status.admission; the operator enforces none."""
+    """Whether there is a bound in status.admission, and whether a gateway enforces it."""
+    if decision.gateway_limit is not None:
+        return _gateway_limit(decision.gateway_limit)
     reason = decision.admission.reason
     if reason is Reason.ADMISSION_UNKNOWN:
         return Verdict(ConditionStatus.UNKNOWN, reason, "no bound can be computed")
@@ -383,3 +398,15 @@ def _admission_bound(decision: Decision) -> Verdict:
         return Verdict(ConditionStatus.FALSE, reason, "no bound is asked for")
     message = "a bound is recommended in status.admission; the operator enforces none"
     return Verdict(ConditionStatus.TRUE, reason, message)
+
+
+def _gateway_limit(limit: LimitDecision) -> Verdict:
+    """Whether the gateway's bound is written, and what load has shown of it.
+
+    Without the bound itself, which changes often: it stands in status.admission.
+    """
+    where = f"{limit.kind}/{limit.object_name}"
+    told = _LIMIT_MESSAGES.get(limit.reason, "the bound is not written")
+    message = f"{where}: {told}" + (f": {limit.detail}" if limit.detail else "")
+    status = _LIMIT_STATUS.get(limit.reason, ConditionStatus.FALSE)
+    return Verdict(status, limit.reason, message)

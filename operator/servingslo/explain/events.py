@@ -63,9 +63,17 @@ _WATCHED = (
     ConditionType.METRICS_FRESH,
     ConditionType.MODEL_TRUSTED,
     ConditionType.SLO_MET,
+    ConditionType.ADMISSION_BOUND,
 )
 _EXPECTED = frozenset(
-    {Reason.MODEL_LEARNING, Reason.BATCHING_OFF, Reason.PENDING_PODS, Reason.WARMING_UP}
+    {
+        Reason.MODEL_LEARNING,
+        Reason.BATCHING_OFF,
+        Reason.PENDING_PODS,
+        Reason.WARMING_UP,
+        Reason.ADMISSION_OFF,
+        Reason.ADMISSION_RECOMMENDED,
+    }
 )
 _TOLD_STEPS = frozenset(
     {
@@ -127,7 +135,7 @@ def _worth_telling(decision: Decision, previous: Decision | None) -> tuple[Condi
 def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None) -> Iterator[Event]:
     if before is not None and (before.status, before.reason) == (now.status, now.reason):
         return
-    if now.status is ConditionStatus.FALSE and now.reason not in _EXPECTED:
+    if now.status is ConditionStatus.FALSE and now.reason not in _EXPECTED | _TOLD_AS_CHANGES:
         yield _event(EventType.WARNING, now.reason, now.message, type_)
     recovered = before is not None and before.status is ConditionStatus.FALSE
     if now.status is ConditionStatus.TRUE and recovered:

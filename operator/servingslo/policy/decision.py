@@ -258,6 +258,27 @@ class AdmissionDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitDecision:
+    """The bound on requests in flight at each proxy of a gateway.
+
+    reason: LIMIT_VERIFIED, LIMIT_UNVERIFIED, LIMIT_NOT_HELD, LIMIT_OPENED, or why none is written.
+    before: in force now, None where the object states none. after: the one to set; equal where it
+    stays. change_reason: why it changes, None where it does not. puts_back: what stood before the
+    operator's is put back, to the letter.
+    """
+
+    reason: Reason
+    kind: str
+    object_name: str
+    proxies: int = 1
+    before: int | None = None
+    after: int | None = None
+    change_reason: Reason | None = None
+    puts_back: bool | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
     """Counts as observed when the decision was made."""
 
@@ -296,6 +317,7 @@ class Decision:
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
     limits: in force on the newest ready pods. runtime: that the engines were read as.
+    gateway_limit: None where none is to be written.
     """
 
     time_seconds: float
@@ -324,6 +346,7 @@ class Decision:
     cold_start: ColdStartOutlook | None = None
     limits: LimitsUse = LimitsUse()
     runtime: RuntimeUse = RuntimeUse()
+    gateway_limit: LimitDecision | None = None
     detail: str = ""
 
 

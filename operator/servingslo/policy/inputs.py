@@ -38,6 +38,13 @@ class AdmissionMode(StrEnum):
 
     OFF = "Off"
     RECOMMEND = "Recommend"
+    AUTO = "Auto"
+
+
+class LimitKind(StrEnum):
+    """Objects that a bound on requests in flight can be written into."""
+
+    BACKEND_TRAFFIC_POLICY = "BackendTrafficPolicy"
 
 
 class ForecastMode(StrEnum):
@@ -150,6 +157,14 @@ class FallbackTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitObject:
+    """The object that holds the gateway's bound, in the resource's own namespace."""
+
+    kind: LimitKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
 
@@ -157,6 +172,8 @@ class Targets:
     utilization_target_ratio: None means derived from what demand lately did. cold_start_seconds:
     None means measured from the workload's own pods. cost: None where no price is known.
     admission_enforced: engines accept no more than the bound in flight that is decided.
+    admission_via: where the bound is written in mode Auto. admission_proxies: how many proxies
+    share it; None means as many as are read.
     gateway_name: what a gateway calls the workload; None where that is the target's own name.
     service_law: planned with while no fit is trusted; None where none is stated.
     stated_limits: in force whatever command lines and data say.
@@ -176,6 +193,8 @@ class Targets:
     batching: BatchingTargets = BatchingTargets()
     admission_mode: AdmissionMode = AdmissionMode.OFF
     admission_enforced: bool = False
+    admission_via: LimitObject | None = None
+    admission_proxies: int | None = None
     fallback: FallbackTargets = FallbackTargets()
     cost: CostTargets | None = None
     gateway_name: str | None = None

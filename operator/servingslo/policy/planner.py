@@ -25,6 +25,7 @@ from servingslo.policy.decision import (
 )
 from servingslo.policy.found import found_steps
 from servingslo.policy.frame import Frame, frame_of
+from servingslo.policy.gateway_limit import limit_decision
 from servingslo.policy.guards import Proposal
 from servingslo.policy.inputs import (
     ForecastMode,
@@ -337,6 +338,7 @@ def _decided(
     apply = after != before
     tuned = tune_batching(frame, wish, scaling=apply, acting=limit is None)
     admission, admission_memory = admission_decision(frame, wish)
+    bound, limit_memory = limit_decision(frame, admission, acting=limit is None)
     decision = Decision(
         time_seconds=frame.now_seconds,
         namespace=frame.observation.namespace,
@@ -369,6 +371,7 @@ def _decided(
         cold_start=cold_start_outlook(frame),
         limits=limits_use(frame),
         runtime=_runtime(frame),
+        gateway_limit=bound,
         detail=verdict.detail,
     )
     order = state.order
@@ -381,6 +384,7 @@ def _decided(
         behavior=behavior or state.behavior,
         batching=tuned.memory,
         admission=admission_memory,
+        limit=limit_memory,
         mix=remembering(frame.mix or state.mix, wish.candidates),
         sized=sized_for(wish.candidates),
     )

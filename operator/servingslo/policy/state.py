@@ -14,6 +14,7 @@ from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Observation
+from servingslo.policy.limit_memory import LimitMemory
 from servingslo.policy.mix import Mix
 from servingslo.policy.reverts import Reverts, reverted, standing
 
@@ -138,7 +139,8 @@ class PlannerState:
 
     started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
     good. seen_desired: the replica count last read from the target. scaled: the last change that
-    was written, until somebody sets another count. reverts: who puts counts back. sized:
+    was written, until somebody sets another count. reverts: who puts counts back. limit: of the
+    gateway's bound, None where none is to be written. sized:
     what counts were judged by at the last tick, for who tells of it; None without a model.
     """
 
@@ -157,6 +159,7 @@ class PlannerState:
     hints: Mapping[str, int] = field(default_factory=dict)
     batching: BatchingMemory = BatchingMemory()
     admission: AdmissionMemory | None = None
+    limit: LimitMemory | None = None
     margin: MarginState = field(default_factory=MarginState)
     sized: Sized | None = field(default=None, compare=False, repr=False)
 

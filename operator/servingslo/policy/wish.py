@@ -129,7 +129,8 @@ def utilization_ceiling_ratio(frame: Frame) -> float:
     targets = frame.targets
     # Only an inter-token objective bounds the batch.
     bounded = any(o.metric is LatencyMetric.TPOT for o in targets.objectives)
-    enforced = targets.admission_enforced and bounded
+    held = frame.state.limit is not None and frame.state.limit.held is True
+    enforced = (targets.admission_enforced or held) and bounded
     least = LEAST_BOUNDED_CEILING if enforced else LEAST_UTILIZATION_CEILING
     excess = frame.estimate.forecast.largest_excess_ratio
     if excess is None:

@@ -107,14 +107,21 @@ class KubeClient:
         return await self._request("POST", path, body=body)
 
     async def patch(
-        self, path: str, body: KubeObject | Sequence[KubeObject], patch: Patch
+        self,
+        path: str,
+        body: KubeObject | Sequence[KubeObject],
+        patch: Patch,
+        *,
+        field_manager: str | None = None,
     ) -> KubeObject:
         """The patched object.
 
+        field_manager: under which the fields are set; by default that of the user agent.
         Raises: WriteConflictError on 409; InvalidObjectError on 422, which a failed JSON Patch test
         gives as well; ClusterError otherwise.
         """
-        return await self._request("PATCH", path, body=body, content_type=patch.value)
+        query = None if field_manager is None else {"fieldManager": field_manager}
+        return await self._request("PATCH", path, query=query, body=body, content_type=patch.value)
 
     @asynccontextmanager
     async def watch(

@@ -31,6 +31,7 @@ from servingslo.policy.inputs import (
     BatchingMode,
     FallbackBehavior,
     ForecastMode,
+    LimitKind,
     Mode,
     SeasonStated,
 )
@@ -44,6 +45,9 @@ MAX_GPU_HOURLY = 10_000
 MAX_SEQUENCES = 65_536
 # Far above any context length in use.
 MAX_BATCHED_TOKENS = 524_288
+
+# Far above any gateway's fleet.
+MAX_PROXIES = 1_000
 
 DNS_LABEL = Matching(
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a DNS label (lower case letters, digits, -)", 63
@@ -202,14 +206,52 @@ class Batching(ApiModel):
         return self
 
 
+class AdmissionVia(ApiModel):
+    """The object that holds the gateway's bound."""
+
+    kind: LimitKind = Field(
+        description="Kind of the object. BackendTrafficPolicy: of Envoy Gateway; the bound is "
+        "spec.circuitBreaker.maxParallelRequests."
+    )
+    name: Annotated[str, DNS_NAME] = Field(
+        description="Its name, in the namespace of this resource. It must carry the label "
+        'servingslo.dev/managed: "true" and be for one HTTPRoute to this workload.'
+    )
+
+
 class Admission(ApiModel):
     """What may be done with admission limits."""
 
+    model_config = with_rules(
+        cel_rule(
+            "self.mode != 'Auto' || has(self.via)",
+            allowed="an object, required when mode is Auto",
+            got="nothing",
+            field_path=".via",
+            reason="FieldValueRequired",
+        )
+    )
+
     mode: AdmissionMode = Field(
         AdmissionMode.OFF,
-        description="Off (default), or Recommend: report the rate and the queue bound that ready "
-        "replicas can serve within the objectives.",
+        description="Off (default), Recommend: report the rate and the queue bound that ready "
+        "replicas can serve within the objectives, or Auto: write the bound into the object that "
+        "via names.",
     )
+    via: AdmissionVia | None = Field(
+        None, description="Where the bound is written. Required when mode is Auto."
+    )
+    proxies: Annotated[Count, Between(1, MAX_PROXIES)] | None = Field(
+        None,
+        description="How many proxies of the gateway share the bound; by default as many as their "
+        "metrics are read of, else 1.",
+    )
+
+    @model_validator(mode="after")
+    def _auto_has_via(self) -> Self:
+        if self.mode is AdmissionMode.AUTO and self.via is None:
+            raise not_allowed("an object, required when mode is Auto", path=("via",), value=None)
+        return self
 
 
 class Gateway(ApiModel):

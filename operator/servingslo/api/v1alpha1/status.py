@@ -249,6 +249,10 @@ class AdmissionStatus(StatusModel):
     shed_fraction: float | None = Field(
         None, description="Share of the present arrivals beyond the admitted rate, 0 to 1."
     )
+    proxy_limit: int | None = Field(
+        None, description="Requests that may be in flight at each proxy, as its object says now."
+    )
+    proxies: int | None = Field(None, description="Proxies that share the bound.")
 
 
 class CostStatus(StatusModel):

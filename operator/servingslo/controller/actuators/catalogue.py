@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from servingslo.adapters.kubernetes.batching import KubernetesBatching
 from servingslo.adapters.kubernetes.client import KubeClient
 from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.gateway_limits import BackendTrafficPolicies
+from servingslo.adapters.kubernetes.gateway_routes import GatewayRoutes
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
 from servingslo.controller.actuators.engine_limits import EngineLimits
+from servingslo.controller.actuators.gateway_limits import GatewayLimits
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.policy.ports import RereadableWorkloads
@@ -15,11 +18,17 @@ from servingslo.policy.ports import RereadableWorkloads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What actuators are made from: the API server, its kinds, and the view of workloads."""
+    """What actuators are made from: the API server, its kinds, and the view of workloads.
+
+    namespaces: that are watched; none means all. limit_kinds: objects that hold a gateway's bound
+    and may be written, as the administrator lists them.
+    """
 
     client: KubeClient
     discovery: Discovery
     workloads: RereadableWorkloads
+    namespaces: tuple[str, ...] = ()
+    limit_kinds: frozenset[str] = frozenset()
 
 
 ActuatorRow = Callable[[Means], Actuator]
@@ -27,4 +36,9 @@ ActuatorRow = Callable[[Means], Actuator]
 ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(KubernetesBatching(means.client, means.discovery)),
+    lambda means: GatewayLimits(
+        BackendTrafficPolicies(means.client, namespaces=means.namespaces),
+        GatewayRoutes(means.client),
+        means.limit_kinds,
+    ),
 )

@@ -1,0 +1,88 @@
+"""`servingslo release`: puts back every bound that the operator wrote, without the operator."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from servingslo.adapters.kubernetes.client import KubeClient, connect
+from servingslo.adapters.kubernetes.gateway_limits import (
+    RELEASED_SECONDS,
+    BackendTrafficPolicies,
+    PolicyObject,
+)
+from servingslo.cli.options import Context, Kubeconfig, path_text
+from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
+
+# Another writer may come in between a reading and the write after it.
+_ATTEMPTS = 5
+
+
+def release(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Put back every bound; nothing else can be asked for.")
+    ] = False,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="Namespace to look through; repeatable. All by default."),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Put back what stood before each bound that the operator wrote into a gateway's object.
+
+    An operator that runs leaves these objects alone for the ten minutes that follow.
+
+    Example: servingslo release --all
+    """
+    if not everything:
+        raise InvalidInputError("--all", None, "--all")
+    asyncio.run(_release(path_text(kubeconfig), context, tuple(namespace or ())))
+
+
+async def _release(kubeconfig: str | None, context: str | None, names: tuple[str, ...]) -> None:
+    client = await connect(kubeconfig=kubeconfig, context=context)
+    try:
+        await _put_back_all(client, names)
+    finally:
+        await client.close()
+
+
+async def _put_back_all(client: KubeClient, names: tuple[str, ...]) -> None:
+    policies = BackendTrafficPolicies(client, namespaces=names)
+    found = await policies.owned()
+    failed = []
+    for policy in found:
+        where = f"{policy.namespace}/{policy.name}"
+        try:
+            said = await _put_back(policies, policy)
+        except ClusterError as error:
+            failed.append(f"{where}: {error}")
+            continue
+        typer.echo(f"BackendTrafficPolicy {where}: {said}")
+    minutes = RELEASED_SECONDS / 60
+    typer.echo(f"{len(found) - len(failed)} put back; left alone for {minutes:.0f} minutes")
+    if failed:
+        raise ClusterError("; ".join(failed))
+
+
+async def _put_back(policies: BackendTrafficPolicies, policy: PolicyObject) -> str:
+    """What was put back, in words. Raises: ClusterError where it could not be."""
+    for attempt in range(_ATTEMPTS):
+        owner = policy.owner
+        if owner is None:
+            return "put back by somebody else"
+        try:
+            await policies.put_back(policy, released=True)
+        except NotFoundError:
+            return "gone"
+        except WriteConflictError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            policy = await policies.read(policy.namespace, policy.name)
+            continue
+        if not policy.is_ours:
+            return f"{policy.manager or 'somebody'} set {policy.limit} meanwhile, which stays"
+        former = "unset" if owner.former is None else str(owner.former)
+        return f"maxParallelRequests {policy.limit} -> {former}"
+    raise AssertionError("unreachable")

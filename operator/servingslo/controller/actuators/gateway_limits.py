@@ -1,0 +1,199 @@
+"""The bound on requests in flight at a gateway, written into the object that holds it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from servingslo.adapters.kubernetes.gateway_limits import (
+    MANAGED_LABEL,
+    BackendTrafficPolicies,
+    PolicyObject,
+    taken,
+)
+from servingslo.adapters.kubernetes.gateway_routes import GatewayRoutes
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.protocol import Acting, Assignment
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    LimitNotEnforceableError,
+    NotFoundError,
+    PermissionDeniedError,
+    WriteConflictError,
+)
+from servingslo.explain.changes import (
+    Change,
+    Knob,
+    gateway_limit_change,
+    limit_change,
+    not_written,
+)
+from servingslo.policy.decision import Decision
+from servingslo.policy.gateway_limit import FORMER, LIMIT
+from servingslo.policy.inputs import (
+    AdmissionMode,
+    InForce,
+    LimitKind,
+    LimitObject,
+    SignalProblem,
+    Targets,
+)
+from servingslo.policy.ports import WorkloadView
+from servingslo.reasons import Reason
+
+_REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
+    (LimitNotEnforceableError, Reason.LIMIT_NOT_ENFORCEABLE),
+    (NotFoundError, Reason.LIMIT_NOT_ENFORCEABLE),
+    (PermissionDeniedError, Reason.NOT_PERMITTED),
+    (ClusterError, Reason.CLUSTER_UNAVAILABLE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """Writes the bound of each proxy where the administrator and the object's owner allow it.
+
+    kinds: that the administrator lists. Whatever is written, a tenant could write himself: it is in
+    his own namespace, into an object that its owner labelled for it, one field of that alone.
+    """
+
+    policies: BackendTrafficPolicies
+    routes: GatewayRoutes
+    kinds: frozenset[str]
+    knob: str = Knob.GATEWAY_LIMITS
+    repeats_at_once: bool = False
+
+    async def in_force(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
+    ) -> InForce | None:
+        """The bound that stands, and the former one where it is ours; or why none may be written.
+
+        None where no bound is asked for.
+        """
+        if targets.admission_mode is not AdmissionMode.AUTO or targets.admission_via is None:
+            return None
+        return await self._look(ref, targets.admission_via, view)
+
+    def wanted(self, assignment: Assignment) -> Change | None:
+        """The change of the bound."""
+        return gateway_limit_change(assignment.decision)
+
+    async def change(self, assignment: Assignment) -> bool | None:
+        """Write the bound, or put back what stood before, where the object is as it was planned."""
+        limit, via = assignment.decision.gateway_limit, assignment.targets.admission_via
+        if limit is None or via is None:
+            return False
+        ref = assignment.ref
+        policy = await self.policies.read(ref.namespace, via.name)
+        standing, planned = _standing(ref, policy), assignment.in_force[self.knob]
+        forbidden = standing.refused is not None and not limit.puts_back
+        if forbidden or standing.values != planned.values:
+            raise WriteConflictError(f"{via.kind}/{via.name} is not as it was read any more")
+        if limit.puts_back:
+            await self.policies.put_back(policy)
+            return True
+        if limit.after is None or limit.after == policy.limit:
+            return False
+        await self.policies.write(policy, taken(policy, ref.name, ref.uid, limit.after))
+        return True
+
+    def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
+        """The count stands; the bound stays as it is, and why."""
+        limit = decision.gateway_limit
+        if limit is None:
+            return decision
+        held = replace(limit, reason=reason, after=limit.before, change_reason=None, detail=detail)
+        return replace(decision, gateway_limit=held)
+
+    async def undo(self, acting: Acting) -> Sequence[Change]:
+        """Put back every bound whose resource is gone, or does not ask for it any more."""
+        if not self.kinds:
+            return ()
+        undone: list[Change] = []
+        for policy in await self.policies.owned():
+            if not _is_wanted(policy, acting):
+                undone += await self._put_back(policy)
+        return undone
+
+    async def _put_back(self, policy: PolicyObject) -> Sequence[Change]:
+        owner = policy.owner
+        if owner is None:
+            return ()
+        change = limit_change(
+            policy.namespace,
+            owner.name,
+            f"{LimitKind.BACKEND_TRAFFIC_POLICY}/{policy.name}",
+            (policy.limit, owner.former if policy.is_ours else policy.limit),
+            Reason.LIMIT_PUT_BACK,
+        )
+        try:
+            await self.policies.put_back(policy)
+        except NotFoundError:
+            return ()
+        except ClusterUnavailableError as error:
+            return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
+        except ClusterError as error:
+            conflict = isinstance(error, WriteConflictError)
+            reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
+            return (not_written(change, reason, str(error), answered=True),)
+        return (change,)
+
+    async def _look(self, ref: ResourceRef, via: LimitObject, view: WorkloadView) -> InForce:
+        standing = InForce()
+        try:
+            if via.kind not in self.kinds:
+                raise PermissionDeniedError(f"the administrator does not list {via.kind}")
+            policy = await self.policies.read(ref.namespace, via.name)
+            standing = _standing(ref, policy)
+            if standing.refused is None:
+                others = await self.policies.in_namespace(ref.namespace)
+                await self.routes.check(policy, others, [pod.name for pod in view.pods])
+        except ClusterError as error:
+            reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+            problem = SignalProblem(reason=reason, detail=str(error))
+            return replace(standing, refused=problem)
+        return standing
+
+
+def _standing(ref: ResourceRef, policy: PolicyObject) -> InForce:
+    """What the object itself says: its bound, and whether the operator may change it.
+
+    The former bound is given where the present one is this resource's.
+    """
+    values, owner = {LIMIT: policy.limit}, policy.owner
+    if owner is not None and policy.is_ours and owner.name == ref.name:
+        values[FORMER] = owner.former
+    problem = _not_permitted(policy) or _set_by_another(ref, policy)
+    return InForce(values=values, refused=problem)
+
+
+def _not_permitted(policy: PolicyObject) -> SignalProblem | None:
+    if not policy.managed:
+        detail = f'it does not carry the label {MANAGED_LABEL}: "true"'
+        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
+    if policy.is_released:
+        detail = "`servingslo release` put it back a moment ago"
+        return SignalProblem(reason=Reason.LIMIT_RELEASED, detail=detail)
+    return None
+
+
+def _set_by_another(ref: ResourceRef, policy: PolicyObject) -> SignalProblem | None:
+    owner, who, detail = policy.owner, policy.manager or "somebody", ""
+    if owner is None and policy.applied_by is not None:
+        detail = f"{policy.applied_by} applies {policy.limit} there; it is left alone"
+    elif owner is not None and not policy.is_ours:
+        detail = f"{who} set {policy.limit} in place of {owner.limit}; it is left alone"
+    elif owner is not None and owner.name != ref.name:
+        detail = f"ServingSLO {owner.name} sets it already"
+    return SignalProblem(reason=Reason.LIMIT_SET_BY_ANOTHER, detail=detail) if detail else None
+
+
+def _is_wanted(policy: PolicyObject, acting: Acting) -> bool:
+    owner = policy.owner
+    if owner is None:
+        return True
+    ref = ResourceRef(namespace=policy.namespace, name=owner.name, uid=owner.uid)
+    targets = acting(ref)
+    if targets is None or targets.admission_mode is not AdmissionMode.AUTO:
+        return False
+    via = targets.admission_via
+    return via is not None and via.name == policy.name

@@ -1,0 +1,26 @@
+"""What is remembered of a gateway's bound from tick to tick; nothing of it survives a restart."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitWrite:
+    """A bound of each proxy: the replicas that it was for, and when it was ordered."""
+
+    limit: int
+    serving: int
+    at_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitMemory:
+    """The bound that was written last, and whether load has shown that it holds.
+
+    order: until it is seen in force or not. held: None until load was near it. over_since_seconds:
+    since when more is in flight than it allows.
+    """
+
+    written: LimitWrite | None = None
+    order: LimitWrite | None = None
+    held: bool | None = None
+    over_since_seconds: float | None = None

@@ -1,0 +1,231 @@
+"""A bound in an Envoy Gateway policy: written, followed, refused with a reason, and put back."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import pytest
+from tests.integration.gateway_manifests import MANAGED, VIA, Gateway
+from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
+
+from servingslo.rig.cluster import Rig
+from servingslo.sim.catalogue import engine_kind
+
+AUTO: dict[str, Any] = {"mode": "Auto", "via": VIA}
+# A law stated, that of the simulated card, so that there is a bound before one is fitted.
+_CARD = engine_kind("l4-small").law
+LAW = {
+    "stepFixedSeconds": _CARD.step_fixed_seconds,
+    "stepPerSequenceSeconds": _CARD.step_per_sequence_seconds,
+    "prefillPerTokenSeconds": _CARD.prefill_per_token_seconds,
+    "contextPerTokenSeconds": _CARD.context_per_token_seconds,
+}
+RELEASE = (sys.executable, "-m", "servingslo.cli", "release", "--all")
+KINDS = "admission.kinds[0]=BackendTrafficPolicy"
+
+
+@pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """The administrator lists the kind."""
+    return (KINDS,)
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> tuple[str, ...]:
+    """As the chart would start it."""
+    return ("--admission-kind=BackendTrafficPolicy",)
+
+
+@pytest.fixture
+def gateway(gateway_crds: None, tenant: Tenant) -> Gateway:
+    """The tenant's gateway objects."""
+    return Gateway(tenant)
+
+
+def begin(tenant: Tenant, folder: Path, **admission: Any) -> None:
+    """Two replicas under steady load, and a ServingSLO whose bound is written."""
+    tenant.create_deployment(replicas=2)
+    tenant.begin_traffic(steady_trace(folder / "trace.csv", rate=3.0, seconds=120.0))
+    tenant.create_slo(
+        replicas={"min": 2, "max": 4}, serviceLaw=LAW, admission={**AUTO, **admission}
+    )
+
+
+def refusal(tenant: Tenant, reason: str) -> str:
+    """Wait until the condition says this; its message."""
+    tenant.wait(
+        lambda: tenant.condition("AdmissionBound")[1] == reason, what=f"AdmissionBound: {reason}"
+    )
+    return tenant.message("AdmissionBound")
+
+
+def test_a_bound_is_written_followed_and_put_back(
+    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
+) -> None:
+    """It stands with whose it is, grows with the replicas, and goes with the ServingSLO."""
+    gateway.create_all()
+    assert "circuitBreaker" not in gateway.policy()["spec"]
+    begin(tenant, tmp_path)
+    tenant.wait(lambda: gateway.bound() not in {None, 1024}, what="a bound is written")
+    first = gateway.bound()
+    assert first is not None
+    managers = {entry["manager"] for entry in gateway.policy()["metadata"]["managedFields"]}
+    assert "servingslo-operator" in managers
+    assert tenant.condition("AdmissionBound")[1] == "LimitUnverified"
+    tenant.patch_slo({"replicas": {"min": 3}})
+    tenant.wait(lambda: tenant.ready_replicas() == 3, what="a third replica")
+    tenant.wait(lambda: (gateway.bound() or 0) > first, what="the bound is raised")
+    tenant.delete_slo()
+    tenant.wait(
+        lambda: "circuitBreaker" not in gateway.policy()["spec"], what="the former state again"
+    )
+    assert not gateway.policy()["metadata"].get("annotations")
+    told = operator.log_lines("changed", f"namespace={tenant.namespace}", "knob=gateway-limits")
+    assert any("reason=LimitPutBack" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("left", "reason", "says"),
+    [
+        pytest.param("label", "NotPermitted", "servingslo.dev/managed", id="unlabelled"),
+        pytest.param("field", "LimitSetByAnother", "argocd", id="another-manager"),
+        pytest.param("route", "LimitNotEnforceable", "InferencePool", id="inference-pool"),
+        pytest.param("pods", "LimitNotEnforceable", "selects none", id="another-workload"),
+        pytest.param(
+            "rival", "LimitNotEnforceable", "BackendTrafficPolicy/also", id="two-policies"
+        ),
+        pytest.param("merge", "LimitNotEnforceable", "mergeType", id="merged"),
+    ],
+)
+def test_where_it_may_not_or_cannot_work_nothing_is_written(
+    tenant: Tenant,
+    gateway: Gateway,
+    operator: Operator,
+    tmp_path: Path,
+    left: str,
+    reason: str,
+    says: str,
+) -> None:
+    """The policy stays as it was, and the condition says why."""
+    gateway.create_service(app="other" if left == "pods" else "chat")
+    pool = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "chat"}
+    gateway.create_route(backends=[pool] if left == "route" else [{"name": "chat"}])
+    gateway.create_policy(
+        labels={} if left == "label" else MANAGED,
+        manager="argocd" if left == "field" else None,
+        **({"mergeType": "StrategicMerge"} if left == "merge" else {}),
+        **({"circuitBreaker": {"maxParallelRequests": 70}} if left == "field" else {}),
+    )
+    if left == "rival":
+        gateway.create_policy("also", labels={})
+    before = gateway.version()
+    begin(tenant, tmp_path)
+    assert says in refusal(tenant, reason)
+    ticks_pass(operator)
+    assert gateway.version() == before
+
+
+def test_a_tenant_writes_nothing_that_he_may_not(
+    rig: Rig, tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
+) -> None:
+    """With `edit` in one namespace alone he cannot name a policy of another one."""
+    other = Tenant(rig, rig.create_namespace(f"{tenant.namespace}-other"), tenant.engines)
+    foreign = Gateway(other)
+    foreign.create_policy("theirs")
+    before = foreign.version("theirs")
+    rbac = kubernetes.client.RbacAuthorizationV1Api(rig.api_client())
+    tenant.core.create_namespaced_service_account(tenant.namespace, {"metadata": {"name": "user"}})
+    rbac.create_namespaced_role_binding(
+        tenant.namespace,
+        {
+            "metadata": {"name": "user"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "edit",
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": "user", "namespace": tenant.namespace}],
+        },
+    )
+    user = rig.api_client(rig.kubeconfig_for_service_account(tenant.namespace, "user"))
+    tenant.create_deployment(replicas=2)
+    tenant.begin_traffic(steady_trace(tmp_path / "trace.csv", rate=3.0, seconds=60.0))
+    tenant.custom = kubernetes.client.CustomObjectsApi(user)
+    via = {"kind": "BackendTrafficPolicy", "name": "theirs"}
+    with pytest.raises(kubernetes.client.ApiException, match="namespace"):
+        tenant.create_slo(admission={"mode": "Auto", "via": {**via, "namespace": other.namespace}})
+    tenant.create_slo(replicas={"min": 2, "max": 4}, serviceLaw=LAW, admission={**AUTO, "via": via})
+    assert "none of that name in this namespace" in refusal(tenant, "LimitNotEnforceable")
+    ticks_pass(operator)
+    assert foreign.version("theirs") == before
+    rig.delete_namespace(other.namespace)
+
+
+def test_a_bound_that_somebody_else_sets_is_left_to_him(
+    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
+) -> None:
+    """He is named and not fought, and what he set stays when the ServingSLO goes."""
+    gateway.create_all(circuitBreaker={"maxParallelRequests": 500})
+    begin(tenant, tmp_path)
+    tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
+    gateway.patch_policy({"spec": {"circuitBreaker": {"maxParallelRequests": 77}}})
+    assert "77" in refusal(tenant, "LimitSetByAnother")
+    ticks_pass(operator)
+    assert gateway.bound() == 77
+    tenant.delete_slo()
+    tenant.wait(
+        lambda: not gateway.policy()["metadata"].get("annotations"), what="nothing of ours is left"
+    )
+    assert gateway.bound() == 77
+
+
+def test_what_an_operator_left_behind_is_put_back_at_the_next_start(
+    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
+) -> None:
+    """Killed with a bound in force, its ServingSLO deleted meanwhile: the former value again."""
+    gateway.create_all(circuitBreaker={"maxParallelRequests": 500, "maxPendingRequests": 9})
+    before = gateway.policy()["spec"]
+    begin(tenant, tmp_path)
+    tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
+    assert operator.process is not None
+    operator.process.stop(kill=True)
+    tenant.delete_slo()
+    assert gateway.bound() != 500
+    operator.start()
+    tenant.wait(lambda: gateway.bound() == 500, what="the former value again")
+    assert gateway.policy()["spec"] == before
+
+
+def test_release_puts_everything_back_without_the_operator(
+    rig: Rig, tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
+) -> None:
+    """With the operator's own permissions; one that runs leaves the policy alone afterwards."""
+    gateway.create_all()
+    begin(tenant, tmp_path)
+    tenant.wait(lambda: gateway.bound() not in {None, 1024}, what="a bound is written")
+    done = subprocess.run(
+        [*RELEASE, "--kubeconfig", str(operator.kubeconfig)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{tenant.namespace}/chat: maxParallelRequests" in done.stdout
+    assert "circuitBreaker" not in gateway.policy()["spec"]
+    refusal(tenant, "LimitReleased")
+    ticks_pass(operator)
+    assert "circuitBreaker" not in gateway.policy()["spec"]
+
+
+def test_turned_off_it_is_put_back(
+    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
+) -> None:
+    """A ServingSLO that asks for advice only leaves no bound behind."""
+    gateway.create_all(circuitBreaker={"maxParallelRequests": 500})
+    begin(tenant, tmp_path)
+    tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
+    tenant.patch_slo({"admission": {"mode": "Recommend"}})
+    tenant.wait(lambda: gateway.bound() == 500, what="the former value again")
