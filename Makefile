@@ -16,7 +16,7 @@ VLLM ?=
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd lock acceptance image-check clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock acceptance image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ image-check: setup ## the image's own steps in a temporary folder, as its user o
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd
+
+dashboard: setup ## write the Grafana dashboard of the chart anew
+	$(BIN)/python -m tests.dashboards.servingslo
 
 lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml -o requirements.lock

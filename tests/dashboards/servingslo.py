@@ -1,0 +1,353 @@
+"""The Grafana dashboard that the chart ships: `make dashboard` writes it, a test holds it equal.
+
+    python -m tests.dashboards.servingslo
+
+One row for each question. Queries speak of what the operator exports and of nothing else, so that
+the dashboard needs no recording rule and no other exporter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import LegendDisplayMode
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
+
+ROOT = Path(__file__).parents[2]
+PATH = ROOT / "charts" / "servingslo-operator" / "files" / "dashboard.json"
+_DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+_CHOSEN = '{namespace=~"$namespace", name=~"$name"}'
+_RESOURCE = "namespace, name"
+_OBJECTIVE = "namespace, name, metric, percentile"
+_WIDTH, _HEIGHT = 12, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """An expression and what its lines are called."""
+
+    expression: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One panel. unit: as Grafana calls it."""
+
+    title: str
+    says: str
+    unit: str
+    queries: tuple[Query, ...]
+
+
+def _of(metric: str, by: str = _RESOURCE) -> str:
+    """A gauge, whichever operator exports it at the moment."""
+    return f"max by ({by}) ({metric}{_CHOSEN})"
+
+
+def _rate_of(share: str) -> str:
+    """Requests per second that a share of the arrivals is."""
+    return f"({share}) * on ({_RESOURCE}) group_left {_of('servingslo_arrivals_per_second')}"
+
+
+def _burn(window: str) -> str:
+    """Misses over those that the objective allows, weighted by requests, in a window."""
+    least = _of("servingslo_within_objective_ratio", _OBJECTIVE)
+    target = _of("servingslo_objective_target_ratio", _OBJECTIVE)
+    missed, allowed = _rate_of(f"1 - {least}"), _rate_of(f"(1 - {target}) and {least}")
+    return f"sum_over_time(({missed})[{window}:15s]) / sum_over_time(({allowed})[{window}:15s])"
+
+
+_NAME = "{{namespace}}/{{name}}"
+_NAMED = f"{_NAME} {{{{metric}}}} p{{{{percentile}}}}"
+
+ROWS: dict[str, tuple[Picture, ...]] = {
+    "Is the objective met?": (
+        Picture(
+            title="Share of requests within the threshold",
+            says="The least share that the histogram's buckets allow, beside what is wanted.",
+            unit="percentunit",
+            queries=(
+                Query(
+                    expression=_of("servingslo_within_objective_ratio", _OBJECTIVE),
+                    legend=_NAMED,
+                ),
+                Query(
+                    expression=_of("servingslo_objective_target_ratio", _OBJECTIVE),
+                    legend=f"{_NAMED} wanted",
+                ),
+            ),
+        ),
+        Picture(
+            title="Observed beside threshold",
+            says="The percentile of each objective as observed over the recent window.",
+            unit="s",
+            queries=(
+                Query(expression=_of("servingslo_observed_seconds", _OBJECTIVE), legend=_NAMED),
+                Query(
+                    expression=_of("servingslo_objective_seconds", _OBJECTIVE),
+                    legend=f"{_NAMED} threshold",
+                ),
+            ),
+        ),
+    ),
+    "What limits?": (
+        Picture(
+            title="Guards that keep the planner from its wish",
+            says="1 for the reason that holds; 0 where nothing does. Each has a runbook.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=f"{_of('servingslo_limited_by', _RESOURCE + ', reason')} "
+                    f"or {_of('servingslo_replicas_current')} * 0",
+                    legend=f"{_NAME} {{{{reason}}}}",
+                ),
+            ),
+        ),
+        Picture(
+            title="Not ready, and no fresh metrics",
+            says="1 while a resource cannot be decided for, with the reason, or cannot be seen.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=f"{_of('servingslo_not_ready', _RESOURCE + ', reason')} "
+                    f"or {_of('servingslo_replicas_current')} * 0",
+                    legend=f"{_NAME} {{{{reason}}}}",
+                ),
+                Query(
+                    expression=f"1 - {_of('servingslo_metrics_fresh')}",
+                    legend=f"{_NAME} no fresh metrics",
+                ),
+            ),
+        ),
+    ),
+    "Why this many?": (
+        Picture(
+            title="Replicas",
+            says="What is ready, what the last decision set, and what it would set in mode Auto.",
+            unit="short",
+            queries=(
+                Query(expression=_of("servingslo_replicas_desired"), legend=f"{_NAME} desired"),
+                Query(expression=_of("servingslo_replicas_ready"), legend=f"{_NAME} ready"),
+                Query(
+                    expression=_of("servingslo_replicas_recommended"),
+                    legend=f"{_NAME} recommended",
+                ),
+            ),
+        ),
+        Picture(
+            title="Replicas that each constraint alone asks for",
+            says="The largest binds.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=_of("servingslo_replicas_needed", _RESOURCE + ", constraint"),
+                    legend=f"{_NAME} {{{{constraint}}}}",
+                ),
+            ),
+        ),
+        Picture(
+            title="Arrivals and what is expected of them",
+            says="The forecast is for the time when a replica ordered now would be ready.",
+            unit="reqps",
+            queries=(
+                Query(expression=_of("servingslo_arrivals_per_second"), legend=f"{_NAME} arrivals"),
+                Query(
+                    expression=_of("servingslo_forecast_arrivals_per_second"),
+                    legend=f"{_NAME} forecast",
+                ),
+            ),
+        ),
+        Picture(
+            title="Utilization and KV cache, predicted at the decided count",
+            says="1 is saturation, or a full cache.",
+            unit="percentunit",
+            queries=(
+                Query(
+                    expression=_of("servingslo_utilization_ratio"), legend=f"{_NAME} utilization"
+                ),
+                Query(expression=_of("servingslo_kv_usage_ratio"), legend=f"{_NAME} KV cache"),
+            ),
+        ),
+    ),
+    "Does the model fit?": (
+        Picture(
+            title="Observed over predicted",
+            says="1 is a prediction that came true; below 1 it was pessimistic.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=f"{_of('servingslo_observed_seconds', _OBJECTIVE)} "
+                    f"/ {_of('servingslo_predicted_seconds', _OBJECTIVE)}",
+                    legend=_NAMED,
+                ),
+            ),
+        ),
+        Picture(
+            title="Error of the service law, and whether it decides",
+            says="A law is trusted below 15 %; while none is, measured saturation decides.",
+            unit="percentunit",
+            queries=(
+                Query(
+                    expression=_of("servingslo_model_fit_error_ratio"), legend=f"{_NAME} fit error"
+                ),
+                Query(expression=_of("servingslo_model_trusted"), legend=f"{_NAME} trusted"),
+            ),
+        ),
+    ),
+    "Is the budget spent?": (
+        Picture(
+            title="Budget burn over an hour and a day",
+            says="1 spends exactly what the percentile allows. A threshold between two buckets "
+            "counts as missed.",
+            unit="short",
+            queries=(
+                Query(expression=_burn("1h"), legend=f"{_NAMED} 1 h"),
+                Query(expression=_burn("1d"), legend=f"{_NAMED} 1 d"),
+            ),
+        ),
+        Picture(
+            title="Requests to be drained",
+            says="Backlog beside new arrivals.",
+            unit="short",
+            queries=(Query(expression=_of("servingslo_backlog_requests"), legend=_NAME),),
+        ),
+    ),
+    "What does it cost?": (
+        Picture(
+            title="Cost an hour",
+            says="Of the decided count, where spec.cost states a price.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=_of("servingslo_cost_per_hour", _RESOURCE + ", currency"),
+                    legend=f"{_NAME} {{{{currency}}}}",
+                ),
+            ),
+        ),
+        Picture(
+            title="Replica-hours of the last day",
+            says="Decided count over time.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=f"24 * avg_over_time(({_of('servingslo_replicas_desired')})[1d:1m])",
+                    legend=_NAME,
+                ),
+            ),
+        ),
+    ),
+    "Does the operator work?": (
+        Picture(
+            title="A round of decisions",
+            says="Mean duration, and how long ago the last one succeeded.",
+            unit="s",
+            queries=(
+                Query(
+                    expression="sum(rate(servingslo_tick_duration_seconds_sum[$__rate_interval])) "
+                    "/ sum(rate(servingslo_tick_duration_seconds_count[$__rate_interval]))",
+                    legend="duration",
+                ),
+                Query(
+                    expression="min(servingslo_last_success_age_seconds)", legend="since the last"
+                ),
+            ),
+        ),
+        Picture(
+            title="Writes and failures",
+            says="Writes to targets by outcome, and failures by part, per second.",
+            unit="cps",
+            queries=(
+                Query(
+                    expression="sum by (knob, outcome) "
+                    f"(rate(servingslo_changes_total{_CHOSEN}[$__rate_interval])) or vector(0)",
+                    legend="{{knob}} {{outcome}}",
+                ),
+                Query(
+                    expression="sum by (part) (rate(servingslo_failures_total[$__rate_interval])) "
+                    "or vector(0)",
+                    legend="failed {{part}}",
+                ),
+            ),
+        ),
+    ),
+}
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(panel, expression) of every query."""
+    for row in ROWS.values():
+        for picture in row:
+            for query in picture.queries:
+                yield picture.title, query.expression
+
+
+def rendered() -> str:
+    """The dashboard as Grafana reads it."""
+    board = (
+        dashboard.Dashboard("ServingSLO")
+        .uid("servingslo")
+        .description("Objectives, replicas and reasons of every ServingSLO")
+        .tags(["servingslo"])
+        .refresh("30s")
+        .time("now-6h", "now")
+        .timezone("browser")
+        .with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
+        .with_variable(_variable("namespace", "servingslo_replicas_current"))
+        .with_variable(_variable("name", 'servingslo_replicas_current{namespace=~"$namespace"}'))
+    )
+    numbers = count(1)
+    for title, pictures in ROWS.items():
+        board = board.with_row(dashboard.Row(title).id(next(numbers)))
+        for picture in pictures:
+            board = board.with_panel(_panel(picture).id(next(numbers)))
+    return JSONEncoder(sort_keys=True, indent=1).encode(board.build()) + "\n"
+
+
+def _variable(name: str, series: str) -> dashboard.QueryVariable:
+    return (
+        dashboard.QueryVariable(name)
+        .datasource(_DATASOURCE)
+        .query(f"label_values({series}, {name})")
+        .include_all(True)  # noqa: FBT003 - the builder's own signature
+        .all_value(".*")
+        .multi(True)  # noqa: FBT003
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+    )
+
+
+def _panel(picture: Picture) -> timeseries.Panel:
+    panel = (
+        timeseries.Panel()
+        .title(picture.title)
+        .description(picture.says)
+        .datasource(_DATASOURCE)
+        .unit(picture.unit)
+        .min(0)
+        .span(_WIDTH)
+        .height(_HEIGHT)
+        .legend(
+            common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).show_legend(True)  # noqa: FBT003
+        )
+    )
+    for letter, query in zip("ABC", picture.queries, strict=False):
+        panel = panel.with_target(
+            prometheus.Dataquery()
+            .expr(query.expression)
+            .legend_format(query.legend)
+            .ref_id(letter)
+            .datasource(_DATASOURCE)
+        )
+    return panel
+
+
+def main() -> None:
+    """Write the dashboard into the chart."""
+    PATH.write_text(rendered(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
