@@ -96,6 +96,11 @@ class Operator:
         """What /readyz says while it is ready; '' else."""
         return http_get(f"http://127.0.0.1:{self._port}/readyz") or ""
 
+    @property
+    def metrics_address(self) -> str:
+        """Where Prometheus finds its metrics page."""
+        return f"127.0.0.1:{self._port}"
+
     def metrics(self) -> str:
         """Its own metrics page."""
         return http_get(f"http://127.0.0.1:{self._port}/metrics") or ""

@@ -43,6 +43,18 @@ async def test_a_decision_is_logged_once_until_it_changes(caplog):
     assert 1 <= len(lines) <= 4
 
 
+async def test_a_hold_that_lasts_has_one_line_that_says_why(caplog):
+    """After five minutes, with the conditions' sentence, and not again while it stays the same."""
+    caplog.set_level(logging.INFO)
+    operator = Operator(world=World(rate=steady(40.0), replicas=2))
+    operator.apply(record_of(replicas={"min": 1, "max": 2}))
+    await operator.ticks(80)
+    (line,) = (line for line in caplog.messages if line.startswith("why "))
+    assert "held_by=MaxReplicasReached" in line
+    assert "held_for=5m" in line
+    assert "wanted, 2 set" in line or "detail=" in line
+
+
 async def test_a_refused_spec_is_told_once():
     """The message names the field and what is allowed; a new generation is told anew."""
     operator = Operator()

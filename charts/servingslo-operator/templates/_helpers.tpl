@@ -71,6 +71,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --lease-seconds={{ .Values.leaderElection.leaseSeconds }}
 - --lease-renew-seconds={{ .Values.leaderElection.renewSeconds }}
 - --lease-retry-seconds={{ .Values.leaderElection.retrySeconds }}
+- --log-format={{ .Values.logFormat }}
 - --health-host=0.0.0.0
 - --health-port=8080
 {{- end }}

@@ -46,6 +46,14 @@ COMMANDS: dict[str, Entry] = {
         module="servingslo.cli.explain",
         summary="Explain the last decision about a ServingSLO of a cluster.",
     ),
+    "top": Entry(
+        module="servingslo.cli.top",
+        summary="Show all ServingSLOs of a cluster, again and again.",
+    ),
+    "history": Entry(
+        module="servingslo.cli.history",
+        summary="Look back on a ServingSLO over a day, by Prometheus.",
+    ),
     "record": Entry(
         module="servingslo.cli.record",
         summary="Record what the operator would see of a cluster.",

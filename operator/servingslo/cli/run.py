@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from servingslo.cli.json_log import JSONFormatter
 from servingslo.cli.options import (
     GatewayNamespaceLabel,
     GatewayPattern,
@@ -32,6 +33,13 @@ class OperatorMode(StrEnum):
 
     AUTO = "Auto"
     RECOMMEND = "Recommend"
+
+
+class LogFormat(StrEnum):
+    """How a line of the log is written."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class Switch(StrEnum):
@@ -211,6 +219,13 @@ def run(
     log_level: Annotated[
         str, typer.Option(envvar="SERVINGSLO_LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
     ] = "INFO",
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            envvar="SERVINGSLO_LOG_FORMAT",
+            help="text: key=value pairs; json: one object a line with the same keys.",
+        ),
+    ] = LogFormat.TEXT,
 ) -> None:
     """Run the operator until it is told to stop.
 
@@ -225,7 +240,7 @@ def run(
     )
     from servingslo.controller.election import Terms, check_terms  # noqa: PLC0415
 
-    _configure_logging(log_level)
+    _configure_logging(log_level, log_format)
     options = RunOptions(
         prometheus=PrometheusOptions(
             url=prometheus_url,
@@ -272,10 +287,11 @@ def run(
     asyncio.run(operate(options))
 
 
-def _configure_logging(level: str) -> None:
+def _configure_logging(level: str, form: LogFormat) -> None:
     if level not in _LEVELS:
         raise InvalidInputError("--log-level", level, ", ".join(_LEVELS))
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    kind = JSONFormatter if form is LogFormat.JSON else logging.Formatter
+    formatter = kind("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)

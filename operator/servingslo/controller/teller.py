@@ -22,7 +22,7 @@ from servingslo.explain.conditions import (
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
-from servingslo.explain.log_line import log_line, material_change
+from servingslo.explain.log_line import held_by, log_line, material_change, why_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.outlook import with_latencies
 from servingslo.policy.state import LEARNED_VERSION, PlannerState, learned
@@ -30,6 +30,8 @@ from servingslo.reasons import Action, Reason
 
 _LOG = logging.getLogger(__name__)
 _LEARNED_SECONDS = 300.0
+# Longer than any stabilization or cold start that nobody need ask about.
+_LASTING_HOLD_SECONDS = 300.0
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class _Told:
 
     status: as it stands on the server, as far as known. line: of the last decision in it.
     learned_trusted: what was learnt is on the server with a law that is trusted.
+    held_by: what holds the count, since held_seconds; why_told: that it has its line in the log.
     """
 
     status: dict[str, Any]
@@ -48,6 +51,9 @@ class _Told:
     written_seconds: float | None = None
     learned_seconds: float | None = None
     learned_trusted: bool = False
+    held_by: Reason | None = None
+    held_seconds: float = 0.0
+    why_told: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +74,7 @@ class Teller:
         if material:
             _LOG.info("%s", log_line(decision))
             told.logged = decision
+        _explain_hold(told, decision)
         for event in events(decision, told.last):
             await self.post(resource, event)
         told.last = decision
@@ -241,6 +248,17 @@ class Teller:
 
     def _now_seconds(self) -> float:
         return self.outside.clock.now_seconds()
+
+
+def _explain_hold(told: _Told, decision: Decision) -> None:
+    """One line in the log for a hold that lasts; another hold has its own."""
+    holds = held_by(decision)
+    if holds is not told.held_by:
+        told.held_by, told.held_seconds, told.why_told = holds, decision.time_seconds, False
+    lasts_seconds = decision.time_seconds - told.held_seconds
+    if holds is not None and not told.why_told and lasts_seconds >= _LASTING_HOLD_SECONDS:
+        _LOG.info("%s", why_line(decision, lasts_seconds))
+        told.why_told = True
 
 
 def _part(what: str, resource: Resource) -> Part:

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
-from servingslo.explain.conditions import blindness, in_doubt, left_out, limit_detail
+from servingslo.explain.conditions import (
+    ConditionStatus,
+    ConditionType,
+    blindness,
+    in_doubt,
+    left_out,
+    limit_detail,
+    verdicts,
+)
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
 from servingslo.policy.decision import (
     AdmissionDecision,
@@ -13,7 +21,7 @@ from servingslo.policy.decision import (
     Decision,
     ModelUse,
 )
-from servingslo.reasons import Reason
+from servingslo.reasons import Action, Reason
 from servingslo.units import format_duration
 
 EVENT_NAME = "decided"
@@ -27,6 +35,30 @@ _MODES = {Reason.RECOMMEND_ONLY: "Recommend", Reason.KILL_SWITCH: "KillSwitch"}
 def log_line(decision: Decision) -> str:
     """The decision as key=value pairs, what matters first; what is unknown is left out."""
     return " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(decision))])
+
+
+def held_by(decision: Decision) -> Reason | None:
+    """What keeps this decision from acting, where it holds and somebody else should know."""
+    if decision.action is not Action.HOLD:
+        return None
+    blind = blindness(decision)
+    return decision.limited_by if blind is None else blind.reason
+
+
+def why_line(decision: Decision, held_seconds: float) -> str:
+    """One line on a hold that lasts: since how long, by what, and the conditions' own sentence."""
+    told = verdicts(decision)
+    ready, limited = told[ConditionType.READY], told[ConditionType.SCALING_LIMITED]
+    told_by = ready if ready.status is ConditionStatus.FALSE else limited
+    pairs = {
+        "namespace": decision.namespace,
+        "name": decision.name,
+        "held_by": str(held_by(decision) or decision.reason),
+        "held_for": format_duration(round(held_seconds)),
+        "replicas": count(decision.replicas_after),
+        "detail": told_by.message[:_LONGEST_DETAIL],
+    }
+    return " ".join(["why", *(f"{key}={quoted(value)}" for key, value in pairs.items())])
 
 
 def material_change(previous: Decision | None, current: Decision) -> bool:

@@ -1,0 +1,155 @@
+"""What the operator exported of one resource over the past, read back from Prometheus."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.refusals import MALFORMED
+from servingslo.errors import InvalidInputError, MetricsUnavailableError
+
+# What Kubernetes allows in both names: nothing that could leave a quoted string.
+# Source: RFC 1123, as apimachinery's validation of DNS subdomains has it.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """One interval of the past. What Prometheus does not know is None, or not there.
+
+    end_seconds: since the epoch; the interval ends there.
+    replicas_least, replicas_greatest: what decisions set. replica_changes: how often they moved.
+    ready_replicas, arrivals_per_second: means.
+    binding, limited_by: what bound and what limited for most of it.
+    within_ratio: mean of the least share within the threshold, by objective ('ttft p99').
+    """
+
+    end_seconds: float
+    replicas_least: float | None = None
+    replicas_greatest: float | None = None
+    replica_changes: float | None = None
+    ready_replicas: float | None = None
+    arrivals_per_second: float | None = None
+    binding: str | None = None
+    limited_by: str | None = None
+    within_ratio: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Of which resource, until when on Prometheus' clock, how far back and in which intervals.
+
+    Raises: InvalidInputError for a namespace or name that no resource can have.
+    """
+
+    namespace: str
+    name: str
+    end_seconds: int
+    interval_seconds: int
+    count: int
+
+    def __post_init__(self) -> None:
+        for part, text in (("NAMESPACE", self.namespace), ("NAME", self.name)):
+            if not _NAME.fullmatch(text):
+                raise InvalidInputError(part, text, "lower-case letters, digits, '-' and '.'")
+
+
+_DESIRED = "servingslo_replicas_desired{chosen}[{window}]"
+_NUMBERS = {
+    "replicas_least": f"min by (name) (min_over_time({_DESIRED}))",
+    "replicas_greatest": f"max by (name) (max_over_time({_DESIRED}))",
+    "replica_changes": f"sum by (name) (changes({_DESIRED}))",
+    "ready_replicas": "max by (name) (avg_over_time(servingslo_replicas_ready{chosen}[{window}]))",
+    "arrivals_per_second": (
+        "max by (name) (avg_over_time(servingslo_arrivals_per_second{chosen}[{window}]))"
+    ),
+}
+_BINDING = "sum by (constraint) (count_over_time(servingslo_binding_constraint{chosen}[{window}]))"
+_LIMITED_BY = "sum by (reason) (count_over_time(servingslo_limited_by{chosen}[{window}]))"
+_SHARES = (
+    "min by (metric, percentile) "
+    "(avg_over_time(servingslo_within_objective_ratio{chosen}[{window}]))"
+)
+
+Points = list[tuple[int, float]]
+
+
+def read_exported(config: PrometheusConfig, question: Question) -> tuple[Interval, ...]:
+    """Each interval, the oldest first. Raises: MetricsUnavailableError."""
+    client = PrometheusClient(config)
+    try:
+        asked = _Asked(client, config, question)
+        numbers = {name: dict(asked.points(query)) for name, query in _NUMBERS.items()}
+        binding = asked.words("constraint", _BINDING)
+        limited_by = asked.words("reason", _LIMITED_BY)
+        shares = asked.shares()
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise MetricsUnavailableError(MALFORMED) from error
+    finally:
+        client.close()
+    return tuple(
+        Interval(
+            end_seconds=at,
+            replicas_least=numbers["replicas_least"].get(at),
+            replicas_greatest=numbers["replicas_greatest"].get(at),
+            replica_changes=numbers["replica_changes"].get(at),
+            ready_replicas=numbers["ready_replicas"].get(at),
+            arrivals_per_second=numbers["arrivals_per_second"].get(at),
+            binding=binding.get(at),
+            limited_by=limited_by.get(at),
+            within_ratio=shares.get(at, {}),
+        )
+        for at in asked.times
+    )
+
+
+class _Asked:
+    """One question, asked of one Prometheus."""
+
+    def __init__(
+        self, client: PrometheusClient, config: PrometheusConfig, question: Question
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._question = question
+        step = question.interval_seconds
+        first = question.end_seconds - step * (question.count - 1)
+        self.times = range(first, question.end_seconds + 1, step)
+
+    def series(self, query: str) -> list[tuple[Mapping[str, str], Points]]:
+        """Labels and points of each series of an answer."""
+        question = self._question
+        chosen = f'{{namespace="{question.namespace}", name="{question.name}"}}'
+        promql = query.replace("{chosen}", chosen)
+        answer = self._client.query_range(
+            promql.replace("{window}", f"{question.interval_seconds}s"),
+            start_seconds=self.times[0],
+            end_seconds=self.times[-1],
+            step_seconds=question.interval_seconds,
+            deadline=time.monotonic() + self._config.reading_timeout_seconds,
+        )
+        return [
+            (one["metric"], [(round(float(at)), float(value)) for at, value in one["values"]])
+            for one in answer.result
+        ]
+
+    def points(self, query: str) -> Points:
+        """The points of the only series."""
+        return next((points for _, points in self.series(query)), [])
+
+    def words(self, label: str, query: str) -> dict[int, str]:
+        """The label of the greatest series at each time."""
+        best: dict[int, tuple[float, str]] = {}
+        for labels, points in self.series(query):
+            for at, value in points:
+                best[at] = max(best.get(at, (0.0, "")), (value, labels[label]))
+        return {at: word for at, (_, word) in best.items()}
+
+    def shares(self) -> dict[int, dict[str, float]]:
+        """The share of each objective at each time."""
+        found: dict[int, dict[str, float]] = {}
+        for labels, points in self.series(_SHARES):
+            for at, value in points:
+                found.setdefault(at, {})[f"{labels['metric']} p{labels['percentile']}"] = value
+        return found

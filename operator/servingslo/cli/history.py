@@ -1,0 +1,137 @@
+"""`servingslo history`: what was decided of one resource over the past, from Prometheus."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.exported import Interval, Question, read_exported
+from servingslo.adapters.prometheus.history import prometheus_now_seconds
+from servingslo.cli.columns import aligned
+from servingslo.cli.live import parsed_name
+from servingslo.cli.options import (
+    PrometheusBearerTokenFile,
+    PrometheusCAFile,
+    PrometheusTenant,
+    path_text,
+)
+from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.errors import InvalidInputError
+from servingslo.explain.format import number, percent, timestamp
+from servingslo.units import parse_duration_seconds
+
+# A day in half hours fits a screen.
+_ROWS = 48
+_MOST_ROWS = 1000
+_SHORTEST_SECONDS = 1
+_LONGEST_SECONDS = 90 * 86_400
+_ABSENT = "-"
+
+
+def history(
+    resource: Annotated[
+        str, typer.Argument(metavar="NAMESPACE/NAME", help="The ServingSLO to look back on.")
+    ],
+    prometheus_url: Annotated[
+        str,
+        typer.Option(
+            envvar="SERVINGSLO_PROMETHEUS_URL",
+            help="Address of the Prometheus that scrapes the operator.",
+        ),
+    ],
+    since: Annotated[str, typer.Option(help="How far back: 6h, 1d, 7d.")] = "1d",
+    every: Annotated[
+        str | None, typer.Option(help="Length of one row's interval; 48 rows by default.")
+    ] = None,
+    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
+    prometheus_ca_file: PrometheusCAFile = None,
+    prometheus_tenant: PrometheusTenant = None,
+    output: Annotated[
+        OutputFormat, typer.Option("--output", "-o", help="How the rows are written.")
+    ] = OutputFormat.TEXT,
+) -> None:
+    """Look back on a ServingSLO: replicas, arrivals, shares within the objectives, what limited.
+
+    Exit code 1: Prometheus knows nothing of it in that time. It must scrape the operator with
+    honorLabels, as the chart's ServiceMonitor does.
+
+    Example: servingslo history inference/llama-chat --prometheus-url http://localhost:9090
+    --since 6h
+    """
+    namespace, name = parsed_name(resource)
+    interval_seconds, count = _intervals(since, every)
+    config = PrometheusConfig(
+        url=prometheus_url,
+        bearer_token_file=path_text(prometheus_bearer_token_file),
+        ca_file=path_text(prometheus_ca_file),
+        tenant=prometheus_tenant,
+    )
+    # Bad names are refused before anything is asked.
+    question = Question(
+        namespace=namespace,
+        name=name,
+        end_seconds=0,
+        interval_seconds=interval_seconds,
+        count=count,
+    )
+    end_seconds = round(prometheus_now_seconds(config))
+    found = read_exported(
+        config,
+        Question(
+            namespace=question.namespace,
+            name=question.name,
+            end_seconds=end_seconds,
+            interval_seconds=interval_seconds,
+            count=count,
+        ),
+    )
+    known = [row for row in found if row.replicas_greatest is not None]
+    if output is OutputFormat.JSON:
+        typer.echo(as_json(known))
+    elif known:
+        typer.echo("\n".join(_lines(known)))
+    else:
+        typer.echo(f"{namespace}/{name}: nothing in Prometheus in the last {since}")
+    if not known:
+        raise answer_no()
+
+
+def _intervals(since: str, every: str | None) -> tuple[int, int]:
+    """Length of an interval in whole seconds, and how many. Raises: InvalidInputError."""
+    since_seconds = parse_duration_seconds(since, "--since")
+    if not _SHORTEST_SECONDS <= since_seconds <= _LONGEST_SECONDS:
+        raise InvalidInputError("--since", since, "1s to 90d")
+    if every is None:
+        length = max(round(since_seconds / _ROWS), _SHORTEST_SECONDS)
+    else:
+        wanted = parse_duration_seconds(every, "--every")
+        if wanted < _SHORTEST_SECONDS or not 1 <= since_seconds / wanted <= _MOST_ROWS:
+            allowed = f"1s to --since, at most {_MOST_ROWS} rows"
+            raise InvalidInputError("--every", every, allowed)
+        length = round(wanted)
+    return length, max(round(since_seconds / length), 1)
+
+
+def _lines(rows: Sequence[Interval]) -> list[str]:
+    objectives = sorted({name for row in rows for name in row.within_ratio})
+    head = ("UNTIL", "REPLICAS", "READY", "CHANGES", "RATE/S", *objectives, "BINDING", "LIMITED BY")
+    return aligned(head, [tuple(_cells(row, objectives)) for row in rows], left=1)
+
+
+def _cells(row: Interval, objectives: Sequence[str]) -> Iterator[str]:
+    yield timestamp(row.end_seconds)
+    least, greatest = _number(row.replicas_least), _number(row.replicas_greatest)
+    yield least if least == greatest else f"{least}..{greatest}"
+    yield _number(row.ready_replicas)
+    yield _number(row.replica_changes)
+    yield _number(row.arrivals_per_second)
+    for name in objectives:
+        share = row.within_ratio.get(name)
+        yield _ABSENT if share is None else percent(share)
+    yield row.binding or _ABSENT
+    yield row.limited_by or _ABSENT
+
+
+def _number(value: float | None) -> str:
+    return _ABSENT if value is None else number(value)
