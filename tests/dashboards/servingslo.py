@@ -234,7 +234,8 @@ ROWS: dict[str, tuple[Picture, ...]] = {
             unit="short",
             queries=(
                 Query(
-                    expression=f"24 * avg_over_time(({_of('servingslo_replicas_desired')})[1d:15s])",
+                    expression="24 * "
+                    f"avg_over_time(({_of('servingslo_replicas_desired')})[1d:15s])",
                     legend=_NAME,
                 ),
             ),
