@@ -34,8 +34,8 @@ $(VENV)/.installed: requirements-dev.lock pyproject.toml
 rig: setup ## build the control plane, Prometheus, KWOK and Helm once (about ten minutes), into the user's cache
 	$(BIN)/python -m servingslo.rig.build
 
-demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change
-	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE))
+demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on
+	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
 
 test: rig ## the tests, on the real control plane and Prometheus of the rig, beside those that need none
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)

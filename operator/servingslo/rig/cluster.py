@@ -152,7 +152,7 @@ class Rig:
 
     @property
     def audit_log(self) -> Path:
-        """The API server's log of what ServiceAccounts write, one JSON object a line."""
+        """What ServiceAccounts write, one JSON object a line."""
         return self._control_plane.audit_log
 
     @property
@@ -349,20 +349,19 @@ class Rig:
         http_sd_url: str | None = None,
         scrape_interval_seconds: float | None = None,
         static_targets: Mapping[str, Sequence[str]] | None = None,
-        proxies: Sequence[ScrapedProxy] | None = None,
     ) -> None:
         """Change what Prometheus scrapes; what is None stays as it is.
 
         static_targets: see ScrapePlan. Raises: RigError when Prometheus refuses the configuration.
         """
-        changes: dict[str, Any] = {
-            "http_sd_url": http_sd_url,
-            "scrape_interval_seconds": scrape_interval_seconds,
-            "static_targets": static_targets,
-            "proxies": proxies,
-        }
+        changes: dict[str, Any] = {"http_sd_url": http_sd_url, "static_targets": static_targets}
+        changes["scrape_interval_seconds"] = scrape_interval_seconds
         given = {name: value for name, value in changes.items() if value is not None}
         self._prometheus.configure(replace(self._prometheus.plan, **given))
+
+    def scrape_proxy(self, proxy: ScrapedProxy) -> None:
+        """Scrape one more proxy of a gateway. Raises: RigError when Prometheus refuses it."""
+        self._prometheus.configure(self._prometheus.plan.with_proxy(proxy))
 
     @contextlib.contextmanager
     def scrape_plan_kept(self) -> Iterator[None]:

@@ -29,9 +29,17 @@ _ALREADY_THERE = 409
 
 
 def policy_manifest(
-    name: str, *, route: str, max_parallel_requests: int, labels: Mapping[str, str] | None = None
+    name: str,
+    *,
+    route: str,
+    max_parallel_requests: int | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A BackendTrafficPolicy that bounds the requests in flight of a route, for each proxy."""
+    """A BackendTrafficPolicy of a route.
+
+    max_parallel_requests: bound on its requests in flight, for each proxy; None for none.
+    """
+    bound = {"maxParallelRequests": max_parallel_requests}
     target = {"group": GATEWAY_GROUP, "kind": "HTTPRoute", "name": route}
     return {
         "apiVersion": f"{POLICY_GROUP}/{POLICY_VERSION}",
@@ -39,7 +47,7 @@ def policy_manifest(
         "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": {
             "targetRefs": [target],
-            "circuitBreaker": {"maxParallelRequests": max_parallel_requests},
+            **({} if max_parallel_requests is None else {"circuitBreaker": bound}),
         },
     }
 
@@ -79,8 +87,11 @@ class EnvoyFront:
             self._core.create_namespaced_service(self.namespace, _service(name))
             self._create("httproutes", _route(name, alone=len(workloads) == 1))
 
-    def start(self) -> None:
-        """Start Envoy, wait until it serves, and have Prometheus scrape it."""
+    def start(self, *, with_policies: bool = True) -> None:
+        """Start Envoy, wait until it serves, and have Prometheus scrape it too.
+
+        with_policies: False leaves every BackendTrafficPolicy out, so that none reaches Envoy.
+        """
         folder = self._rig.work_dir / self._name
         folder.mkdir()
         process = self._rig.run_process(
@@ -89,6 +100,7 @@ class EnvoyFront:
                 sys.executable, "-m", "servingslo.rig.gateway",
                 f"--kubeconfig={self._rig.admin_kubeconfig}",
                 f"--namespace={self.namespace}", "--gateway=gate", f"--folder={folder}",
+                *([] if with_policies else ["--without-policies"]),
             ],
         )  # fmt: skip
 
@@ -99,7 +111,7 @@ class EnvoyFront:
             return found is not None
 
         process.wait_for(started, what="the gateway serves", timeout_seconds=_READY_SECONDS)
-        self._rig.configure_prometheus(proxies=[self.scraped()])
+        self._rig.scrape_proxy(self.scraped())
 
     def stop(self) -> None:
         """Stop Envoy."""

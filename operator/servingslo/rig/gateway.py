@@ -40,8 +40,15 @@ class Gateway:
     """One Gateway's proxy, kept in step with the API server."""
 
     def __init__(
-        self, *, namespace: str, name: str, folder: Path, binaries: Mapping[str, Path]
+        self,
+        *,
+        namespace: str,
+        name: str,
+        folder: Path,
+        binaries: Mapping[str, Path],
+        with_policies: bool = True,
     ) -> None:
+        self._with_policies = with_policies
         self._namespace = namespace
         self._key = f"{namespace}/{name}"
         self._egctl = binaries[versions.EGCTL.name]
@@ -72,7 +79,9 @@ class Gateway:
                 translating: asyncio.Task[None] | None = None
                 while True:
                     with contextlib.suppress(*_UNREACHABLE):
-                        objects = await read_objects(api, self._namespace)
+                        objects = await read_objects(
+                            api, self._namespace, with_policies=self._with_policies
+                        )
                         self._write_endpoints(objects)
                         if translating is None or translating.done():
                             translating = group.create_task(self._follow(objects, statuses))
@@ -167,6 +176,7 @@ async def _main(arguments: argparse.Namespace) -> None:
         name=arguments.gateway,
         folder=arguments.folder,
         binaries=ensure_tools(versions.GATEWAY_TOOLS),
+        with_policies=not arguments.without_policies,
     )
     task = asyncio.ensure_future(gateway.run(arguments.kubeconfig))
     loop = asyncio.get_running_loop()
@@ -183,6 +193,9 @@ def main() -> None:
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--gateway", required=True, help="name of the Gateway object")
     parser.add_argument("--folder", required=True, type=Path, help="for Envoy's files")
+    parser.add_argument(
+        "--without-policies", action="store_true", help="a control: no policy reaches Envoy"
+    )
     asyncio.run(_main(parser.parse_args()))
 
 

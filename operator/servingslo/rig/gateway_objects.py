@@ -58,7 +58,9 @@ def _ready(pod: Any) -> bool:
     return bool(pod.status.pod_ip) and conditions.get("Ready") == "True" and not gone
 
 
-async def read_objects(api: client.ApiClient, namespace: str) -> GatewayObjects:
+async def read_objects(
+    api: client.ApiClient, namespace: str, *, with_policies: bool = True
+) -> GatewayObjects:
     """Everything as it is now. Raises: what the client raises when the API server does not answer.
 
     Namespaces and EndpointSlices are not read: one namespace is translated by itself, and the API
@@ -69,6 +71,8 @@ async def read_objects(api: client.ApiClient, namespace: str) -> GatewayObjects:
     classes = await custom.list_cluster_custom_object(*_GATEWAY_API, "gatewayclasses", **timeout)
     translated = [_for_translator(one, "GatewayClass", _GATEWAY_API) for one in classes["items"]]
     for kind, group, version, plural, _ in _KINDS:
+        if group == _ENVOY[0] and not with_policies:
+            continue
         found = await custom.list_namespaced_custom_object(
             group, version, namespace, plural, **timeout
         )

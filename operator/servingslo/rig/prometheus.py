@@ -1,9 +1,9 @@
 """A real Prometheus that scrapes what an HTTP discovery endpoint lists."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -46,6 +46,10 @@ class ScrapePlan:
     static_targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     proxies: Sequence[ScrapedProxy] = ()
     oldest_sample_days: int | None = None
+
+    def with_proxy(self, proxy: ScrapedProxy) -> Self:
+        """The plan with one more proxy."""
+        return replace(self, proxies=(*self.proxies, proxy))
 
     def as_config(self) -> dict[str, Any]:
         """The content of prometheus.yml."""

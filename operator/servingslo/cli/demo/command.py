@@ -4,6 +4,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from servingslo.cli.demo import report, view
+from servingslo.cli.demo.flash_crowd import run_crowd
 from servingslo.cli.demo.system import (
     CHART,
     TICK_SECONDS,
@@ -42,6 +44,13 @@ FIRST_DECISION_WORD = "decided "
 MINUTE_TARGET_RATIO = 0.95
 
 
+class Scenario(StrEnum):
+    """What happens in the demo."""
+
+    SURGE = "surge"
+    FLASH_CROWD = "flash-crowd"
+
+
 def demo(
     minutes: Annotated[
         float, typer.Option(min=1.0, max=600.0, help="How long traffic flows.")
@@ -54,6 +63,19 @@ def demo(
     ] = None,
     out: Annotated[Path, typer.Option(help="Where summary and picture go.")] = Path("out"),
     root: Annotated[Path, typer.Option(help="A checkout, for the chart and the example.")] = Path(),
+    scenario: Annotated[
+        Scenario,
+        typer.Option(
+            help="surge: a trace with a surge. flash-crowd: a crowd, admission on and off."
+        ),
+    ] = Scenario.SURGE,
+    seed: Annotated[int, typer.Option(help="Of flash-crowd: which requests make the crowd.")] = 0,
+    no_policy: Annotated[
+        bool,
+        typer.Option(
+            "--no-policy", help="Of flash-crowd, a control that must fail: no policy reaches Envoy."
+        ),
+    ] = False,
 ) -> None:
     """Run the whole system on this machine: real control plane and Prometheus, simulated GPUs.
 
@@ -61,6 +83,14 @@ def demo(
     """
     if not (root / CHART / "Chart.yaml").exists():
         raise InvalidInputError("--root", str(root), "a checkout of the project; none is there")
+    if scenario is Scenario.FLASH_CROWD:
+        with _ending_on_termination():
+            text = run_crowd(
+                root, minutes=minutes, seed=seed, out=out, reaches_envoy=not no_policy,
+                tell=Teller(),
+            )  # fmt: skip
+        print(text)
+        return
     source = trace or root / TRACE
     read_trace(source, "--trace")  # a bad file is told before anything starts
     console = Console()

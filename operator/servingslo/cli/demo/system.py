@@ -136,15 +136,15 @@ def demo_system(root: Path, *, tell: "Teller") -> Iterator[DemoSystem]:
     tell("starting etcd, API server, controller manager, scheduler, KWOK and Prometheus")
     with Rig.start(RigOptions(scrape_interval_seconds=SCRAPE_INTERVAL_SECONDS)) as rig:
         rig.add_nodes(NODE_COUNT)
-        engines_url = _start_engines(rig)
+        engines_url = start_engines(rig)
         rig.configure_prometheus(http_sd_url=f"{engines_url}/sd")
         tell(f"helm install servingslo {CHART}")
-        _install_chart(rig, root)
+        install_chart(rig, root)
         tell(f"kubectl apply -f {EXAMPLE}")
         _apply_workload(rig, root)
         resource = _apply_resource(rig, root)
         tell("starting the operator with its ServiceAccount's token")
-        operator = _start_operator(rig)
+        operator = start_operator(rig)
         yield DemoSystem(
             rig=rig,
             engines_url=engines_url,
@@ -162,7 +162,8 @@ class Teller:
         print(f"==> {text}", flush=True)
 
 
-def _start_engines(rig: Rig) -> str:
+def start_engines(rig: Rig) -> str:
+    """Start the host of the simulated engines; its address."""
     process = rig.run_process(
         "engines",
         [sys.executable, "-m", "servingslo.rig.engines", "--kubeconfig", str(rig.admin_kubeconfig)],
@@ -180,7 +181,8 @@ def _start_engines(rig: Rig) -> str:
     return found
 
 
-def _install_chart(rig: Rig, root: Path) -> None:
+def install_chart(rig: Rig, root: Path, *settings: str) -> None:
+    """Install everything of the chart but the running operator. settings: further Helm values."""
     rig.helm(
         "install",
         "servingslo",
@@ -190,6 +192,7 @@ def _install_chart(rig: Rig, root: Path) -> None:
         # The operator runs as a process of this machine, with the chart's ServiceAccount.
         "--set=replicaCount=0",
         f"--set=prometheus.url={rig.prometheus_url}",
+        *(f"--set={setting}" for setting in settings),
     )
 
 
@@ -218,7 +221,8 @@ def _apply_resource(rig: Rig, root: Path) -> Mapping[str, Any]:
     return resource
 
 
-def _start_operator(rig: Rig) -> ManagedProcess:
+def start_operator(rig: Rig, *flags: str) -> ManagedProcess:
+    """Start the operator as a process with the rights of the chart's ServiceAccount."""
     kubeconfig = rig.kubeconfig_for_service_account(OPERATOR_NAMESPACE, SERVICE_ACCOUNT)
     return rig.run_process(
         "operator",
@@ -230,6 +234,7 @@ def _start_operator(rig: Rig) -> ManagedProcess:
             f"--prometheus-url={rig.prometheus_url}",
             f"--tick-seconds={TICK_SECONDS}",
             "--health-port=0",
+            *flags,
         ],
         environment={"KUBECONFIG": str(kubeconfig)},
     )
