@@ -67,6 +67,11 @@ CHECKS = (
         command=(*_TESTS, "tests/e2e/test_image.py"),
     ),
     Check(
+        name="flash-crowd",
+        shows="a crowd with admission off and on, before a real Envoy: three seeds, and a control",
+        command=(*_TESTS, "tests/e2e/test_demo_crowd.py"),
+    ),
+    Check(
         name="fuzz",
         shows="properties hold on new random examples",
         command=("-m", "pytest", "tests/property"),
