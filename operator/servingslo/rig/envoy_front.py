@@ -23,6 +23,9 @@ ENGINE_PORT = 8000
 _CLASS = "envoy"
 _CONTROLLER = "gateway.envoyproxy.io/gatewayclass-controller"
 _NAMESPACE = "envoy-gateway-system"
+# Without one Envoy ends every answer after 15 s (its default of a route's timeout), long ones of a
+# model among them.
+_ROUTE_TIMEOUT = "300s"
 _READY_SECONDS = 60.0
 _STARTED = re.compile(r"^gateway at (\S+) statistics at (\S+)$", re.MULTILINE)
 _ALREADY_THERE = 409
@@ -183,6 +186,9 @@ def _service(name: str) -> dict[str, Any]:
 
 def _route(name: str, *, alone: bool) -> dict[str, Any]:
     """Everything to the only workload, or what names it as the host to one of several."""
-    rule = {"backendRefs": [{"name": name, "port": ENGINE_PORT}]}
+    rule = {
+        "backendRefs": [{"name": name, "port": ENGINE_PORT}],
+        "timeouts": {"request": _ROUTE_TIMEOUT},
+    }
     hosts = {} if alone else {"hostnames": [f"{name}.example"]}
     return _object("HTTPRoute", name, {"parentRefs": [{"name": "gate"}], "rules": [rule], **hosts})
