@@ -16,7 +16,7 @@ VLLM ?=
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock acceptance image-check clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock acceptance image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ integration: rig ## tests on the rig
 
 validate: setup ## the models beside an independent simulation, on a sample of the grid (minutes); ROWS=words for fewer rows
 	$(BIN)/python -m tests.validation.run $(ROWS)
+
+contracts: setup ## names of metrics and flags of each runtime, read anew out of the published packages (170 MB)
+	$(BIN)/python -m tests.contracts.read
 
 bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
 	$(BIN)/python -m tests.benchmarks.run

@@ -145,7 +145,8 @@ async def test_a_conflict_wakes_the_resource():
     await operator.tick()
     operator.apply(record_of(generation=2, replicas={"min": 4, "max": 12}))
     resource = operator.registry.resources[NAMESPACE, NAME]
-    await operator.fleet.read_workload(NAMESPACE, resource.targets.target, None)
+    recognize = (await operator.fleet.read_metrics()).recognize(NAMESPACE, None)
+    await operator.fleet.read_workload(NAMESPACE, resource.targets.target, None, recognize)
     operator.world.desired = 3  # behind the cache
     operator.registry.take_woken()
     await operator.look()

@@ -17,7 +17,9 @@ _ONE_SERIES = {MetricKind.GAUGE: "", MetricKind.COUNTER: "", MetricKind.HISTOGRA
 
 def test_an_unknown_runtime_is_refused_by_name():
     """Nothing falls back to a default runtime."""
-    with pytest.raises(UnknownRuntimeError, match="runtime: 'vlm' is not allowed; allowed: vllm"):
+    with pytest.raises(
+        UnknownRuntimeError, match="runtime: 'vlm' is not allowed; allowed: vllm, sglang"
+    ):
         profile("vlm")
 
 

