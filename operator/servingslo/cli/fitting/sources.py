@@ -99,11 +99,12 @@ def live_samples(source: LiveSource) -> list[FleetSample]:
 
     Raises: InvalidInputError for a target that is not there; ClusterError; MetricsError.
     """
+    target = parsed_target(source.target)
     now_seconds = prometheus_now_seconds(source.config)
     count = int(source.window_seconds // source.step_seconds)
     times = [now_seconds - place * source.step_seconds for place in range(count, -1, -1)]
     _, newest = next(iter(read_history(source.config, times[-1:])))
-    view = asyncio.run(_view(source, newest))
+    view = asyncio.run(_view(source, target, newest))
     subject = Subject(
         namespace=source.namespace,
         name=source.target,
@@ -129,8 +130,7 @@ def parsed_target(text: str) -> ScaleTarget:
     return ScaleTarget(api_version=_API_VERSION, kind=kind, name=name)
 
 
-async def _view(source: LiveSource, newest: ClusterMetrics) -> WorkloadView:
-    target = parsed_target(source.target)
+async def _view(source: LiveSource, target: ScaleTarget, newest: ClusterMetrics) -> WorkloadView:
     async with workloads_of(source.access, (source.namespace,)) as workloads:
         view = await workloads.read(
             source.namespace, target, None, newest.recognize(source.namespace, None)
