@@ -152,3 +152,24 @@ def test_full_engines_reject():
 
     assert outcomes.count(Outcome.REJECTED) == 3
     assert outcomes.count(Outcome.FINISHED) == 2
+
+
+def _spread(routing: Routing) -> int:
+    """Most less fewest requests of sixteen engines after 1,600 that came at once."""
+    service = Service(routing=routing, random_state=3)
+    engines = [add(service, f"e{i}", 0.0) for i in range(16)]
+    for _ in range(1600):
+        offer(service, 0.0)
+    loads = [engine.in_system for engine in engines]
+    assert sum(loads) == 1600
+    return max(loads) - min(loads)
+
+
+def test_the_better_of_two_is_between_random_and_the_least_loaded():
+    """Two choices take nearly all of the spread of one away: log log n instead of sqrt(m).
+
+    M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); P. Berenbrink
+    et al., Balanced Allocations: The Heavily Loaded Case (2006).
+    """
+    least, two, random = map(_spread, (Routing.LEAST_LOADED, Routing.LEAST_OF_TWO, Routing.RANDOM))
+    assert least <= 1 < two <= 10 < random

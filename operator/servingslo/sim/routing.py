@@ -12,7 +12,7 @@ from servingslo.sim.layout import (
     Requests,
 )  # fmt: skip
 
-LEAST_LOADED, ROUND_ROBIN, RANDOM, PREFIX_AFFINE = 0, 1, 2, 3
+LEAST_LOADED, ROUND_ROBIN, RANDOM, PREFIX_AFFINE, LEAST_OF_TWO = 0, 1, 2, 3, 4
 
 # A gateway's own integers.
 NEXT_ARRIVAL, CURSOR, RANDOM_STATE, RULE, REQUESTS = 0, 1, 2, 3, 4
@@ -40,6 +40,13 @@ def random_bits(gateway: list[int]) -> int:
     return gateway[RANDOM_STATE]
 
 
+def _load(q: Requests, row: EngineRow, now: float) -> int:
+    """Requests running and waiting at this moment."""
+    if row.floats[NEXT_CHANGE] <= now:
+        advance(q, row, now)
+    return row.ints[RUNNING] + row.ints[WAITING_COUNT]
+
+
 def pick(
     q: Requests, rows: list[EngineRow], serving: list[int], gateway: list[int], now: float
 ) -> int:
@@ -47,7 +54,10 @@ def pick(
 
     Least loaded means the fewest requests running and waiting at this moment, of the engines whose
     queue is not full where queues are bounded; ties go round. So goes a request without a session
-    where sessions decide.
+    where sessions decide. Least of two: the less loaded of two taken at random, perhaps the same
+    one twice, whatever their queues.
+    Source: envoyproxy/envoy, source/extensions/load_balancing_policies/least_request,
+    unweightedHostPickNChoices; two is the default, which Envoy Gateway leaves.
     """
     count = len(serving)
     if count == 0:
@@ -58,6 +68,10 @@ def pick(
         return serving[first]
     if gateway[RULE] == RANDOM:
         return serving[(random_bits(gateway) * count) >> RANDOM_BITS]
+    if gateway[RULE] == LEAST_OF_TWO:
+        one = serving[(random_bits(gateway) * count) >> RANDOM_BITS]
+        other = serving[(random_bits(gateway) * count) >> RANDOM_BITS]
+        return other if _load(q, rows[other], now) < _load(q, rows[one], now) else one
     best = NONE
     least = UNBOUNDED
     for i in range(count):
@@ -65,9 +79,7 @@ def pick(
         if place >= count:
             place -= count
         row = rows[serving[place]]
-        if row.floats[NEXT_CHANGE] <= now:
-            advance(q, row, now)
-        load = row.ints[RUNNING] + row.ints[WAITING_COUNT]
+        load = _load(q, row, now)
         if row.ints[WAITING_COUNT] >= row.ints[WAITING_BOUND]:
             load += _FULL
         if load < least:

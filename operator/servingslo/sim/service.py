@@ -22,6 +22,7 @@ class Routing(StrEnum):
     ROUND_ROBIN = "round-robin"
     RANDOM = "random"
     PREFIX_AFFINE = "prefix-affine"
+    LEAST_OF_TWO = "least-of-two"
 
 
 RULES: Mapping[Routing, int] = MappingProxyType(
@@ -30,6 +31,7 @@ RULES: Mapping[Routing, int] = MappingProxyType(
         Routing.ROUND_ROBIN: rules.ROUND_ROBIN,
         Routing.RANDOM: rules.RANDOM,
         Routing.PREFIX_AFFINE: rules.PREFIX_AFFINE,
+        Routing.LEAST_OF_TWO: rules.LEAST_OF_TWO,
     }
 )
 
