@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes import config_maps
 from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps, started_with
-from servingslo.adapters.kubernetes.records import pod_record
+from servingslo.adapters.kubernetes.records import ContainerRecord, pod_record
 from servingslo.errors import PermissionDeniedError
 from servingslo.runtimes.arguments import parse_batch_arguments, parse_launch_arguments
 from servingslo.runtimes.catalogue import profile
@@ -77,7 +77,7 @@ class _Client:
 
 
 async def _limits(container, client, at_seconds=STARTED):
-    found = await started_with(container, "team", ConfigMaps(client), at_seconds)
+    found = await started_with(container, "team", ConfigMaps(client), at_seconds, has_file=True)
     read = parse_batch_arguments(found.command, found.args, VLLM, found.config)
     return (read.max_num_seqs, read.max_num_batched_tokens), found.unread
 
@@ -123,7 +123,7 @@ async def test_the_command_line_wins_over_its_file():
     )
     client = _Client(vllm={"run.yaml": FILE + "performance-mode: throughput\n"})
     assert await _limits(container, client) == ((16, 8000), "")
-    found = await started_with(container, "team", ConfigMaps(client), None)
+    found = await started_with(container, "team", ConfigMaps(client), None, has_file=True)
     launch = parse_launch_arguments(found.command, found.args, VLLM, found.config)
     assert launch.chunked_prefill is False
     assert launch.throughput_mode
@@ -266,13 +266,13 @@ async def test_what_cannot_be_read_is_named(data, unread):
 async def test_where_reading_is_off_it_says_so():
     """The flag that turns it on is named; a container that refers to none says nothing."""
     container = _container("--max-num-seqs=$(SEQS)", env=[_from_map("SEQS", "seqs")])
-    found = await started_with(container, "team", NoConfigMaps(), None)
+    found = await started_with(container, "team", NoConfigMaps(), None, has_file=True)
     assert found.unread == (
         "ConfigMap limits: the operator may not read ConfigMaps (--read-config-maps)"
     )
     plain = _container("--max-num-seqs=8", env=[_from_map("UNUSED", "x")])
     assert plain.config_maps is None
-    assert (await started_with(plain, "team", NoConfigMaps(), None)).unread == ""
+    assert (await started_with(plain, "team", NoConfigMaps(), None, has_file=True)).unread == ""
 
 
 async def test_a_config_map_is_read_once_a_minute(monkeypatch):
@@ -319,3 +319,13 @@ async def test_what_was_read_outlasts_a_refusal(monkeypatch):
     now = config_maps.READ_AGAIN_SECONDS
     assert await maps.data("team", "limits", None) == {"seqs": "8"}
     assert len(client.paths) == 2
+
+
+async def test_the_file_of_another_runtime_is_not_followed():
+    """Only the file of a runtime that is known to read it as vLLM does counts."""
+    plain = ContainerRecord(
+        name="engine", image="i", command=(), args=("--config", "/etc/settings.yaml")
+    )
+    found = await started_with(plain, "team", NoConfigMaps(), None, has_file=False)
+    assert (found.config, found.unread) == ((), "")
+    assert found.args == plain.args

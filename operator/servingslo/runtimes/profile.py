@@ -92,7 +92,8 @@ class LaunchFlags:
 
     throughput_mode: a flag and its value that ask for larger default limits. chunked_prefill,
     no_chunked_prefill: switches. max_model_len: longest sequence, tokens. server_counts: how many
-    processes count each step, the first that is given.
+    processes count each step, the first that is given. config: names a YAML file of further flags,
+    which is read as vLLM reads it.
     """
 
     throughput_mode: tuple[str, str] | None = None
@@ -100,6 +101,7 @@ class LaunchFlags:
     no_chunked_prefill: str = ""
     max_model_len: str = ""
     server_counts: tuple[str, ...] = ()
+    config: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ inter_token_latency_seconds by #24110. Every counter also has a _created series,
 first increment; it is never read.
 """
 
+from servingslo.runtimes.config_file import CONFIG_FLAG
 from servingslo.runtimes.profile import (
     CapacityLabels,
     Knob,
@@ -90,6 +91,7 @@ VLLM = RuntimeProfile(
         no_chunked_prefill="--no-enable-chunked-prefill",
         max_model_len="--max-model-len",
         server_counts=("--api-server-count", "--data-parallel-size"),
+        config=CONFIG_FLAG,
     ),
     default_limits=default_limits,
     # Of a CPU, of cards by memory, and of the mode that doubles them.

@@ -132,15 +132,18 @@ async def started_with(
     namespace: str,
     config_maps: ConfigMapData,
     at_seconds: float | None,
+    *,
+    has_file: bool,
 ) -> StartedWith:
     """A container's command line with its variables and its file, as they were at a time.
 
-    at_seconds: when it started, since the epoch; None for now.
+    at_seconds: when it started, since the epoch; None for now. has_file: its runtime takes flags
+    from a file as vLLM does; a file of another one is not followed.
     """
     use = container.config_maps or ConfigMapUse()
     known, problems = await _variables(container, use, namespace, config_maps, at_seconds)
     command, args = expanded(container.command, known), expanded(container.args, known)
-    path = config_path(command_words(command, args))
+    path = config_path(command_words(command, args)) if has_file else None
     words: tuple[str, ...] = ()
     if path is not None:
         words, problem = await _file(path, use, namespace, config_maps, at_seconds)

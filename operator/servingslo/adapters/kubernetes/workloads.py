@@ -108,13 +108,16 @@ class KubernetesWorkloads:
         )
         now_seconds = SystemClock.now_seconds()
         chosen = {pod.name: _choose(pod.containers, container) for pod in pods}
+        read_as = recognize(tuple(chosen))
+        profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
+        has_file = profile is not None and bool(profile.launch.config)
         started = {
-            pod.name: await started_with(engine, namespace, self._config_maps, pod.started_seconds)
+            pod.name: await started_with(
+                engine, namespace, self._config_maps, pod.started_seconds, has_file=has_file
+            )
             for pod in pods
             if (engine := chosen[pod.name]) is not None
         }
-        read_as = recognize(tuple(chosen))
-        profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
