@@ -89,6 +89,7 @@ class Reason(StrEnum):
     LIMITS_ASSUMED = "LimitsAssumed"
     LIMITS_LEARNT = "LimitsLearnt"
     CONFIGURATION_CHANGED = "ConfigurationChanged"
+    LEARNED_DROPPED = "LearnedDropped"
     LAW_FROM_SPEC = "LawFromSpec"
     LAW_FROM_SPEC_DOES_NOT_PREDICT = "LawFromSpecDoesNotPredict"
 

@@ -195,6 +195,20 @@ class World:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.cluster = Cluster()
+        self.limits = limits or Limits()
+        self._start()
+
+    def restarts(self) -> None:
+        """A new process of the operator, which knows what stands in the status."""
+        assert self.cluster.record is not None
+        status: dict[str, Any] = {}
+        for changed in self.cluster.statuses:
+            status |= changed
+        self.cluster.record = replace(self.cluster.record, status=status)
+        self._start()
+        self.sees()
+
+    def _start(self) -> None:
         self.registry = Registry()
         self.exporter = OperatorMetrics()
         self.workloads = _Workloads(self.cluster)
@@ -208,7 +222,7 @@ class World:
             events=_Events(self.cluster),
             exporter=self.exporter,
         )
-        teller, limits = Teller(outside), limits or Limits()
+        teller, limits = Teller(outside), self.limits
         self.controller = Controller(
             outside=outside,
             registry=self.registry,

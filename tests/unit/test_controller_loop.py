@@ -210,3 +210,17 @@ async def test_ticks_that_take_too_long_are_told_once_and_with_how_many(caplog):
     assert len(told) == 2
     assert "tick overran" in told[0]
     assert "overran=5" in told[1]
+
+
+async def test_ticks_that_take_too_long_stand_in_readyz():
+    """How many in a row, and the last one's length, until one is in time again; still ready."""
+    operator = Operator()
+    controller, exporter = operator.controller, operator.exporter
+    exporter.observe_tick(0.1)
+    for _ in range(3):
+        controller.note_duration(2.0 * controller.tick_seconds)
+    health = exporter.health(controller.tick_seconds)
+    assert health.ready
+    assert health.detail == "ok; 3 rounds in a row took longer than 15 s, the last 30.0 s"
+    controller.note_duration(0.1)
+    assert exporter.health(controller.tick_seconds).detail == "ok"

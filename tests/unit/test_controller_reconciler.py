@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -404,3 +405,23 @@ async def test_partial_metrics_are_named():
         resource, ClusterMetrics(pods=read.pods, problem=partial), None
     )
     assert operator.resources.condition("MetricsFresh")[1] == Reason.METRICS_PARTIAL
+
+
+async def test_a_stored_memory_that_cannot_be_is_told_once(caplog):
+    """An event and a line name what is dropped; a whole one and a new process say nothing."""
+    operator = busy()
+    await operator.ticks(20)
+    whole = operator.resources.status()["learned"]
+    broken = deepcopy(whole)
+    broken["state"]["estimator"]["laws"][0]["trusted"] = [5e-14, 0.0, 0.0, 0.0, 0.01, 50]
+    for learned, times in ((whole, 0), (broken, 1)):
+        caplog.clear()
+        operator.start()
+        stored = replace(operator.resources.records[NAME], status={"learned": learned})
+        operator.resources.records[NAME] = stored
+        operator.registry.upsert(stored)
+        await operator.ticks(3)
+        assert operator.events.reasons().count(Reason.LEARNED_DROPPED) == times
+        assert sum("reason=LearnedDropped" in line for line in caplog.messages) == times
+    told = [e for _, e in operator.events.posted if e.reason is Reason.LEARNED_DROPPED]
+    assert "laws" in told[0].message

@@ -8,7 +8,6 @@ from policy_world import Run, World
 
 from servingslo.estimation.sample import EngineLaunch
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.batch_tuning import REFUSED_SECONDS
 from servingslo.policy.batch_verdict import VERIFY_AFTER_SECONDS, VERIFY_WITHIN_SECONDS
 from servingslo.policy.inputs import (
     BatchingMode,
@@ -18,7 +17,8 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.state import learned, restore
+from servingslo.policy.learned import learned, restore
+from servingslo.policy.state import REFUSED_SECONDS, settle_batching
 from servingslo.reasons import Reason
 
 TARGETS = Targets(
@@ -41,12 +41,17 @@ class Rolled(Run):
 
     slowness: float = 1.0
     changes: int = 0
+    # Whether writes are told as refused, and whether they were made all the same.
+    refuses: bool = False
+    rolls: bool = False
 
     def tick(self):
         """One tick, and the rollout that it orders."""
         decision = super().tick()
         batching = decision.batching
         if batching.apply:
+            self.state = settle_batching(self.state, written=not self.refuses)
+        if batching.apply and (self.rolls or not self.refuses):
             self.changes += 1
             self.world.max_num_seqs = batching.recommended_max_num_seqs
             worse = self.slowness if batching.recommended_max_num_seqs > FEW else 1.0
@@ -138,6 +143,36 @@ def test_flags_that_the_container_did_not_have_are_removed_again_also_after_a_re
     assert back.apply
     assert back.flags_removed == removed
     assert back.recommended_max_num_seqs == FEW
+
+
+def test_a_take_back_whose_write_is_refused_is_ordered_again():
+    """It is not done: the bad limits are still in force, and the next tick takes them back."""
+    told = story(slowness=3.0)
+    bad = told.world.max_num_seqs
+    told.refuses = True
+    back = judged(told)[-1]
+    assert back.batching.apply
+    assert told.world.max_num_seqs == bad
+    told.refuses = False
+    again = told.tick().batching
+    assert again.apply
+    assert (again.reason, again.recommended_max_num_seqs) == (Reason.BATCHING_ROLLED_BACK, FEW)
+    assert told.world.max_num_seqs == FEW
+
+
+def test_a_take_back_without_an_answer_that_was_made_is_known_for_done():
+    """Its limits stay refused, and nothing waits an hour for limits that are not in force."""
+    told = story(slowness=3.0)
+    bad = told.state.batching.verifying.after
+    told.refuses, told.rolls = True, True
+    judged(told)
+    told.refuses = False
+    told.until(told.world.now + 600.0)
+    memory = told.state.batching
+    assert told.world.max_num_seqs == FEW
+    assert memory.verifying is None
+    assert memory.refused == bad
+    assert told.changes == 2
 
 
 def test_a_crowd_after_a_change_does_not_take_right_limits_back():

@@ -1,8 +1,13 @@
 """A clock that goes back, by a second or by hours, pins nothing and cuts no window short."""
 
+from dataclasses import replace
+
 import pytest
+from policy_world import TICK_SECONDS, Run, World, run, stepped
 
 from servingslo.policy.behavior import Behavior, BehaviorState, ScalingRules, normalize
+from servingslo.policy.planner import plan
+from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits
 from servingslo.reasons import Reason
 
 WINDOW_SECONDS = 45
@@ -33,3 +38,66 @@ def test_a_recommendation_of_the_future_stands_for_one_window(back_seconds: floa
     assert replicas == 6
     replicas, _, _ = _count(state, now + WINDOW_SECONDS)
     assert replicas == 2
+
+
+EPOCH_SECONDS = 1_000_000.0
+CALM_PER_SECOND, BUSY_PER_SECOND = 6.0, 24.0
+JUMP_SECONDS = 600.0
+
+
+class _Set(Run):
+    """A story whose clock is set back at a time: everything after it happens earlier again."""
+
+    back_seconds = 0.0
+
+    def tick(self):
+        at = self.world.now + TICK_SECONDS
+        now = EPOCH_SECONDS + at - (self.back_seconds if at > JUMP_SECONDS else 0.0)
+        seen = replace(self.world.observe(at), time_seconds=now)
+        decision, self.state = plan(seen, self.targets, self.limits, self.state, now)
+        self.decisions.append(replace(decision, time_seconds=at))
+        if decision.apply_replicas:
+            self.world.scale(decision.replicas_after)
+        return decision
+
+
+@pytest.mark.parametrize("back_seconds", [2.0, 120.0, 3_600.0, 86_400.0])
+def test_demand_is_followed_whatever_the_clock_did(back_seconds: float) -> None:
+    """A rise four minutes after the jump is seen, with a law, as without one."""
+    rise = JUMP_SECONDS + 240.0
+    told = _Set(
+        World(rate=stepped((0.0, CALM_PER_SECOND), (rise, BUSY_PER_SECOND)), replicas=2),
+        run(World(rate=stepped((0.0, 1.0)), replicas=2)).targets,
+        run(World(rate=stepped((0.0, 1.0)), replicas=2)).limits,
+    )
+    told.back_seconds = back_seconds
+    told.until(rise)
+    calm = told.decisions[-1]
+    assert calm.demand.arrival_rate_per_second == pytest.approx(CALM_PER_SECOND, rel=0.25)
+    assert calm.model.trusted
+    told.until(rise + 180.0)
+    busy = told.decisions[-1]
+    assert busy.demand.arrival_rate_per_second == pytest.approx(BUSY_PER_SECOND, rel=0.25)
+    assert busy.replicas_after > calm.replicas_after
+
+
+def test_an_open_change_of_batch_limits_is_judged_in_time() -> None:
+    """Not in an hour of the old clock: what was ordered ahead of now was ordered now."""
+    told = _Set(
+        World(rate=stepped((0.0, CALM_PER_SECOND)), replicas=2),
+        run(World(rate=stepped((0.0, 1.0)), replicas=2)).targets,
+        run(World(rate=stepped((0.0, 1.0)), replicas=2)).limits,
+    )
+    told.back_seconds = 7200.0
+    told.until(JUMP_SECONDS)
+    limits = BatchLimits(max_num_seqs=8, max_num_batched_tokens=512)
+    change = BatchChange(
+        at_seconds=EPOCH_SECONDS + 590.0, before=limits, after=limits, observed_before={}
+    )
+    memory = BatchingMemory(last_change_seconds=EPOCH_SECONDS + 590.0, verifying=change)
+    told.state = replace(told.state, batching=memory)
+    told.tick()
+    now = EPOCH_SECONDS + told.world.now - told.back_seconds
+    batching = told.state.batching
+    assert batching.last_change_seconds == now
+    assert batching.verifying.at_seconds == now

@@ -11,8 +11,8 @@ from servingslo.estimation.freshness import seen_scrape_seconds
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.explain.conditions import ConditionType, verdicts
 from servingslo.policy.inputs import Observation, ReplicaTargets
+from servingslo.policy.learned import learned, restore
 from servingslo.policy.signals import read_signals
-from servingslo.policy.state import learned, restore
 from servingslo.reasons import Action, Reason
 
 RATE = 6.0

@@ -79,6 +79,18 @@ async def test_it_goes_on_when_the_reverts_stop(world: World) -> None:
     assert world.cluster.replicas == 3
 
 
+async def test_a_restart_of_the_operator_does_not_end_the_pause(world: World) -> None:
+    """What a new process reads in the status is the revert that began the pause."""
+    await _fight(world, 8)
+    writes = len(world.cluster.writes)
+    world.restarts()
+    for _ in range(3):
+        await world.tick(TICK_SECONDS)
+    assert len(world.cluster.writes) == writes
+    await _fight(world, 60)
+    assert len(world.cluster.writes) <= writes + 3
+
+
 async def test_one_edit_by_hand_starts_no_pause(world: World) -> None:
     """A person's single edit is met as ever: below the minimum, the minimum is ordered again."""
     await world.tick()

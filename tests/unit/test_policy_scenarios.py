@@ -20,8 +20,9 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
     SignalProblem,
 )
+from servingslo.policy.learned import learned, restore
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState, learned, record_scale, restore
+from servingslo.policy.state import PlannerState, record_scale
 from servingslo.reasons import BOUND_REASON, Action, Reason
 
 

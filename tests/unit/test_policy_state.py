@@ -8,6 +8,8 @@ import pytest
 from servingslo.estimation.margin import MarginState
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
+from servingslo.policy.learned import learned, lost_parts, restore
+from servingslo.policy.reverts import Reverts
 from servingslo.policy.state import (
     READ_BACK_SECONDS,
     BatchChange,
@@ -16,11 +18,9 @@ from servingslo.policy.state import (
     HandEdit,
     Order,
     PlannerState,
-    learned,
     observe_count,
     record_scale,
     record_write_failed,
-    restore,
 )
 
 
@@ -120,6 +120,47 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
     back = restore(stored, 110.0)
     assert back.behavior == state.behavior
     assert back.batching == state.batching
+
+
+def test_who_puts_the_count_back_is_remembered_over_a_restart():
+    """The pause goes on, and the next revert of the same count is one more in the row."""
+    reverts = Reverts(replicas=1, count=5, at_seconds=90.0, by="argocd-controller")
+    stored = json.loads(json.dumps(learned(PlannerState(reverts=reverts), 100.0)))
+    assert restore(stored, 110.0).reverts == reverts
+    assert restore(stored, 50.0).reverts.at_seconds == 50.0
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param({"replicas": -1, "count": 3, "at": 1.0}, id="negative"),
+        pytest.param({"replicas": 1, "count": 3.5, "at": 1.0}, id="fraction"),
+        pytest.param({"replicas": 1, "count": 3}, id="no-time"),
+        pytest.param([1, 3, 1.0], id="no-mapping"),
+    ],
+)
+def test_reverts_that_cannot_be_are_none(stored):
+    """An edited status pauses nothing."""
+    document = {**learned(PlannerState(), 0.0), "reverts": stored}
+    assert restore(document, 100.0).reverts is None
+
+
+def test_what_is_dropped_of_the_stored_memory_is_named():
+    """Each part that was there and is not believed; nothing of one that is whole or was empty."""
+    state = PlannerState(
+        behavior=BehaviorState(scale_up_events=((30.0, 2),)),
+        margin=MarginState(score=0.2),
+        reverts=Reverts(replicas=1, count=3, at_seconds=9.0),
+    )
+    whole = json.loads(json.dumps(learned(state, 100.0)))
+    assert lost_parts(whole, 100.0) == ()
+    assert lost_parts(learned(PlannerState(), 100.0), 100.0) == ()
+    assert lost_parts(None, 100.0) == ()
+    bad = {**whole, "margin": 1e12, "reverts": {"replicas": "x"}}
+    bad["estimator"] = {**whole["estimator"], "laws": [{"law": [1e-30, 1e-30, 0]}], "coldStart": 7}
+    assert lost_parts(bad, 100.0) == ("margin", "reverts", "laws", "coldStart")
+    assert lost_parts({**whole, "version": 999}, 100.0) == ("all of it",)
+    assert lost_parts("edited", 100.0) == ("all of it",)
 
 
 def test_what_lies_in_the_future_is_not_believed():

@@ -55,6 +55,7 @@ class OperatorMetrics:
         self._started = monotonic()
         self._last_tick: float | None = None
         self._last_success: float | None = None
+        self._overrun = ""
         self._shown: dict[Resource, set[tuple[str, tuple[str, ...]]]] = {}
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
@@ -163,6 +164,14 @@ class OperatorMetrics:
         if succeeded:
             self._last_success = self._last_tick
 
+    def observe_overruns(self, in_a_row: int, *, seconds: float, tick_seconds: float) -> None:
+        """Say how many rounds in a row took longer than a tick, and the last one; 0: it is over."""
+        rounds = "round" if in_a_row == 1 else "rounds in a row"
+        told = (
+            f"; {in_a_row} {rounds} took longer than {tick_seconds:g} s, the last {seconds:.1f} s"
+        )
+        self._overrun = told if in_a_row else ""
+
     def count_conflict(self) -> None:
         """Count a write that was refused because the object had changed."""
         self._conflicts.inc()
@@ -180,7 +189,7 @@ class OperatorMetrics:
             return Health(alive=False, ready=False, detail=f"no round for {silent_seconds:.0f} s")
         if self._last_success is None:
             return Health(alive=True, ready=False, detail="no successful round yet")
-        return Health(alive=True, ready=True, detail="ok")
+        return Health(alive=True, ready=True, detail=f"ok{self._overrun}")
 
     def render(self) -> bytes:
         """The page in Prometheus's text format."""

@@ -64,13 +64,21 @@ class Controller:
             await self._rest(started + self.tick_seconds)
 
     def note_duration(self, duration_seconds: float) -> None:
-        """Say that ticks take longer than there is between them: at the first, and now and then."""
+        """Say that ticks take longer than there is between them: at the first, and now and then.
+
+        `/readyz` says it as long as it lasts.
+        """
         if duration_seconds <= self.tick_seconds:
             if self._overruns:
                 _LOG.info("ticks are in time again overran=%d", self._overruns)
             self._overruns = 0
+        else:
+            self._overruns += 1
+        self.outside.exporter.observe_overruns(
+            self._overruns, seconds=duration_seconds, tick_seconds=self.tick_seconds
+        )
+        if not self._overruns:
             return
-        self._overruns += 1
         if self._overruns % _OVERRUNS_TOLD == 1:
             _LOG.warning(
                 "tick overran seconds=%.1f tick_seconds=%.1f in_a_row=%d resources=%d",

@@ -18,7 +18,7 @@ from servingslo.estimation.sample import (
     PodSample,
 )
 from servingslo.policy.inputs import OBSERVATION_SCHEMA_VERSION, Limits, Observation
-from servingslo.policy.state import LARGEST_NUMBER
+from servingslo.policy.learned import LARGEST_NUMBER
 
 MOST_REPLICAS = 1_000_000
 # Far above what engines take, and what the planner can still tabulate.

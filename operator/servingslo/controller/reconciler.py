@@ -25,6 +25,7 @@ from servingslo.explain.format import replica_change
 from servingslo.models.compiled.backend import laws_in_use
 from servingslo.policy.decision import Decision, held
 from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem, Targets
+from servingslo.policy.learned import lost_parts
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics, WorkloadView
 from servingslo.policy.state import PlannerState
@@ -37,12 +38,16 @@ _MOST_REPEATS = 3
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of one resource between ticks."""
+    """What is remembered of one resource between ticks.
+
+    lost: parts of what was stored that are not believed, until that is told.
+    """
 
     uid: str
     generation: int
     state: PlannerState
     conflicts: int = 0
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,9 @@ class Reconciler:
             await self.teller.pause(resource)
             return False
         memory = self._remember(resource)
+        if memory.lost:
+            await self.teller.tell_lost(resource, memory.lost)
+            memory.lost = ()
         assignment = await self._decide(resource, resource.targets, metrics, conflict, memory)
         orders: Sequence[_Order] = self._orders(assignment)
         if orders:
@@ -104,7 +112,12 @@ class Reconciler:
         learned = None if carry_on else (record.status.get("learned") or {}).get("state")
         if memory is None:
             state = initial_state(learned, now_seconds)
-            memory = _Memory(uid=record.ref.uid, generation=record.generation, state=state)
+            memory = _Memory(
+                uid=record.ref.uid,
+                generation=record.generation,
+                state=state,
+                lost=lost_parts(learned, now_seconds),
+            )
             self._memories[record.ref.uid] = memory
         memory.generation = record.generation
         self.recorder.header(

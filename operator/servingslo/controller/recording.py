@@ -29,12 +29,12 @@ from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
+from servingslo.policy.learned import restore
 from servingslo.policy.planner import plan
 from servingslo.policy.state import (
     PlannerState,
     record_scale,
     record_write_failed,
-    restore,
     settle_batching,
 )
 

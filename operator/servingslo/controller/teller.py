@@ -24,8 +24,10 @@ from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
 from servingslo.explain.log_line import held_by, log_line, material_change, why_line
 from servingslo.policy.decision import Decision
+from servingslo.policy.learned import LEARNED_VERSION, learned
 from servingslo.policy.outlook import with_latencies
-from servingslo.policy.state import LEARNED_VERSION, PlannerState, learned
+from servingslo.policy.reverts import Reverts
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 _LOG = logging.getLogger(__name__)
@@ -39,8 +41,9 @@ class _Told:
     """What was last told of one resource.
 
     status: as it stands on the server, as far as known. line: of the last decision in it.
-    learned_trusted: what was learnt is on the server with a law that is trusted.
-    held_by: what holds the count, since held_seconds; why_told: that it has its line in the log.
+    learned_trusted: what was learnt is on the server with a law that is trusted. learned_reverts:
+    the reverts that are there with it. held_by: what holds the count, since held_seconds; why_told:
+    that it has its line in the log.
     """
 
     status: dict[str, Any]
@@ -51,6 +54,7 @@ class _Told:
     written_seconds: float | None = None
     learned_seconds: float | None = None
     learned_trusted: bool = False
+    learned_reverts: Reverts | None = None
     held_by: Reason | None = None
     held_seconds: float = 0.0
     why_told: bool = False
@@ -93,9 +97,10 @@ class Teller:
             fields["decisions"] = status_of.decision_lines(
                 previous, told.status.get("decisions") or ()
             )
-        if _learned_is_due(told, decision, now_seconds):
+        if _learned_is_due(told, decision, state, now_seconds):
             fields["learned"] = _learned(state, now_seconds)
             told.learned_trusted = decision.model.trusted
+            told.learned_reverts = state.reverts
         await self._write(resource, told, fields, now_seconds)
 
     async def refuse(self, resource: Resource) -> None:
@@ -178,6 +183,21 @@ class Teller:
         """Log a change, of a resource that is gone: nothing more is counted of it."""
         _LOG.info("%s", change_line(change))
 
+    async def tell_lost(self, resource: Resource, parts: Sequence[str]) -> None:
+        """Say what of the memory in a status is not believed, and is learnt anew."""
+        named = ", ".join(parts)
+        message = f"status.learned does not hold what can be: {named}; it is learnt anew"
+        key = f"{Reason.LEARNED_DROPPED}/{named}"
+        await self.post(resource, _warning(Reason.LEARNED_DROPPED, message, key))
+        ref = resource.record.ref
+        _LOG.warning(
+            "dropped namespace=%s name=%s reason=%s parts=%r",
+            ref.namespace,
+            ref.name,
+            Reason.LEARNED_DROPPED,
+            named,
+        )
+
     async def post(self, resource: Resource, event: Event) -> None:
         """Post an event; that it cannot be posted is only logged, once."""
         ref = resource.record.ref
@@ -226,7 +246,7 @@ class Teller:
         wanted = {**fields, "conditions": status_of.conditions_field(told.conditions)}
         since = None
         if told.written_seconds is not None:
-            since = (now_seconds - told.written_seconds) / _pause_ratio(resource.record.ref.uid)
+            since = abs(now_seconds - told.written_seconds) / _pause_ratio(resource.record.ref.uid)
         changed = status_of.changed_fields(told.status, wanted, seconds_since_write=since)
         if not changed:
             return
@@ -270,13 +290,18 @@ def _pause_ratio(uid: str) -> float:
     return 1.0 + 0.5 * (crc32(uid.encode()) % 1000) / 1000.0
 
 
-def _learned_is_due(told: _Told, decision: Decision, now_seconds: float) -> bool:
-    """At the first sight of metrics and of a law, at every order, and else every few minutes."""
+def _learned_is_due(
+    told: _Told, decision: Decision, state: PlannerState, now_seconds: float
+) -> bool:
+    """At the first sight of metrics and of a law, at orders and reverts, else every few minutes."""
+    if state.reverts != told.learned_reverts:
+        return True
     if told.learned_seconds is None:
         return decision.metrics is Reason.METRICS_FRESH
     scaled = decision.action is not Action.HOLD and decision.apply_replicas
     found = decision.model.trusted and not told.learned_trusted
-    return scaled or found or now_seconds - told.learned_seconds >= _LEARNED_SECONDS
+    rested = abs(now_seconds - told.learned_seconds) >= _LEARNED_SECONDS
+    return scaled or found or rested
 
 
 def _learned(state: PlannerState, now_seconds: float) -> Mapping[str, Any]:

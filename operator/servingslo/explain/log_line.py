@@ -71,7 +71,7 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
     """
     if previous is None or _essence(previous) != _essence(current):
         return True
-    return current.time_seconds - previous.time_seconds >= REPEAT_SECONDS
+    return abs(current.time_seconds - previous.time_seconds) >= REPEAT_SECONDS
 
 
 def _essence(decision: Decision) -> tuple[object, ...]:

@@ -22,7 +22,13 @@ from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode
 from servingslo.policy.limits_use import flags_absent
 from servingslo.policy.mix import Mix
-from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, BatchSearch
+from servingslo.policy.state import (
+    REFUSED_SECONDS,
+    BatchChange,
+    BatchingMemory,
+    BatchLimits,
+    BatchSearch,
+)
 from servingslo.policy.wish import Wish, sizing_case, warming_up
 from servingslo.reasons import Reason
 
@@ -33,9 +39,6 @@ SAME_LIMIT_RATIO = 0.1
 # A rollout is worth it when what it saves has paid for it within this time: the mix of requests
 # that limits are made for is that of the hour; by then another may be better.
 PAYBACK_SECONDS = 3600.0
-# Where limits were taken back none in their direction are tried again while the same load may recur
-# daily: what was found is a little different at every search.
-REFUSED_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,13 +332,18 @@ def _rolled_back(
         observed_before=observed_seconds(frame),
         rollback=True,
     )
-    memory = replace(
+    # Whatever becomes of the write: these limits have proved worse.
+    judged = replace(
         memory,
-        last_change_seconds=frame.now_seconds,
-        verifying=back,
         refused=change.after,
         refused_until_seconds=frame.now_seconds + REFUSED_SECONDS,
-        before_order=replace(memory, verifying=change, before_order=None),
+        before_order=None,
+    )
+    memory = replace(
+        judged,
+        last_change_seconds=frame.now_seconds,
+        verifying=back,
+        before_order=replace(judged, verifying=change),
     )
     decision = _decision(frame, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
     decision = replace(decision, flags_removed=change.flags_added)

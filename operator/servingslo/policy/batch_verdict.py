@@ -51,7 +51,7 @@ def judge(frame: Frame, memory: BatchingMemory, current: BatchLimits) -> Verdict
     age = frame.now_seconds - change.at_seconds
     late = age > VERIFY_WITHIN_SECONDS
     if current != change.after:
-        return closed if late else waits
+        return closed if late or _taken_back(frame, memory, change) else waits
     youngest = min((pod.ready_for_seconds or 0.0 for pod in frame.serving), default=0.0)
     if min(age, youngest) < VERIFY_AFTER_SECONDS:
         return waits
@@ -86,6 +86,12 @@ def _rate_per_replica_per_second(frame: Frame) -> float | None:
     """Arrivals at a ready replica: what runs and waits would grow by bad limits too."""
     rate = frame.estimate.arrival_rate_per_second
     return None if rate is None or not frame.serving else rate / len(frame.serving)
+
+
+def _taken_back(frame: Frame, memory: BatchingMemory, change: BatchChange) -> bool:
+    """Whether limits that are not in force were ordered back: an answer to that may be lost."""
+    until = memory.refused_until_seconds
+    return memory.refused == change.after and until is not None and frame.now_seconds < until
 
 
 def _beyond(frame: Frame, change: BatchChange) -> bool:

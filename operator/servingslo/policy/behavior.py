@@ -154,8 +154,8 @@ def record_scale(
 def _of_the_past(state: BehaviorState, now_seconds: float) -> BehaviorState:
     """The memory without a future: after a clock that went back, what lies ahead counts as of now.
 
-    The controller reads one monotonic clock and knows no such case. Left as it is, an entry would
-    stay young for as long as the clock went back; dropped, a window would be cut short.
+    Left as it is, an entry would stay young for as long as the clock went back; dropped, a window
+    would be cut short.
     """
 
     def past(entries: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ...]:

@@ -34,6 +34,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.learned import of_this_clock
 from servingslo.policy.left_out import with_left_out
 from servingslo.policy.limits_use import limits_use
 from servingslo.policy.margin import tracked
@@ -66,10 +67,14 @@ def plan(
 ) -> tuple[Decision, PlannerState]:
     """The decision for this tick of one workload, and the memory for the next.
 
-    now_seconds: seconds since the epoch (virtual in a simulation), never earlier than the last.
+    now_seconds: seconds since the epoch (virtual in a simulation). Where it is earlier than the
+    last by more than a minute a clock was set back, and the memory is as after a restart.
     """
     state, edit = observe_count(
-        state, observation, behavior=targets.behavior, now_seconds=now_seconds
+        of_this_clock(state, now_seconds),
+        observation,
+        behavior=targets.behavior,
+        now_seconds=now_seconds,
     )
     signals = read_signals(
         observation,

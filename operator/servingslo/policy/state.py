@@ -1,13 +1,10 @@
-"""What the planner remembers of one workload from tick to tick, and what survives a restart."""
+"""What the planner remembers of one workload from tick to tick."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.margin import HIGHEST_SCORE, MarginState
-from servingslo.estimation.stored import items_of
+from servingslo.estimation.margin import MarginState
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.admission_memory import AdmissionMemory
 from servingslo.policy.behavior import Behavior, BehaviorState
@@ -18,18 +15,12 @@ from servingslo.policy.limit_memory import LimitMemory
 from servingslo.policy.mix import Mix
 from servingslo.policy.reverts import Reverts, reverted, standing
 
-# Of what is stored in a status; another one is not read.
-LEARNED_VERSION = 1
-# A status object is read by people and stored in etcd; what is learnt must stay a small part of it.
-LEARNED_LIMIT_BYTES = 4096
-# A rate policy looks back 30 minutes at most (the API refuses longer periods), one event a tick
-# at most; after a restart the newest are enough, because older ones leave their period soonest.
-LEARNED_EVENT_LIMIT = 12
-# Beyond this no time, count or latency of ours can be; it also keeps infinity out.
-LARGEST_NUMBER = 1e15
 # How long a read of the target may lag behind a write that is only inferred from observations:
 # several ticks and one watch gap. Who knows of the write looks the target up after it.
 READ_BACK_SECONDS = 60.0
+# Where limits were taken back none in their direction are tried again while the same load may recur
+# daily: what was found is a little different at every search.
+REFUSED_SECONDS = 86400.0
 # Names of the two batch limits, as runtimes' profiles have them.
 LIMIT_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
@@ -137,7 +128,8 @@ class Steadiness:
 class PlannerState:
     """Memory of one workload; the default is a workload never seen before.
 
-    started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
+    started_seconds: when this memory began or was restored. planned_seconds: when the last plan was
+    made. fresh_seconds: when metrics were last
     good. seen_desired: the replica count last read from the target. scaled: the last change that
     was written, until somebody sets another count. reverts: who puts counts back. limit: of the
     gateway's bound, None where none is to be written. sized:
@@ -147,6 +139,7 @@ class PlannerState:
     estimator: EstimatorState = field(default_factory=EstimatorState)
     behavior: BehaviorState = field(default_factory=BehaviorState)
     started_seconds: float | None = None
+    planned_seconds: float | None = None
     sighted_seconds: float | None = None
     fresh_seconds: float | None = None
     seen_desired: int | None = None
@@ -277,168 +270,3 @@ def _settle_order(
     if desired == order.before and waits:
         return state, True
     return replace(state, order=None), False
-
-
-def learned(state: PlannerState, now_seconds: float) -> dict[str, object]:
-    """What must survive a restart, as JSON values of at most 4 KiB.
-
-    The law, lengths, cold start, calibration and forecast (the largest part), the memory of
-    `behavior`, and an open change of batch limits. Where that is too much, the estimator's share
-    gives way: it can be learnt again, a rate policy cannot.
-    """
-    stored: dict[str, object] = {
-        "version": LEARNED_VERSION,
-        "atSeconds": round(now_seconds, 1),
-        "behavior": _dump_behavior(state.behavior),
-        "batching": _dump_batching(state.batching),
-        "margin": round(state.margin.score, 4),
-        "estimator": estimator_memory.learned(state.estimator),
-    }
-    if len(json.dumps(stored, separators=(",", ":"))) > LEARNED_LIMIT_BYTES:
-        stored["estimator"] = None
-    return stored
-
-
-def restore(stored: object, now_seconds: float) -> PlannerState:
-    """The memory with what was stored; parts that are absent or malformed are left unknown.
-
-    A status may have been edited by hand, written by another version, or be from a clock ahead of
-    ours: nothing in it may stop a plan or reach beyond its own part.
-    """
-    if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
-        return PlannerState()
-    return PlannerState(
-        estimator=estimator_memory.restore(stored.get("estimator")),
-        behavior=_load_behavior(stored.get("behavior"), now_seconds),
-        batching=_load_batching(stored.get("batching"), now_seconds),
-        margin=_load_margin(stored.get("margin")),
-    )
-
-
-def _load_margin(stored: object) -> MarginState:
-    """The margin within its bounds; its place for anything that is no finite number."""
-    if isinstance(stored, bool) or not isinstance(stored, int | float):
-        return MarginState()
-    if not 0.0 <= stored <= HIGHEST_SCORE:
-        return MarginState()
-    return MarginState(score=float(stored))
-
-
-def _dump_behavior(state: BehaviorState) -> dict[str, list[list[float]]]:
-    return {
-        name: [[round(at, 1), count] for at, count in sorted(entries)[-LEARNED_EVENT_LIMIT:]]
-        for name, entries in (
-            ("recommendations", state.recommendations),
-            ("up", state.scale_up_events),
-            ("down", state.scale_down_events),
-        )
-    }
-
-
-def _load_behavior(stored: object, now_seconds: float) -> BehaviorState:
-    if not isinstance(stored, Mapping):
-        return BehaviorState()
-    return BehaviorState(
-        recommendations=_load_entries(stored.get("recommendations"), now_seconds),
-        scale_up_events=_load_entries(stored.get("up"), now_seconds),
-        scale_down_events=_load_entries(stored.get("down"), now_seconds),
-    )
-
-
-def _load_entries(stored: object, now_seconds: float) -> tuple[tuple[float, int], ...]:
-    """Well-formed (time, count) pairs of the past, oldest first."""
-    if not isinstance(stored, list):
-        return ()
-    pairs = []
-    for entry in stored[-LEARNED_EVENT_LIMIT:]:
-        if not isinstance(entry, list) or len(entry) != 2:
-            continue
-        at, count = _number(entry[0]), _count(entry[1])
-        if at is not None and count is not None and at <= now_seconds:
-            pairs.append((at, count))
-    return tuple(sorted(pairs, key=lambda pair: pair[0]))
-
-
-def _dump_batching(state: BatchingMemory) -> dict[str, object]:
-    change = state.verifying
-    return {
-        "lastChange": state.last_change_seconds,
-        "refused": None if state.refused is None else _dump_limits(state.refused),
-        "refusedUntil": state.refused_until_seconds,
-        "verifying": None
-        if change is None
-        else {
-            "at": change.at_seconds,
-            "before": _dump_limits(change.before),
-            "after": _dump_limits(change.after),
-            "observed": {key: round(value, 4) for key, value in change.observed_before.items()},
-            "rollback": change.rollback,
-            "saved": change.replicas_saved,
-            "added": list(change.flags_added),
-            "judgedUpTo": change.judged_up_to_per_second,
-            "beyond": change.beyond_seconds,
-        },
-    }
-
-
-def _load_batching(stored: object, now_seconds: float) -> BatchingMemory:
-    if not isinstance(stored, Mapping):
-        return BatchingMemory()
-    last = _number(stored.get("lastChange"))
-    refused = _load_limits(stored.get("refused"))
-    until = _number(stored.get("refusedUntil"))
-    return BatchingMemory(
-        last_change_seconds=None if last is None else min(last, now_seconds),
-        refused=refused if until is not None else None,
-        refused_until_seconds=until if refused is not None else None,
-        verifying=_load_change(stored.get("verifying"), now_seconds),
-    )
-
-
-def _load_change(stored: object, now_seconds: float) -> BatchChange | None:
-    if not isinstance(stored, Mapping):
-        return None
-    at = _number(stored.get("at"))
-    before, after = _load_limits(stored.get("before")), _load_limits(stored.get("after"))
-    if at is None or at > now_seconds or before is None or after is None:
-        return None
-    observed, beyond = stored.get("observed"), _number(stored.get("beyond"))
-    values = observed.items() if isinstance(observed, Mapping) else ()
-    return BatchChange(
-        at_seconds=at,
-        before=before,
-        after=after,
-        observed_before={
-            str(key): number for key, value in values if (number := _number(value)) is not None
-        },
-        rollback=stored.get("rollback") is True,
-        replicas_saved=_count(stored.get("saved")) or 0,
-        flags_added=tuple(name for name in LIMIT_FIELDS if name in items_of(stored.get("added"))),
-        judged_up_to_per_second=_number(stored.get("judgedUpTo")),
-        beyond_seconds=None if beyond is None else min(beyond, now_seconds),
-    )
-
-
-def _dump_limits(limits: BatchLimits) -> list[int]:
-    return [limits.max_num_seqs, limits.max_num_batched_tokens]
-
-
-def _load_limits(stored: object) -> BatchLimits | None:
-    if not isinstance(stored, list) or len(stored) != 2:
-        return None
-    sequences, budget = _count(stored[0]), _count(stored[1])
-    if not sequences or not budget:
-        return None
-    return BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-
-
-def _number(value: object) -> float | None:
-    """A finite number of 0 or more; None for anything else, booleans among it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < LARGEST_NUMBER else None
-
-
-def _count(value: object) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and number == int(number) else None

@@ -42,9 +42,9 @@ class KubernetesEvents:
         """
         name = f"{ref.name}.{_digest(ref.uid, event.key)}"
         known = self._posted.get((ref.uid, event.key))
-        if known is not None and now_seconds - known.at_seconds > _KEPT_SECONDS:
+        if known is not None and abs(now_seconds - known.at_seconds) > _KEPT_SECONDS:
             known = None
-        rested = known is None or now_seconds - known.at_seconds >= SUPPRESSED_SECONDS
+        rested = known is None or abs(now_seconds - known.at_seconds) >= SUPPRESSED_SECONDS
         if not (rested or event.every_time):
             return
         posted = _Posted(
