@@ -75,6 +75,7 @@ class Reason(StrEnum):
     GATEWAY_SILENT = "GatewaySilent"
     GATEWAY_STALE = "GatewayStale"
     GATEWAY_UNDERCOUNTS = "GatewayUndercounts"
+    GATEWAY_IMPLAUSIBLE = "GatewayImplausible"
     ENGINES_COUNT_REFUSALS = "EnginesCountRefusals"
     REFUSALS_UNSEEN = "RefusalsUnseen"
     RETRIES_LEFT_OUT = "RetriesLeftOut"

@@ -416,10 +416,9 @@ async def test_a_stored_memory_that_cannot_be_is_told_once(caplog):
     broken["state"]["estimator"]["laws"][0]["trusted"] = [5e-14, 0.0, 0.0, 0.0, 0.01, 50]
     for learned, times in ((whole, 0), (broken, 1)):
         caplog.clear()
+        before = operator.resources.records[NAME]
+        operator.resources.records[NAME] = replace(before, status={"learned": learned})
         operator.start()
-        stored = replace(operator.resources.records[NAME], status={"learned": learned})
-        operator.resources.records[NAME] = stored
-        operator.registry.upsert(stored)
         await operator.ticks(3)
         assert operator.events.reasons().count(Reason.LEARNED_DROPPED) == times
         assert sum("reason=LearnedDropped" in line for line in caplog.messages) == times

@@ -185,6 +185,42 @@ def test_a_gateway_that_restarted_does_not_hide_the_demand() -> None:
     assert measured.offered_per_second == pytest.approx(40.0)
 
 
+def test_a_count_that_no_engine_shows_orders_nothing() -> None:
+    """A counter times a million, at engines that get ten a second: their own count stands."""
+    steady = [(_served(10.0), _counting(10.0))] * 3
+    measured = _after(*steady, (_served(10.0), _counting(1e7)))
+    assert _reason(measured) is Reason.GATEWAY_IMPLAUSIBLE
+    assert measured.offered_per_second == pytest.approx(10.0)
+    assert measured.gateway is not None
+    assert measured.gateway.gateway_per_second == 1e7
+
+
+@pytest.mark.parametrize(
+    ("engines", "gateway", "refused"),
+    [
+        pytest.param(1.0, 60.0, 0.0, id="a-crowd-that-engines-show-a-scrape-later"),
+        pytest.param(40.0, 390.0, 0.0, id="a-crowd-on-a-busy-fleet"),
+        pytest.param(10.0, 5_010.0, 5_000.0, id="refused-by-the-gateway"),
+    ],
+)
+def test_a_count_that_may_be_is_believed_before_the_engines_show_it(
+    engines: float, gateway: float, refused: float
+) -> None:
+    """That is what a gateway is read for."""
+    measured = _after(
+        (_served(engines), _counting(engines)),
+        (_served(engines), _counting(gateway, rejected=refused)),
+    )
+    assert _reason(measured) is Reason.GATEWAY_COUNTS
+    assert measured.offered_per_second == pytest.approx(gateway)
+
+
+def test_what_the_engines_show_as_well_is_believed() -> None:
+    """However many: the bound is on what the gateway says alone."""
+    measured = _after((_served(9_000.0), _counting(1e4)), (_served(9_000.0), _counting(1e4)))
+    assert _reason(measured) is Reason.GATEWAY_COUNTS
+
+
 def test_requests_that_go_past_the_gateway_are_noticed() -> None:
     """15 % past it are within the noise of one window, and not within that of a few minutes."""
     ticks = [(_served(10.0), _counting(8.5))] * 12

@@ -17,6 +17,7 @@ from servingslo.estimation.first_windows import hidden_seconds
 from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
 from servingslo.estimation.ledger import RequestLedger, ledger_of
+from servingslo.estimation.plausible import can_have_passed
 from servingslo.estimation.retries import UNTOLD, RetryState, echo_error_ratio, without_echo
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
@@ -270,6 +271,8 @@ def _with_gateway(
     if gateway.counted is CountedWhen.ENDED:
         return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_REFUSALS_ADDED)
     passed_on = rate - gateway.rejected_per_second - gateway.queueing_per_second
+    if own is not None and not can_have_passed(passed_on, own, gateway.seconds):
+        return state, engines, replace(use, reason=Reason.GATEWAY_IMPLAUSIBLE)
     if own is not None and gateway.is_new:
         state = replace(state, comparison=state.comparison.with_window(passed_on, own))
     below = _far_below(passed_on, gateway.seconds, engines, state)

@@ -40,6 +40,8 @@ MOST_REFUSALS_PER_SECOND = 1e5
 # How many more requests may end than begin: some are counted by their parts.
 BALANCE_RATIO = 10.0
 BALANCE_REQUESTS = 100.0
+# Requests that a gateway may have passed on before the engines' scrapes show any of them.
+CROWD_REQUESTS = 1000.0
 
 
 def can_be(field: str, value: float) -> bool:
@@ -116,6 +118,15 @@ def impossible(
         if value is not None and value > most:
             return f"{name} grew by {value:.6g} in {seconds:.3g} s, at most {most:.3g} can be"
     return ""
+
+
+def can_have_passed(passed_per_second: float, received_per_second: float, seconds: float) -> bool:
+    """Whether a gateway can have passed on so many in a window while the engines received so many.
+
+    seconds: of the gateway's window.
+    """
+    ahead = CROWD_REQUESTS / seconds if seconds > 0 else 0.0
+    return passed_per_second <= BALANCE_RATIO * received_per_second + ahead
 
 
 def is_law(law: ServiceLaw) -> bool:
