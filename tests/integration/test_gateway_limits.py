@@ -7,7 +7,7 @@ from typing import Any
 
 import kubernetes
 import pytest
-from tests.integration.gateway_manifests import MANAGED, VIA, Gateway
+from tests.integration.gateway_manifests import VIA, Gateway
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
 
 from servingslo.rig.cluster import Rig
@@ -86,45 +86,44 @@ def test_a_bound_is_written_followed_and_put_back(
     assert any("reason=LimitPutBack" in line for line in told)
 
 
-@pytest.mark.parametrize(
-    ("left", "reason", "says"),
-    [
-        pytest.param("label", "NotPermitted", "servingslo.dev/managed", id="unlabelled"),
-        pytest.param("field", "LimitSetByAnother", "argocd", id="another-manager"),
-        pytest.param("route", "LimitNotEnforceable", "InferencePool", id="inference-pool"),
-        pytest.param("pods", "LimitNotEnforceable", "selects none", id="another-workload"),
-        pytest.param(
-            "rival", "LimitNotEnforceable", "BackendTrafficPolicy/also", id="two-policies"
-        ),
-        pytest.param("merge", "LimitNotEnforceable", "mergeType", id="merged"),
-    ],
-)
+POOL = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "chat"}
+# Of each policy: what is wrong with it, the reason and a word of the message.
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "unlabelled": ({"labels": {}}, "NotPermitted", "servingslo.dev/managed"),
+    "foreign-field": (
+        {"manager": "argocd", "circuitBreaker": {"maxParallelRequests": 70}},
+        "LimitSetByAnother",
+        "argocd",
+    ),
+    "inference-pool": ({"route": "pool"}, "LimitNotEnforceable", "InferencePool"),
+    "another-workload": ({"route": "other"}, "LimitNotEnforceable", "selects none"),
+    "one-of-two": ({"route": "chat"}, "LimitNotEnforceable", "BackendTrafficPolicy/rival"),
+    "merged": ({"mergeType": "StrategicMerge"}, "LimitNotEnforceable", "mergeType"),
+    "no-route": ({"route": "absent"}, "LimitNotEnforceable", "HTTPRoute/absent"),
+}
+
+
 def test_where_it_may_not_or_cannot_work_nothing_is_written(
-    tenant: Tenant,
-    gateway: Gateway,
-    operator: Operator,
-    tmp_path: Path,
-    left: str,
-    reason: str,
-    says: str,
+    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
 ) -> None:
-    """The policy stays as it was, and the condition says why."""
-    gateway.create_service(app="other" if left == "pods" else "chat")
-    pool = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "chat"}
-    gateway.create_route(backends=[pool] if left == "route" else [{"name": "chat"}])
-    gateway.create_policy(
-        labels={} if left == "label" else MANAGED,
-        manager="argocd" if left == "field" else None,
-        **({"mergeType": "StrategicMerge"} if left == "merge" else {}),
-        **({"circuitBreaker": {"maxParallelRequests": 70}} if left == "field" else {}),
-    )
-    if left == "rival":
-        gateway.create_policy("also", labels={})
-    before = gateway.version()
-    begin(tenant, tmp_path)
-    assert says in refusal(tenant, reason)
+    """The policies stay as they were, and the condition says of each why."""
+    gateway.create_service()
+    gateway.create_service("other", app="other")
+    gateway.create_route()
+    gateway.create_route("other", backends=[{"name": "other"}])
+    gateway.create_route("pool", backends=[POOL])
+    gateway.create_policy("rival", labels={})
+    for name, (spec, _, _) in REFUSED.items():
+        gateway.create_policy(name, **spec)
+    before = {name: gateway.version(name) for name in REFUSED}
+    begin(tenant, tmp_path, via={**VIA, "name": "unlabelled"})
+    for name, (_, reason, says) in REFUSED.items():
+        tenant.patch_slo({"admission": {"via": {"name": name}}})
+        where = f"BackendTrafficPolicy/{name}: "
+        tenant.wait(lambda where=where: where in tenant.message("AdmissionBound"), what=where)
+        assert says in refusal(tenant, reason)
     ticks_pass(operator)
-    assert gateway.version() == before
+    assert {name: gateway.version(name) for name in REFUSED} == before
 
 
 def test_a_tenant_writes_nothing_that_he_may_not(

@@ -1,14 +1,21 @@
 """The gateway's bound in the planner: what it follows, when it is opened, and what proves it."""
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 from policy_world import TARGETS, Run, World, steady, stepped
 
+from servingslo.api.convert import targets_from_spec
+from servingslo.controller.recording import observation_line, replay
+from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.explain.changes import change_line, gateway_limit_change
 from servingslo.explain.conditions import ConditionType, verdicts
 from servingslo.explain.events import events
+from servingslo.explain.log_line import log_line
+from servingslo.explain.samples import metric_samples
+from servingslo.explain.text import text
 from servingslo.policy.gateway_limit import FORMER, GATEWAY_LIMITS, LIMIT
 from servingslo.policy.inputs import (
     AdmissionMode,
@@ -20,6 +27,11 @@ from servingslo.policy.inputs import (
     SignalProblem,
 )
 from servingslo.policy.planner import plan
+from servingslo.policy.wish import (
+    LEAST_BOUNDED_CEILING,
+    LEAST_UTILIZATION_CEILING,
+    utilization_ceiling_ratio,
+)
 from servingslo.reasons import Reason
 
 BOUNDED = replace(
@@ -45,6 +57,7 @@ class BoundedRun(Run):
         observation = replace(observation, in_force=in_force, gateway=self.gateway)
         decision, self.state = plan(observation, self.targets, self.limits, self.state, at)
         self.decisions.append(decision)
+        self.observations.append(observation)
         if decision.apply_replicas:
             self.world.scale(decision.replicas_after)
         limit = decision.gateway_limit
@@ -244,3 +257,52 @@ def test_proxies_that_are_read_share_the_bound():
     stated = bounded(admission_proxies=2)
     stated.until(300.0)
     assert stated.decisions[-1].gateway_limit.proxies == 2
+
+
+def test_a_verified_bound_gives_the_ceiling_of_the_simulator_s_knobs():
+    """Before load has shown that it holds, the ceiling is that of a fleet that nothing bounds."""
+    story = under_load(0.95, 2.0)
+    memory = story.state.limit
+    frame = SimpleNamespace(
+        targets=story.targets,
+        state=story.state,
+        estimate=SimpleNamespace(forecast=SimpleNamespace(largest_excess_ratio=None)),
+    )
+    assert memory.held is True
+    assert utilization_ceiling_ratio(frame) == LEAST_BOUNDED_CEILING
+    frame.state = replace(story.state, limit=replace(memory, held=None))
+    assert utilization_ceiling_ratio(frame) == LEAST_UTILIZATION_CEILING
+
+
+def test_the_bound_is_told_wherever_a_decision_is():
+    """Log line, explanation and metrics have the bound, its proxies and what is known of it."""
+    story = bounded()
+    story.until(300.0)
+    last = story.decisions[-1]
+    line = log_line(last)
+    assert f" proxy_limit={story.bound} limit=LimitUnverified" in line
+    told = f"BackendTrafficPolicy/chat: LimitUnverified, {story.bound} in flight at its proxy"
+    assert told in text(last)
+    values = {sample.name: sample.value for sample in metric_samples(last)}
+    assert values["servingslo_proxy_limit_requests"] == story.bound
+
+
+def test_a_recording_makes_the_same_bounds(tmp_path):
+    """What stood at the gateway is in the observation, so a replay orders what was ordered."""
+    spec = {
+        "targetRef": {"kind": "Deployment", "name": "llama"},
+        "objectives": [
+            {"metric": "ttft", "percentile": 95, "threshold": "1s"},
+            {"metric": "tpot", "percentile": 95, "threshold": "50ms"},
+        ],
+        "replicas": {"min": 1, "max": 12},
+        "admission": {"mode": "Auto", "via": {"kind": "BackendTrafficPolicy", "name": "chat"}},
+    }
+    story = BoundedRun(World(rate=steady(6.0), replicas=3), targets_from_spec(spec), Limits())
+    story.until(300.0)
+    lines = [observation_line(observation) for observation in story.observations]
+    replayed = [entry.decision.gateway_limit for entry in replay(lines, instead=spec)]
+    assert replayed == [decision.gateway_limit for decision in story.decisions]
+    bad = lines[-1].replace('"limit":', '"limit":-', 1)
+    with pytest.raises(InvalidInputError, match=r"in_force\.gateway-limits\.limit"):
+        list(replay([bad], instead=spec))

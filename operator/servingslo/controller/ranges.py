@@ -159,6 +159,9 @@ def check_observation(observation: Observation, after_seconds: float | None) -> 
         _check_pod(pod, f"pods[{index}].")
     if observation.gateway is not None:
         _check_gateway(observation.gateway)
+    for knob, standing in observation.in_force.items():
+        for name, value in standing.values.items():
+            _check_number(value, _NOT_NEGATIVE, f"in_force.{knob}.{name}")
     if observation.history is not None:
         _check(observation.history, _HISTORY, "history.")
         for index, rate in enumerate(observation.history.rates_per_second):

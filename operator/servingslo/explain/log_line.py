@@ -19,6 +19,7 @@ from servingslo.policy.decision import (
     BatchingDecision,
     ConstraintNeed,
     Decision,
+    LimitDecision,
     ModelUse,
 )
 from servingslo.reasons import Action, Reason
@@ -89,6 +90,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.runtime,
         decision.batching.reason,
         decision.admission.reason,
+        None if decision.gateway_limit is None else decision.gateway_limit.reason,
     )
 
 
@@ -116,6 +118,7 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     yield from _limits_pairs(decision)
     yield from _batching_pairs(decision.batching)
     yield from _admission_pairs(decision.admission)
+    yield from _bound_pairs(decision.gateway_limit)
     if pods := left_out(decision):
         yield "left_out", pods
     if pods := in_doubt(decision):
@@ -186,6 +189,15 @@ def _admission_pairs(admission: AdmissionDecision) -> Iterator[tuple[str, str]]:
         yield "admitted", f"{number(admission.admitted_rate_per_second)}/s"
     if admission.in_flight_limit is not None:
         yield "in_flight_limit", str(admission.in_flight_limit)
+
+
+def _bound_pairs(bound: LimitDecision | None) -> Iterator[tuple[str, str]]:
+    """The bound of each proxy, and whether it is written and holds."""
+    if bound is None:
+        return
+    if bound.after is not None:
+        yield "proxy_limit", str(bound.after)
+    yield "limit", bound.reason.value
 
 
 def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, str]]:

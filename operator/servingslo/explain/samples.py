@@ -136,6 +136,10 @@ GAUGES = (
         name="servingslo_in_flight_limit_requests",
         help="Requests that may run and wait at each replica.",
     ),
+    GaugeFamily(
+        name="servingslo_proxy_limit_requests",
+        help="Requests that may be in flight at each proxy of the gateway, as its object says.",
+    ),
 )
 
 
@@ -187,6 +191,8 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield "servingslo_admitted_requests_per_second", none, admission.admitted_rate_per_second
     yield "servingslo_queue_limit_requests", none, admission.queue_limit
     yield "servingslo_in_flight_limit_requests", none, admission.in_flight_limit
+    bound = decision.gateway_limit
+    yield "servingslo_proxy_limit_requests", none, None if bound is None else bound.after
 
 
 def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:

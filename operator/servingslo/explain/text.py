@@ -28,6 +28,7 @@ from servingslo.policy.decision import (
     Decision,
     DecisionStep,
     DemandOutlook,
+    LimitDecision,
     LimitsPlan,
     LimitsUse,
     ObjectiveOutlook,
@@ -294,6 +295,8 @@ def _knobs(decision: Decision) -> Iterator[str]:
     if decision.cost is not None:
         yield f"Cost: {'; '.join(_cost(decision.cost))}"
     yield f"Admission: {', '.join(_admission(decision.admission))}"
+    if decision.gateway_limit is not None:
+        yield f"  {_bound(decision.gateway_limit)}"
 
 
 def _admission(admission: AdmissionDecision) -> Iterator[str]:
@@ -304,6 +307,14 @@ def _admission(admission: AdmissionDecision) -> Iterator[str]:
         yield f"queue limit {admission.queue_limit}"
     if admission.in_flight_limit is not None:
         yield f"in flight {admission.in_flight_limit} a replica"
+
+
+def _bound(bound: LimitDecision) -> str:
+    """'BackendTrafficPolicy/chat: LimitVerified, 45 in flight at each of 2 proxies'."""
+    set_to = "no bound of its own" if bound.after is None else f"{bound.after} in flight"
+    many = "its proxy" if bound.proxies == 1 else f"each of {bound.proxies} proxies"
+    told = f"{bound.kind}/{bound.object_name}: {bound.reason.value}, {set_to} at {many}"
+    return f"{told}; {bound.detail}" if bound.detail else told
 
 
 def _batching(batching: BatchingDecision) -> Iterator[str]:
