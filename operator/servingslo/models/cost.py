@@ -1,11 +1,7 @@
-"""Cost and energy of tokens and hours."""
+"""Cost of tokens and hours."""
 
 from servingslo.errors import InvalidInputError
 from servingslo.units import SECONDS_PER_HOUR, TOKENS_PER_MEGATOKEN
-
-# Source: the International System of Units, and 3,600 seconds in an hour.
-_WATTS_PER_KILOWATT = 1000.0
-_JOULES_PER_KILOWATT_HOUR = 3.6e6
 
 
 def cost_per_megatoken(
@@ -28,30 +24,3 @@ def megatokens_in_hour(tokens_per_second: float) -> float:
     Source: change of units.
     """
     return tokens_per_second * SECONDS_PER_HOUR / TOKENS_PER_MEGATOKEN
-
-
-def energy_per_token_joules(power_watts: float, tokens_per_second: float) -> float:
-    """Energy of one token, W/(tokens/s), in joules.
-
-    Source: definition: power over throughput.
-    """
-    return power_watts / tokens_per_second
-
-
-def energy_cost_per_megatoken(
-    power_watts: float, tokens_per_second: float, price_per_kilowatt_hour: float
-) -> float:
-    """Electricity cost of a million tokens.
-
-    Source: definition; a kilowatt-hour is 3.6 MJ.
-    """
-    joules = energy_per_token_joules(power_watts, tokens_per_second) * TOKENS_PER_MEGATOKEN
-    return joules / _JOULES_PER_KILOWATT_HOUR * price_per_kilowatt_hour
-
-
-def energy_cost_per_hour(power_watts: float, price_per_kilowatt_hour: float) -> float:
-    """Electricity cost of an hour at this power.
-
-    Source: definition.
-    """
-    return power_watts / _WATTS_PER_KILOWATT * price_per_kilowatt_hour

@@ -1,4 +1,4 @@
-"""Worked numbers of energy, of error budgets over time, of KV replicas and of finite queues.
+"""Worked numbers of error budgets over time, of KV replicas and of finite queues.
 
 By hand from the definitions, where the literature that the models cite has no worked example.
 """
@@ -8,16 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from servingslo.models import cost, error_budget, kv_cache, queueing
+from servingslo.models import error_budget, kv_cache, queueing
 from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
 from servingslo.models.workload import LengthDistribution, Workload
-
-
-def test_energy_of_a_token():
-    """700 W at 1,400 tokens/s are 0.5 J a token; a million are 0.139 kWh, 2.8 cents at $0.20."""
-    assert cost.energy_per_token_joules(700.0, 1400.0) == pytest.approx(0.5)
-    assert cost.energy_cost_per_megatoken(700.0, 1400.0, 0.20) == pytest.approx(0.5 / 3.6 * 0.20)
-    assert cost.energy_cost_per_hour(700.0, 0.20) == pytest.approx(0.14)
 
 
 def test_what_is_left_of_a_budget_and_how_long_it_lasts():
