@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "inference-pool": ({"route": "pool"}, "LimitNotEnforceable", "InferencePool"),
     "another-workload": ({"route": "other"}, "LimitNotEnforceable", "selects none"),
-    "one-of-two": ({"route": "chat"}, "LimitNotEnforceable", "BackendTrafficPolicy/rival"),
+    "one-of-two": ({"route": "chat"}, "LimitNotEnforceable", "is for HTTPRoute/chat as well"),
     "merged": ({"mergeType": "StrategicMerge"}, "LimitNotEnforceable", "mergeType"),
     "no-route": ({"route": "absent"}, "LimitNotEnforceable", "HTTPRoute/absent"),
 }
