@@ -87,6 +87,11 @@ CHECKS = (
         command=("-m", "tests.validation.closed_loop"),
     ),
     Check(
+        name="failover",
+        shows="ten leaders killed, stopped or cut off in a surge: only the Lease's holder writes",
+        command=(*_TESTS, "tests/integration/test_failover_surge.py"),
+    ),
+    Check(
         name=REAL_ENGINE,
         shows="a real vLLM through the operator's own chain",
         command=("-m", "tests.validation.real_engine", "--out", "out/real-engine"),

@@ -11,6 +11,7 @@ class HalfOpenProxy:
     def __init__(self, host: str, port: int) -> None:
         self._upstream = (host, port)
         self._generation = 0
+        self._cut = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -22,6 +23,16 @@ class HalfOpenProxy:
     def fall_silent(self) -> None:
         """From now on nothing comes through any connection that is open."""
         self._generation += 1
+
+    def cut(self) -> None:
+        """From now on nothing comes through at all, until `mend`; connections stay up."""
+        self._cut = True
+        self._generation += 1
+
+    def mend(self) -> None:
+        """New connections bring something again; those of before stay silent."""
+        self._generation += 1
+        self._cut = False
 
     def stop(self) -> None:
         """Take no more connections."""
@@ -41,7 +52,7 @@ class HalfOpenProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, born: int) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                if born == self._generation:
+                if born == self._generation and not self._cut:
                     sink.sendall(data)
         if born == self._generation:
             for end in (source, sink):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes
+import yaml
 from tests.integration.manifests import slo_spec, workload
 
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
@@ -63,6 +64,13 @@ class Operator:
     def kubeconfig(self) -> Path:
         """Of the operator's ServiceAccount."""
         return self._kubeconfig
+
+    def reach_through(self, port: int) -> None:
+        """Reach the API server through what listens on this port of loopback."""
+        config = yaml.safe_load(self._kubeconfig.read_text(encoding="utf-8"))
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+        self._kubeconfig = self._kubeconfig.with_name(f"{self._name}.kubeconfig")
+        self._kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def start(self) -> None:
         """Start it and wait until it is ready."""

@@ -1,20 +1,19 @@
-"""Two operators of one release on a real API server: one leads, the other takes over.
+"""Two operators of one release on a real API server: one leads, the other takes over."""
 
-By the API server's audit log, in which each process has its identity among its user agent.
-"""
-
-import itertools
-import json
-import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
 
 import pytest
+from tests.integration.failover import (
+    TAKEOVER_SECONDS,
+    candidate,
+    identity_of,
+    leads,
+    strays,
+    writes,
+)
 from tests.integration.operator_under_test import (
     PATIENCE_SECONDS,
-    RELEASE_NAMESPACE,
     Engines,
     Operator,
     Tenant,
@@ -25,69 +24,20 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.rig.cluster import Rig
 
 now_seconds = SystemClock.now_seconds
-LEASE = "servingslo-operator"
-# From the leader's death to the other's first write: 15 s to the Lease, and a tick.
-TAKEOVER_SECONDS = 15.0
 PAUSE_SECONDS = 40.0
-# Each operator has a log of its own.
-_NUMBERS = itertools.count(1)
-_IDENTITY = re.compile(r"\((\S+_[0-9a-f]{8})\)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditedWrite:
-    """One request that changed something: when it was answered, by whom, and what it was."""
-
-    seconds: float
-    identity: str
-    what: str
 
 
 @pytest.fixture
 def pair(rig: Rig, audited: None, engines: Engines) -> Iterator[tuple[Operator, Operator]]:
     """Two operators of one release; the first of them leads."""
     install_chart(rig)
-    settings = (f"--lease-namespace={RELEASE_NAMESPACE}", f"--lease-name={LEASE}")
-    names = (f"operator-{next(_NUMBERS)}" for _ in range(2))
-    first, second = (Operator(rig, *settings, name=name) for name in names)
+    first, second = candidate(rig), candidate(rig)
     first.start()
     rig.wait_for(lambda: leads(first), what="the first one leads")
     second.start()
     yield first, second
     first.stop()
     second.stop()
-
-
-def leads(operator: Operator) -> bool:
-    """Whether it says so, by its gauge."""
-    return "servingslo_leader 1.0" in operator.metrics()
-
-
-def writes(rig: Rig) -> list[AuditedWrite]:
-    """What operators changed in the cluster, in order; their Leases aside."""
-    found = []
-    for line in rig.audit_log.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        identity = _IDENTITY.search(entry.get("userAgent", ""))
-        if (
-            identity is None
-            or entry["stage"] != "ResponseComplete"
-            or entry["responseStatus"]["code"] >= 300
-            or entry["verb"] not in {"create", "patch", "update", "delete"}
-        ):
-            continue
-        reference = entry["objectRef"]
-        kind = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
-        if kind != "leases":
-            answered = datetime.fromisoformat(entry["stageTimestamp"]).timestamp()
-            found.append(AuditedWrite(seconds=answered, identity=identity[1], what=kind))
-    return sorted(found, key=lambda write: write.seconds)
-
-
-def identity_of(operator: Operator) -> str:
-    """As its log has it."""
-    (line, *_) = operator.log_lines("lease held identity=") or operator.log_lines("standing by")
-    return line.partition("identity=")[2].split()[0]
 
 
 def knows_that_it_lost(operator: Operator) -> bool:
@@ -164,6 +114,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes(
     seen = writes(rig)
     begun = min(write.seconds for write in seen if write.identity == new)
     assert [write for write in seen if write.identity == old and write.seconds > begun] == []
+    assert strays(seen) == []
     assert leads(second)
 
 

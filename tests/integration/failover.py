@@ -1,0 +1,90 @@
+"""Two operators of one release, and what the API server's audit log says that they wrote.
+
+In it each process has its identity among its user agent.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from tests.integration.operator_under_test import RELEASE_NAMESPACE, Operator
+
+from servingslo.rig.cluster import Rig
+
+LEASE = "servingslo-operator"
+SETTINGS = (f"--lease-namespace={RELEASE_NAMESPACE}", f"--lease-name={LEASE}")
+# From the leader's death to the other's Lease.
+TAKEOVER_SECONDS = 15.0
+# Each operator has a log of its own.
+_NUMBERS = itertools.count(1)
+_IDENTITY = re.compile(r"\((\S+_[0-9a-f]{8})\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedWrite:
+    """One request that changed something: when it was answered, by whom, and what it was.
+
+    holder: of the release's Lease after it, where it is a write of that Lease; None of others.
+    """
+
+    seconds: float
+    identity: str
+    what: str
+    holder: str | None = None
+
+
+def candidate(rig: Rig) -> Operator:
+    """One more operator of the release, not started."""
+    return Operator(rig, *SETTINGS, name=f"operator-{next(_NUMBERS)}")
+
+
+def leads(operator: Operator) -> bool:
+    """Whether it says so, by its gauge."""
+    return "servingslo_leader 1.0" in operator.metrics()
+
+
+def identity_of(operator: Operator) -> str:
+    """As its log has it, of the process that runs now."""
+    told = operator.log_lines("identity=")
+    return told[-1].partition("identity=")[2].split()[0]
+
+
+def writes(rig: Rig) -> list[AuditedWrite]:
+    """What operators changed in the cluster, in order."""
+    lines = rig.audit_log.read_text(encoding="utf-8").splitlines()
+    return sorted(_writes(map(json.loads, lines)), key=lambda write: write.seconds)
+
+
+def strays(seen: list[AuditedWrite]) -> list[AuditedWrite]:
+    """Writes of a process that did not hold the release's Lease, as the log has it."""
+    holder, found = None, []
+    for write in seen:
+        if write.holder is not None:
+            holder = write.holder or holder
+        elif write.identity != holder:
+            found.append(write)
+    return found
+
+
+def _writes(entries: Iterator[dict]) -> Iterator[AuditedWrite]:
+    for entry in entries:
+        identity = _IDENTITY.search(entry.get("userAgent", ""))
+        if (
+            identity is None
+            or entry["stage"] != "ResponseComplete"
+            or entry["responseStatus"]["code"] >= 300
+            or entry["verb"] not in {"create", "patch", "update", "delete"}
+        ):
+            continue
+        reference = entry["objectRef"]
+        what = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+        of_release = what == "leases" and reference["namespace"] == RELEASE_NAMESPACE
+        yield AuditedWrite(
+            seconds=datetime.fromisoformat(entry["stageTimestamp"]).timestamp(),
+            identity=identity[1],
+            what=what,
+            holder=entry["requestObject"]["spec"]["holderIdentity"] if of_release else None,
+        )
