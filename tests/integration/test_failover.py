@@ -25,6 +25,8 @@ from servingslo.rig.cluster import Rig
 
 now_seconds = SystemClock.now_seconds
 PAUSE_SECONDS = 40.0
+# Three, and what a busy machine takes to end a process.
+HANDOVER_SECONDS = 5.0
 
 
 @pytest.fixture
@@ -129,5 +131,7 @@ def test_an_orderly_end_hands_over_at_once(
     begun = now_seconds()
     first.stop()
     rig.wait_for(lambda: leads(second), what="the other leads", timeout_seconds=PATIENCE_SECONDS)
-    record_property("lease_seconds", now_seconds() - begun)
+    held = now_seconds() - begun
+    record_property("lease_seconds", held)
+    assert held <= HANDOVER_SECONDS
     scale(user, 2)

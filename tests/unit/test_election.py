@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from servingslo.adapters.kubernetes.leases import LeaseRecord
-from servingslo.controller.election import Election, Terms, check_terms
+from servingslo.controller.election import Election, Terms, check_object_name, check_terms
 from servingslo.errors import (
     ClusterUnavailableError,
     InvalidInputError,
@@ -202,3 +202,11 @@ def test_terms_that_leave_no_time_are_refused(terms: Terms, field_named: str, al
     with pytest.raises(InvalidInputError, match=allowed) as refused:
         check_terms(terms)
     assert refused.value.field == field_named
+
+
+@pytest.mark.parametrize("name", ["", "Not_A", "a/b", "-a", "a.", "a" * 254])
+def test_a_name_that_the_server_would_refuse_is_refused_before(name: str) -> None:
+    """The error names the flag; nothing that is no name gets into a path."""
+    with pytest.raises(InvalidInputError, match="--lease-name"):
+        check_object_name("--lease-name", name)
+    assert check_object_name("--lease-name", "servingslo-operator.v2") == "servingslo-operator.v2"

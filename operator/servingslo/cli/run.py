@@ -238,7 +238,11 @@ def run(
         operate,
         pod_namespace,
     )
-    from servingslo.controller.election import Terms, check_terms  # noqa: PLC0415
+    from servingslo.controller.election import (  # noqa: PLC0415
+        Terms,
+        check_object_name,
+        check_terms,
+    )
 
     _configure_logging(log_level, log_format)
     options = RunOptions(
@@ -274,8 +278,10 @@ def run(
         record=record,
         laws=laws,
         read_config_maps=read_config_maps is Switch.ON,
-        lease_namespace=lease_namespace or pod_namespace(),
-        lease_name=lease_name,
+        lease_namespace=check_object_name("--lease-namespace", lease_namespace)
+        if lease_namespace
+        else pod_namespace(),
+        lease_name=check_object_name("--lease-name", lease_name),
         lease_terms=check_terms(
             Terms(
                 lease_seconds=lease_seconds,

@@ -7,6 +7,7 @@ when they saw that renewal, which is later. So a holder has ended before another
 
 import asyncio
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +23,9 @@ LONGEST_LEASE_SECONDS = 120
 SHORTEST_RETRY_SECONDS = 0.5
 # From the last moment at which a write may begin to the end of the lease.
 SHORTEST_REST_SECONDS = 2.0
+# A DNS subdomain (RFC 1123), as Kubernetes has it for names of objects.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LONGEST_NAME = 253
 # After a conflict what is there is read and judged once more, then with the next attempt.
 _LOOKS = 2
 
@@ -52,6 +56,14 @@ def check_terms(terms: Terms, prefix: str = "--") -> Terms:
         allowed = f"{SHORTEST_RETRY_SECONDS:g} to {renew / 2.0:g}: half of the renewal"
         raise InvalidInputError(f"{prefix}lease-retry-seconds", retry, allowed)
     return terms
+
+
+def check_object_name(flag: str, name: str) -> str:
+    """A name that the API server takes. Raises: InvalidInputError that names the flag."""
+    if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
+        allowed = "lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+        raise InvalidInputError(flag, name, allowed)
+    return name
 
 
 class LeaseStore(Protocol):
