@@ -29,29 +29,43 @@ PAUSE_SECONDS = 40.0
 HANDOVER_SECONDS = 5.0
 
 
-@pytest.fixture
-def pair(rig: Rig, audited: None, engines: Engines) -> Iterator[tuple[Operator, Operator]]:
-    """Two operators of one release; the first of them leads."""
+@pytest.fixture(scope="module")
+def candidates(rig: Rig, audited: None, engines: Engines) -> Iterator[tuple[Operator, Operator]]:
+    """Two operators of one release, not started."""
     install_chart(rig)
-    first, second = candidate(rig), candidate(rig)
-    first.start()
-    rig.wait_for(lambda: leads(first), what="the first one leads")
-    second.start()
-    yield first, second
-    first.stop()
-    second.stop()
+    both = candidate(rig), candidate(rig)
+    yield both
+    for one in both:
+        one.stop()
 
 
-def knows_that_it_lost(operator: Operator) -> bool:
+@pytest.fixture
+def pair(rig: Rig, candidates: tuple[Operator, Operator]) -> tuple[Operator, Operator]:
+    """The one that leads and the one that stands by, started where a test before ended them."""
+    for one in candidates:
+        if one.process is None or not one.process.running:
+            one.start()
+    rig.wait_for(lambda: any(map(leads, candidates)), what="somebody leads")
+    first, second = candidates
+    return (first, second) if leads(first) else (second, first)
+
+
+def knows_that_it_lost(operator: Operator, identity: str) -> bool:
     """Whether it has looked at the Lease since, or was ended with a write in its hands."""
     assert operator.process is not None
-    return not operator.process.running or bool(operator.log_lines("lease lost identity="))
+    told = operator.log_lines("lease ") + operator.log_lines("standing by")
+    lost = any(f"identity={identity}" in line for line in told if "lease held" not in line)
+    return not operator.process.running or lost
 
 
 def scale(tenant: Tenant, replicas: int) -> None:
-    """Ask for another least count, and wait until it is written."""
+    """Ask for another least count, and wait until it is written, and told."""
     tenant.patch_slo({"replicas": {"min": replicas, "max": 8}})
     tenant.wait(lambda: tenant.replicas() == replicas, what=f"{replicas} replicas")
+    tenant.wait(
+        lambda: any(f"->{replicas}:" in message for _, message in tenant.events()),
+        what=f"an event of {replicas} replicas",
+    )
 
 
 @pytest.fixture
@@ -111,10 +125,10 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes(
     user.patch_slo({"replicas": {"min": 4, "max": 8}})
     first.process.resume()
     user.wait(lambda: user.replicas() == 4, what="an order after the other woke")
-    rig.wait_for(lambda: knows_that_it_lost(first), what="the one that woke knows")
+    rig.wait_for(lambda: knows_that_it_lost(first, old), what="the one that woke knows")
     scale(user, 5)
     seen = writes(rig)
-    begun = min(write.seconds for write in seen if write.identity == new)
+    begun = min(w.seconds for w in seen if w.identity == new and w.seconds > stopped)
     assert [write for write in seen if write.identity == old and write.seconds > begun] == []
     assert strays(seen) == []
     assert leads(second)

@@ -51,7 +51,7 @@ class Candidate:
 
 
 @pytest.fixture
-def pair(rig: Rig, audited: None, engines: Engines) -> Iterator[list[Candidate]]:
+def pair(rig: Rig, engines: Engines) -> Iterator[list[Candidate]]:
     """Two operators of one release, each with a way of its own to the API server."""
     install_chart(rig)
     address = urlsplit(rig.api_url)
