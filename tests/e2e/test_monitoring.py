@@ -1,5 +1,6 @@
 """Monitors, rules and alerts of the chart, held by promtool and by the API server."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,3 +168,12 @@ def test_the_chart_s_rules_link_to_where_the_pages_are(rig: Rig) -> None:
     alerts = [r for group in rule["spec"]["groups"] for r in group["rules"] if "alert" in r]
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"{address}{alert['alert']}.md"
+
+
+def test_the_dashboard_is_a_config_map_for_the_sidecar(rig: Rig) -> None:
+    """The generated file as it stands, under the label that Grafana's sidecar looks for."""
+    documents = _rendered(rig, "monitoring.dashboard.enabled=true")
+    (found,) = (d for d in documents if d["kind"] == "ConfigMap")
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    board = json.loads((CHART / "files" / "dashboard.json").read_text(encoding="utf-8"))
+    assert json.loads(found["data"]["servingslo.json"]) == board

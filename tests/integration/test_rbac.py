@@ -119,12 +119,14 @@ def test_everything_else_is_forbidden(
     assert refusal.value.status == 403, what
 
 
-@pytest.fixture
-def confined(rig: Rig, engines: Engines, operator: Operator) -> Iterator[tuple[Tenant, Tenant]]:
+@pytest.fixture(params=["true", "false"], ids=["cluster-role", "no-cluster-role"])
+def confined(
+    rig: Rig, engines: Engines, operator: Operator, request: pytest.FixtureRequest
+) -> Iterator[tuple[Tenant, Tenant]]:
     """An operator that watches one of two namespaces, with permissions in that one alone."""
     operator.stop()
     inside, outside = (rig.create_namespace(f"{RELEASE_NAMESPACE}-{name}") for name in "ab")
-    install_chart(rig, f"watchNamespaces[0]={inside}")
+    install_chart(rig, f"watchNamespaces[0]={inside}", f"rbac.clusterRoles={request.param}")
     running = Operator(rig, f"--namespace={inside}")
     running.start()
     yield Tenant(rig, inside, engines), Tenant(rig, outside, engines)

@@ -1,0 +1,67 @@
+{{- /* What the operator may do, in the whole cluster or in each watched namespace. */ -}}
+{{- define "servingslo.rules" -}}
+- apiGroups: [servingslo.dev]
+  resources: [servingslos]
+  verbs: [get, list, watch]
+- apiGroups: [servingslo.dev]
+  resources: [servingslos/status]
+  verbs: [get, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [deployments, statefulsets, replicasets]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [deployments/scale, statefulsets/scale]
+  verbs: [get, patch]
+{{- if .Values.batching.apply.enabled }}
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [patch]
+{{- end }}
+{{- if .Values.configMaps.read.enabled }}
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get]
+{{- end }}
+{{- range .Values.extraScalableKinds }}
+- apiGroups: [{{ .apiGroup | quote }}]
+  resources: [{{ .resource | quote }}]
+  verbs: [get, list, watch]
+- apiGroups: [{{ .apiGroup | quote }}]
+  resources: [{{ printf "%s/scale" .resource | quote }}]
+  verbs: [get, patch]
+{{- end }}
+{{- if has "BackendTrafficPolicy" .Values.admission.kinds }}
+- apiGroups: [gateway.envoyproxy.io]
+  resources: [backendtrafficpolicies]
+  verbs: [get, list, patch]
+# Whether a policy's route leads to the workload, and to it alone.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get]
+{{- end }}
+# Who else scales the same target.
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, watch]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  # Listed only for a StatefulSet that has fewer pods than it asks for: why, is nowhere else.
+  verbs: [create, patch, list]
+# Which operator of the cluster acts in a namespace. A name cannot limit what is created.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [servingslo-acting-operator]
+  verbs: [get, patch]
+{{- end }}

@@ -1,0 +1,78 @@
+"""The chart rendered by a matrix of values, beside what it rendered when that was looked at.
+
+    python -m tests.e2e.chart_matrix
+
+writes the renderings anew after a change that is meant to move them. The CRD is left out: it is
+generated, and held equal to the models elsewhere.
+"""
+
+import subprocess
+from pathlib import Path
+
+from servingslo.rig.build import ensure_tools
+from servingslo.rig.versions import HELM
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "servingslo-operator"
+DATA = ROOT / "tests" / "golden" / "data" / "chart"
+RELEASE, NAMESPACE, KUBE_VERSION = "servingslo", "servingslo-system", "1.36.3"
+WATCHED = ("team-a", "team-b")
+_WATCHED = tuple(f"watchNamespaces[{place}]={name}" for place, name in enumerate(WATCHED))
+# What a name stands for, one way of use each; switches together that are used together.
+CASES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "one-replica": ("replicaCount=1",),
+    "namespaced": ("rbac.clusterRoles=false", "crds.install=false", *_WATCHED),
+    "watched-namespaces": _WATCHED,
+    "recommend": ("mode=Recommend", "limits.maxReplicas=40", "limits.maxStep=5"),
+    "batching": ("batching.apply.enabled=true", "laws=compiled", "logFormat=json"),
+    "credentials": (
+        "prometheus.bearerTokenSecret=prometheus-token",
+        "prometheus.caConfigMap=prometheus-ca",
+        "prometheus.tenant=team",
+        "imagePullSecrets[0].name=registry",
+    ),
+    "network-policy": (
+        "networkPolicy.enabled=true",
+        "networkPolicy.from[0].namespaceSelector.matchLabels.name=monitoring",
+    ),
+    "monitored": (
+        "monitoring.serviceMonitor.enabled=true",
+        "monitoring.podMonitor.enabled=true",
+        "monitoring.podMonitor.selector.matchLabels.app=llama-chat",
+        "monitoring.prometheusRule.enabled=true",
+        "monitoring.labels.release=kube-prometheus-stack",
+    ),
+    "other-kinds": (
+        "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
+        "extraScalableKinds[0].resource=leaderworkersets",
+    ),
+}
+
+
+def rendered(case: str) -> str:
+    """What Helm renders, without the CRD."""
+    helm = ensure_tools((HELM,))[HELM.name]
+    done = subprocess.run(
+        [
+            *(str(helm), "template", RELEASE, str(CHART), f"--namespace={NAMESPACE}"),
+            *(f"--kube-version={KUBE_VERSION}", *(f"--set={setting}" for setting in CASES[case])),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    documents = done.stdout.split("\n---\n")
+    return "\n---\n".join(one for one in documents if "CustomResourceDefinition" not in one)
+
+
+def main() -> None:
+    """Write every rendering."""
+    DATA.mkdir(parents=True, exist_ok=True)
+    for case in CASES:
+        (DATA / f"{case}.yaml").write_text(rendered(case), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
