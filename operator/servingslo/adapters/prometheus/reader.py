@@ -46,13 +46,14 @@ class PrometheusReader:
         profiles: tuple[RuntimeProfile, ...] = CATALOGUE,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Clock | None = None,
+        client: PrometheusClient | None = None,
     ) -> None:
         self._config = config
         self._profiles = profiles
         self._monotonic = monotonic
         self._clock = clock or SystemClock()
         self._server_clock = ServerClock()
-        self._client = PrometheusClient(config, monotonic)
+        self._client = client or PrometheusClient(config, monotonic)
         self._queries = build_queries(profiles, DCGM, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._under_way: asyncio.Future[ClusterMetrics] | None = None

@@ -1,0 +1,384 @@
+"""The truth: engines under load, an API server with people and controllers on it, and time.
+
+Implements the operator's ports. What goes wrong is set from outside (`story`); what was written is
+kept in `writes`, each with what was in force on the server at that moment, for the checker.
+"""
+
+import copy
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.chaos.prometheus import NAMESPACE, SCRAPE_SECONDS, FakePrometheus
+from tests.unit.controller_fakes import merged
+from tests.unit.policy_world import World
+
+from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
+from servingslo.api.v1alpha1.status import ServingSLOStatus
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    NotFoundError,
+    WriteConflictError,
+)
+from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
+from servingslo.reasons import Reason
+
+NAME, TARGET, RIVAL = "llama-chat", "llama", "llama-older"
+EPOCH = 1_700_000_000.0
+OURS = "servingslo-operator"
+# A watch that is silent for longer is given up by the operator's caches: what is seen is no older.
+WATCH_SECONDS = 20.0
+# A scrape comes this long before the tick that it is of.
+SCRAPE_PHASE_SECONDS = 13.0
+
+
+class Killed(BaseException):
+    """The operator's process ends here, with nothing more done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A count that the API server took from the operator, and what was in force there then.
+
+    spec: of the ServingSLO that is the older owner of the target; None where there is none.
+    others: who else owned the count. reading: how many readings of metrics there had been.
+    failed: why that reading was none. unseen: ready pods without a sample of the last two minutes
+    in it. gross: pods whose numbers nobody may take for true. rate: the greatest true rate around
+    now, and lasting: the least of the last ten minutes and of now. waiting: requests in queues.
+    sick: pods that are slow or lie. requested: since the operator began to make this request.
+    """
+
+    at: float
+    before: int
+    after: int
+    spec: Mapping[str, Any] | None
+    others: tuple[str, ...]
+    reading: int
+    failed: str | None
+    unseen: tuple[str, ...]
+    gross: tuple[str, ...]
+    rate: float
+    lasting: float
+    waiting: float
+    ready: int
+    cold_start: float
+    sick: int
+
+
+@dataclass
+class Fault:
+    """A fault of requests to the API server. share: of the requests that it meets."""
+
+    kind: str
+    share: float
+
+
+@dataclass
+class Cluster:
+    """Engines, API server, watch and clock. `at_point` is told of each step of the operator."""
+
+    world: World
+    rng: random.Random
+    peak_rate: Callable[[float, float], float]
+    least_rate: Callable[[float, float], float]
+    at_point: Callable[[str], None] = lambda _point: None
+    now: float = 0.0
+    wall_offset: float = 0.0
+    records: dict[str, ResourceRecord] = field(default_factory=dict)
+    scalers: tuple[str, ...] = ()
+    faults: list[Fault] = field(default_factory=list)
+    watch_gap: bool = False
+    target_gone: bool = False
+    set_by: str | None = None
+    put_back: int | None = None
+    sick: set = field(default_factory=set)
+    writes: list[Write] = field(default_factory=list)
+    status_writes: int = 0
+    events: int = 0
+    requests: int = 0
+    on_record: Callable[[], None] = lambda: None
+    _view: WorkloadView | None = None
+    _view_at: float = -math.inf
+    _last: ClusterMetrics | None = None
+    _last_sight: tuple = (None, (), ())
+
+    def __post_init__(self) -> None:
+        self.prometheus = FakePrometheus(lambda: self.now, self.spend)
+        self._scraped_until = self.now
+
+    # Time
+
+    def now_seconds(self) -> float:
+        """The wall clock of the operator."""
+        return EPOCH + self.now + self.wall_offset
+
+    def spend(self, seconds: float) -> None:
+        """Time passes: engines serve, Prometheus scrapes."""
+        self.pass_to(self.now + seconds)
+
+    def pass_to(self, at: float) -> None:
+        """As `spend`, up to a time."""
+        while (due := self._scraped_until + SCRAPE_SECONDS) <= at:
+            self.world.advance(due)
+            self.prometheus.scrape(due, self.world.service.engines)
+            self._scraped_until = due
+        if at > self.world.now:
+            self.world.advance(at)
+        self.now = max(self.now, at)
+        self.world.records.clear()
+
+    # The API server
+
+    def _request(self, *, writes: bool = False) -> str:
+        """What becomes of a request: '' where it is served, 'cut' where only the answer is lost."""
+        self.requests += 1
+        for fault in self.faults:
+            if self.rng.random() >= fault.share:
+                continue
+            match fault.kind:
+                case "timeout":
+                    self.spend(5.0)
+                    raise ClusterUnavailableError("no answer in time")
+                case "cut":
+                    if writes:
+                        return "cut"
+                    raise ClusterUnavailableError("connection reset")
+                case "500":
+                    raise ClusterUnavailableError("500 etcdserver: leader changed")
+                case "429":
+                    raise ClusterUnavailableError("429 too many requests")
+                case "409":
+                    raise WriteConflictError("409 the object has been modified")
+                case "410":
+                    raise ClusterError("410 resource version too old")
+        return ""
+
+    def owner(self) -> ResourceRecord | None:
+        """The oldest ServingSLO."""
+        found = sorted(self.records.values(), key=lambda r: (r.created_seconds, r.ref.uid))
+        return found[0] if found else None
+
+    async def read_all(self) -> tuple[ResourceRecord, ...]:
+        """Every ServingSLO."""
+        self._request()
+        return tuple(self.records.values())
+
+    async def read_record(self, ref: ResourceRef) -> ResourceRecord:
+        """One ServingSLO."""
+        self.at_point("look")
+        self._request()
+        if ref.name not in self.records:
+            raise NotFoundError(f"{ref.name} not found")
+        found = self.records[ref.name]
+        self.at_point("looked")
+        return found
+
+    async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:
+        """Merge into a status that the CRD allows."""
+        self.at_point("status")
+        cut = self._request(writes=True)
+        known = self.records.get(ref.name)
+        if known is None:
+            raise NotFoundError(f"{ref.name} not found")
+        if known.ref.uid != ref.uid:
+            raise WriteConflictError("another uid")
+        status = merged(known.status, changed)
+        ServingSLOStatus.model_validate(status)
+        self.records[ref.name] = replace(known, status=copy.deepcopy(status))
+        self.status_writes += 1
+        self.at_point("status-written")
+        if cut:
+            raise ClusterUnavailableError("connection reset")
+
+    async def post(self, ref: ResourceRef, event: object, _now: float) -> None:
+        """An event."""
+        self.at_point("event")
+        self._request()
+        self.events += 1
+
+    def forget(self, ref: ResourceRef) -> None:
+        """Nothing is kept of events."""
+
+    async def scale(self, namespace: str, target: ScaleTarget, before: int, after: int) -> None:
+        """A JSON Patch of /scale with a test of the count."""
+        self.at_point("write")
+        cut = self._request(writes=True)
+        if self.target_gone:
+            raise NotFoundError("the target is gone")
+        if self.world.desired != before:
+            raise WriteConflictError(f"replicas are {self.world.desired}, not {before} any more")
+        self._record(before, after)
+        self.pass_to(self.now)
+        self.world.scale(after)
+        self.set_by = OURS
+        self.at_point("written")
+        if cut:
+            raise ClusterUnavailableError("connection reset")
+
+    def _record(self, before: int, after: int) -> None:
+        owner = self.owner()
+        failed, unseen, gross = self._last_sight
+        engines = (*self.world.service.engines.values(), *self.world.service.draining.values())
+        self.writes.append(
+            Write(
+                at=self.now,
+                before=before,
+                after=after,
+                spec=None if owner is None else owner.spec,
+                others=(
+                    *self.scalers,
+                    *(() if owner is None or owner.ref.name == NAME else (owner.ref.name,)),
+                ),
+                reading=self.prometheus.readings,
+                failed=failed,
+                unseen=unseen,
+                gross=gross,
+                rate=self.peak_rate(self.now - 900.0, self.now + 300.0),
+                lasting=self.least_rate(self.now - 600.0, self.now),
+                waiting=float(sum(engine.waiting for engine in engines)),
+                ready=len(self.world.service.engines),
+                cold_start=self.world.cold_start,
+                sick=len(self.sick),
+            )
+        )
+
+    async def apply(self, *_: object) -> bool:
+        """Batch limits are never written in these stories: the administrator does not allow it."""
+        raise AssertionError("batch limits may not be written")
+
+    # What is seen of the target
+
+    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+        """The next look passes over the watch."""
+        self._view_at = -math.inf
+
+    async def read_workload(self, target: ScaleTarget) -> WorkloadView:
+        """What the watch has told, or a look where it is too old."""
+        self.at_point("view")
+        if self.target_gone:
+            problem = SignalProblem(reason=Reason.TARGET_NOT_FOUND, detail=target.name)
+            return WorkloadView(target=target, problems=(problem,))
+        age = self.now - self._view_at
+        old = age > WATCH_SECONDS or (not self.watch_gap and age > 0.0)
+        if self._view is None or old:
+            try:
+                self._request()
+            except ClusterError as error:
+                problem = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail=str(error))
+                if self._view is None or age > WATCH_SECONDS:
+                    return WorkloadView(target=target, problems=(problem,))
+                return replace(self._view, problems=(*self._view.problems, problem))
+            self._view, self._view_at = self._seen(target), self.now
+        return self._view
+
+    def _seen(self, target: ScaleTarget) -> WorkloadView:
+        world = self.world
+        limits = world.spec.limits
+        stated = EngineArguments(
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )
+        pods = tuple(
+            replace(world._pod(pod, 0.0), engines=(), gpus=(), restarts=getattr(pod, "restarts", 0))
+            for pod in world.pods
+        )
+        return WorkloadView(
+            target=target,
+            desired_replicas=world.desired,
+            replicas_set_by=self.set_by,
+            current_replicas=len(world.pods),
+            rollout_in_progress=world.rollout,
+            pods=pods,
+            arguments={pod.name: stated for pod in pods},
+            problems=tuple(map(_scaler, self.scalers)),
+        )
+
+    async def other_scalers(self, namespace: str, target: ScaleTarget) -> tuple:
+        """Who else scales the target, on the server."""
+        self.at_point("scalers")
+        self._request()
+        return tuple(map(_scaler, self.scalers))
+
+    def saw(self, metrics: ClusterMetrics) -> None:
+        """A reading has come to the operator: how good it was, by what Prometheus had."""
+        ready = [p.name for p in self.world.pods if p.ready_at <= self.now - 90.0]
+        pages = {name: self.prometheus.pages.get(name) for name in ready}
+        unseen = tuple(
+            name for name, kept in pages.items()
+            if not kept or not kept[-1].lines or self.now - kept[-1].truly_at > 120.0
+        )  # fmt: skip
+        gross = tuple(name for name, kept in pages.items() if kept and kept[-1].gross)
+        down = self.prometheus.down or self.prometheus.empty
+        self._last_sight = ("no metrics" if down else None, unseen, gross)
+        self.prometheus.readings += 1
+
+    # People and machines
+
+    def put(self, name: str, spec: Mapping[str, Any], *, uid: str | None = None) -> None:
+        """`kubectl apply`; a uid makes it anew."""
+        known = self.records.get(name)
+        if known is None or uid is not None:
+            ref = ResourceRef(namespace=NAMESPACE, name=name, uid=uid or f"uid-{name}")
+            created = 0.0 if name == RIVAL else EPOCH + self.now
+            self.records[name] = ResourceRecord(
+                ref=ref, generation=1, created_seconds=created, deleting=False,
+                spec=spec, status={},
+            )  # fmt: skip
+        elif known.spec != spec:
+            self.records[name] = replace(known, spec=spec, generation=known.generation + 1)
+        self.on_record()
+
+    def delete(self, name: str) -> None:
+        """`kubectl delete`."""
+        if self.records.pop(name, None) is not None:
+            self.on_record()
+
+    def set_count(self, count: int, by: str) -> None:
+        """`kubectl scale`, or a controller."""
+        if self.world.desired != count:
+            self.pass_to(self.now)
+            self.world.scale(count)
+            self.set_by = by
+
+    def lose_pods(self, count: int) -> None:
+        """A node is gone with some pods; their controller makes others."""
+        self.pass_to(self.now)
+        for pod in [p for p in self.world.pods if p.ready_at <= self.now][:count]:
+            self.world.pods.remove(pod)
+            self.world.service.remove(pod.name, self.now, drain=False)
+        self.world.scale(self.world.desired)
+
+    def restart_pod(self, index: int) -> None:
+        """A container begins again: not ready for a while, its counters at zero."""
+        self.pass_to(self.now)
+        ready = [p for p in self.world.pods if p.ready_at <= self.now]
+        if ready:
+            pod = ready[index % len(ready)]
+            self.world.service.remove(pod.name, self.now, drain=False)
+            pod.restarts = getattr(pod, "restarts", 0) + 1
+            pod.ready_at = self.now + 30.0
+
+    def settle_rollout(self) -> None:
+        """What rolls out is out: all pods are of the newest template."""
+        for pod in self.world.pods:
+            pod.template = self.world.template
+        self.world.rollout = False
+        self.world.scale(self.world.desired)
+
+    def room(self, count: int | None) -> None:
+        """So many pods fit from now on; None for any number: what waited is placed."""
+        self.world.room = count
+        if count is None:
+            for pod in self.world.pods:
+                if pod.unschedulable:
+                    pod.unschedulable = False
+                    pod.ready_at = self.now + self.world.cold_start
+
+
+def _scaler(name: str) -> SignalProblem:
+    detail = f"{name} scales Deployment/{TARGET} as well"
+    return SignalProblem(reason=Reason.SCALER_CONFLICT, detail=detail)
