@@ -77,6 +77,11 @@ CHECKS = (
         command=("-m", "pytest", "tests/property"),
     ),
     Check(
+        name="chaos",
+        shows="100,000 faults in virtual time: no write that the independent checker forbids",
+        command=("-m", "tests.chaos.run", "--processes", "2"),
+    ),
+    Check(
         name="validate",
         shows="the models beside an independent simulation, the whole sample of the grid",
         command=("-m", "tests.validation.run"),

@@ -22,6 +22,9 @@ ORDER_FACTOR = 3.0
 ORDER_SLACK = 2
 # Requests that wait are to be gone within a minute.
 DRAIN_SECONDS = 60.0
+# What a scrape counts of a Poisson stream is off by up to so many of its standard deviations.
+DEVIATIONS = 3.0
+SCRAPE_SECONDS = 15.0
 LINES_PER_TICK = 3.0
 WARNINGS_PER_TICK = 0.5
 LEARNED_BYTES = 32_000
@@ -43,7 +46,8 @@ def need(rate: float) -> int:
 
 def most(rate: float, backlog: float, sick: int) -> int:
     """Replicas that nothing true can ask more than. backlog: requests to be served beside."""
-    load = rate + backlog / DRAIN_SECONDS
+    noise = DEVIATIONS * math.sqrt(rate / SCRAPE_SECONDS)
+    load = rate + noise + backlog / DRAIN_SECONDS
     return math.ceil(ORDER_FACTOR * load / MOST_PER_ENGINE) + ORDER_SLACK + sick
 
 
@@ -90,7 +94,7 @@ def _of_step_down(write: Write, minimum: int) -> Iterator[str]:
 def _top(write: Write) -> int:
     spec = write.spec or {}
     floor = (spec.get("fallback") or {}).get("replicas", 0)
-    # What will wait when new pods serve: what waits now, and what comes and is not served until then.
+    # What will wait when new pods serve: what waits now, and what is not served until then.
     growing = max(write.rate - MOST_PER_ENGINE * write.ready, 0.0) * write.cold_start
     top = most(write.rate, write.waiting + growing, write.sick)
     return max(spec["replicas"]["min"], floor, top)

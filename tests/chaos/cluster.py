@@ -48,7 +48,8 @@ class Write:
     others: who else owned the count. reading: how many readings of metrics there had been.
     failed: why that reading was none. unseen: ready pods without a sample of the last two minutes
     in it. gross: pods whose numbers nobody may take for true. rate: the greatest true rate around
-    now, and lasting: the least of the last ten minutes and of now. waiting: requests in queues.
+    now, and lasting: the least of the last ten minutes and of now. waiting: requests in queues, at
+    most in the last five minutes.
     sick: pods that are slow or lie. requested: since the operator began to make this request.
     """
 
@@ -101,6 +102,8 @@ class Cluster:
     events: int = 0
     requests: int = 0
     on_record: Callable[[], None] = lambda: None
+    _queues: list = field(default_factory=list)
+    _ills: list = field(default_factory=list)
     _view: WorkloadView | None = None
     _view_at: float = -math.inf
     _last: ClusterMetrics | None = None
@@ -129,6 +132,10 @@ class Cluster:
         if at > self.world.now:
             self.world.advance(at)
         self.now = max(self.now, at)
+        service = self.world.service
+        engines = (*service.engines.values(), *service.draining.values())
+        self._queues.append((self.now, sum(engine.waiting for engine in engines)))
+        self._ills.append((self.now, len(self.sick)))
         self.world.records.clear()
 
     # The API server
@@ -220,9 +227,9 @@ class Cluster:
             raise ClusterUnavailableError("connection reset")
 
     def _record(self, before: int, after: int) -> None:
+        self.pass_to(self.now)
         owner = self.owner()
         failed, unseen, gross = self._last_sight
-        engines = (*self.world.service.engines.values(), *self.world.service.draining.values())
         self.writes.append(
             Write(
                 at=self.now,
@@ -239,10 +246,10 @@ class Cluster:
                 gross=gross,
                 rate=self.peak_rate(self.now - 900.0, self.now + 300.0),
                 lasting=self.least_rate(self.now - 600.0, self.now),
-                waiting=float(sum(engine.waiting for engine in engines)),
+                waiting=max(n for at, n in self._queues if at >= self.now - 300.0),
                 ready=len(self.world.service.engines),
                 cold_start=self.world.cold_start,
-                sick=len(self.sick),
+                sick=max(n for at, n in self._ills if at >= self.now - 600.0),
             )
         )
 

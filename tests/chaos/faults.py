@@ -6,7 +6,8 @@ from dataclasses import dataclass
 # Of pods' pages; see `prometheus.distorted`.
 PAGES = (
     "no-page", "truncated", "garbage", "negative", "nan", "some-nan", "counters-missing",
-    "gauges-missing", "some-missing", "reset", "frozen", "idle-gauges", "percent", "doubled-parts",
+    "gauges-missing", "some-missing", "reset", "kept-page", "idle-gauges", "percent",
+    "doubled-parts",
 )  # fmt: skip
 # Of Prometheus itself.
 PROMETHEUS = (

@@ -148,7 +148,7 @@ def distorted(page: list[Line], how: Distortion, pod: str, at: float) -> list[Li
                 (n, x, v if is_gauge(n) else max(v - base.get((n, x), 0.0), 0.0))
                 for n, x, v in page
             ]
-        case "frozen":
+        case "kept-page":
             return how.bases.setdefault(pod, page)
         case "idle-gauges":
             zero = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -262,10 +262,13 @@ class FakePrometheus:
             names = {name for name, _, _ in page.lines}
             age = told_at - page.at
             return [
-                {"metric": {**common, "engine": "0", GROUP_LABEL: group}, "value": [told_at, f"{age}"]}
+                {
+                    "metric": {**common, "engine": "0", GROUP_LABEL: group},
+                    "value": [told_at, f"{age}"],
+                }
                 for group, name in _AGE_OF.items()
                 if name in names
-            ]  # fmt: skip
+            ]
         merged: dict = {}
         for name, labels, value in page.lines:
             if name in wanted:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chaos.cluster import (
-    EPOCH,
     NAME,
     RIVAL,
     SCRAPE_PHASE_SECONDS,
@@ -24,9 +23,10 @@ from tests.chaos.cluster import (
 )
 from tests.chaos.cluster import Fault as ServerFault
 from tests.chaos.faults import PAGES, POINTS, SERVER, Fault, draw
-from tests.chaos.prometheus import CONFIG, NAMESPACE, Distortion
+from tests.chaos.prometheus import CONFIG, Distortion
 from tests.unit.policy_world import World
 
+from servingslo.adapters.clock import SteadyClock
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.controller.loop import Controller
@@ -134,14 +134,15 @@ class Operator:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        clock = SteadyClock(wall=cluster.now_seconds, monotonic=lambda: cluster.now)
         self.reader = PrometheusReader(
             CONFIG,
             monotonic=lambda: cluster.now,
-            clock=cluster,
+            clock=clock,
             client=cluster.prometheus,
         )
         outside = Outside(
-            clock=cluster,
+            clock=clock,
             metrics=_Metrics(self.reader, cluster),
             workloads=_Workloads(cluster),
             replicas=cluster,
@@ -294,7 +295,9 @@ class Story:
                 raise Killed
             rng.random()
             self.cluster.spend(rng.choice((5.0, 20.0, 70.0, 180.0)))
-            if rng.random() < 0.5:
+            # Between the operator's last look and its request nothing can be done about it but to
+            # look again when that took long: a person acts at every step but within a request.
+            if rng.random() < 0.5 and point != "write":
                 self._person(rng.choice(("paused", "recommend", "bounds", "hpa-now")), rng)
 
     # What is in force

@@ -43,7 +43,8 @@ class Cluster:
     """The truth on the server. meanwhile: happens once, after metrics were read.
 
     others: controllers that scale the target too, as the server has them; the watch brings them
-    only with `watch_comes`. away: no request is answered.
+    only with `watch_comes`. away: no request is answered. stopped_seconds: for so long the process
+    stands still once, when it has been told the resource.
     """
 
     now: float = 1_700_000_000.0
@@ -60,6 +61,7 @@ class Cluster:
     )
     meanwhile: Callable[[], None] | None = None
     away: bool = False
+    stopped_seconds: float = 0.0
     writes: list[tuple[int, int]] = field(default_factory=list)
     statuses: list[Mapping[str, Any]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -167,7 +169,10 @@ class _Resources:
         self.cluster.looks += 1
         if self.cluster.record is None:
             raise NotFoundError(f"{ref.name} not found")
-        return self.cluster.record
+        found = self.cluster.record
+        self.cluster.now += self.cluster.stopped_seconds
+        self.cluster.stopped_seconds = 0.0
+        return found
 
     async def read_all(self) -> tuple[ResourceRecord, ...]:
         self.cluster.answer()

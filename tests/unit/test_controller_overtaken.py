@@ -123,3 +123,18 @@ async def test_a_tick_without_an_order_looks_nothing_up(world: World) -> None:
 def _conditions(world: World) -> dict[str, dict[str, str]]:
     written = [status["conditions"] for status in world.cluster.statuses if "conditions" in status]
     return {entry["type"]: entry for entry in written[-1]}
+
+
+async def test_a_process_that_stood_still_after_its_last_look_looks_again(world: World) -> None:
+    """What it was told before is of the past; it writes by what is in force when it goes on."""
+    world.cluster.stopped_seconds = 120.0
+    await world.tick()
+    assert world.cluster.writes == []
+    world.cluster.edit(mode="Recommend")
+    world.sees()
+    await world.tick()
+    assert world.cluster.writes == []
+    world.cluster.edit(mode="Auto")
+    world.sees()
+    await world.tick()
+    assert world.cluster.writes == [(1, 3)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import kopf
 
-from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.clock import SteadyClock, SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient, connect
 from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.discovery import Discovery
@@ -173,7 +173,8 @@ async def _controller(
     await inventory.start()
     recorder = Recorder(options.record)
     stack.callback(recorder.close)
-    reader = PrometheusReader(config)
+    clock = SteadyClock()
+    reader = PrometheusReader(config, clock=clock)
     stack.callback(reader.close)
     history = PastRates(config)
     stack.callback(history.close)
@@ -188,7 +189,7 @@ async def _controller(
         limit_kinds=options.limit_kinds,
     )
     outside = Outside(
-        clock=SystemClock(),
+        clock=clock,
         metrics=reader,
         workloads=workloads,
         actuators=tuple(row(means) for row in options.actuators),

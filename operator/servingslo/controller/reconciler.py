@@ -9,7 +9,7 @@ from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Actuator, Assignment
 from servingslo.controller.join import Subject, join
 from servingslo.controller.outside import Outside
-from servingslo.controller.overtaken import last_look
+from servingslo.controller.overtaken import Standing, last_look
 from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.teller import Teller
@@ -34,6 +34,9 @@ from servingslo.reasons import Reason
 _LOG = logging.getLogger(__name__)
 # A conflict is planned again at once this often in a row, then with the next tick.
 _MOST_REPEATS = 3
+# A look that took longer is of the past: a process that was stopped in it knows nothing of now. Its
+# few requests take milliseconds, and 5 s each at most.
+_LONGEST_LOOK_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -211,6 +214,7 @@ class Reconciler:
     ) -> tuple[Assignment, Sequence[_Order]] | None:
         """What may be carried out after a last look; None where the resource has changed."""
         ref, decision = resource.record.ref, assignment.decision
+        began_seconds = self.outside.clock.now_seconds()
         try:
             standing = await last_look(self.outside, self.registry, resource, self.limits)
         except ServingSLOError as error:
@@ -220,6 +224,9 @@ class Reconciler:
                 ended = not_written(order.change, reason, detail, answered=True)
                 await self.teller.tell_change(resource, ended)
             return self._held(assignment, orders, reason, detail)
+        took_seconds = self.outside.clock.now_seconds() - began_seconds
+        if not standing.changed and abs(took_seconds) > _LONGEST_LOOK_SECONDS:
+            standing = Standing(changed=f"the last look took {took_seconds:.0f} s")
         if standing.changed:
             self._void(assignment, orders, memory)
             _LOG.info(

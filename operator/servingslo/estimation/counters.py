@@ -8,6 +8,7 @@ counter that falls is a restart: it counts from zero again, it is never a negati
 from dataclasses import dataclass, replace
 
 from servingslo.estimation import plausible
+from servingslo.estimation.beginning import zero_like
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.models.service_time import ServiceLaw
 
@@ -33,6 +34,8 @@ class EngineMemory:
     Counters and histograms may be read at different cadences, so each group keeps the sample it
     was last new in, and when that was scraped. histograms_paired: whether the counters in
     `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot be.
+    same_since_seconds: when it began to tell the same numbers again and again with requests
+    running, None while they move: an engine that hangs, or a page that somebody keeps.
     """
 
     pod: str
@@ -44,6 +47,7 @@ class EngineMemory:
     histograms_time_seconds: float | None = None
     histograms_paired: bool = False
     doubted: int = 0
+    same_since_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +152,12 @@ def advance(
         histograms_time, old.histograms_time_seconds
     )
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
-    paired = new_counters and new_histograms and of_one_scrape
+    same = new_counters and _tells_the_same(old.counters, sample)
+    # What moves again after it stood still is not of the last window alone.
+    still_since = None if same else old.same_since_seconds
+    counters_since = _earlier(old.counters_time_seconds, still_since)
+    histograms_since = _earlier(old.histograms_time_seconds, still_since)
+    paired = new_counters and new_histograms and of_one_scrape and still_since is None
     counted = sample if of_one_scrape else _without_histograms(sample)
     restarted = pod.restarts != old.restarts
     law = law if old.doubted < DOUBTED_LAW_WINDOWS else None
@@ -158,7 +167,7 @@ def advance(
             pod,
             old.histograms,
             sample,
-            _length(histograms_time, old.histograms_time_seconds, counting_for_seconds),
+            _length(histograms_time, histograms_since, counting_for_seconds),
             paired=paired and (memory is None or old.histograms_paired),
             restarted=restarted,
         )
@@ -169,7 +178,7 @@ def advance(
             pod,
             old.counters,
             counted,
-            _length(counters_time, old.counters_time_seconds, counting_for_seconds),
+            _length(counters_time, counters_since, counting_for_seconds),
             paired=False,
             restarted=restarted,
         )
@@ -188,6 +197,7 @@ def advance(
         histograms=sample if new_histograms else old.histograms,
         histograms_time_seconds=histograms_time if new_histograms else old.histograms_time_seconds,
         histograms_paired=paired if new_histograms else old.histograms_paired,
+        same_since_seconds=_same_since(old, same=same) if new_counters else old.same_since_seconds,
     )
     if doubt:
         return EngineStep(memory=new_memory, doubt=doubt)
@@ -235,6 +245,28 @@ def _has_histograms(sample: EngineSample) -> bool:
     return sample.ttft_seconds is not None or sample.latency_seconds is not None
 
 
+def _tells_the_same(before: EngineSample | None, after: EngineSample) -> bool:
+    """Whether not one number has moved although requests run."""
+    if before is None or not after.running:
+        return False
+    names = (
+        "generation_tokens_total", "prompt_tokens_total", "finished_total", "running", "waiting",
+        "kv_usage_ratio",
+    )  # fmt: skip
+    return all(getattr(before, name) == getattr(after, name) for name in names)
+
+
+def _same_since(old: EngineMemory, *, same: bool) -> float | None:
+    if not same:
+        return None
+    return old.counters_time_seconds if old.same_since_seconds is None else old.same_since_seconds
+
+
+def _earlier(time_seconds: float | None, still_since_seconds: float | None) -> float | None:
+    known = [t for t in (time_seconds, still_since_seconds) if t is not None]
+    return None if time_seconds is None else min(known)
+
+
 def _without_histograms(sample: EngineSample) -> EngineSample:
     """The counters and gauges of a sample whose histograms are of another scrape."""
     return replace(
@@ -277,7 +309,7 @@ def _window(
         return None
     fell = before is not None and plausible.fallen(before, after, container_started=restarted)[0]
     restarted = restarted or fell
-    old = _zero_like(after) if before is None or restarted else before
+    old = zero_like(after) if before is None or restarted else before
     return Window(
         pod=pod.name,
         engine=after.engine,
@@ -342,37 +374,6 @@ def _doubt(
         requests_held=(window.running_before or 0.0) + (window.waiting_before or 0.0),
         law=law,
     )
-
-
-def _zero_like(sample: EngineSample) -> EngineSample:
-    """The engine as it was when its counters stood at zero; unknown stays unknown."""
-    return EngineSample(
-        engine=sample.engine,
-        running=0.0,
-        waiting=0.0,
-        kv_usage_ratio=0.0,
-        kv_capacity_tokens=sample.kv_capacity_tokens,
-        prompt_tokens_total=_zero(sample.prompt_tokens_total),
-        cached_prompt_tokens_total=_zero(sample.cached_prompt_tokens_total),
-        generation_tokens_total=_zero(sample.generation_tokens_total),
-        accepted_draft_tokens_total=_zero(sample.accepted_draft_tokens_total),
-        finished_total=dict.fromkeys(sample.finished_total, 0.0),
-        preempted_total=_zero(sample.preempted_total),
-        rejected_total=_zero(sample.rejected_total),
-        ttft_seconds=_empty(sample.ttft_seconds),
-        inter_token_seconds=_empty(sample.inter_token_seconds),
-        iteration_tokens=_empty(sample.iteration_tokens),
-    )
-
-
-def _zero(value: float | None) -> float | None:
-    return None if value is None else 0.0
-
-
-def _empty(histogram: HistogramSample | None) -> HistogramSample | None:
-    if histogram is None:
-        return None
-    return HistogramSample(upper_bounds=(), cumulative_counts=(), sum=0.0, count=0.0)
 
 
 def _count(histogram: HistogramSample | None) -> float | None:

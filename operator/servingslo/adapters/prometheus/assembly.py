@@ -120,7 +120,7 @@ class Assembly:
 
     def add_numbers(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Take gauges, counters and capacities; the parts of a counter are added."""
-        for one in series:
+        for one in _once(series):
             labels, value = one["metric"], float(one["value"][1])
             name = labels["__name__"]
             scraped = self._record(labels)
@@ -152,7 +152,7 @@ class Assembly:
     def add_histograms(self, series: list[Mapping[str, Any]]) -> None:
         """Take the buckets, sums and counts of one histogram field."""
         bucket_suffix, sum_suffix, _ = HISTOGRAM_SUFFIXES
-        for one in series:
+        for one in _once(series):
             labels, value = one["metric"], float(one["value"][1])
             base, _, suffix = labels["__name__"].rpartition("_")
             histograms = self._record(labels).histograms
@@ -304,6 +304,17 @@ def _impossible(field: str, value: float | Mapping[str, float] | HistogramSample
         return "" if can_be_counts(value) else "a histogram that is none"
     parts = value.values() if isinstance(value, Mapping) else (value,)
     return next((f"{part:.6g}" for part in parts if not can_be(field, part)), "")
+
+
+def _once(series: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The series of an answer, each once: what a proxy repeats is no further part to be added."""
+    seen: set[tuple[str, ...]] = set()
+    for one in series:
+        labels = one["metric"]
+        key = (*labels, *labels.values())
+        if key not in seen:
+            seen.add(key)
+            yield one
 
 
 def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:

@@ -1,0 +1,34 @@
+"""An engine as it was when it began: what a window of its first counts is measured from."""
+
+from servingslo.estimation.sample import EngineSample, HistogramSample
+
+
+def zero_like(sample: EngineSample) -> EngineSample:
+    """The engine as it was when its counters stood at zero; unknown stays unknown."""
+    return EngineSample(
+        engine=sample.engine,
+        running=0.0,
+        waiting=0.0,
+        kv_usage_ratio=0.0,
+        kv_capacity_tokens=sample.kv_capacity_tokens,
+        prompt_tokens_total=_zero(sample.prompt_tokens_total),
+        cached_prompt_tokens_total=_zero(sample.cached_prompt_tokens_total),
+        generation_tokens_total=_zero(sample.generation_tokens_total),
+        accepted_draft_tokens_total=_zero(sample.accepted_draft_tokens_total),
+        finished_total=dict.fromkeys(sample.finished_total, 0.0),
+        preempted_total=_zero(sample.preempted_total),
+        rejected_total=_zero(sample.rejected_total),
+        ttft_seconds=_empty(sample.ttft_seconds),
+        inter_token_seconds=_empty(sample.inter_token_seconds),
+        iteration_tokens=_empty(sample.iteration_tokens),
+    )
+
+
+def _zero(value: float | None) -> float | None:
+    return None if value is None else 0.0
+
+
+def _empty(histogram: HistogramSample | None) -> HistogramSample | None:
+    if histogram is None:
+        return None
+    return HistogramSample(upper_bounds=(), cumulative_counts=(), sum=0.0, count=0.0)

@@ -1,0 +1,39 @@
+"""A sample of stories in virtual time: whatever goes wrong, no write that the checker forbids."""
+
+import pytest
+from tests.chaos.faults import FAMILIES, KINDS
+from tests.chaos.run import again, lived
+from tests.chaos.story import FAULTS
+
+# Fixed seeds, so that a change is what turns a test red; `make acceptance` lives many more.
+SEEDS = range(5000, 5012)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_storm_of_faults_leads_to_no_forbidden_write_and_ends_well(seed: int) -> None:
+    """All kinds of faults at once, forty ticks long."""
+    told, result = lived(seed)
+    assert len(told.faults) == FAULTS
+    assert not result.wrong, f"{again(seed, FAULTS, ())}: {result.wrong}"
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_each_family_of_faults_by_itself_does_no_harm(family: str) -> None:
+    """What one kind of trouble leads to is not hidden by another."""
+    seed = 6000 + len(family)
+    told, result = lived(seed, 24, (family,))
+    assert {fault.kind for fault in told.faults} <= set(FAMILIES[family])
+    assert not result.wrong, f"{again(seed, 24, (family,))}: {result.wrong}"
+
+
+def test_the_same_seed_lives_the_same_story() -> None:
+    """What fails once can be looked at again."""
+    first, second = (lived(5000)[0] for _ in range(2))
+    assert first.writes == second.writes
+    assert first.log == second.log
+
+
+def test_stories_have_every_kind_of_fault() -> None:
+    """None of them is forgotten in the drawing."""
+    drawn = {fault.kind for seed in range(5000, 5002) for fault in lived(seed, 400)[0].faults}
+    assert drawn == set(KINDS)
