@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from tests.unit.policy_world import TARGETS, World, run, steady
 
 from servingslo.estimation.counters import EngineMemory, EngineStep, advance
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.policy.planner import plan
+from servingslo.reasons import Reason
 
 POD = PodSample(name="chat-0", ready=True)
 SCRAPE_SECONDS = 15.0
@@ -70,3 +73,23 @@ def test_an_engine_that_hangs_has_windows_without_work() -> None:
     assert stuck.counters is not None
     assert stuck.counters.generated_tokens == 0.0
     assert stuck.counters.seconds == pytest.approx(SCRAPE_SECONDS)
+
+
+def test_the_first_windows_that_stand_still_are_told() -> None:
+    """Nothing is concluded of demand from them; after two more the pod is one that hangs."""
+    steps = _steps([_sample(n) for n in (0.0, 15.0, 15.0, 15.0, 15.0, 15.0)])
+    assert [s.counters is not None and s.counters.still for s in steps] == [
+        False, False, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_fleet_whose_pages_are_told_once_more_keeps_its_demand_and_its_replicas() -> None:
+    """Prometheus whose clock is set back answers from the scrape before, as if it were of now."""
+    world = World(rate=steady(4.0), replicas=3)
+    story = run(world, TARGETS).until(600.0)
+    before = story.decisions[-1]
+    seen = replace(world.observe(615.0), pods=story.observations[-1].pods)
+    again, _ = plan(seen, TARGETS, story.limits, story.state, 615.0)
+    assert again.metrics is Reason.METRICS_PARTIAL
+    assert again.replicas_after == again.replicas_before
+    assert again.demand.arrival_rate_per_second == before.demand.arrival_rate_per_second

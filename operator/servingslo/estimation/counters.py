@@ -8,8 +8,8 @@ counter that falls is a restart: it counts from zero again, it is never a negati
 from dataclasses import dataclass, replace
 
 from servingslo.estimation import plausible
-from servingslo.estimation.beginning import zero_like
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.samples import tells_the_same, zero_like
 from servingslo.models.service_time import ServiceLaw
 
 # Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
@@ -22,6 +22,8 @@ LONGEST_WINDOW_SECONDS = 300.0
 # after so many its law may be that of another engine.
 DOUBTED_WINDOWS = 3
 DOUBTED_LAW_WINDOWS = 20
+# After so many without a number that moved the engine hangs, and is told as a pod that lies.
+STILL_WINDOWS = 2
 # Reason of requests whose clients gave up.
 # Source: vllm/v1/engine/__init__.py, FINISH_REASON_STRINGS.
 ABORTED = "abort"
@@ -58,6 +60,8 @@ class Window:
     paired: counters and histograms are of the same scrapes and may be set against each other.
     first_tokens: requests that got their first token. step_count: engine steps.
     accepted_tokens: of the generated ones, guessed by a draft; None without speculative decoding.
+    still: not one number moved although requests ran, for the first or second time: an engine that
+    begins to hang, or the page before once more.
     cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, aborted
     ones included where the engine counts them; aborted: of these, None where it tells no reason.
     """
@@ -68,6 +72,7 @@ class Window:
     restarted: bool = False
     from_zero: bool = False
     paired: bool = True
+    still: bool = False
     running_before: float | None = None
     running_after: float | None = None
     waiting_before: float | None = None
@@ -152,7 +157,7 @@ def advance(
         histograms_time, old.histograms_time_seconds
     )
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
-    same = new_counters and _tells_the_same(old.counters, sample)
+    same = new_counters and tells_the_same(old.counters, sample)
     # What moves again after it stood still is not of the last window alone.
     still_since = None if same else old.same_since_seconds
     counters_since = _earlier(old.counters_time_seconds, still_since)
@@ -188,6 +193,10 @@ def advance(
     doubted = old.doubted + 1 if doubt else 0 if flow or counters else old.doubted
     if doubt and doubted % DOUBTED_WINDOWS:
         return EngineStep(memory=replace(old, doubted=doubted), doubt=doubt)
+    same_since = _same_since(old, same=same) if new_counters else old.same_since_seconds
+    if same and counters is not None and same_since is not None:
+        few = counters_time - same_since < (STILL_WINDOWS + 0.5) * counters.seconds
+        counters = replace(counters, still=few)
     new_memory = replace(
         old,
         doubted=doubted,
@@ -197,7 +206,7 @@ def advance(
         histograms=sample if new_histograms else old.histograms,
         histograms_time_seconds=histograms_time if new_histograms else old.histograms_time_seconds,
         histograms_paired=paired if new_histograms else old.histograms_paired,
-        same_since_seconds=_same_since(old, same=same) if new_counters else old.same_since_seconds,
+        same_since_seconds=same_since,
     )
     if doubt:
         return EngineStep(memory=new_memory, doubt=doubt)
@@ -243,17 +252,6 @@ def _has_counters(sample: EngineSample) -> bool:
 
 def _has_histograms(sample: EngineSample) -> bool:
     return sample.ttft_seconds is not None or sample.latency_seconds is not None
-
-
-def _tells_the_same(before: EngineSample | None, after: EngineSample) -> bool:
-    """Whether not one number has moved although requests run."""
-    if before is None or not after.running:
-        return False
-    names = (
-        "generation_tokens_total", "prompt_tokens_total", "finished_total", "running", "waiting",
-        "kv_usage_ratio",
-    )  # fmt: skip
-    return all(getattr(before, name) == getattr(after, name) for name in names)
 
 
 def _same_since(old: EngineMemory, *, same: bool) -> float | None:

@@ -134,7 +134,8 @@ class Estimate:
     retries_known: whether what refusals bring back was measured; else it is assumed.
     passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
-    lost_families: pods that had counters or histograms and have no more, each with which.
+    lost_families: pods that had counters or histograms and have no more, each with which; and those
+    whose numbers stand still ('movement').
     """
 
     arrival_rate_per_second: float | None
@@ -203,6 +204,7 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     if is_new:
         state, measured = _learn(state, sample, fresh, steps, windows)
     state, estimate = _estimate(state, sample, fresh, windows, measured)
+    lost = (*lost, *((w.pod, "movement") for w in windows if w.still))
     return state, replace(estimate, doubts=doubts_of(steps), lost_families=lost)
 
 
@@ -247,7 +249,8 @@ def _learn(
         state.arrivals.gateway, sample.gateway, now, sample.stale_after_seconds
     )
     before = replace(state.arrivals, gateway=through)
-    flow, measured = arrivals.measure(before, windows, fresh, counted)
+    moving = [window for window in windows if not window.still]
+    flow, measured = arrivals.measure(before, moving, fresh, counted)
     demand = state.forecast
     if measured.is_new and measured.unique_per_second is not None:
         window = RateWindow(

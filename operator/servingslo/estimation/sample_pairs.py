@@ -1,4 +1,4 @@
-"""An engine as it was when it began: what a window of its first counts is measured from."""
+"""Two samples of an engine: its zero, and whether anything has moved."""
 
 from servingslo.estimation.sample import EngineSample, HistogramSample
 
@@ -22,6 +22,17 @@ def zero_like(sample: EngineSample) -> EngineSample:
         inter_token_seconds=_empty(sample.inter_token_seconds),
         iteration_tokens=_empty(sample.iteration_tokens),
     )
+
+
+def tells_the_same(before: EngineSample | None, after: EngineSample) -> bool:
+    """Whether not one number has moved although requests run."""
+    if before is None or not after.running:
+        return False
+    names = (
+        "generation_tokens_total", "prompt_tokens_total", "finished_total", "running", "waiting",
+        "kv_usage_ratio",
+    )  # fmt: skip
+    return all(getattr(before, name) == getattr(after, name) for name in names)
 
 
 def _zero(value: float | None) -> float | None:
