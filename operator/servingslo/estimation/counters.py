@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import plausible
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.estimation.samples import tells_the_same, zero_like
+from servingslo.estimation.sample_pairs import tells_the_same, zero_like
 from servingslo.models.service_time import ServiceLaw
 
 # Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
