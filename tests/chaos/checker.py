@@ -97,6 +97,9 @@ def _top(write: Write) -> int:
     # What will wait when new pods serve: what waits now, and what is not served until then.
     growing = max(write.rate - MOST_PER_ENGINE * write.ready, 0.0) * write.cold_start
     top = most(write.rate, write.waiting + growing, write.sick)
+    if write.waiting > 0:
+        # Without a law a fleet that is seen full is doubled: nothing else can be known.
+        top = max(top, 2 * write.before)
     return max(spec["replicas"]["min"], floor, top)
 
 
