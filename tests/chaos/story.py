@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.chaos.cluster import (
@@ -29,12 +29,15 @@ from tests.unit.policy_world import World
 from servingslo.adapters.clock import SteadyClock
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.controller.actuators.engine_limits import EngineLimits
+from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.loop import Controller
 from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.controller.teller import Teller
+from servingslo.controller.undoing import Undoing
 from servingslo.policy.inputs import Limits
 
 TICK_SECONDS = 15.0
@@ -105,8 +108,9 @@ class _Metrics:
 class _Workloads:
     cluster: Cluster
 
-    async def read(self, namespace, target, *_):
-        return await self.cluster.read_workload(target)
+    async def read(self, namespace, target, container, recognize):
+        view = await self.cluster.read_workload(target)
+        return replace(view, read_as=recognize([pod.name for pod in view.pods]))
 
     def distrust(self, namespace, target):
         self.cluster.distrust(namespace, target)
@@ -141,28 +145,30 @@ class Operator:
             clock=clock,
             client=cluster.prometheus,
         )
+        workloads = _Workloads(cluster)
         outside = Outside(
             clock=clock,
             metrics=_Metrics(self.reader, cluster),
-            workloads=_Workloads(cluster),
-            replicas=cluster,
-            batching=cluster,
+            workloads=workloads,
+            actuators=(ReplicaCount(cluster, workloads), EngineLimits(cluster)),
             resources=_Resources(cluster),
             events=cluster,
             exporter=OperatorMetrics(),
         )
         self.registry = Registry()
+        limits, teller = Limits(), Teller(outside=outside)
         self.reconciler = Reconciler(
             outside=outside,
             registry=self.registry,
-            limits=Limits(),
+            limits=limits,
             recorder=Recorder(None),
-            teller=Teller(outside=outside),
+            teller=teller,
         )
         self.controller = Controller(
             outside=outside,
             registry=self.registry,
             reconciler=self.reconciler,
+            undoing=Undoing(outside=outside, registry=self.registry, limits=limits, teller=teller),
             tick_seconds=TICK_SECONDS,
         )
 

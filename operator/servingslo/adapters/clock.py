@@ -34,6 +34,7 @@ class SystemClock:
         clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime(clock)
 
+
 class SteadyClock:
     """Seconds since the epoch that never go back, for a loop that remembers moments.
 
@@ -45,7 +46,7 @@ class SteadyClock:
     def __init__(
         self,
         wall: Callable[[], float] = _wall_seconds,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = SystemClock.boot_seconds,
     ) -> None:
         self._wall, self._monotonic = wall, monotonic
         self._told_seconds, self._told_at = wall(), monotonic()
