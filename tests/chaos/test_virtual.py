@@ -3,10 +3,10 @@
 import pytest
 from tests.chaos.faults import FAMILIES, KINDS
 from tests.chaos.run import again, lived
-from tests.chaos.story import FAULTS
+from tests.chaos.story import FAULTS, Story
 
 # Fixed seeds, so that a change is what turns a test red; `make acceptance` lives many more.
-SEEDS = range(5000, 5012)
+SEEDS = range(5000, 5008)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -35,5 +35,5 @@ def test_the_same_seed_lives_the_same_story() -> None:
 
 def test_stories_have_every_kind_of_fault() -> None:
     """None of them is forgotten in the drawing."""
-    drawn = {fault.kind for seed in range(5000, 5002) for fault in lived(seed, 400)[0].faults}
+    drawn = {fault.kind for fault in Story(5000, 1000).told.faults}
     assert drawn == set(KINDS)
