@@ -10,6 +10,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -125,7 +126,9 @@ def test_arrivals_are_conserved_whatever_the_scrape_moments(
         served += new
         arrived += new + queued - waiting
         waiting = float(queued)
-        sample = FleetSample(time_seconds=now, pods=(_pod("a", _engine(served, waiting, age=age)),))
+        # What runs emits tokens, so that nothing runs where no counter moves.
+        engine = replace(_engine(served, waiting, age=age), running=5.0 if new else 0.0)
+        sample = FleetSample(time_seconds=now, pods=(_pod("a", engine),))
         state, estimate = update(state, sample)
         scraped = now - age
         if last is not None and scraped - last[0] >= 1.0:

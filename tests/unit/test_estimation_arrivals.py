@@ -32,6 +32,11 @@ def _engine(served: float, *, waiting: float = 0.0, age: float = 1.0) -> EngineS
     )
 
 
+def _idle(served: float) -> EngineSample:
+    """An engine that has served so many and has nothing to do: what runs would emit tokens."""
+    return replace(_engine(served), running=0.0)
+
+
 def _pod(name: str, *engines: EngineSample, ready_for: float = 900.0) -> PodSample:
     return PodSample(
         name=name,
@@ -87,7 +92,7 @@ def test_served_and_queued_requests_are_arrivals() -> None:
 
 def test_no_traffic_is_zero_not_unknown() -> None:
     """Counters that stand still are known to stand still."""
-    still = (_pod("a", _engine(100.0)),)
+    still = (_pod("a", _idle(100.0)),)
     estimate = _after(still, still, still)
     assert estimate.arrival_rate_per_second == 0.0
     assert estimate.freshness.reason is Reason.METRICS_FRESH
@@ -139,7 +144,7 @@ def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
     """It takes all that arrives for 10 s of 15: 2/s stand, until its first scrape says so too."""
     before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
     relieved = _pod("a", _engine(140.0)), _pod("b", ready_for=11.0)
-    scraped = _pod("a", _engine(140.0)), _pod("b", _engine(50.0), ready_for=26.0)
+    scraped = _pod("a", _idle(140.0)), _pod("b", _engine(50.0), ready_for=26.0)
     held = _after(*before, relieved)
     assert held.arrival_rate_per_second == pytest.approx(2.0)
     assert held.passed_over_per_second == pytest.approx(10.0 / 15.0)
