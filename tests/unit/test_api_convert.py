@@ -25,6 +25,8 @@ from servingslo.policy.inputs import (
     ForecastMode,
     ForecastTargets,
     KVCacheModel,
+    LimitKind,
+    LimitObject,
     Mode,
     ReplicaTargets,
     ScaleTarget,
@@ -98,6 +100,8 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 min_interval_seconds=600.0,
             ),
             admission_mode=AdmissionMode.RECOMMEND,
+            admission_via=LimitObject(kind=LimitKind.BACKEND_TRAFFIC_POLICY, name="chat"),
+            admission_proxies=2,
             fallback=FallbackTargets(
                 behavior=FallbackBehavior.FLOOR, replicas=4, stale_after_seconds=120.0
             ),

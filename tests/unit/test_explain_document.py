@@ -13,7 +13,7 @@ from servingslo import explain
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
-from servingslo.policy.decision import DecisionStep
+from servingslo.policy.decision import DecisionStep, LimitDecision
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -108,7 +108,11 @@ def test_every_sample_belongs_to_a_declared_gauge():
     """Names and labels of samples are those that /metrics declares."""
     declared = {gauge.name: set(gauge.labels) for gauge in explain.GAUGES}
     owned = replace(BLIND, reason=Reason.SCALER_CONFLICT, limited_by=Reason.SCALER_CONFLICT)
-    samples = [s for d in (SCALE_UP, owned) for s in explain.metric_samples(d)]
+    bound = LimitDecision(
+        reason=Reason.LIMIT_UNVERIFIED, kind="BackendTrafficPolicy", object_name="chat", after=37
+    )
+    bounded = replace(SCALE_UP, gateway_limit=bound)
+    samples = [s for d in (SCALE_UP, owned, bounded) for s in explain.metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
     values = {s.name: s.value for s in explain.metric_samples(SCALE_UP) if not s.labels}
