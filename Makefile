@@ -34,7 +34,7 @@ $(VENV)/.installed: requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip check
 	@touch $@
 
-rig: setup ## build the control plane, Prometheus, KWOK and Helm once (about ten minutes), into the user's cache
+rig: setup ## build the control plane, Prometheus, KWOK and Helm once (about fifteen minutes), into the user's cache
 	$(BIN)/python -m servingslo.rig.build
 
 demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on
