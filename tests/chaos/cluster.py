@@ -359,8 +359,12 @@ class Cluster:
             self.world.service.remove(pod.name, self.now, drain=False)
         self.world.scale(self.world.desired)
 
-    def restart_pod(self, index: int) -> None:
-        """A container begins again: not ready for a while, its counters at zero."""
+    def restart_pod(self, index: int, slowness: float | None = None) -> None:
+        """A container begins again: not ready for a while, its counters at zero.
+
+        slowness: how many times as long its steps take from then on, None for as before. Not while
+        it runs: an engine whose pace changed within a step would tell of times before its past.
+        """
         self.pass_to(self.now)
         ready = [p for p in self.world.pods if p.ready_at <= self.now]
         if ready:
@@ -368,6 +372,18 @@ class Cluster:
             self.world.service.remove(pod.name, self.now, drain=False)
             pod.restarts = getattr(pod, "restarts", 0) + 1
             pod.ready_at = self.now + 30.0
+            pod.slowness = pod.slowness if slowness is None else slowness
+
+    def heal(self) -> None:
+        """Pods that are slow begin again at their own pace."""
+        ready = [p for p in self.world.pods if p.ready_at <= self.now]
+        for place, pod in enumerate(ready):
+            if pod.slowness != 1.0:
+                self.restart_pod(place, 1.0)
+                return self.heal()
+        for pod in self.world.pods:
+            pod.slowness = 1.0
+        return None
 
     def settle_rollout(self) -> None:
         """What rolls out is out: all pods are of the newest template."""

@@ -372,9 +372,7 @@ class Story:
             case "pod-restart":
                 cluster.restart_pod(rng.randrange(9))
             case "pod-slow":
-                names = sorted(cluster.world.service.engines)
-                if names:
-                    cluster.world.slow_down(rng.choice(names), rng.choice((3.0, 20.0)))
+                cluster.restart_pod(rng.randrange(9), rng.choice((3.0, 20.0)))
             case "gpu-shortage":
                 cluster.room(len(cluster.world.pods))
             case "rollout":
@@ -418,16 +416,11 @@ class Story:
             case "gpu-shortage":
                 cluster.room(None)
             case "pod-slow":
-                self._heal()
+                self.cluster.heal()
             case "hpa":
                 cluster.scalers = ()
             case "rival":
                 cluster.delete(RIVAL)
-
-    def _heal(self) -> None:
-        service = self.cluster.world.service
-        for name in (*service.engines, *service.draining):
-            self.cluster.world.slow_down(name, 1.0) if name in service.engines else None
 
     def _calm(self) -> None:
         """All faults are over; the resource is what it was at first."""
@@ -441,7 +434,7 @@ class Story:
         cluster.scalers, cluster.sick = (), set()
         cluster.settle_rollout()
         cluster.room(None)
-        self._heal()
+        self.cluster.heal()
         self.armed = []
         cluster.delete(RIVAL)
         cluster.put(NAME, self.spec)

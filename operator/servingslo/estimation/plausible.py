@@ -27,8 +27,6 @@ LARGEST_KV_USAGE = 1.05
 # Far above what engines hold at once, and beyond what a counter of ours can have come to.
 MOST_REQUESTS_HELD = 1e6
 LARGEST_COUNT = 1e15
-# A sum of differences of moments that are equal may come out below zero by what floats round.
-ROUNDING = 1e-6
 _MOST = {
     "running": MOST_REQUESTS_HELD,
     "waiting": MOST_REQUESTS_HELD,
@@ -56,7 +54,7 @@ def can_be_counts(histogram: HistogramSample) -> bool:
     counts = histogram.cumulative_counts
     return (
         all(low <= high for low, high in pairwise((0.0, *counts, LARGEST_COUNT)))
-        and -ROUNDING <= histogram.sum <= LARGEST_COUNT
+        and 0.0 <= histogram.sum <= LARGEST_COUNT
         and 0.0 <= histogram.count <= LARGEST_COUNT
     )
 
