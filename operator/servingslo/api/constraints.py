@@ -6,13 +6,15 @@ and adds the same rule, with the same words, to the generated schema.
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, Strict
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from servingslo.errors import InvalidInputError
 from servingslo.units import parse_duration_seconds, parse_quantity_bytes
+
+T = TypeVar("T")
 
 RULES = "x-kubernetes-validations"
 # CEL's duration() takes what Go does, so neither days nor more than 292 years: three parts of six
@@ -59,8 +61,24 @@ def cel_rule(
     return {"rule": rule, "messageExpression": message, "reason": reason, **extra}
 
 
+class _Checked(Generic[T]):
+    """A range that pydantic asks after the field's own schema."""
+
+    __slots__ = ()
+
+    def check(self, value: T) -> T:
+        """The value itself. Raises: PydanticCustomError outside the range."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The field's own schema, then the range."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+
 @dataclass(frozen=True, slots=True)
-class Between:
+class Between(_Checked[float]):
     """A number from low to high, both included; without high there is no upper bound."""
 
     low: float
@@ -79,12 +97,6 @@ class Between:
             raise not_allowed(self.allowed)
         return value
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """The field's own schema, then the range."""
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
@@ -99,7 +111,7 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class DurationBetween:
+class DurationBetween(_Checked[str]):
     """A duration such as 500ms, 2s, 1m30s or 1h from low to high, or one of the words."""
 
     low: str
@@ -123,12 +135,6 @@ class DurationBetween:
             raise not_allowed(self.allowed)
         return value
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """The string, then syntax and range."""
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
@@ -146,7 +152,7 @@ class DurationBetween:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(_Checked[str]):
     """One of these words."""
 
     words: tuple[str, ...]
@@ -157,12 +163,6 @@ class OneOf:
             raise not_allowed(", ".join(self.words))
         return value
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """The string, then whether it is among them."""
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantityFrom:
+class QuantityFrom(_Checked[str]):
     """A Kubernetes quantity such as 16Gi or 80G, from low bytes to 1Pi."""
 
     low: int
@@ -194,12 +194,6 @@ class QuantityFrom:
             raise not_allowed(self.allowed)
         return value
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """The string, then syntax and range."""
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
@@ -218,7 +212,7 @@ class QuantityFrom:
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class Matching(_Checked[str]):
     """A string that matches the pattern whole, 1 to max_length characters; words say what it is."""
 
     pattern: str
@@ -230,12 +224,6 @@ class Matching:
         if len(value) > self.max_length or not re.fullmatch(self.pattern, value):
             raise not_allowed(self.words)
         return value
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """The string, then the pattern."""
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler

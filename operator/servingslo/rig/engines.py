@@ -13,9 +13,7 @@ metrics or the engine of one pod. Beside them every engine listens on its pod's 
 
 import argparse
 import asyncio
-import contextlib
 import json
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from servingslo.rig.engine_host import EngineHost, Fault
 from servingslo.rig.engine_http import EngineDoors
 from servingslo.rig.engine_pods import PodWatch
 from servingslo.rig.traffic import TrafficPlan
+from servingslo.rig.waiting import until_signalled
 
 _CONTENT_TYPE = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
@@ -142,14 +141,9 @@ async def _main(arguments: argparse.Namespace) -> None:
         document = json.loads(arguments.traffic.read_text(encoding="utf-8"))
         plans = [traffic_plan(one) for one in document]
     host = EngineHost(exported_gpu_labels=arguments.exported_gpu_labels)
-    task = asyncio.ensure_future(
+    await until_signalled(
         serve(host, kubeconfig=arguments.kubeconfig, port=arguments.port, plans=plans)
     )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
 
 
 def main() -> None:

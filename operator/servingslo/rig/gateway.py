@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
 from servingslo.rig.envoy_files import EnvoyFolder, Translation, translation_of, with_endpoints
 from servingslo.rig.gateway_objects import GatewayObjects, StatusWriter, fingerprint, read_objects
-from servingslo.rig.waiting import free_port, http_get, wait_until
+from servingslo.rig.waiting import free_port, http_get, until_signalled, wait_until
 
 _LOOK_SECONDS = 0.25
 _TRANSLATION_SECONDS = 60.0
@@ -178,12 +177,7 @@ async def _main(arguments: argparse.Namespace) -> None:
         binaries=ensure_tools(versions.GATEWAY_TOOLS),
         with_policies=not arguments.without_policies,
     )
-    task = asyncio.ensure_future(gateway.run(arguments.kubeconfig))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await until_signalled(gateway.run(arguments.kubeconfig))
 
 
 def main() -> None:

@@ -1,11 +1,15 @@
 """Bounded waiting and loopback ports for processes of the rig."""
 
+import asyncio
+import contextlib
 import secrets
+import signal
 import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from servingslo.errors import RigError
 
@@ -34,6 +38,16 @@ def wait_until(
         if time.monotonic() > deadline:
             raise RigError(f"timed out after {timeout_seconds:g} s: {what}")
         time.sleep(interval_seconds)
+
+
+async def until_signalled(work: Coroutine[Any, Any, None]) -> None:
+    """Run a process's work until it ends, or is cancelled by SIGINT or SIGTERM."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.cache import listed
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp, timestamp_from_seconds
 from servingslo.errors import InvalidObjectError, NotFoundError, WriteConflictError
@@ -27,8 +28,6 @@ RELEASED_SECONDS = 600.0
 _DEFAULT = 1024
 _DEFAULTED = ("maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries")
 _PARENT, _FIELD = "circuitBreaker", "maxParallelRequests"
-_PAGE = "500"
-_MOST_PAGES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,8 @@ class BackendTrafficPolicies:
 
     async def in_namespace(self, namespace: str) -> tuple[PolicyObject, ...]:
         """All policies of a namespace. Raises: ClusterError."""
-        return tuple([_policy(item) async for item in self._list(_path(namespace))])
+        found = await listed(self._client, _path(namespace))
+        return tuple(_policy(item) for item in found.items)
 
     async def owned(self) -> tuple[PolicyObject, ...]:
         """Every policy that the operator has written into. Raises: ClusterError.
@@ -101,13 +101,13 @@ class BackendTrafficPolicies:
         Empty where the cluster does not serve the kind.
         """
         paths = [_path(namespace) for namespace in self._namespaces] or [f"{API}/{PLURAL}"]
-        found = []
+        found: list[KubeObject] = []
         for path in paths:
             try:
-                found += [_policy(item) async for item in self._list(path)]
+                found += (await listed(self._client, path)).items
             except NotFoundError:
                 continue
-        return tuple(policy for policy in found if policy.owner is not None)
+        return tuple(one for one in map(_policy, found) if one.owner is not None)
 
     async def write(self, policy: PolicyObject, owner: LimitOwner) -> None:
         """Set the bound, and say whose it is. owner: with what stood before, where it is new.
@@ -158,17 +158,6 @@ class BackendTrafficPolicies:
             raise WriteConflictError(
                 f"BackendTrafficPolicy/{policy.name} changed meanwhile: {error}"
             ) from error
-
-    async def _list(self, path: str) -> Any:
-        query = {"limit": _PAGE}
-        for _ in range(_MOST_PAGES):
-            page = await self._client.get(path, query)
-            for item in page.get("items") or ():
-                yield item
-            following = (page.get("metadata") or {}).get("continue")
-            if not following:
-                return
-            query = {"limit": _PAGE, "continue": following}
 
 
 def _restored(policy: PolicyObject, owner: LimitOwner) -> Iterator[KubeObject]:

@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from servingslo.adapters.kubernetes.cache import listed
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
-
-_PAGE = "500"
-_MOST_PAGES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +42,8 @@ class KubernetesResources:
         """Every ServingSLO of the watched namespaces. Raises: ClusterError."""
         base = f"/apis/{API_VERSION}"
         paths = [f"{base}/namespaces/{name}/{PLURAL}" for name in self._namespaces]
-        found = [await self._list(path) for path in paths or [f"{base}/{PLURAL}"]]
-        return tuple(resource_record(item) for items in found for item in items)
+        found = [await listed(self._client, path) for path in paths or [f"{base}/{PLURAL}"]]
+        return tuple(resource_record(item) for one in found for item in one.items)
 
     async def read(self, ref: ResourceRef) -> ResourceRecord:
         """The ServingSLO of that name as the API server has it now, whatever its uid.
@@ -77,18 +75,6 @@ class KubernetesResources:
             and any(served["version"] == version for served in entry["versions"])
             for entry in groups.get("groups") or ()
         )
-
-    async def _list(self, path: str) -> list[KubeObject]:
-        items: list[KubeObject] = []
-        query = {"limit": _PAGE}
-        for _ in range(_MOST_PAGES):
-            page = await self._client.get(path, query)
-            items.extend(page.get("items") or ())
-            following = (page.get("metadata") or {}).get("continue")
-            if not following:
-                break
-            query = {"limit": _PAGE, "continue": following}
-        return items
 
 
 def resource_record(item: KubeObject) -> ResourceRecord:
