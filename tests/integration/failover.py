@@ -6,7 +6,7 @@ In it each process has its identity among its user agent.
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -48,8 +48,13 @@ def leads(operator: Operator) -> bool:
 
 def identity_of(operator: Operator) -> str:
     """As its log has it, of the process that runs now."""
-    told = operator.log_lines("identity=")
-    return told[-1].partition("identity=")[2].split()[0]
+    return _identities_of(operator)[-1]
+
+
+def _identities_of(operator: Operator) -> list[str]:
+    """Of each of its processes, in order."""
+    lines = operator.log_lines("identity=")
+    return [line.partition("identity=")[2].split()[0] for line in lines]
 
 
 def writes(rig: Rig) -> list[AuditedWrite]:
@@ -58,13 +63,17 @@ def writes(rig: Rig) -> list[AuditedWrite]:
     return sorted(_writes(map(json.loads, lines)), key=lambda write: write.seconds)
 
 
-def strays(seen: list[AuditedWrite]) -> list[AuditedWrite]:
-    """Writes of a process that did not hold the release's Lease, as the log has it."""
+def strays(seen: list[AuditedWrite], operators: Iterable[Operator]) -> list[AuditedWrite]:
+    """Writes of processes of these operators that did not hold the release's Lease then.
+
+    The audit log has those of operators of other tests as well, which led by other Leases.
+    """
+    ours = set().union(*map(_identities_of, operators))
     holder, found = None, []
     for write in seen:
         if write.holder is not None:
             holder = write.holder or holder
-        elif write.identity != holder:
+        elif write.identity in ours and write.identity != holder:
             found.append(write)
     return found
 

@@ -130,7 +130,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes(
     seen = writes(rig)
     begun = min(w.seconds for w in seen if w.identity == new and w.seconds > stopped)
     assert [write for write in seen if write.identity == old and write.seconds > begun] == []
-    assert strays(seen) == []
+    assert strays(seen, pair) == []
     assert leads(second)
 
 

@@ -53,7 +53,7 @@ def begin(tenant: Tenant, folder: Path, **admission: Any) -> None:
     )
 
 
-def refusal(tenant: Tenant, reason: str) -> str:
+def told_of_bound(tenant: Tenant, reason: str) -> str:
     """Wait until the condition says this; its message."""
     tenant.wait(
         lambda: tenant.condition("AdmissionBound")[1] == reason, what=f"AdmissionBound: {reason}"
@@ -73,7 +73,7 @@ def test_a_bound_is_written_followed_and_put_back(
     assert first is not None
     managers = {entry["manager"] for entry in gateway.policy()["metadata"]["managedFields"]}
     assert "servingslo-operator" in managers
-    assert tenant.condition("AdmissionBound")[1] == "LimitUnverified"
+    told_of_bound(tenant, "LimitUnverified")
     tenant.patch_slo({"replicas": {"min": 3}})
     tenant.wait(lambda: tenant.ready_replicas() == 3, what="a third replica")
     tenant.wait(lambda: (gateway.bound() or 0) > first, what="the bound is raised")
@@ -121,7 +121,7 @@ def test_where_it_may_not_or_cannot_work_nothing_is_written(
         tenant.patch_slo({"admission": {"via": {"name": name}}})
         where = f"BackendTrafficPolicy/{name}: "
         tenant.wait(lambda where=where: where in tenant.message("AdmissionBound"), what=where)
-        assert says in refusal(tenant, reason)
+        assert says in told_of_bound(tenant, reason)
     ticks_pass(operator)
     assert {name: gateway.version(name) for name in REFUSED} == before
 
@@ -156,7 +156,7 @@ def test_a_tenant_writes_nothing_that_he_may_not(
     with pytest.raises(kubernetes.client.ApiException, match="namespace"):
         tenant.create_slo(admission={"mode": "Auto", "via": {**via, "namespace": other.namespace}})
     tenant.create_slo(replicas={"min": 2, "max": 4}, serviceLaw=LAW, admission={**AUTO, "via": via})
-    assert "none of that name in this namespace" in refusal(tenant, "LimitNotEnforceable")
+    assert "none of that name in this namespace" in told_of_bound(tenant, "LimitNotEnforceable")
     ticks_pass(operator)
     assert foreign.version("theirs") == before
     rig.delete_namespace(other.namespace)
@@ -170,7 +170,7 @@ def test_a_bound_that_somebody_else_sets_is_left_to_him(
     begin(tenant, tmp_path)
     tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
     gateway.patch_policy({"spec": {"circuitBreaker": {"maxParallelRequests": 77}}})
-    assert "77" in refusal(tenant, "LimitSetByAnother")
+    assert "77" in told_of_bound(tenant, "LimitSetByAnother")
     ticks_pass(operator)
     assert gateway.bound() == 77
     tenant.delete_slo()
@@ -214,7 +214,7 @@ def test_release_puts_everything_back_without_the_operator(
     assert done.returncode == 0, done.stderr
     assert f"{tenant.namespace}/chat: maxParallelRequests" in done.stdout
     assert "circuitBreaker" not in gateway.policy()["spec"]
-    refusal(tenant, "LimitReleased")
+    told_of_bound(tenant, "LimitReleased")
     ticks_pass(operator)
     assert "circuitBreaker" not in gateway.policy()["spec"]
 

@@ -125,7 +125,9 @@ def confined(
 ) -> Iterator[tuple[Tenant, Tenant]]:
     """An operator that watches one of two namespaces, with permissions in that one alone."""
     operator.stop()
-    inside, outside = (rig.create_namespace(f"{RELEASE_NAMESPACE}-{name}") for name in "ab")
+    # Names of their own: a namespace of the case before may still be going.
+    prefix = f"{RELEASE_NAMESPACE}-{request.param}"
+    inside, outside = (rig.create_namespace(f"{prefix}-{name}") for name in "ab")
     install_chart(rig, f"watchNamespaces[0]={inside}", f"rbac.clusterRoles={request.param}")
     running = Operator(rig, f"--namespace={inside}")
     running.start()
