@@ -26,7 +26,7 @@ CASES = ("azure-conv", "ramp", "flash")
 SEARCHED = Path(__file__).with_name("searched.json")
 SEED = 11
 # A setting that is at most this far behind ours on the search's seed may be ahead on others: the
-# Azure hour is known to 0.3 points and 1 % by three seeds (docs/designs/0005-benchmark.md).
+# Azure hour is known to 0.3 points and 1 % by three seeds (docs/designs/0009-benchmark.md).
 NEAR_SHARE_RATIO, NEAR_COST_RATIO = 0.01, 1.03
 _HEADER = """\
 # Settings of other rules that did best in a search over the grids of `policies.RULES`: the ones

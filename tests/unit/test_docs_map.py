@@ -1,0 +1,112 @@
+"""The pages lead to each other, and what they say of the tree is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SOURCES = ROOT / "operator" / "servingslo"
+PAGES = (
+    *sorted(ROOT.glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+)
+FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
+CODE = re.compile(r"`([^`]+)`")
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What a page's headings are linked by, as GitHub derives it."""
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    words = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles)
+    return {re.sub(r"[^\w\- ]", "", word.lower()).replace(" ", "-") for word in words}
+
+
+def row_cells(page: Path, title: str) -> list[list[str]]:
+    """Cells of the rows of the table under a heading, without its head."""
+    text = page.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_and_anchors_resolve(page: Path) -> None:
+    """Each relative link is a file or folder, and each anchor a heading of it."""
+    wrong = []
+    for link, anchor in LINK.findall(prose(page)):
+        target = (page.parent / link).resolve() if link else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(f"{link}#{anchor}")
+    assert wrong == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    """Once at least; runbooks are in an index of their own."""
+    index = {(DOCS / link).resolve() for link, _ in LINK.findall(prose(DOCS / "README.md")) if link}
+    runbooks = DOCS / "runbooks"
+    listed = {
+        (runbooks / link).resolve() for link, _ in LINK.findall(prose(runbooks / "README.md"))
+    }
+    pages = {*DOCS.rglob("*.md"), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"}
+    missing = pages - index - listed - {DOCS / "README.md"}
+    assert sorted(page.name for page in missing) == []
+
+
+def test_every_folder_of_the_map_exists_and_every_package_is_in_it() -> None:
+    """Of the page about the architecture."""
+    cells = [row[0] for row in row_cells(DOCS / "architecture.md", "The map")]
+    named = [path for cell in cells for path in CODE.findall(cell)]
+    assert [path for path in named if not (ROOT / path).is_dir()] == []
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in SOURCES.glob("*/__init__.py")}
+    assert packages - set(named) == set()
+    tests = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*/test_*.py")}
+    assert tests - set(named) == set()
+
+
+def test_every_step_of_a_tick_is_where_the_page_says() -> None:
+    """Each name stands in the file before it, as a function, class or constant."""
+    rows = row_cells(DOCS / "architecture.md", "The tick")
+    assert len(rows) >= 15
+    wrong = []
+    for _, where, _ in rows:
+        text = ""
+        for word in CODE.findall(where):
+            if word.endswith(".py"):
+                path = SOURCES / word
+                text = path.read_text(encoding="utf-8") if path.exists() else ""
+            elif not re.search(rf"^\s*(?:async )?(?:def |class )?{word}\b", text, re.MULTILINE):
+                wrong.append(f"{where}: {word}")
+    assert wrong == []
+
+
+def test_every_word_of_the_glossary_is_in_code() -> None:
+    """The last column names what is there."""
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (*SOURCES.rglob("*.py"), ROOT / "Makefile")
+    )
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    words = [
+        w
+        for t in titles
+        for row in row_cells(DOCS / "glossary.md", t)
+        for w in CODE.findall(row[2])
+    ]
+    assert len(words) > 50
+    assert [word for word in words if not re.search(rf"\b{word}\b", code)] == []
+
+
+def test_notes_are_numbered_once() -> None:
+    """Without gaps, and each title begins with its number."""
+    notes = sorted((DOCS / "designs").glob("*.md"))
+    assert [int(note.name[:4]) for note in notes] == list(range(1, len(notes) + 1))
+    for note in notes:
+        assert note.read_text(encoding="utf-8").startswith(f"# {int(note.name[:4])}. "), note.name
