@@ -131,7 +131,7 @@ def _reference(findings: Findings) -> Iterator[str]:
         "A simulator written apart from this one, with its own implementations of the rules, on "
         "the same fleets and traces: here / there. Bold: more than "
         f"{_FAR_SHARE:g} points of share or {100 * _FAR_COST:g} % of cost apart. The design note "
-        "[0005](designs/0009-benchmark.md) says why they differ."
+        "[0009](designs/0009-benchmark.md) says why they differ."
     )
     yield ""
     rows = [["", *shared]]

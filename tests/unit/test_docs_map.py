@@ -1,6 +1,7 @@
 """The pages lead to each other, and what they say of the tree is there."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ PAGES = (
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 CODE = re.compile(r"`([^`]+)`")
+# A longer sentence is read twice.
+LONGEST_SENTENCE = 400
+# A note of what holds today is read in one sitting.
+LONGEST_NOTE = 150
+# Written by programs, or left as they were.
+NOT_OURS = {"benchmarks.md", "servingslo.md", "acceptance.md", "CHANGELOG.md"}
+OURS = [page for page in PAGES if page.parent.name != "lab" and page.name not in NOT_OURS]
+NOTES = sorted((DOCS / "designs").glob("*.md"))
 
 
 def prose(page: Path) -> str:
@@ -28,6 +37,21 @@ def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     words = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles)
     return {re.sub(r"[^\w\- ]", "", word.lower()).replace(" ", "-") for word in words}
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Sentences of paragraphs, of points of a list and of cells of a table."""
+    for block in re.split(r"\n\s*\n", text):
+        parts = [""]
+        for line in map(str.strip, block.splitlines()):
+            if line.startswith("|"):
+                parts += line.strip("|").split("|")
+            elif re.match(r"[-*] |\d+\. |#", line):
+                parts.append(line)
+            else:
+                parts[-1] += f" {line}"
+        for part in parts:
+            yield from re.split(r"(?<=[.!?])\s+", re.sub(r"\]\([^)]*\)", "]", part).strip())
 
 
 def row_cells(page: Path, title: str) -> list[list[str]]:
@@ -104,9 +128,24 @@ def test_every_word_of_the_glossary_is_in_code() -> None:
     assert [word for word in words if not re.search(rf"\b{word}\b", code)] == []
 
 
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_sentences_are_short(page: Path) -> None:
+    """Those that are read by users and contributors."""
+    long = [one for one in sentences(prose(page)) if len(one) > LONGEST_SENTENCE]
+    assert long == []
+
+
 def test_notes_are_numbered_once() -> None:
-    """Without gaps, and each title begins with its number."""
-    notes = sorted((DOCS / "designs").glob("*.md"))
-    assert [int(note.name[:4]) for note in notes] == list(range(1, len(notes) + 1))
-    for note in notes:
-        assert note.read_text(encoding="utf-8").startswith(f"# {int(note.name[:4])}. "), note.name
+    """Without gaps."""
+    assert [int(note.name[:4]) for note in NOTES] == list(range(1, len(NOTES) + 1))
+
+
+@pytest.mark.parametrize("note", NOTES, ids=lambda note: note.stem)
+def test_a_note_says_what_holds_since_when_and_how_to_check_it(note: Path) -> None:
+    """Number, date, non-goals and properties, in a page that can be read at once."""
+    text = note.read_text(encoding="utf-8")
+    assert text.startswith(f"# {int(note.name[:4])}. ")
+    assert re.search(r"^(?:Status: \w+\. )?Date: \d{4}-\d\d-\d\d", text, re.MULTILINE)
+    assert re.search(r"^## Non-goals", text, re.MULTILINE)
+    assert re.search(r"^## Properties", text, re.MULTILINE)
+    assert len(text.splitlines()) <= LONGEST_NOTE
