@@ -1,13 +1,11 @@
 # Two stages: the first builds a virtual environment from hashed requirements, the second carries
 # only that environment. It runs as nobody's user on a read-only file system and writes nothing.
 FROM python:3.13.9-slim-bookworm AS build
-# requirements-compiled.lock adds numba, for `servingslo run --laws compiled`.
-ARG REQUIREMENTS=requirements.lock
 WORKDIR /src
 RUN python -m venv /opt/servingslo && python -m venv /src/builder
-COPY requirements.lock requirements-compiled.lock requirements-build.lock ./
+COPY requirements.lock requirements-build.lock ./
 # The locks are complete: what they name is installed and nothing is resolved, so a later release changes nothing.
-RUN /opt/servingslo/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r ${REQUIREMENTS}
+RUN /opt/servingslo/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY operator ./operator
 RUN /src/builder/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements-build.lock \

@@ -7,8 +7,7 @@ asks for them: then the time is that of all, divided by their number. Others are
 repetitions, so that other work on the machine counts as little as it can. Plans are made from the
 observations of a simulated fleet whose demand swings, and of one whose demand is steady, replayed
 tick by tick with the memory that belongs to them and models made anew; counts are searched up to
-64; estimation is told apart. Where the extra `compiled` is installed, evaluations are timed in both
-forms, and all else by compiled laws. Run `make bench`.
+64; estimation is told apart. Run `make bench`.
 """
 
 import math
@@ -22,9 +21,7 @@ from tests.benchmarks.plain_mixture import plain_percentiles
 from tests.unit.policy_world import Run, World
 from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
 
-from servingslo.compiling import compiler_installed
 from servingslo.estimation import estimator
-from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.models.latency import (
     LatencyMetric,
     LatencyModel,
@@ -135,8 +132,8 @@ def law_and_limits(card: Card) -> tuple[ServiceLaw, EngineLimits]:
     return law, limits
 
 
-def evaluation_rows(card: Card, form: str) -> list[Row]:
-    """One candidate at loads from idle to nearly saturated, in the form that is in use."""
+def evaluation_rows(card: Card) -> list[Row]:
+    """One candidate at loads from idle to nearly saturated."""
     workload = conversation()
     law, limits = law_and_limits(card)
     model = LatencyModel(workload, law, limits)
@@ -162,7 +159,7 @@ def evaluation_rows(card: Card, form: str) -> list[Row]:
         evaluate(float(rate), 1)
     for rate in rates[:5]:
         evaluate_latency(float(rate))
-    name = f"{card.name.upper()} {form}"
+    name = card.name.upper()
     return [
         *(
             Row(
@@ -302,12 +299,7 @@ def main() -> None:
     out = sys.stdout.write
     out(f"{'processor time, microseconds':70s} {'median':>10s} {'p99':>10s}   target\n")
     for card in (H100, L4):
-        use_laws(LawForm.NUMPY)
-        table = [*evaluation_rows(card, "numpy"), plain_row(card)]
-        if compiler_installed():
-            use_laws(LawForm.COMPILED)
-            table += evaluation_rows(card, "compiled")
-        for row in table:
+        for row in (*evaluation_rows(card), plain_row(card)):
             out(row.text() + "\n")
     rows, state = plan_rows(observations())
     steady, _ = plan_rows(observations(0.0))

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "namespaced": ("rbac.clusterRoles=false", "crds.install=false", *_WATCHED),
     "watched-namespaces": _WATCHED,
     "recommend": ("mode=Recommend", "limits.maxReplicas=40", "limits.maxStep=5"),
-    "batching": ("batching.apply.enabled=true", "laws=compiled", "logFormat=json"),
+    "batching": ("batching.apply.enabled=true", "logFormat=json"),
     "credentials": (
         "prometheus.bearerTokenSecret=prometheus-token",
         "prometheus.caConfigMap=prometheus-ca",

@@ -104,7 +104,6 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("tickSeconds=0", "tickSeconds", id="tick"),
         pytest.param("prometheus.url=prometheus:9090", "url", id="url-without-scheme"),
         pytest.param("prometheus.timeoutSeconds=0", "timeoutSeconds", id="timeout"),
-        pytest.param("laws=numba", "laws", id="laws"),
         pytest.param("limits.maxReplicas=-1", "maxReplicas", id="limit"),
         pytest.param("watchNamespaces[0]=Not_A_Name", "watchNamespaces", id="namespace"),
         pytest.param("batching.apply.enabled=yes-please", "enabled", id="switch"),
@@ -254,22 +253,6 @@ def test_the_gateway_s_settings_reach_the_operator(rig: Rig) -> None:
         "--gateway-namespace-label=ns",
         f"--gateway-pattern={pattern}",
     ]
-
-
-@pytest.mark.rig
-def test_compiled_laws_have_a_place_for_their_code(rig: Rig) -> None:
-    """The file system is read-only: machine code has a volume of its own, across restarts."""
-    plain = _only(_render(rig), "Deployment")["spec"]["template"]["spec"]
-    assert "--laws=numpy" in plain["containers"][0]["args"]
-    assert [volume["name"] for volume in plain["volumes"]] == ["tmp"]
-    compiled = _only(_render(rig, "laws=compiled"), "Deployment")["spec"]["template"]["spec"]
-    container = compiled["containers"][0]
-    assert "--laws=compiled" in container["args"]
-    (cache,) = (one["value"] for one in container["env"] if one["name"] == "XDG_CACHE_HOME")
-    (mount,) = (one for one in container["volumeMounts"] if one["mountPath"] == cache)
-    (volume,) = (one for one in compiled["volumes"] if one["name"] == mount["name"])
-    assert "emptyDir" in volume
-    assert not mount.get("readOnly")
 
 
 @pytest.mark.rig

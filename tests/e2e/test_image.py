@@ -66,13 +66,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize(
-    ("arguments", "compiles"),
-    [({}, False), ({"REQUIREMENTS": "requirements-compiled.lock"}, True)],
-    ids=["plain", "with-numba"],
-)
 def test_the_image_s_steps_give_a_command_that_runs_on_a_read_only_file_system(
-    folder: Path, arguments: dict[str, str], compiles: bool
+    folder: Path,
 ) -> None:
     """Hashed requirements and the wheel install into a bare environment that answers."""
     source = folder / "src"
@@ -88,7 +83,6 @@ def test_the_image_s_steps_give_a_command_that_runs_on_a_read_only_file_system(
     )
     environment = folder / "opt"
     defaults = dict(re.findall(r"^ARG (\w+)=(\S+)$", build, flags=re.MULTILINE))
-    assert arguments.keys() <= defaults.keys()
     confinement = _confinement()
     # The Dockerfile says python; where that name is another's here, its folder has it as python3.x.
     tools = folder / "tools"
@@ -100,7 +94,7 @@ def test_the_image_s_steps_give_a_command_that_runs_on_a_read_only_file_system(
         done = subprocess.run(
             ["sh", "-euc", command],
             cwd=source,
-            env={**os.environ, **defaults, **arguments, "PATH": f"{tools}:{os.environ['PATH']}"},
+            env={**os.environ, **defaults, "PATH": f"{tools}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
             check=False,
@@ -115,7 +109,7 @@ def test_the_image_s_steps_give_a_command_that_runs_on_a_read_only_file_system(
     assert "Usage: servingslo" in _answer(*confinement, command, "--help")
     found = "import servingslo.compiling as c; print(c.compiler_installed())"
     answer = _answer(*confinement, environment / "bin" / "python", "-c", found)
-    assert answer.strip() == str(compiles)
+    assert answer.strip() == "False"
 
 
 def _answer(*command: str | Path) -> str:

@@ -12,7 +12,6 @@ from tests.integration.toy_actuator import ToyActuator
 from servingslo.cli.operate import PrometheusOptions, RunOptions, operate
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.controller.leadership import NAMESPACE_TERMS
-from servingslo.models.compiled.backend import LawForm
 from servingslo.policy.inputs import Limits
 
 
@@ -36,7 +35,6 @@ def options(prometheus_url: str, namespace: str, health_port: int) -> RunOptions
         health_host="127.0.0.1",
         health_port=health_port,
         record=None,
-        laws=LawForm.NUMPY,
         lease_namespace=None,
         lease_name="toy-operator",
         lease_terms=NAMESPACE_TERMS,

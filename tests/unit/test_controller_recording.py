@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.policy_world import World, steady
-from tests.unit.policy_world import run as world_run
 
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recording import (
@@ -22,8 +20,6 @@ from servingslo.controller.recording import (
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.season import RateHistory
-from servingslo.models.compiled import backend
-from servingslo.models.compiled.backend import LawForm, laws_in_use, use_laws
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan
@@ -36,13 +32,6 @@ SPEC = {
     "objectives": [{"metric": "ttft", "percentile": 99, "threshold": "1s"}],
     "replicas": {"min": 2, "max": 4},
 }
-
-
-@pytest.fixture(autouse=True)
-def _by_numpy_afterwards():
-    """Other tests evaluate by numpy."""
-    yield
-    use_laws(LawForm.NUMPY)
 
 
 def _observation(at: float, desired: int = 1) -> Observation:
@@ -128,40 +117,16 @@ def test_a_replay_makes_the_same_decisions(tmp_path: Path) -> None:
     assert [entry.decision for entry in replay(lines)] == live
 
 
-def test_a_replay_is_evaluated_in_the_form_that_was_live(tmp_path: Path) -> None:
-    """Compiled laws decide a replay where they decided live: every number is the same."""
+def test_a_recording_of_compiled_laws_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """What would not be the live decisions is not told as if they were; numpy's are read."""
     path = tmp_path / "recording.jsonl"
-    recorder, state, targets = Recorder(path), initial_state(None, 0.0), targets_from_spec(SPEC)
-    seen = world_run(World(rate=steady(6.0), replicas=3)).until(300.0).observations
-    use_laws(LawForm.COMPILED)
-    recorder.header(
-        _header(uid=f"{seen[0].namespace}/{seen[0].name}", laws=laws_in_use(), time_seconds=0.0)
-    )
-    live = []
-    for observation in seen:
-        recorder.observation(observation)
-        decision, state = plan(observation, targets, LIMITS, state, observation.time_seconds)
-        live.append(decision)
-    recorder.close()
-    use_laws(LawForm.NUMPY)
-    lines = path.read_text().splitlines()
-    assert [entry.decision for entry in replay(lines)] == live
-    by_numpy = [lines[0].replace('"laws":"compiled"', '"laws":"numpy"'), *lines[1:]]
-    assert by_numpy[0] != lines[0]
-    others = [entry.decision for entry in replay(by_numpy)]
-    assert others != live
-    assert [d.replicas_after for d in others] == [d.replicas_after for d in live]
-
-
-def test_a_recording_of_compiled_laws_is_refused_without_the_extra(
-    tmp_path: Path, monkeypatch
-) -> None:
-    """What would not be the live decisions is not told as if they were."""
-    monkeypatch.setattr(backend, "compiler_installed", lambda: False)
-    path = tmp_path / "recording.jsonl"
-    Recorder(path).header(_header(laws=LawForm.COMPILED))
-    with pytest.raises(InvalidInputError, match=r"line 1: header.laws: 'compiled'"):
-        list(replay(path.read_text().splitlines()))
+    Recorder(path).header(_header())
+    (line,) = path.read_text().splitlines()
+    assert '"laws":"numpy"' in line
+    assert list(replay([line])) == []
+    compiled = line.replace('"laws":"numpy"', '"laws":"compiled"')
+    with pytest.raises(InvalidInputError, match=r"line 1: header.laws: 'compiled'.*the version"):
+        list(replay([compiled]))
 
 
 def test_an_observation_survives_as_json() -> None:

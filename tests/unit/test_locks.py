@@ -20,7 +20,6 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 # requirements where only a group is meant.
 LOCKS = {
     "requirements.lock": (True, (), ()),
-    "requirements-compiled.lock": (True, ("compiled",), ()),
     "requirements-build.lock": (False, (), ("build",)),
     "requirements-dev.lock": (True, tuple(EXTRAS), ("dev",)),
 }

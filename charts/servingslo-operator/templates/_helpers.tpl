@@ -51,7 +51,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 - --tick-seconds={{ .Values.tickSeconds }}
 - --mode={{ .Values.mode }}
-- --laws={{ .Values.laws }}
 - --batching-apply={{ .Values.batching.apply.enabled }}
 - --read-config-maps={{ .Values.configMaps.read.enabled }}
 {{- range .Values.admission.kinds }}

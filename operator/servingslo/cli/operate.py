@@ -45,7 +45,6 @@ from servingslo.controller.teller import Teller
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
-from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.inputs import Limits
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import GatewayProfile
@@ -84,10 +83,10 @@ class PrometheusOptions:
 class RunOptions:
     """Everything that the operator was started with. No namespaces: all of them.
 
-    gateway: whose counts are read; None for none. laws: who evaluates the latency laws. actuators:
-    what may be changed, in the order in which a decision is carried out. read_config_maps: whether
-    command lines that are made of ConfigMaps are read from them. limit_kinds: objects with a
-    gateway's bound that may be written; none by default.
+    gateway: whose counts are read; None for none. actuators: what may be changed, in the order in
+    which a decision is carried out. read_config_maps: whether command lines that are made of
+    ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
+    none by default.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     """
 
@@ -98,7 +97,6 @@ class RunOptions:
     health_host: str
     health_port: int
     record: Path | None
-    laws: LawForm
     lease_namespace: str | None
     lease_name: str
     lease_terms: Terms
@@ -114,8 +112,6 @@ async def operate(options: RunOptions) -> None:
     """
     config = prometheus_config(options)
     # Before the first plan, so that a recording is of one form alone.
-    use_laws(options.laws)
-    _LOG.info("laws are evaluated by %s", options.laws.value)
     registry = Registry()
 
     @asynccontextmanager

@@ -19,7 +19,6 @@ from servingslo.cli.options import (
 )
 from servingslo.controller.ranges import check_tick
 from servingslo.errors import InvalidInputError
-from servingslo.models.compiled.backend import LawForm
 from servingslo.policy.inputs import LimitKind, Limits
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 
@@ -208,14 +207,6 @@ def run(
             help="Time from one attempt to the next, at most half of the renewal.",
         ),
     ] = 2.0,
-    laws: Annotated[
-        LawForm,
-        typer.Option(
-            envvar="SERVINGSLO_LAWS",
-            help="Who evaluates the latency laws: numpy, or compiled code, which is ten times as "
-            "fast and needs the extra servingslo\\[compiled].",
-        ),
-    ] = LawForm.NUMPY,
     log_level: Annotated[
         str, typer.Option(envvar="SERVINGSLO_LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
     ] = "INFO",
@@ -276,7 +267,6 @@ def run(
         health_host=health_host,
         health_port=health_port,
         record=record,
-        laws=laws,
         read_config_maps=read_config_maps is Switch.ON,
         lease_namespace=check_object_name("--lease-namespace", lease_namespace)
         if lease_namespace

@@ -22,7 +22,6 @@ from servingslo.errors import (
 from servingslo.estimation.season import RateHistory
 from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
-from servingslo.models.compiled.backend import laws_in_use
 from servingslo.policy.decision import Decision, held
 from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem, Targets
 from servingslo.policy.learned import lost_parts
@@ -134,7 +133,6 @@ class Reconciler:
                 learned=learned,
                 carry_on=carry_on,
                 time_seconds=now_seconds,
-                laws=laws_in_use(),
             )
         )
         return memory

@@ -25,7 +25,6 @@ from servingslo.controller.ranges import (
 )
 from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
-from servingslo.models.compiled.backend import LawForm, use_laws
 from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
@@ -42,6 +41,9 @@ HEADER = "header"
 OUTCOME = "outcome"
 # Observations of versions that knew one runtime do not tell it.
 RUNTIME_BEFORE = "vllm"
+# Versions that could compile the latency laws decided by percentiles of other last digits.
+NUMPY_LAWS = "numpy"
+_ALLOWED_LAWS = "numpy; decisions by compiled laws are replayed by the version that made them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,7 @@ class Header:
     """What decisions rest on besides observations.
 
     learned: what the planner's memory began with. carry_on: the memory of the observations before
-    is kept, because only the spec changed. laws: who evaluated the latency laws; a replay has the
-    same, as percentiles of the two forms are not equal to the last bit.
+    is kept, because only the spec changed. laws: who evaluated the latency laws; numpy.
     """
 
     uid: str
@@ -62,7 +63,7 @@ class Header:
     learned: Mapping[str, Any] | None = None
     carry_on: bool = False
     time_seconds: float
-    laws: LawForm = LawForm.NUMPY
+    laws: str = NUMPY_LAWS
     version: str = __version__
 
 
@@ -155,7 +156,7 @@ def replay(
     instead: a spec to decide by, whatever the headers say; observations then need no header.
     limits: of resources without a header; the default bounds by default.
     Raises: InvalidInputError naming the line, when one cannot be read or its resource has no
-    header, or laws were compiled and cannot be here; InvalidSpecError when `instead` is not valid.
+    header, or its laws were compiled; InvalidSpecError when `instead` is not valid.
     """
     targets = None if instead is None else targets_from_spec(instead)
     bounds = Limits() if limits is None else limits
@@ -167,8 +168,6 @@ def replay(
         entry = _decoded(line, number)
         if HEADER in entry:
             header = _header(entry, number)
-            with _named(number, HEADER):
-                use_laws(header.laws)
             _began_anew(entry, times)
             memories[header.uid] = _began(header, memories.get(header.uid), targets, number)
             continue
@@ -263,6 +262,8 @@ def _header(entry: Mapping[str, Any], number: int) -> Header:
         header: Header = _validated(_HEADER, entry[HEADER])
         check_time(header.time_seconds, "time_seconds")
         check_limits(header.limits, "limits")
+        if header.laws != NUMPY_LAWS:
+            raise InvalidInputError("laws", header.laws, _ALLOWED_LAWS)
     return header
 
 

@@ -56,8 +56,6 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
     tpot_seconds: the time per output token that requests in time do not exceed. Above this batch
     more requests are late than it serves more; below, capacity is left.
     """
-    if engine.kernel is not None:
-        return engine.kernel.full_batch(tpot_seconds, most_sequences)
     demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
     while True:
         trials = sorted({trial_of(span[0], span[-1], index) for index in range(TRIALS)})

@@ -1,6 +1,5 @@
 """What loads make of limits to KV use and latency, as far as it decides."""
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from servingslo.errors import InvalidInputError
@@ -44,12 +43,6 @@ def judged(
 
     KV use is inf at saturation and above.
     """
-    kernel = model.engine.kernel
-    if kernel is not None:
-        share = replica_rate_per_second(rate_per_second, replica_count)
-        if share >= model.saturation_rate_per_second:
-            return [math.inf]
-        return kernel.judged(share, replica_count, limits, pooled=routing is Routing.POOLED)
     load = model.predict(rate_per_second, replica_count, routing)
     found = [load.kv_usage_quantile(limits.kv_percentile)]
     most = limits.kv_usage_ratio

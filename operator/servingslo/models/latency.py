@@ -8,13 +8,14 @@ from functools import lru_cache
 from servingslo.models import capacity
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.judging import replica_rate_per_second
-from servingslo.models.kernel import Maker, chosen_kernels, lengths_of
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
 from servingslo.models.objective_metrics import metric_seconds, prepare
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.occupancy import NO_BUDGET, BudgetBound, service_dispersion
+from servingslo.models.output_laws import output_gaps
 from servingslo.models.prediction import Prediction
+from servingslo.models.prompt_work import prompt_work
 from servingslo.models.replica_load import FleetLaw
 from servingslo.models.service_time import (
     EngineLimits,
@@ -86,14 +87,13 @@ class LatencyModel:
             correlation_seconds=math.nan if correlation is None else correlation,
             budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
         )
-        gaps, prompts = lengths_of(workload, per_token)
         # Sequences that decode take a token of the budget each.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
         self.engine = EngineLaws(
             demand=demand,
             fleet=fleet,
-            gaps=gaps,
-            prompts=prompts,
+            gaps=output_gaps(workload.output),
+            prompts=prompt_work(workload.prompt, workload.cached_ratio, per_token),
             budget_tokens=budget,
             least_step_seconds=demand.step_fixed_seconds + demand.step_growth_seconds,
             most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,
@@ -132,15 +132,13 @@ class LatencyModel:
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)
-def _prepared(
-    workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits, _form: Maker | None
-) -> LatencyModel:
+def _prepared(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     return LatencyModel(workload_at_one, law, limits)
 
 
 def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     """The prepared model of this mix on this engine; recent ones are kept."""
-    return _prepared(workload.at_rate(1.0), law, limits, chosen_kernels())
+    return _prepared(workload.at_rate(1.0), law, limits)
 
 
 def forget_models() -> None:

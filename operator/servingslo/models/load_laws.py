@@ -1,15 +1,12 @@
 """The percentile laws of loads, evaluated when first asked for, of many loads at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Protocol
 
 from servingslo.models.gap_loads import GapLoad, gap_load
 from servingslo.models.inter_token import gap_moments, states_of_bursts
-from servingslo.models.kernel import Kernel, RequestLaw, kernel_of
 from servingslo.models.kv_cache import HeldTokens
-from servingslo.models.objectives import LatencyMetric
 from servingslo.models.occupancy import Occupancy, occupancies
 from servingslo.models.output_laws import (
     GapMoments,
@@ -19,11 +16,19 @@ from servingslo.models.output_laws import (
 )
 from servingslo.models.prompt_work import PromptWork, mean_steps
 from servingslo.models.replica_load import FleetLaw, replica_load
-from servingslo.models.service_time import FloatArray, RequestDemand
+from servingslo.models.service_time import RequestDemand
 from servingslo.models.transform import TabulatedLaw
 from servingslo.models.waiting import time_to_first_token_laws
 
-_NO_NUMBERS: FloatArray = np.empty(0)
+
+class RequestLaw(Protocol):
+    """A law over requests, in seconds."""
+
+    def quantile(self, probability: float) -> float:
+        """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
+
+    def share_within(self, seconds: float) -> float:
+        """P(T ≤ t) for t in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,6 @@ class EngineLaws:
     few points. budget_tokens: of a step. least_step_seconds, most_step_seconds: an idle step, and
     one that is full of prefill. cap: running sequences at saturation. saturation_rate_per_second:
     of one replica. held: KV tokens of a running sequence. kv_capacity_tokens: that the cache holds.
-    kernel: see `Kernel`.
     """
 
     demand: RequestDemand
@@ -48,39 +52,27 @@ class EngineLaws:
     saturation_rate_per_second: float
     held: HeldTokens
     kv_capacity_tokens: float
-    kernel: Kernel | None = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kernel", kernel_of(self))
 
 
 class LoadLaws:
     """What is known so far of one load below saturation; laws are None until evaluated.
 
-    rate_per_second: of one replica. running: its running sequences. numbers: those of the kernel
-    about them, where there is one. gaps: moments of the time per
-    output token. ttft, tpot, latency: laws over requests. percentiles: those that a kernel was
-    asked for, by metric and share.
+    rate_per_second: of one replica. running: its running sequences. gaps: moments of the time per
+    output token. ttft, tpot, latency: laws over requests.
     """
 
     __slots__ = (
         "gaps",
         "latency",
-        "numbers",
-        "percentiles",
         "rate_per_second",
         "running",
         "tpot",
         "ttft",
     )
 
-    def __init__(
-        self, rate_per_second: float, running: Occupancy, numbers: FloatArray = _NO_NUMBERS
-    ) -> None:
+    def __init__(self, rate_per_second: float, running: Occupancy) -> None:
         self.rate_per_second = rate_per_second
         self.running = running
-        self.numbers = numbers
-        self.percentiles: dict[tuple[LatencyMetric, float], float] = {}
         self.gaps: GapMoments | None = None
         self.ttft: TabulatedLaw | None = None
         self.tpot: RequestLaw | None = None
@@ -96,36 +88,17 @@ def load_laws(
 ) -> list[LoadLaws | None]:
     """Loads by the rate of one replica and the number of replicas; None at saturation and above."""
     most = engine.saturation_rate_per_second
-    pairs, kernel = list(zip(rates_per_second, replica_counts, strict=True)), engine.kernel
-    if kernel is not None:
-        return [
-            LoadLaws(rate, *kernel.running(rate, count, pooled=pooled)) if rate < most else None
-            for rate, count in pairs
-        ]
+    pairs = list(zip(rates_per_second, replica_counts, strict=True))
     demand, fleet = engine.demand, engine.fleet
     loads = [replica_load(demand, fleet, *pair, pooled) for pair in pairs if pair[0] < most]
     laws = iter(occupancies(demand, loads) if loads else ())
     return [LoadLaws(rate, next(laws)) if rate < most else None for rate, _ in pairs]
 
 
-def percentile_by_kernel(
-    kernel: Kernel, load: LoadLaws, metric: LatencyMetric, share: float
-) -> float:
-    """Seconds that this share of requests does not exceed."""
-    found = load.percentiles.get((metric, share))
-    if found is None:
-        found = kernel.percentile(metric, share, load.rate_per_second, load.numbers)
-        load.percentiles[metric, share] = found
-    return found
-
-
 def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[TabulatedLaw]:
     """Laws of the time to first token, in seconds, by load."""
-    lacking, kernel = [load for load in loads if load.ttft is None], engine.kernel
-    if kernel is not None:
-        for load in lacking:
-            load.ttft = kernel.first_token(load.rate_per_second, load.numbers)
-    elif lacking:
+    lacking = [load for load in loads if load.ttft is None]
+    if lacking:
         laws = time_to_first_token_laws(
             engine.demand,
             engine.prompts,
@@ -140,11 +113,8 @@ def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Tabulat
 
 def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMoments]:
     """Moments of the time per output token by output length, by load."""
-    lacking, kernel = [load for load in loads if load.gaps is None], engine.kernel
-    if kernel is not None:
-        for load in lacking:
-            load.gaps = kernel.gaps(load.rate_per_second, load.numbers)
-    elif lacking:
+    lacking = [load for load in loads if load.gaps is None]
+    if lacking:
         met = [_met(engine, load) for load in lacking]
         moments = gap_moments(engine.demand, engine.gaps, met, engine.budget_tokens)
         for load, gaps in zip(lacking, moments, strict=True):
@@ -154,11 +124,8 @@ def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMome
 
 def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
     """Laws of the time per output token over requests, in seconds, by load."""
-    lacking, kernel = [load for load in loads if load.tpot is None], engine.kernel
-    if kernel is not None:
-        for load in lacking:
-            load.tpot = kernel.per_token(load.rate_per_second, load.numbers)
-    elif lacking:
+    lacking = [load for load in loads if load.tpot is None]
+    if lacking:
         laws = time_per_output_token_laws(
             engine.gaps,
             evaluate_gaps(engine, lacking),
@@ -177,11 +144,8 @@ def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Request
 
 def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
     """Laws of the end-to-end latency over requests, in seconds, by load."""
-    lacking, kernel = [load for load in loads if load.latency is None], engine.kernel
-    if kernel is not None:
-        for load, first in zip(lacking, evaluate_ttft(engine, lacking), strict=True):
-            load.latency = kernel.end_to_end(load.rate_per_second, load.numbers, first)
-    elif lacking:
+    lacking = [load for load in loads if load.latency is None]
+    if lacking:
         laws = end_to_end_laws(
             engine.gaps,
             evaluate_gaps(engine, lacking),

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from servingslo.models.kernel import RequestLaw
 from servingslo.models.load_laws import (
     EngineLaws,
     LoadLaws,
+    RequestLaw,
     evaluate_latency,
     evaluate_tpot,
     evaluate_ttft,
@@ -91,10 +91,9 @@ def prepare(predictions: Iterable[Prediction], metric: LatencyMetric) -> None:
     """Evaluate the law of a metric for all of these predictions of one model at once.
 
     Each is what it would be by itself, up to rounding; together they take a part of the time.
-    Predictions that are not stable, and the wait for a slot, have nothing to evaluate. A kernel
-    saves nothing by that: it evaluates a percentile when asked for it.
+    Predictions that are not stable, and the wait for a slot, have nothing to evaluate.
     """
-    stable = [one for one in predictions if one.laws is not None and one.engine.kernel is None]
+    stable = [one for one in predictions if one.laws is not None]
     evaluate = ROW_OF[metric].evaluate
     if stable and evaluate is not None:
         evaluate(stable[0].engine, [one.laws for one in stable if one.laws is not None])

@@ -12,9 +12,7 @@ from servingslo.models.load_laws import (
     evaluate_latency,
     evaluate_tpot,
     evaluate_ttft,
-    percentile_by_kernel,
 )
-from servingslo.models.objectives import LatencyMetric
 
 
 class Prediction:
@@ -127,8 +125,6 @@ class Prediction:
         share = _share(percentile)
         if self.laws is None:
             return math.inf
-        if self.engine.kernel is not None:
-            return percentile_by_kernel(self.engine.kernel, self.laws, LatencyMetric.TTFT, share)
         (law,) = evaluate_ttft(self.engine, (self.laws,))
         return law.quantile(share)
 
@@ -140,8 +136,6 @@ class Prediction:
         share = _share(percentile)
         if self.laws is None:
             return math.inf
-        if self.engine.kernel is not None:
-            return percentile_by_kernel(self.engine.kernel, self.laws, LatencyMetric.TPOT, share)
         (law,) = evaluate_tpot(self.engine, (self.laws,))
         return law.quantile(share)
 

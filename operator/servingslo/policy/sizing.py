@@ -115,8 +115,6 @@ def _evaluate_first(
     asked = [count for count in likely if count >= low]
     around = {count + more for count in asked for more in (-1, 0, 1)} - {0}
     candidates.predict(sorted(around.union(*pairs.values())))
-    if candidates.case.model.engine.kernel is not None:
-        return  # it evaluates each percentile by itself
     by_metric: dict[LatencyMetric, dict[tuple[int, bool], Prediction]] = {}
     other = max(starts.values())
     for objective in candidates.case.objectives:
