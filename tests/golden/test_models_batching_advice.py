@@ -3,9 +3,8 @@
 import math
 
 import pytest
-
-from servingslo.models.batching import BatchLaw, textbook_batch_response
-from servingslo.models.batching_advice import batch_findings
+from tests.textbook.batching import BatchLaw, textbook_batch_response
+from tests.textbook.batching_advice import batch_findings
 
 # λ = 100/s, T_fixed = 50 ms, t_req = 0.5 ms, ρ* = 0.75: the least batch is 7.14.
 # Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations".

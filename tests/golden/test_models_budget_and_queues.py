@@ -7,8 +7,9 @@ import math
 
 import numpy as np
 import pytest
+from tests.textbook import queueing
 
-from servingslo.models import error_budget, kv_cache, queueing
+from servingslo.models import error_budget, kv_cache
 from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
 from servingslo.models.workload import LengthDistribution, Workload
 

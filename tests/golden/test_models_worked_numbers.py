@@ -7,9 +7,10 @@ Serving". Tradeoffs: "Serving and Systems Tradeoffs". Queueing: "Inference Is a 
 import math
 
 import pytest
+from tests.textbook import batching, queueing
+from tests.textbook.batching import BatchLaw
 
-from servingslo.models import admission, batching, cost, error_budget, queueing
-from servingslo.models.batching import BatchLaw
+from servingslo.models import admission, cost, error_budget
 
 FOUNDATIONS = BatchLaw(fixed_seconds=0.050, per_request_seconds=0.0005)
 SERVING = BatchLaw(fixed_seconds=0.005, per_request_seconds=0.0006)

@@ -13,10 +13,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.textbook import batching, queueing
+from tests.textbook.batching import BatchLaw
 
 from servingslo.errors import UnstableQueueError
-from servingslo.models import batching, queueing
-from servingslo.models.batching import BatchLaw
 
 servers = st.integers(1, 40)
 ratios = st.floats(0.05, 0.95)

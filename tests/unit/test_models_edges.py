@@ -1,10 +1,10 @@
 """Models at the ends of their ranges: an error that names the field, or the limit itself."""
 
 import pytest
+from tests.textbook import batching, queueing
+from tests.textbook.batching import BatchLaw
 
 from servingslo.errors import InvalidInputError
-from servingslo.models import batching, queueing
-from servingslo.models.batching import BatchLaw
 
 LAW = BatchLaw(fixed_seconds=0.05, per_request_seconds=0.0005)
 

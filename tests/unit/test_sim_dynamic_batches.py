@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 from sim_fleets import Script, agreeing
+from tests.textbook import queueing
+from tests.textbook.batching import BatchLaw, greedy_batch_response
 
-from servingslo.models import queueing
-from servingslo.models.batching import BatchLaw, greedy_batch_response
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.backend import compiled_backend

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from scipy.special import stdtrit
+from tests.textbook import queueing
 
-from servingslo.models import queueing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.engine import Engine, Outcome, RequestRecord

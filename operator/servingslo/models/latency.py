@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from servingslo.models import capacity
+from servingslo.models.batch_model import BatchPrediction, BatchServer
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.judging import replica_rate_per_second
 from servingslo.models.kv_cache import held_tokens
@@ -61,9 +62,11 @@ class LatencyModel:
     """The laws of one engine configuration and one mix of requests, prepared for many loads.
 
     Everything that does not depend on the arrival rate or the replica count is computed once.
+    batches: of an engine that serves dynamic batches; then it alone predicts.
     """
 
     __slots__ = (
+        "batches",
         "cap",
         "demand",
         "engine",
@@ -102,6 +105,10 @@ class LatencyModel:
             held=held_tokens(workload, limits.kv_block_tokens),
             kv_capacity_tokens=limits.kv_capacity_tokens,
         )
+        self.batches = None if limits.batcher is None else BatchServer(law, limits.batcher)
+        if self.batches is not None:
+            self.cap = self.batches.cap
+            self.saturation_rate_per_second = self.batches.saturation_rate_per_second
 
     def predict(
         self, arrival_rate_per_second: float, replica_count: int, routing: Routing
@@ -127,6 +134,8 @@ class LatencyModel:
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
         engine = self.engine
+        if self.batches is not None:
+            return [BatchPrediction(engine, self.batches, rate) for rate in rates]
         laws = load_laws(engine, rates, replica_counts, pooled=routing is Routing.POOLED)
         return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
 

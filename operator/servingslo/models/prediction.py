@@ -13,16 +13,19 @@ from servingslo.models.load_laws import (
     evaluate_tpot,
     evaluate_ttft,
 )
+from servingslo.models.objectives import LatencyMetric
 
 
 class Prediction:
     """Percentiles of a group under a load; laws are evaluated when first asked for.
 
-    engine: what the laws are those of. laws: those of the load; None when it is not below
-    saturation, and all is math.inf. `prepare` evaluates those of many loads at once.
+    metrics: those that there are percentiles of. engine: what the laws are those of. laws: those of
+    the load; None when it is not below saturation, and all is math.inf. `prepare` evaluates those
+    of many loads at once.
     """
 
     __slots__ = ("_rate", "engine", "laws")
+    metrics = frozenset(LatencyMetric)
 
     def __init__(self, engine: EngineLaws, rate_per_second: float, laws: LoadLaws | None) -> None:
         self.engine = engine

@@ -39,17 +39,33 @@ class ServiceLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicBatcher:
+    """How an engine forms batches of whole requests.
+
+    largest_batch: requests in one. window_seconds: how long the oldest waits for others. room:
+    requests that may wait, 0 for any number. instances: batches that run at a time.
+    """
+
+    largest_batch: int
+    window_seconds: float = 0.0
+    room: int = 0
+    instances: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
     """Limits in force on one engine.
 
     max_num_seqs: most sequences running at once. max_num_batched_tokens: token budget of a step.
-    kv_capacity_tokens: tokens that the KV cache holds.
+    kv_capacity_tokens: tokens that the KV cache holds. batcher: of an engine that serves batches of
+    whole requests; the other limits mean nothing to it.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_capacity_tokens: float
     kv_block_tokens: int = 16
+    batcher: DynamicBatcher | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,7 @@ def _latencies(case: SizingCase, prediction: Prediction) -> tuple[PredictedLaten
     asked = [(objective.metric, objective.percentile) for objective in case.objectives]
     largest = max(percentile for _, percentile in asked)
     metrics = {metric for metric, _ in asked}
-    asked += [(metric, largest) for metric in _TOLD_METRICS if metric not in metrics]
+    asked += [(m, largest) for m in _TOLD_METRICS if m in prediction.metrics - metrics]
     return tuple(
         PredictedLatency(
             metric=metric.value,

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from servingslo.models.batching import BatchLaw, least_batch
+from tests.textbook.batching import BatchLaw, least_batch
 
 # Below the first, replicas are idle for half of the time; above the second, waits grow faster than
 # load. Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", table 2.

@@ -1,32 +1,20 @@
-"""Batching: dynamic batches that form and run once, and limits of continuous batching.
+"""Textbook forms of dynamic batches, which models and simulations are held against.
 
-No decision uses this module: the operator plans continuous batches alone. It is the arithmetic of
-dynamic batchers for whoever sizes one. The textbook forms carry their source in their name: a
-filled batch arrives as an Erlang stream, not as Poisson, so Pollaczek–Khinchine overstates its
-wait. The other forms use the opening of the window at the first arrival, Allen–Cunneen waits with
-C_a² = 1/B, and the greedy batch server when there is no delay.
+The forms of the book carry their source in their name: a filled batch arrives as an Erlang stream,
+not as Poisson, so Pollaczek–Khinchine overstates its wait. The other forms use the opening of the
+window at the first arrival, Allen–Cunneen waits with C_a² = 1/B, and the greedy batch server when
+there is no delay.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
+from tests.textbook.queueing import beyond_share, mgc_wait_seconds, poisson_quantile
 
 from servingslo.errors import InvalidInputError
-from servingslo.models import capacity
-from servingslo.models.latency import (
-    LatencyMetric,
-    Objective,
-    ReplicaGroup,
-    Routing,
-    latency_model,
-    meets,
-)
-from servingslo.models.queueing import beyond_share, mgc_wait_seconds, poisson_quantile
 from servingslo.models.service_time import FloatArray
-from servingslo.models.workload import Workload
 
 # A batching window takes at most this share of the latency objective.
 # Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", batching window.
@@ -37,8 +25,6 @@ _GREEDY_STATES_PER_BATCH = 6
 _GREEDY_LEAST_STATES = 64
 # Eight such falls are 3e-4 of the tail; up to a utilization of 0.996.
 _GREEDY_TAIL, _GREEDY_MOST_STATES = 4.0, 1000
-# At saturation the stationary law does not exist; here all slots are taken, but for a thousandth.
-_NEARLY_SATURATED = 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,64 +312,3 @@ def largest_dynamic_batch(
         if times.utilization < 1.0 and high <= objective_seconds:
             return batch
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchBounds:
-    """Range in which `max_num_seqs` may be set."""
-
-    least_num_seqs: int
-    most_num_seqs: int
-
-
-def largest_batch(
-    workload: Workload,
-    group: ReplicaGroup,
-    objectives: Sequence[Objective],
-    bounds: BatchBounds,
-) -> int | None:
-    """Largest `max_num_seqs` in bounds that keeps the objectives and fits memory.
-
-    Three conditions: the KV cache holds that many sequences of mean length; at this load every
-    objective holds; and with all of them running, at saturation, the inter-token objectives still
-    hold, so that a surge waits instead of slowing everyone. None when no value in bounds does.
-    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", step 5, for
-    `max_num_seqs`.
-    """
-    if not 1 <= bounds.least_num_seqs <= bounds.most_num_seqs:
-        allowed = f"1 to {bounds.most_num_seqs}"
-        raise InvalidInputError("least_num_seqs", bounds.least_num_seqs, allowed)
-    fits = math.floor(capacity.kv_concurrency(workload, group.limits))
-    inter_token = [o for o in objectives if o.metric is LatencyMetric.TPOT]
-
-    def full_batch_meets(num_seqs: int) -> bool:
-        limits = replace(group.limits, max_num_seqs=num_seqs)
-        model = latency_model(workload, group.law, limits)
-        rate = _NEARLY_SATURATED * model.saturation_rate_per_second
-        return meets(model.predict(rate, 1, Routing.RANDOM), inter_token)
-
-    most = min(bounds.most_num_seqs, fits)
-    # The saturated step grows with the limit, and at a given load a smaller limit only makes
-    # requests wait, so the largest that meets the first also has the best chance of the second.
-    found = _largest_meeting(full_batch_meets, bounds.least_num_seqs, most)
-    if found is None:
-        return None
-    limits = replace(group.limits, max_num_seqs=found)
-    model = latency_model(workload, group.law, limits)
-    prediction = model.predict(workload.arrival_rate_per_second, group.replica_count, group.routing)
-    return found if meets(prediction, objectives) else None
-
-
-def _largest_meeting(condition: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Largest integer in [low, high] that meets a condition which fails for ever once it fails."""
-    if low > high or not condition(low):
-        return None
-    if condition(high):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if condition(middle):
-            low = middle
-        else:
-            high = middle
-    return low
