@@ -52,8 +52,10 @@ class Operator:
         *settings: str,
         name: str = "operator",
         account: tuple[str, str] = (RELEASE_NAMESPACE, SERVICE_ACCOUNT),
+        program: str = "servingslo.cli",
     ) -> None:
         self._rig = rig
+        self._program = program
         self._name = name
         self._settings = settings
         self._kubeconfig = rig.kubeconfig_for_service_account(*account)
@@ -72,14 +74,14 @@ class Operator:
         self._kubeconfig = self._kubeconfig.with_name(f"{self._name}.kubeconfig")
         self._kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
 
-    def start(self) -> None:
+    def start(self, *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         """Start it and wait until it is ready."""
         self.process = self._rig.run_process(
             self._name,
             [
                 sys.executable,
                 "-m",
-                "servingslo.cli",
+                self._program,
                 "run",
                 f"--prometheus-url={self._rig.prometheus_url}",
                 "--prometheus-timeout-seconds=2",
@@ -89,7 +91,7 @@ class Operator:
             ],
             environment={"KUBECONFIG": str(self._kubeconfig)},
         )
-        self.process.wait_for(self.ready, what="/readyz answers", timeout_seconds=PATIENCE_SECONDS)
+        self.process.wait_for(self.ready, what="/readyz answers", timeout_seconds=timeout_seconds)
 
     def ready(self) -> bool:
         """Whether it says that it is ready."""
@@ -445,10 +447,12 @@ def ticks_pass(operator: Operator, count: int = QUIET_TICKS) -> None:
     )
 
 
-def steady_trace(path: Path, *, rate: float, seconds: float) -> Path:
-    """A trace of evenly spaced requests of 512 prompt and 128 output tokens."""
+def steady_trace(
+    path: Path, *, rate: float, seconds: float, prompt_tokens: int = 512, output_tokens: int = 128
+) -> Path:
+    """A trace of evenly spaced requests of one length."""
     count = round(rate * seconds)
-    lines = [f"{index / rate:.4f},512,128" for index in range(count)]
+    lines = [f"{i / rate:.4f},{prompt_tokens},{output_tokens}" for i in range(count)]
     path.write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *lines]) + "\n")
     return path
 

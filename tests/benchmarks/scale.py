@@ -1,0 +1,172 @@
+"""What one operator does with many workloads, beside a real API server and a real Prometheus.
+
+    python -m tests.benchmarks.scale --resources 100 --pods 400 [--minutes 5] [--tick-seconds 15]
+
+At constant demand, which each workload's count just serves. Everything runs on this machine, the
+control plane, Prometheus and the simulated engines too; how busy it is stands beside the figures.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from tests.integration.many_workloads import ManyWorkloads, Watched, orders
+from tests.integration.operator_under_test import Engines, Operator, install_chart, process_use
+
+from servingslo.rig.cluster import Rig, RigOptions
+from servingslo.rig.waiting import wait_until
+
+_DECIDED = re.compile(r" decided namespace=(\S+) name=(\S+) ")
+_FIRST_WITHIN_SECONDS = 240.0
+_RESTARTED_TICKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One row of the table.
+
+    load_average: of the machine, at the end; what others run on it is in there. cores_used: by the
+    operator. orders_learning: while laws were learnt, orders: after most were, orders_restarted:
+    after a restart.
+    """
+
+    resources: int
+    pods: int
+    tick_median_seconds: float
+    tick_worst_seconds: float
+    ticks: int
+    first_decisions_seconds: float
+    first_decisions_restarted_seconds: float
+    peak_mebibytes: float
+    growth_mebibytes: float
+    trusted: int
+    worst_rate_error: float
+    probe_worst_seconds: float
+    probe_p99_seconds: float
+    orders_learning: int
+    orders: int
+    orders_restarted: int
+    cores_used: float
+    load_average: float
+
+
+def measure(options: argparse.Namespace) -> Figures:
+    """Start everything, watch it, restart the operator, and stop everything."""
+    tick = options.tick_seconds
+    with (
+        Rig.start(RigOptions(scrape_interval_seconds=tick, hpa_sync_period_seconds=15.0)) as rig,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        install_chart(rig)
+        engines = Engines(rig)
+        rig.configure_prometheus(http_sd_url=f"{engines.url}/sd")
+        many = ManyWorkloads(
+            rig=rig,
+            engines=engines,
+            resources=options.resources,
+            pods=options.pods,
+            folder=Path(folder),
+            traffic_seconds=60.0 * options.minutes + 600.0,
+        )
+        _say("creating workloads")
+        many.create(ready_within_seconds=600.0)
+        time.sleep(2 * tick)  # until all are scraped
+        operator = Operator(rig, f"--tick-seconds={tick:g}", "--prometheus-timeout-seconds=10")
+        first = _start(operator, many)
+        _say(f"all decided after {first:.1f} s")
+        return _watch(operator, many, first, options)
+
+
+def _watch(
+    operator: Operator, many: ManyWorkloads, first: float, options: argparse.Namespace
+) -> Figures:
+    assert operator.process is not None
+    began, before = time.monotonic(), process_use(operator.process.pid)
+    learning: list[str] = []
+    with Watched(operator) as watched:
+        while time.monotonic() < began + 60.0 * options.minutes:
+            time.sleep(options.tick_seconds)
+            seen = many.seen(operator)
+            if not learning and seen.trusted >= 0.95 * many.resources:
+                learning = [*orders(operator), ""]
+            _say(
+                f"{time.monotonic() - began:.0f} s: {seen.trusted} trusted, "
+                f"{len(orders(operator))} orders, rates within {seen.worst_rate_error:.0%}, "
+                f"{watched.resident_mebibytes:.0f} MiB; {operator.readiness().strip()}"
+            )
+        peak, resident = watched.peak_mebibytes, watched.resident_mebibytes
+    seen, ordered = many.seen(operator), orders(operator)
+    used = process_use(operator.process.pid)[0] - before[0]
+    seconds = time.monotonic() - began
+    operator.stop()
+    again = _start(operator, many)
+    time.sleep(_RESTARTED_TICKS * options.tick_seconds)
+    probes = sorted(watched.probe_seconds)
+    figures = Figures(
+        resources=many.resources,
+        pods=many.pods,
+        tick_median_seconds=median(watched.tick_seconds),
+        tick_worst_seconds=max(watched.tick_seconds),
+        ticks=len(watched.tick_seconds),
+        first_decisions_seconds=first,
+        first_decisions_restarted_seconds=again,
+        peak_mebibytes=peak,
+        growth_mebibytes=resident - before[1],
+        trusted=seen.trusted,
+        worst_rate_error=seen.worst_rate_error,
+        probe_worst_seconds=probes[-1],
+        probe_p99_seconds=probes[int(0.99 * len(probes))],
+        orders_learning=max(len(learning) - 1, 0) if learning else len(ordered),
+        orders=len(ordered) - len(learning) + 1 if learning else 0,
+        orders_restarted=len(orders(operator)) - len(ordered),
+        cores_used=used / seconds,
+        load_average=os.getloadavg()[1],
+    )
+    operator.stop()
+    return figures
+
+
+def _start(operator: Operator, many: ManyWorkloads) -> float:
+    """Seconds from the start of the process until the last resource has its first decision."""
+    log = many.rig.work_dir / "logs" / "operator.log"
+    skipped = log.stat().st_size if log.exists() else 0
+    began = time.monotonic()
+    operator.start(timeout_seconds=_FIRST_WITHIN_SECONDS)
+
+    def all_decided() -> bool:
+        text = log.read_bytes()[skipped:].decode(errors="replace")
+        return len(set(_DECIDED.findall(text))) >= many.resources
+
+    wait_until(all_decided, what="the first decision of all", timeout_seconds=_FIRST_WITHIN_SECONDS)
+    return time.monotonic() - began
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def main() -> None:
+    """Measure once, and print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--resources", type=int, default=100)
+    parser.add_argument("--pods", type=int, default=400)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--tick-seconds", type=float, default=15.0)
+    figures = measure(parser.parse_args())
+    rounded = {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in asdict(figures).items()
+    }
+    sys.stdout.write(f"{json.dumps(rounded)}\n")
+
+
+if __name__ == "__main__":
+    main()

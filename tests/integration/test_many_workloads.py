@@ -1,0 +1,89 @@
+"""At constant demand many workloads are known as one is: laws, rates, and nothing ordered.
+
+The larger one is an acceptance test: 140 resources with 600 pods.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.many_workloads import ManyWorkloads, Watched, orders
+from tests.integration.operator_under_test import Engines, Operator, install_chart
+
+from servingslo.rig.cluster import Rig
+from servingslo.rig.waiting import wait_until
+
+# Of a tick and a scrape. One tick of 140 resources takes a second or two beside the rig.
+TICK_SECONDS = 5.0
+# A law needs eight windows with histograms; in turns each engine has one in two or three ticks.
+LEARNT_WITHIN_SECONDS = 300.0
+QUIET_TICKS = 8
+RATE_ERROR = 0.1
+# A liveness probe of the kubelet waits so long (Kubernetes, probe timeoutSeconds).
+PROBE_SECONDS = 1.0
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(
+    params=[
+        # Few enough for each run, and yet read in turns.
+        pytest.param((40, 160, "tests.integration.turns_operator"), id="40"),
+        pytest.param((140, 600, "servingslo.cli"), id="140", marks=pytest.mark.acceptance),
+    ]
+)
+def running(
+    rig: Rig, audited: None, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[ManyWorkloads, Operator]]:
+    """The workloads, with engines of their own, and the operator on all of them."""
+    resources, pods, program = request.param
+    with rig.scrape_plan_kept():
+        host = Engines(rig)
+        rig.configure_prometheus(http_sd_url=f"{host.url}/sd", scrape_interval_seconds=TICK_SECONDS)
+        install_chart(rig)
+        operator = Operator(
+            rig,
+            f"--tick-seconds={TICK_SECONDS:g}",
+            "--prometheus-timeout-seconds=5",
+            name="operator-of-many",
+            program=program,
+        )
+        many = ManyWorkloads(rig=rig, engines=host, resources=resources, pods=pods, folder=tmp_path)
+        try:
+            many.create()
+            operator.start()
+            yield many, operator
+        finally:
+            operator.stop()
+            many.delete()
+            host.process.stop()
+
+
+def test_many_workloads_at_constant_demand_are_known_as_one_and_left_alone(
+    running: tuple[ManyWorkloads, Operator], record_property: Callable[[str, object], None]
+) -> None:
+    """Every law is trusted, every rate true, and no count is changed once laws are known."""
+    many, operator = running
+    with Watched(operator) as watched:
+        wait_until(
+            lambda: many.seen(operator).trusted == many.resources,
+            what="a trusted law of every workload",
+            timeout_seconds=LEARNT_WITHIN_SECONDS,
+            interval_seconds=TICK_SECONDS,
+        )
+        before = orders(operator)
+        worst = []
+        for _ in range(QUIET_TICKS):
+            time.sleep(TICK_SECONDS)
+            worst.append(many.seen(operator).worst_rate_error)
+    ordered = orders(operator)[len(before) :]
+    record_property("ordered_before_laws", len(before))
+    record_property("worst_rate_error", max(worst))
+    record_property("tick_seconds", sorted(watched.tick_seconds))
+    record_property("slowest_probe_seconds", max(watched.probe_seconds))
+    record_property("peak_mebibytes", watched.peak_mebibytes)
+    assert ordered == []
+    assert max(worst) <= RATE_ERROR, worst
+    assert watched.refused_probes == 0
+    assert max(watched.probe_seconds) < PROBE_SECONDS
