@@ -253,3 +253,13 @@ def test_other_label_names_are_honoured(prometheus):
     settings = {"namespace_label": "kube_namespace", "pod_label": "kube_pod"}
     found = read_once(prometheus.url, **settings)
     assert [pod for pod, metrics in found.pods.items() if metrics.engines] == [("other", "renamed")]
+
+
+def test_engines_of_other_namespaces_are_left_alone_where_some_are_named(prometheus):
+    """What an operator of some namespaces reads does not grow with those of others."""
+    elsewhere = read_once(prometheus.url, namespaces=("elsewhere",))
+    assert not any(metrics.engines for metrics in elsewhere.pods.values())
+    own = read_once(prometheus.url, namespaces=("elsewhere", NAMESPACE))
+    every = read_once(prometheus.url)
+    found = [{pod for pod, metrics in one.pods.items() if metrics.engines} for one in (own, every)]
+    assert found[0] == {pod for pod in found[1] if pod[0] == NAMESPACE} != set()

@@ -20,6 +20,7 @@ URL = "http://prometheus:9090"
         pytest.param({"url": "http://me:secret@prometheus"}, "no credentials", id="credentials"),
         pytest.param({"pod_label": 'pod"}'}, "--prometheus-pod-label", id="injected-label"),
         pytest.param({"source_labels": ("job", "a b")}, "source label", id="source-label"),
+        pytest.param({"namespaces": ('a"} or up',)}, "--namespace", id="injected-namespace"),
         pytest.param({"timeout_seconds": 0.0}, "--prometheus-timeout-seconds", id="no-time"),
         pytest.param(
             {"basic_auth_username": "me"}, "--prometheus-password-file", id="user-without-password"
@@ -58,6 +59,16 @@ def test_every_name_of_every_profile_is_asked_for_and_created_series_are_not():
     whole = " ".join((queries.gauges, queries.counters, *queries.histograms))
     assert "_created" not in whole
     assert ".*" not in whole
+
+
+def test_an_operator_of_some_namespaces_asks_for_their_engines_alone():
+    """Every query of engines names them, whole, under the administrator's label."""
+    config = PrometheusConfig(url=URL, namespace_label="ns", namespaces=("team-a", "team-b"))
+    queries = build_queries(CATALOGUE, DCGM, config)
+    for promql in (queries.gauges, queries.counters, *queries.histograms):
+        assert 'ns=~"team-a|team-b"' in promql
+    engines = queries.ages.count('pod!=""')
+    assert engines == queries.ages.count('pod!="", ns=~"team-a|team-b"') > 0
 
 
 def test_administrators_labels_replace_the_usual_ones_everywhere():

@@ -150,6 +150,7 @@ def prometheus_config(options: RunOptions) -> PrometheusConfig:
         namespace_label=prometheus.namespace_label,
         pod_label=prometheus.pod_label,
         gateway=options.gateway,
+        namespaces=options.namespaces,
     )
 
 

@@ -33,6 +33,8 @@ _CHUNK_BYTES = 256 * 1024
 _RETRY_PAUSE_SECONDS = 0.2
 _RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 _TOLD_BYTES = 4096
+# Source: Kubernetes, "Object Names and IDs": a DNS label of RFC 1123.
+_NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
 
 Series = dict[str, Any]
@@ -52,6 +54,7 @@ class PrometheusConfig:
     histogram_engines_each_tick: of so many engines a reading takes the histograms; those of more
     are taken in turns, each engine's within histogram_every_ticks readings at most.
     gateway: whose counts are read beside the engines'; None for none.
+    namespaces: whose engines are read; none: all.
     Raises: InvalidInputError when a value is outside its range.
     """
 
@@ -70,6 +73,15 @@ class PrometheusConfig:
     histogram_every_ticks: int = 8
     histogram_engines_each_tick: int = 500
     gateway: GatewayProfile | None = None
+    namespaces: tuple[str, ...] = ()
+
+    @property
+    def of_engines(self) -> str:
+        """Matchers of PromQL for the pods whose metrics are read."""
+        own = f'{self.pod_label}!=""'
+        if not self.namespaces:
+            return own
+        return f'{own}, {self.namespace_label}=~"{"|".join(self.namespaces)}"'
 
     def __post_init__(self) -> None:
         url = urlsplit(self.url)
@@ -98,6 +110,7 @@ class PrometheusConfig:
         ):
             if not _LABEL_NAME.match(name):
                 raise InvalidInputError(field, name, "a label name: [a-zA-Z0-9_]+")
+        _check_namespaces(self.namespaces)
         for field, value in (
             ("--prometheus-timeout-seconds", self.timeout_seconds),
             ("reading_timeout_seconds", self.reading_timeout_seconds),
@@ -106,6 +119,12 @@ class PrometheusConfig:
         ):
             if value <= 0:
                 raise InvalidInputError(field, value, "> 0")
+
+
+def _check_namespaces(names: tuple[str, ...]) -> None:
+    for name in names:
+        if not _NAMESPACE.match(name):
+            raise InvalidInputError("--namespace", name, "the name of a namespace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

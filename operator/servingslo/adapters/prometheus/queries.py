@@ -64,20 +64,21 @@ def build_queries(
         ),
         ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
         gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({_regex(gpu.names)}}})",
-        histograms=histogram_queries(profiles, config, f'{config.pod_label}!=""'),
+        histograms=histogram_queries(profiles, config),
     )
 
 
 def histogram_queries(
-    profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig, pods: str
+    profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig, pods: str = ""
 ) -> tuple[str, ...]:
     """PromQL of the histograms of pods that match: one each, so that one answer is in memory."""
+    whose = ", ".join(filter(None, (config.of_engines, pods)))
     labels = ("__name__", *_identity(profiles, config), "le")
     return tuple(
         _each_part(
             labels,
             _parts(profiles),
-            f"{_regex(_with_suffixes(names))}, {pods}}}",
+            f"{_regex(_with_suffixes(names))}, {whose}}}",
         )
         for names in _histogram_names(profiles)
     )
@@ -105,7 +106,7 @@ def _ages(
         suffix = "_count" if kind is MetricKind.HISTOGRAM else ""
         names = [name + suffix for profile in profiles for name in profile.age_metric(kind).names]
         ages = " or ".join(
-            f'(time() - timestamp({{__name__="{name}", {config.pod_label}!=""}}))'
+            f'(time() - timestamp({{__name__="{name}", {config.of_engines}}}))'
             for name in dict.fromkeys(names)
         )
         groups.append(_in_group(f"min by ({identity}) ({ages})", kind))
@@ -123,7 +124,7 @@ def _each_part(labels: tuple[str, ...], parts: tuple[str, ...], selector: str) -
 
 
 def _any_of(names: Iterable[str], config: PrometheusConfig) -> str:
-    return f'{_regex(names)}, {config.pod_label}!=""}}'
+    return f"{_regex(names)}, {config.of_engines}}}"
 
 
 def _regex(names: Iterable[str]) -> str:

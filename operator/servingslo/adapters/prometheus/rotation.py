@@ -34,9 +34,9 @@ class Turn:
     others: bool = False
 
     def matcher(self, pod_label: str) -> str:
-        """The same as a matcher of PromQL."""
+        """The same as a matcher of PromQL; '' for all pods."""
         if not self.characters:
-            return f'{pod_label}!=""'
+            return ""
         return f'{pod_label}=~".*[{"^" if self.others else ""}{self.characters}]"'
 
     def holds(self, pod: str) -> bool:
