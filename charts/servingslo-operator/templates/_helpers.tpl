@@ -74,3 +74,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --health-host=0.0.0.0
 - --health-port=8080
 {{- end }}
+{{- define "servingslo.resources" -}}
+{{- /* What values.yaml says of expectedPods; what stands under resources wins. */ -}}
+{{- $mebibytes := add 256 (div (int .Values.expectedPods) 4) }}
+{{- $derived := dict }}
+{{- if not (dig "limits" "memory" "" .Values.resources) }}
+{{- $_ := set $derived "limits" (dict "memory" (printf "%dMi" $mebibytes)) }}
+{{- $_ := set $derived "requests" (dict "memory" (printf "%dMi" (div $mebibytes 2))) }}
+{{- end }}
+{{- toYaml (mergeOverwrite $derived (deepCopy .Values.resources)) }}
+{{- end }}

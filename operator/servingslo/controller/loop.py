@@ -1,6 +1,7 @@
 """The control loop: one asyncio task, one reading of all metrics for each tick."""
 
 import asyncio
+import gc
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ _RELIST_RETRY_SECONDS = 15.0
 _LIST = ("list of resources", "all")
 # Ticks in a row that take too long are told once in so many.
 _OVERRUNS_TOLD = 20
+# After so many ticks what stays for good is there: modules and resources after the first, what is
+# remembered of each after some minutes.
+_SETTLED_TICKS = frozenset({1, 20})
 # Requests under way at once; the API server's fairness limits more anyway.
 _CONCURRENCY = 16
 
@@ -47,10 +51,20 @@ class Controller:
     _relisted_at: float = float("-inf")
     _listed: bool = False
     _overruns: int = 0
+    _ticked: int = 0
     _known: dict[str, Resource] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Tick until cancelled."""
+        teller = self.reconciler.teller
+        writing = asyncio.create_task(teller.write_behind(self.tick_seconds), name="statuses")
+        try:
+            await self._ticks()
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _ticks(self) -> None:
         while True:
             started = SystemClock.elapsed_seconds()
             self.registry.take_woken()
@@ -61,6 +75,7 @@ class Controller:
             duration_seconds = SystemClock.elapsed_seconds() - started
             self.outside.exporter.observe_tick(duration_seconds, succeeded=self._listed)
             self.note_duration(duration_seconds)
+            self._spare_collector()
             await self._rest(started + self.tick_seconds)
 
     def note_duration(self, duration_seconds: float) -> None:
@@ -88,6 +103,15 @@ class Controller:
                 len(self.registry.resources),
             )
 
+    def _spare_collector(self) -> None:
+        """Take what lasts out of the collector's sight: it walks all of it again and again."""
+        if not self.registry.resources:
+            return
+        self._ticked += 1
+        if self._ticked in _SETTLED_TICKS:
+            gc.collect()
+            gc.freeze()
+
     async def _rest(self, until: float) -> None:
         """Sleep until the next tick, looking at resources that change meanwhile."""
         while (left := until - SystemClock.elapsed_seconds()) > 0:
@@ -112,6 +136,8 @@ class Controller:
             if self.outside.history is not None:
                 self.outside.history.tick()
             metrics = await self.outside.metrics.read()
+            news = self.reconciler.teller.reading
+            news.take(metrics.problem, self.outside.clock.now_seconds())
             if metrics.problem is not None:
                 self.outside.exporter.count_failure("prometheus")
             conflicts = target_conflicts(self.registry.resources.values())

@@ -132,16 +132,18 @@ def changed_fields(
     seconds_since_write: since this process wrote the status last; None when it never did.
     """
     differing = {key: after[key] for key in after if after[key] != before.get(key)}
-    if not differing:
-        return {}
-    material = any(
-        _stable(key, after[key]) != _stable(key, before.get(key))
-        for key in differing
-        if key not in _NOISY
-    )
     drifted = any(_drifted(before.get(key), after[key]) for key in differing if key in _NOISY)
     rested = seconds_since_write is None or seconds_since_write >= _DRIFT_SECONDS
-    return differing if material or (drifted and rested) else {}
+    return differing if is_material(before, differing) or (drifted and rested) else {}
+
+
+def is_material(before: Json, changed: Json) -> bool:
+    """Whether more than measurements moved, so that somebody may wait to see it."""
+    return any(
+        _stable(key, changed[key]) != _stable(key, before.get(key))
+        for key in changed
+        if key not in _NOISY
+    )
 
 
 def merge_patch(before: Json, changed: Json) -> dict[str, Any]:

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from zlib import crc32
 
 from servingslo.controller import status as status_of
 from servingslo.controller.outage import Outages, Part
 from servingslo.controller.outside import Outside
+from servingslo.controller.reading_news import ReadingNews
 from servingslo.controller.registry import Resource
-from servingslo.errors import ClusterError, NotFoundError, NotLeaderError, WriteConflictError
+from servingslo.controller.status_writer import StatusWriter
+from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.conditions import (
     Condition,
@@ -40,19 +41,15 @@ _LASTING_HOLD_SECONDS = 300.0
 class _Told:
     """What was last told of one resource.
 
-    status: as it stands on the server, as far as known. line: of the last decision in it.
-    learned_trusted: what was learnt is on the server with a law that is trusted. learned_reverts:
-    the reverts that are there with it. held_by: what holds the count, since held_seconds; why_told:
-    that it has its line in the log.
+    line: of the last decision in the status. learned_trusted: what was learnt was told with a law
+    that is trusted. learned_reverts: the reverts that were told with it. held_by: what holds the
+    count, since held_seconds; why_told: that it has its line in the log.
     """
 
-    status: dict[str, Any]
     conditions: tuple[Condition, ...]
     last: Decision | None = None
     logged: Decision | None = None
     line: str | None = None
-    written_seconds: float | None = None
-    learned_seconds: float | None = None
     learned_trusted: bool = False
     learned_reverts: Reverts | None = None
     held_by: Reason | None = None
@@ -66,12 +63,22 @@ class Teller:
 
     outside: Outside
     outages: Outages = field(default_factory=Outages)
+    reading: ReadingNews = field(default_factory=ReadingNews)
     _told: dict[str, _Told] = field(default_factory=dict)
+    _statuses: StatusWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._statuses = StatusWriter(self.outside, self.outages)
+
+    async def write_behind(self, tick_seconds: float) -> None:
+        """Write statuses behind the loop until cancelled, so that no tick waits for them."""
+        await self._statuses.run(tick_seconds)
 
     async def tell(self, resource: Resource, decision: Decision, state: PlannerState) -> None:
         """Log, export, post and write what is new in a decision as it came true."""
         told = self._remember(resource)
         generation, now_seconds = resource.record.generation, self._now_seconds()
+        uid = resource.record.ref.uid
         self.outside.exporter.observe_decision(decision)
         material = material_change(told.logged, decision)
         new_decision = material and _differs(told.logged, decision)
@@ -80,7 +87,8 @@ class Teller:
             told.logged = decision
         _explain_hold(told, decision)
         for event in events(decision, told.last):
-            await self.post(resource, event)
+            if self.reading.is_news(resource.record.ref.namespace, event.reason):
+                await self.post(resource, event)
         told.last = decision
         told.conditions = conditions(
             decision, told.conditions, generation=generation, now_seconds=now_seconds
@@ -95,13 +103,13 @@ class Teller:
             told.line = summary_line(decision)
             fields["lastDecision"] = as_dict(with_latencies(decision, state.sized))
             fields["decisions"] = status_of.decision_lines(
-                previous, told.status.get("decisions") or ()
+                previous, self._statuses.says(uid, "decisions") or ()
             )
-        if _learned_is_due(told, decision, state, now_seconds):
+        if _learned_is_due(told, decision, state, now_seconds, self._statuses.learned_seconds(uid)):
             fields["learned"] = _learned(state, now_seconds)
             told.learned_trusted = decision.model.trusted
             told.learned_reverts = state.reverts
-        await self._write(resource, told, fields, now_seconds)
+        await self._write(resource, told, fields)
 
     async def refuse(self, resource: Resource) -> None:
         """Say that the spec is invalid and which values are allowed."""
@@ -110,7 +118,8 @@ class Teller:
         told = self._remember(resource)
         message = str(resource.invalid)
         generation = resource.record.generation
-        news = (told.status.get("observedGeneration"), told.last) != (generation, None)
+        observed = self._statuses.says(resource.record.ref.uid, "observedGeneration")
+        news = (observed, told.last) != (generation, None)
         told.conditions = not_ready(
             Reason.INVALID_SPEC,
             message,
@@ -213,6 +222,7 @@ class Teller:
         """Drop what is remembered of a deleted resource."""
         ref = resource.record.ref
         self._told.pop(ref.uid, None)
+        self._statuses.forget(ref.uid)
         self.outside.events.forget(ref)
         self.outside.exporter.forget(ref.namespace, ref.name)
 
@@ -221,12 +231,10 @@ class Teller:
         if record.ref.uid not in self._told:
             now_seconds = self._now_seconds()
             last: Mapping[str, Any] = record.status.get("lastDecision") or {}
+            self._statuses.begin(record.ref, record.status, now_seconds)
             self._told[record.ref.uid] = _Told(
-                status=dict(record.status),
                 conditions=status_of.conditions_of(record.status, now_seconds=now_seconds),
                 line=_line_of_document(last),
-                # What was learnt before a restart is not written again at once.
-                learned_seconds=now_seconds if record.status.get("learned") else None,
                 learned_trusted=bool(record.status.get("learned")),
             )
         return self._told[record.ref.uid]
@@ -237,34 +245,11 @@ class Teller:
         """Write conditions alone, for a resource that nothing was decided for."""
         ref = resource.record.ref
         self.outside.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
-        fields = {"observedGeneration": resource.record.generation}
-        await self._write(resource, told, fields, self._now_seconds())
+        await self._write(resource, told, {"observedGeneration": resource.record.generation})
 
-    async def _write(
-        self, resource: Resource, told: _Told, fields: Mapping[str, Any], now_seconds: float
-    ) -> None:
+    async def _write(self, resource: Resource, told: _Told, fields: Mapping[str, Any]) -> None:
         wanted = {**fields, "conditions": status_of.conditions_field(told.conditions)}
-        since = None
-        if told.written_seconds is not None:
-            since = abs(now_seconds - told.written_seconds) / _pause_ratio(resource.record.ref.uid)
-        changed = status_of.changed_fields(told.status, wanted, seconds_since_write=since)
-        if not changed:
-            return
-        try:
-            await self.outside.resources.patch_status(
-                resource.record.ref, status_of.merge_patch(told.status, changed)
-            )
-        except (NotFoundError, WriteConflictError, NotLeaderError):
-            return  # deleted meanwhile, as the registry will say; or another tells it now
-        except ClusterError as error:
-            self.outside.exporter.count_failure("status")
-            self.outages.met(_part("status", resource), error, now_seconds)
-            return
-        self.outages.passed(_part("status", resource), now_seconds)
-        told.status.update(changed)
-        told.written_seconds = now_seconds
-        if "learned" in changed:
-            told.learned_seconds = now_seconds
+        await self._statuses.want(resource.record.ref.uid, wanted)
 
     def _now_seconds(self) -> float:
         return self.outside.clock.now_seconds()
@@ -285,22 +270,21 @@ def _part(what: str, resource: Resource) -> Part:
     return what, f"{resource.record.ref.namespace}/{resource.record.ref.name}"
 
 
-def _pause_ratio(uid: str) -> float:
-    """1 to 1.5 by the resource: what drifts in all of them is not written in one tick."""
-    return 1.0 + 0.5 * (crc32(uid.encode()) % 1000) / 1000.0
-
-
 def _learned_is_due(
-    told: _Told, decision: Decision, state: PlannerState, now_seconds: float
+    told: _Told,
+    decision: Decision,
+    state: PlannerState,
+    now_seconds: float,
+    learned_seconds: float | None,
 ) -> bool:
     """At the first sight of metrics and of a law, at orders and reverts, else every few minutes."""
     if state.reverts != told.learned_reverts:
         return True
-    if told.learned_seconds is None:
+    if learned_seconds is None:
         return decision.metrics is Reason.METRICS_FRESH
     scaled = decision.action is not Action.HOLD and decision.apply_replicas
     found = decision.model.trusted and not told.learned_trusted
-    rested = abs(now_seconds - told.learned_seconds) >= _LEARNED_SECONDS
+    rested = abs(now_seconds - learned_seconds) >= _LEARNED_SECONDS
     return scaled or found or rested
 
 

@@ -1,0 +1,72 @@
+"""Writes that nobody waits for: what is urgent at once, what has merely drifted spread out."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+# What drifts is spread over this share of a tick, so that it is done before more comes.
+_SPREAD_RATIO = 0.8
+# And is not held back longer than this where it is little.
+_LONGEST_PAUSE_SECONDS = 0.25
+
+
+@dataclass(slots=True)
+class PacedQueue:
+    """Keys, each at most once: those that are urgent first and without a pause.
+
+    span_seconds: of a tick. The others are taken with pauses that spread as many as there are over
+    most of it.
+    """
+
+    span_seconds: float
+    _urgent: dict[str, None] = field(default_factory=dict)
+    _calm: dict[str, None] = field(default_factory=dict)
+    _most: int = 0
+    _filled: asyncio.Event = field(default_factory=asyncio.Event)
+    _hurried: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._calm)
+
+    def put(self, key: str, *, urgent: bool) -> None:
+        """Ask for a key's turn; one that waits already becomes urgent at most."""
+        if urgent:
+            self._calm.pop(key, None)
+            self._urgent[key] = None
+            self._hurried.set()
+        elif key not in self._urgent:
+            self._calm[key] = None
+            self._most = max(self._most, len(self._calm))
+        self._filled.set()
+
+    def take_urgent(self) -> str | None:
+        """The next urgent key; None where there is none."""
+        if not self._urgent:
+            return None
+        key = next(iter(self._urgent))
+        del self._urgent[key]
+        return key
+
+    async def take(self) -> str:
+        """The next key, when it is its turn."""
+        while True:
+            if (key := self.take_urgent()) is not None:
+                return key
+            self._hurried.clear()
+            if not self._calm:
+                self._most = 0
+                self._filled.clear()
+                await self._filled.wait()
+            elif not await self._hurried_within(self._pause_seconds()) and self._calm:
+                key = next(iter(self._calm))
+                del self._calm[key]
+                return key
+
+    def _pause_seconds(self) -> float:
+        return min(_SPREAD_RATIO * self.span_seconds / self._most, _LONGEST_PAUSE_SECONDS)
+
+    async def _hurried_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._hurried.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True

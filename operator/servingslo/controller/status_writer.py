@@ -1,0 +1,147 @@
+"""Writes statuses: each resource's own only when it is worth it, and all of them not at once.
+
+While `run` goes on, nobody waits for a write: what somebody may wait for goes first, what has
+merely drifted is spread over a tick. Else each is written when it is asked for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller import status as status_of
+from servingslo.controller.outage import Outages, Part
+from servingslo.controller.outside import Outside
+from servingslo.controller.pacing import PacedQueue
+from servingslo.errors import ClusterError, NotFoundError, NotLeaderError, WriteConflictError
+
+_LOG = logging.getLogger(__name__)
+# Told once, with one decision: they stay wanted until they are written.
+_LASTING = ("lastDecision", "decisions", "learned")
+# An operator that ends writes what somebody may wait for, but not for long.
+_LAST_WRITES_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Standing:
+    """One resource's status as it stands on the server, as far as known, and as it shall be."""
+
+    ref: ResourceRef
+    status: dict[str, Any]
+    wanted: dict[str, Any] = field(default_factory=dict)
+    written_seconds: float | None = None
+    learned_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class StatusWriter:
+    """Knows what every status says, and brings it to what it shall say."""
+
+    outside: Outside
+    outages: Outages
+    _standing: dict[str, _Standing] = field(default_factory=dict)
+    _queue: PacedQueue | None = None
+
+    async def run(self, tick_seconds: float) -> None:
+        """Write behind the loop until cancelled; then what is urgent, as far as time lets."""
+        self._queue = queue = PacedQueue(tick_seconds)
+        try:
+            while True:
+                await self._write_safely(await queue.take())
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WRITES_SECONDS):
+                    while (uid := queue.take_urgent()) is not None:
+                        await self._write_safely(uid)
+            self._queue = None
+
+    def begin(self, ref: ResourceRef, status: Mapping[str, Any], now_seconds: float) -> None:
+        """Take what a status says when a resource is seen first."""
+        # What was learnt before a restart is not written again at once.
+        learned_seconds = now_seconds if status.get("learned") else None
+        self._standing[ref.uid] = _Standing(
+            ref=ref, status=dict(status), learned_seconds=learned_seconds
+        )
+
+    def forget(self, uid: str) -> None:
+        """Drop what is known of a resource."""
+        self._standing.pop(uid, None)
+
+    def says(self, uid: str, name: str) -> Any:
+        """A field as it will be once everything is written; None where it is not there."""
+        standing = self._standing[uid]
+        return standing.wanted.get(name, standing.status.get(name))
+
+    def learned_seconds(self, uid: str) -> float | None:
+        """When what is learnt was written last; None when it never was."""
+        return self._standing[uid].learned_seconds
+
+    async def want(self, uid: str, fields: Mapping[str, Any]) -> None:
+        """Say what a status shall say from now on."""
+        standing = self._standing[uid]
+        lasting = {name: standing.wanted[name] for name in _LASTING if name in standing.wanted}
+        standing.wanted = {**lasting, **fields}
+        changed = self._changed(standing)
+        if not changed:
+            return
+        if self._queue is None:
+            await self._write(uid)
+        else:
+            self._queue.put(uid, urgent=status_of.is_material(standing.status, changed))
+
+    def _changed(self, standing: _Standing) -> dict[str, Any]:
+        since = None
+        if standing.written_seconds is not None:
+            waited = abs(self._now_seconds() - standing.written_seconds)
+            since = waited / _pause_ratio(standing.ref.uid)
+        return status_of.changed_fields(standing.status, standing.wanted, seconds_since_write=since)
+
+    async def _write_safely(self, uid: str) -> None:
+        try:
+            await self._write(uid)
+        except Exception:  # noqa: BLE001  a fault in one status must not end the writing of all
+            _LOG.exception("failed to write a status uid=%s", uid)
+            self.outside.exporter.count_failure("controller")
+
+    async def _write(self, uid: str) -> None:
+        standing = self._standing.get(uid)
+        if standing is None:
+            return  # deleted meanwhile
+        changed, now_seconds = self._changed(standing), self._now_seconds()
+        if not changed:
+            return
+        part = _part(standing.ref)
+        try:
+            await self.outside.resources.patch_status(
+                standing.ref, status_of.merge_patch(standing.status, changed)
+            )
+        except (NotFoundError, WriteConflictError, NotLeaderError):
+            return  # deleted meanwhile, as the registry will say; or another tells it now
+        except ClusterError as error:
+            self.outside.exporter.count_failure("status")
+            self.outages.met(part, error, now_seconds)
+            return
+        self.outages.passed(part, now_seconds)
+        standing.status.update(changed)
+        standing.written_seconds = now_seconds
+        if "learned" in changed:
+            standing.learned_seconds = now_seconds
+        for name in _LASTING:
+            if name in changed and standing.wanted.get(name) is changed[name]:
+                del standing.wanted[name]
+
+    def _now_seconds(self) -> float:
+        return self.outside.clock.now_seconds()
+
+
+def _part(ref: ResourceRef) -> Part:
+    return "status", f"{ref.namespace}/{ref.name}"
+
+
+def _pause_ratio(uid: str) -> float:
+    """1 to 1.5 by the resource: what drifts in all of them is not due in one tick."""
+    return 1.0 + 0.5 * (crc32(uid.encode()) % 1000) / 1000.0
