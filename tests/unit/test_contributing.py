@@ -5,6 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.benchmarks.guard_rows import ROWS as ROWS_OF_GUARD
+from tests.benchmarks.guard_rows import SEEDS
+from tests.benchmarks.guard_verdict import MEAN_COST_RATIO, MEAN_SHARE_POINTS, ROW_DEVIATIONS
 
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.api.v1alpha1.status import PredictedStatus
@@ -76,6 +79,43 @@ def test_the_api_takes_the_catalogue():
     schema = ServingSLOSpec.model_json_schema()["properties"]["runtime"]
     assert schema["enum"] == [AUTO_RUNTIME, *(one.name for one in CATALOGUE)]
     assert schema["default"] == AUTO_RUNTIME
+
+
+def test_targets_and_figures_of_the_page_are_those_of_the_code():
+    """Every make target exists, and the guard is as long and as strict as the page says."""
+    page = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"`make ([a-z-]+)", page))
+    assert {"setup", "check", "test", "guard", "golden", "crd"} <= targets
+    assert [one for one in targets if not re.search(rf"^{one}:", makefile, re.MULTILINE)] == []
+    words = {6: "six", 8: "eight", 12: "Twelve", 14: "fourteen"}
+    blind = len(ROWS_OF_GUARD) - 8
+    assert f"plays eight standard cases and {words[blind]} of traffic" in page
+    assert f"each with {words[len(SEEDS)]} seeds" in page
+    assert (
+        f"loses {MEAN_SHARE_POINTS:g} points of share or costs {100 * MEAN_COST_RATIO:g} %" in page
+    )
+    assert ROW_DEVIATIONS == 3.0
+    recordings = list((ROOT / "tests/golden/data/replays").glob("*.decisions.jsonl.gz"))
+    assert f"{words[len(recordings)]} short recordings" in page
+
+
+def test_no_other_file_knows_a_metric_of_objectives():
+    """Where the wait before the first step is named is on the page, or not the planner's."""
+    listed = set(re.findall(r"`(operator/[^`]+)`", section("A further metric of objectives")))
+    named = re.compile(r"QUEUE_TIME|queue_time\b|queueTime|\bqueue_seconds\b")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if named.search(path.read_text(encoding="utf-8"))
+    }
+    beside = ("rig/", "sim/", "runtimes/", "models/batch_model.py")
+    others = [
+        path
+        for path in found - listed
+        if not path.startswith(tuple(f"operator/servingslo/{one}" for one in beside))
+    ]
+    assert others == []
 
 
 def test_each_objective_metric_is_one_row():
