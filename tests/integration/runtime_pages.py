@@ -61,6 +61,10 @@ def steady_values(seconds: float) -> dict[str, object]:
         "queue_seconds": (0.0, done),
         "prompt_tokens": (PROMPT_TOKENS, done),
         "output_tokens": (OUTPUT_TOKENS, done),
+        # Of a server of dynamic batches: each request by itself, at once.
+        "executions_total": done,
+        "request_seconds_total": 0.0185 * done,
+        "queued_seconds_total": 0.0,
     }
 
 
@@ -83,13 +87,15 @@ def _lines(profile: RuntimeProfile, values: Mapping[str, object]) -> Iterator[st
                 yield f'{name}_bucket{{le="{edge}"}} {within}\n'
             yield f"{name}_sum {mean * count}\n{name}_count {count}\n"
             continue
-        labels = ""
+        labels = f'{{{profile.engine_label}="0"}}'
         if metric.by_labels:
             # The parts of a field are those that it takes, else one that any engine has.
-            labels = f'{{{metric.by_labels[0]}="{(metric.only or ("stop",))[0]}"}}'
+            part = f'{metric.by_labels[0]}="{(metric.only or ("stop",))[0]}"'
+            labels = f'{{{profile.engine_label}="0",{part}}}'
         if name + labels not in written:
             written.add(name + labels)
-            yield f"{name}{labels} {value}\n"
+            assert isinstance(value, float | int)
+            yield f"{name}{labels} {value / metric.unit}\n"
     capacity = profile.capacity
     if capacity is not None:
         labels = f'{capacity.tokens}="50000",{capacity.block_tokens}="16"'

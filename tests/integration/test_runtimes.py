@@ -20,7 +20,14 @@ EXPORTED = {one.name: (one,) for one in KNOWN} | {
     "two": (profile("vllm"), TOY),
     "two-stated": (profile("vllm"), TOY),
 }
-SPECS = {"two-stated": {"runtime": "vllm"}}
+SPECS: dict[str, dict[str, object]] = {
+    "two-stated": {"runtime": "vllm"},
+    # A request is answered at once there, and batches form as is stated.
+    "triton": {
+        "objectives": [{"metric": "latency", "percentile": 95, "threshold": "1s"}],
+        "engine": {"dynamicBatching": {"maxBatchSize": 8}},
+    },
+}
 RECOGNIZED = tuple(one.name for one in KNOWN)
 
 

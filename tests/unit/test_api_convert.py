@@ -7,7 +7,7 @@ from servingslo.api.convert import targets_from_spec
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.limits import StatedLimits
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.service_time import DynamicBatcher, ServiceLaw
 from servingslo.policy.behavior import (
     Behavior,
     PolicyType,
@@ -107,7 +107,12 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             ),
             cost=CostTargets(gpu_hourly=3.5, gpus_per_replica=2, currency="EUR"),
             gateway_name="llama-route",
-            stated_limits=StatedLimits(max_num_seqs=256, max_num_batched_tokens=8192),
+            stated_limits=StatedLimits(
+                max_num_seqs=256,
+                max_num_batched_tokens=8192,
+                batcher=DynamicBatcher(largest_batch=8, window_seconds=0.005, room=64, instances=2),
+            ),
+            model="rank",
             service_law=ServiceLaw(
                 step_fixed_seconds=0.0065,
                 step_per_sequence_seconds=0.00004,

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from servingslo.controller.join import Subject, join
 from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
+from servingslo.runtimes.recognition import Recognition
 
 NOW = 1_000.0
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
@@ -142,3 +145,39 @@ def test_a_turn_long_after_its_reading_decides_nothing() -> None:
     (problem,) = join(SUBJECT, _view("a"), metrics, now_seconds=NOW).problems
     assert problem.reason is Reason.METRICS_STALE
     assert "120 s" in problem.detail
+
+
+TRITON = Recognition(runtime="triton", exported=("triton",))
+
+
+def _models(*names: str) -> ClusterMetrics:
+    engines = tuple(EngineSample(engine=one, runtime="triton", waiting=0.0) for one in names)
+    return ClusterMetrics(pods={("team", "a"): PodMetrics(engines=engines)})
+
+
+def test_of_a_server_with_several_models_the_stated_one_is_read() -> None:
+    """The others are left out, and the only one needs no statement."""
+    view = _view("a", read_as=TRITON)
+    stated = replace(SUBJECT, model="rank")
+    joined = join(stated, view, _models("embed", "rank"), now_seconds=NOW)
+    assert [engine.engine for engine in joined.pods[0].engines] == ["rank"]
+    alone = join(SUBJECT, view, _models("embed"), now_seconds=NOW)
+    assert [engine.engine for engine in alone.pods[0].engines] == ["embed"]
+    assert not joined.problems
+    assert not alone.problems
+
+
+@pytest.mark.parametrize(
+    ("subject", "reason", "said"),
+    [
+        (SUBJECT, Reason.SEVERAL_MODELS, "embed, rank"),
+        (replace(SUBJECT, model="chat"), Reason.MODEL_NOT_SERVED, "embed, rank"),
+        (replace(SUBJECT, metrics=("ttft",)), Reason.METRIC_NOT_OF_RUNTIME, "ttft on triton"),
+    ],
+)
+def test_what_is_not_clear_of_a_server_of_models_is_told(subject, reason, said) -> None:
+    """Nothing is guessed: which model, one that is not there, a metric that it does not have."""
+    view = _view("a", read_as=TRITON)
+    (problem,) = join(subject, view, _models("embed", "rank"), now_seconds=NOW).problems
+    assert problem.reason is reason
+    assert said in problem.detail

@@ -8,12 +8,13 @@ from pydantic_core import ErrorDetails
 from servingslo.api.refusals import allowed, path_of, refused_value, shown
 from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
+from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
 from servingslo.api.v1alpha1.capacity import ServiceLaw as ServiceLawSpec
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.limits import StatedLimits
 from servingslo.models.latency import Objective
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.service_time import DynamicBatcher, ServiceLaw
 from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
@@ -114,7 +115,11 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
         stated_limits=StatedLimits(
             max_num_seqs=spec.engine.max_sequences,
             max_num_batched_tokens=spec.engine.max_batched_tokens,
+            batcher=None
+            if spec.engine.dynamic_batching is None
+            else _batcher(spec.engine.dynamic_batching),
         ),
+        model=spec.model,
     )
 
 
@@ -124,6 +129,15 @@ def _service_law(law: ServiceLawSpec) -> ServiceLaw:
         step_per_sequence_seconds=float(law.step_per_sequence_seconds),
         prefill_per_token_seconds=float(law.prefill_per_token_seconds),
         context_per_token_seconds=float(law.context_per_token_seconds),
+    )
+
+
+def _batcher(stated: DynamicBatching) -> DynamicBatcher:
+    return DynamicBatcher(
+        largest_batch=stated.max_batch_size,
+        window_seconds=parse_duration_seconds(stated.max_queue_delay),
+        room=stated.max_queue_size,
+        instances=stated.instances,
     )
 
 

@@ -85,6 +85,8 @@ async def observation_of(
             uid=ref.uid,
             generation=record.generation,
             gateway_name=targets.gateway_name,
+            model=targets.model,
+            metrics=tuple(one.metric.value for one in targets.objectives),
         ),
         view,
         metrics,

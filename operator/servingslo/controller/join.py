@@ -9,6 +9,8 @@ from servingslo.estimation.service_law import CARD_SEPARATOR
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
 from servingslo.reasons import Reason
+from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.profile import RuntimeProfile
 
 _NO_ARGUMENTS = EngineArguments()
 # A turn comes at most a few ticks after the reading that it is taken on; a process that was stopped
@@ -21,6 +23,7 @@ class Subject:
     """Which ServingSLO an observation is made for.
 
     gateway_name: what a gateway calls its workload; None where that is the target's own name.
+    model: of a server of several, None for its only one. metrics: that its objectives are about.
     """
 
     namespace: str
@@ -28,6 +31,8 @@ class Subject:
     uid: str
     generation: int
     gateway_name: str | None = None
+    model: str | None = None
+    metrics: tuple[str, ...] = ()
 
 
 def join(
@@ -53,6 +58,10 @@ def join(
         trouble.append(metrics.problem)
     if view.read_as.ambiguous:
         trouble.append(_ambiguous(view))
+    pods = tuple(_pod(subject.namespace, pod, view, metrics) for pod in view.pods)
+    if view.read_as.runtime is not None:
+        pods, problem = of_model(subject, pods, profile(view.read_as.runtime))
+        trouble += [] if problem is None else [problem]
     late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
     if late > LATE_TURN_SECONDS:
         detail = f"this turn came {late:.0f} s after the reading"
@@ -69,9 +78,7 @@ def join(
         rollout_in_progress=view.rollout_in_progress,
         last_rollout_seconds=view.last_rollout_seconds,
         runtime=view.read_as.runtime,
-        pods=tuple(
-            _pod(subject.namespace, _earlier(pod, late), view, metrics) for pod in view.pods
-        ),
+        pods=tuple(_earlier(pod, late) for pod in pods),
         gateway=_gateway(subject, view, metrics),
         problems=tuple(trouble),
         batching_change_refused=view.batching_change_refused,
@@ -92,6 +99,36 @@ def _ambiguous(view: WorkloadView) -> SignalProblem:
     names = ", ".join(view.read_as.exported)
     detail = f"the pods export metrics of {names}; state one of them in spec.runtime"
     return SignalProblem(reason=Reason.SEVERAL_RUNTIMES, detail=detail)
+
+
+def of_model(
+    subject: Subject, pods: tuple[PodSample, ...], runtime: RuntimeProfile
+) -> tuple[tuple[PodSample, ...], SignalProblem | None]:
+    """The pods with the engine of the subject's model alone, where engines are models.
+
+    A problem where it is not clear which, or none serves it; and for an objective that is about
+    what this runtime does not have.
+    """
+    refused = dict(runtime.refused)
+    for metric in subject.metrics:
+        if metric in refused:
+            detail = f"{metric} on {runtime.name}: {refused[metric]}"
+            return pods, SignalProblem(reason=Reason.METRIC_NOT_OF_RUNTIME, detail=detail)
+    if not runtime.serves_batches:
+        return pods, None
+    names = sorted({engine.engine for pod in pods for engine in pod.engines})
+    served = ", ".join(names)
+    if subject.model is None and len(names) > 1:
+        detail = f"the pods serve {served}; state one of them in spec.model"
+        return pods, SignalProblem(reason=Reason.SEVERAL_MODELS, detail=detail)
+    if subject.model is not None and names and subject.model not in names:
+        detail = f"spec.model is {subject.model}; the pods serve {served}"
+        return pods, SignalProblem(reason=Reason.MODEL_NOT_SERVED, detail=detail)
+    wanted = {subject.model or name for name in names}
+    alone = (
+        replace(pod, engines=tuple(e for e in pod.engines if e.engine in wanted)) for pod in pods
+    )
+    return tuple(alone), None
 
 
 def _earlier(pod: PodSample, late_seconds: float) -> PodSample:

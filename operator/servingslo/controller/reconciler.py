@@ -160,6 +160,8 @@ class Reconciler:
                 uid=ref.uid,
                 generation=resource.record.generation,
                 gateway_name=targets.gateway_name,
+                model=targets.model,
+                metrics=tuple(one.metric.value for one in targets.objectives),
             ),
             view,
             metrics,

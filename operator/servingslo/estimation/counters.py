@@ -64,6 +64,7 @@ class Window:
     begins to hang, or the page before once more.
     cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, aborted
     ones included where the engine counts them; aborted: of these, None where it tells no reason.
+    executions: batches that ran; request_seconds, queued_seconds: summed over finished requests.
     """
 
     pod: str
@@ -89,6 +90,9 @@ class Window:
     finished: float | None = None
     aborted: float | None = None
     rejected: float | None = None
+    executions: float | None = None
+    request_seconds: float | None = None
+    queued_seconds: float | None = None
     preempted: float | None = None
     kv_used_before_tokens: float | None = None
     kv_used_after_tokens: float | None = None
@@ -333,6 +337,9 @@ def _window(
         finished=increase(_finished(after), _finished(old)),
         aborted=increase(after.finished_total.get(ABORTED), old.finished_total.get(ABORTED, 0.0)),
         rejected=increase(after.rejected_total, old.rejected_total),
+        executions=increase(after.executions_total, old.executions_total),
+        request_seconds=increase(after.request_seconds_total, old.request_seconds_total),
+        queued_seconds=increase(after.queued_seconds_total, old.queued_seconds_total),
         preempted=increase(after.preempted_total, old.preempted_total),
         kv_used_before_tokens=_kv_used_tokens(old),
         kv_used_after_tokens=_kv_used_tokens(after),

@@ -23,6 +23,12 @@ from servingslo.estimation import (
     stated_law,
 )
 from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, GatewayUse
+from servingslo.estimation.batch_rows import (
+    WHOLE_REQUESTS,
+    batch_rows,
+    batcher_in_requests,
+    limits_of,
+)
 from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.cold_start import ColdStartEstimate, ColdStartState
 from servingslo.estimation.configuration import fleet_configuration, newest_pod
@@ -61,8 +67,9 @@ from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.service_law import LawEstimate, LawState
 from servingslo.models.latency import Routing
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
+from servingslo.runtimes.catalogue import profile
 
 # Four scrapes 15 s apart: three that are missed are no longer jitter.
 DEFAULT_STALE_AFTER_SECONDS = 60.0
@@ -90,6 +97,12 @@ class FleetSample:
     service_law: ServiceLaw | None = None
     stated_limits: StatedLimits = NOTHING_STATED
     runtime: str | None = None
+
+    @property
+    def batcher(self) -> DynamicBatcher | None:
+        """How batches of whole requests form, where the engines serve those and it is stated."""
+        serves = self.runtime is not None and profile(self.runtime).serves_batches
+        return self.stated_limits.batcher if serves else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +343,12 @@ def _learn_law(
         if window.pod in same
     ]
     for window in alike:
-        rows.setdefault(window.pod, []).extend(law_rows(window, dispersion, len(alike)))
+        found_rows = (
+            law_rows(window, dispersion, len(alike))
+            if window.executions is None
+            else batch_rows(window, sample.batcher)
+        )
+        rows.setdefault(window.pod, []).extend(found_rows)
     paces = pod_paces.observe(state.paces, rows, service_law.solution(law.fits[0]), same)
     learnt = [row for each in rows.values() for row in each]
     fit = stated_law.scored(
@@ -365,6 +383,9 @@ def _estimate(
 ) -> tuple[EstimatorState, Estimate]:
     """The estimate, and the state that remembers what was published."""
     length_state, now_lengths = lengths.publish(state.lengths)
+    batcher = batcher_in_requests(sample.batcher, state.lengths)
+    if batcher is not None:
+        now_lengths = WHOLE_REQUESTS
     law_state, law = stated_law.judged(state.law, sample.service_law)
     stated = law.law if law.source == stated_law.STATED_SOURCE else None
     state = replace(
@@ -388,6 +409,8 @@ def _estimate(
     if newest is not None:
         in_force = limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
         law = service_law.with_assumed(law, in_force.assumed_count * [limits.ASSUMED_ERROR_RATIO])
+    if batcher is not None and law.source == "fit":
+        law = replace(law, source="counters")
     engines = [limits.filled(e, in_force) for p, e in fresh.engines if p.name in set(reliable)]
     signal = health.saturation(state.health, engines, windows, len(reliable))
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
@@ -397,7 +420,7 @@ def _estimate(
         rejected_per_second=measured.rejected_per_second,
         workload=_workload(rate, now_lengths, state.arrivals.dispersion),
         law=law,
-        limits=_limits(first, in_force),
+        limits=_limits(first, in_force) if batcher is None else limits_of(batcher),
         in_force=in_force,
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,

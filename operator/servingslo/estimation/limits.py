@@ -22,6 +22,7 @@ from typing import Any
 from servingslo.estimation.counters import EngineStep, Window
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.stored import items_of, numbers_of, rounded, text_of
+from servingslo.models.service_time import DynamicBatcher
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.profile import EngineSetting
 
@@ -62,10 +63,14 @@ class LimitSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedLimits:
-    """Limits that the resource states; None where it states none."""
+    """Limits that the resource states; None where it states none.
+
+    batcher: how batches of whole requests form, of engines that serve those.
+    """
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    batcher: DynamicBatcher | None = None
 
 
 NOTHING_STATED = StatedLimits()

@@ -44,6 +44,8 @@ class EngineSample:
     cached_prompt_tokens_total: prompt tokens served by the prefix cache.
     accepted_draft_tokens_total: of the generated ones, those that a draft had guessed; None without
     speculative decoding.
+    executions_total: batches that ran; request_seconds_total, queued_seconds_total: summed over the
+    requests that ended, of servers of dynamic batches.
     max_num_seqs, max_num_batched_tokens: limits that the container's command line gives; None where
     it gives none, see `limits.resolve` for those in force.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
@@ -72,6 +74,9 @@ class EngineSample:
     finished_total: Mapping[str, float] = field(default_factory=dict)
     preempted_total: float | None = None
     rejected_total: float | None = None
+    executions_total: float | None = None
+    request_seconds_total: float | None = None
+    queued_seconds_total: float | None = None
 
     ttft_seconds: HistogramSample | None = None
     inter_token_seconds: HistogramSample | None = None

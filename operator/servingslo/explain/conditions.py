@@ -74,6 +74,9 @@ _METRICS = {
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
     Reason.METRICS_IMPLAUSIBLE: "samples say what cannot be",
     Reason.SEVERAL_RUNTIMES: "the pods export the metrics of several runtimes",
+    Reason.SEVERAL_MODELS: "the pods serve several models",
+    Reason.MODEL_NOT_SERVED: "the pods serve other models",
+    Reason.METRIC_NOT_OF_RUNTIME: "an objective is about what the runtime does not have",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
 _STATED_LAW = {

@@ -21,7 +21,9 @@ from servingslo.models.service_time import DynamicBatcher, FloatArray, ServiceLa
 
 # Numbers at a start that are told apart: so many full batches, and at least so many requests; near
 # saturation the tail of the queue falls by e for every 1/(2·(1 − ρ)) requests.
-_BATCHES, _LEAST_STATES, _MOST_STATES, _TAIL = 4, 48, 600, 4.0
+_BATCHES, _LEAST_STATES, _TAIL = 4, 48, 4.0
+# Of all numbers and of instances: what one evaluation may take.
+_MOST_STATES, _MOST_SERVERS = 1200, 4
 NEAREST_SATURATION = 0.998
 # Points of each quadrature: what is left of a batch, the window, the age of the oldest, where in an
 # interval a request comes, how many came before it and how many come after it.
@@ -72,12 +74,15 @@ class BatchTimes:
     def __init__(
         self, law: ServiceLaw, batcher: DynamicBatcher, arrival_rate_per_second: float
     ) -> None:
-        self._rate = arrival_rate_per_second
         self._law = law
         self._size = largest_batch(batcher)
         self._window = batcher.window_seconds
-        self._room = batcher.room
-        self._servers = batcher.instances
+        told_apart = _MOST_STATES // max(self._size, _LEAST_STATES)
+        self._servers = max(min(batcher.instances, _MOST_SERVERS, told_apart), 1)
+        # More instances are groups of as many, each with its part of what comes and of the room.
+        part = self._servers / batcher.instances
+        self._rate = arrival_rate_per_second * part
+        self._room = batcher.room and max(int(batcher.room * part), 1)
         self._starts = self._told_apart()
         self._windows: FloatArray = np.linspace(
             0.0, self._window, _WINDOWS if self._window > 0.0 else 1
@@ -109,7 +114,7 @@ class BatchTimes:
         size, full = self._size, float(self._seconds(np.array([self._size]))[0])
         busy = min(self._rate * full / (size * self._servers), NEAREST_SATURATION)
         states = max(_LEAST_STATES, _BATCHES * size, size + int(_TAIL / (1.0 - busy)))
-        states = min(states, _MOST_STATES, self._room or _MOST_STATES)
+        states = min(states, _MOST_STATES // self._servers, self._room or _MOST_STATES)
         number = np.arange(1.0, states + 1.0)
         batch = np.minimum(number, size)
         return Starts(number, number - batch, self._seconds(batch))

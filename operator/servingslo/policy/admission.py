@@ -39,6 +39,8 @@ def admission_decision(
     serving = len(frame.serving)
     if frame.mix is None or not frame.trusted or not serving or frame.signals.blind is not None:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN), memory
+    if frame.mix.limits.batcher is not None:
+        return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN), memory
     if memory is not None:
         memory = _compared(frame, frame.mix, memory)
     if memory is None or _due(frame, frame.mix, memory):

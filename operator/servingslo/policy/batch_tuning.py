@@ -60,7 +60,7 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
     if targets.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
     limits = frame.estimate.limits
-    if limits is None:
+    if limits is None or limits.batcher is not None:
         decision = BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=targets.container)
         return Tuned(decision=decision, memory=memory)
     current = _limits_of(limits)

@@ -176,7 +176,8 @@ class Targets:
     share it; None means as many as are read.
     gateway_name: what a gateway calls the workload; None where that is the target's own name.
     service_law: planned with while no fit is trusted; None where none is stated.
-    stated_limits: in force whatever command lines and data say.
+    stated_limits: in force whatever command lines and data say. model: which one of a server of
+    several; None for its only one.
     """
 
     target: ScaleTarget
@@ -200,6 +201,7 @@ class Targets:
     gateway_name: str | None = None
     service_law: ServiceLaw | None = None
     stated_limits: StatedLimits = NOTHING_STATED
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

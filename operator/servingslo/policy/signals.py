@@ -137,7 +137,9 @@ def _state(
     """FRESH, PARTIAL for ageing, STALE, MISSING or NOT_A_NUMBER; None within a new pod's grace."""
     if any(engine.impossible_metrics for engine in pod.engines):
         return Reason.METRICS_IMPLAUSIBLE
-    usable = [engine for engine in pod.engines if engine.running is not None]
+    usable = [
+        engine for engine in pod.engines if engine.running is not None or engine.waiting is not None
+    ]
     if not usable:
         grace = first_scrape_seconds(scrape_seconds)
         new = pod.ready_for_seconds is not None and pod.ready_for_seconds <= grace

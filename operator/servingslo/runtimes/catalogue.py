@@ -3,10 +3,11 @@
 from servingslo.errors import UnknownRuntimeError
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.sglang import SGLANG
+from servingslo.runtimes.triton import TRITON
 from servingslo.runtimes.vllm import VLLM
 
 # One row for each runtime.
-CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM, SGLANG)
+CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM, SGLANG, TRITON)
 RUNTIME_NAMES = tuple(runtime.name for runtime in CATALOGUE)
 # What a resource says that states none.
 AUTO_RUNTIME = "Auto"

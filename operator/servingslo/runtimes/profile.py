@@ -23,7 +23,8 @@ class MetricNames:
     field: of EngineSample. names: as Prometheus stores them, newest first; the first one that an
     engine exports is used. Of a histogram the base name, without _bucket, _sum and _count.
     by_labels: labels that split the field into a mapping, newest first; empty when it is a number.
-    only: the parts whose sum is the field; empty: the mapping of all of them is.
+    only: the parts whose sum is the field; empty: the mapping of all of them is. unit: of what is
+    exported, in the field's own: 1e-6 where seconds are exported as microseconds.
     """
 
     field: str
@@ -31,6 +32,7 @@ class MetricNames:
     names: tuple[str, ...]
     by_labels: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    unit: float = 1.0
 
 
 def gauge(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
@@ -39,11 +41,17 @@ def gauge(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNam
 
 
 def counter(
-    field: str, *names: str, by_labels: tuple[str, ...] = (), only: tuple[str, ...] = ()
+    field: str,
+    *names: str,
+    by_labels: tuple[str, ...] = (),
+    only: tuple[str, ...] = (),
+    unit: float = 1.0,
 ) -> MetricNames:
     """Where a counter is found."""
     kind = MetricKind.COUNTER
-    return MetricNames(field=field, kind=kind, names=names, by_labels=by_labels, only=only)
+    return MetricNames(
+        field=field, kind=kind, names=names, by_labels=by_labels, only=only, unit=unit
+    )
 
 
 def histogram(field: str, *names: str) -> MetricNames:
@@ -139,6 +147,8 @@ class RuntimeProfile:
     engine_label: tells the engines of one pod apart. part_labels: split what one engine counts
     into parts that are added up, unless a field asks for the split. age_fields: for each kind, the
     field whose samples tell the age of all fields of that kind; engines export them on one page.
+    serves_batches: its engines are models that serve dynamic batches of whole requests. refused:
+    metrics that no objective can be about, by their name in the API, each with why.
     launch: what else of its command line is read. default_limits: what is in force where no limit
     is given, None where that is not known. usual_sequences, usual_batched_tokens: the defaults
     there are, in increasing order; a default that data rule out is corrected to the next one.
@@ -156,6 +166,8 @@ class RuntimeProfile:
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None
     usual_sequences: tuple[int, ...] = ()
     usual_batched_tokens: tuple[int, ...] = ()
+    serves_batches: bool = False
+    refused: tuple[tuple[str, str], ...] = ()
 
     @property
     def metric_names(self) -> frozenset[str]:
@@ -174,9 +186,10 @@ class RuntimeProfile:
                 return metric
         raise KeyError(field)
 
-    def age_metric(self, kind: MetricKind) -> MetricNames:
-        """The metric whose samples tell the age of a kind."""
-        return self.metric(dict(self.age_fields)[kind])
+    def age_names(self, kind: MetricKind) -> tuple[str, ...]:
+        """Names of the metric whose samples tell the age of a kind; none where it has no such."""
+        field = dict(self.age_fields).get(kind)
+        return () if field is None else self.metric(field).names
 
     def split_labels(self, kind: MetricKind) -> tuple[str, ...]:
         """All labels that split fields of a kind, each once."""

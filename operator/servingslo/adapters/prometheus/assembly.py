@@ -92,6 +92,7 @@ class Assembly:
         self._gpu = gpu
         self._config = config
         self._engine_labels = tuple(dict.fromkeys(p.engine_label for p in profiles))
+        self._label_of = {name: p.engine_label for p in profiles for name in _series_of(p)}
         self._scraped: dict[Pod, dict[tuple[Source, str], _Scraped]] = defaultdict(
             lambda: defaultdict(_Scraped)
         )
@@ -137,11 +138,11 @@ class Assembly:
         """Take the ages of engine groups and of GPUs, in seconds."""
         for one in series:
             labels, age = one["metric"], float(one["value"][1])
-            group = labels[GROUP_LABEL]
+            group, _, engine_label = labels[GROUP_LABEL].partition("/")
             if group == GPU_GROUP:
                 self._add_gpu_value(labels, GPU_GROUP, age)
             else:
-                self._record(labels).ages[group] = age
+                self._record(labels, engine_label).ages[group] = age
 
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Take the fields of GPUs."""
@@ -177,11 +178,14 @@ class Assembly:
             for pod in names
         }
 
-    def _record(self, labels: Mapping[str, str]) -> _Scraped:
+    def _record(self, labels: Mapping[str, str], engine_label: str = "") -> _Scraped:
+        """Where series of an engine go; what others are told apart by is a label of anything."""
         config = self._config
         pod = (labels.get(config.namespace_label, ""), labels[config.pod_label])
         source = tuple([labels.get(label, "") for label in config.source_labels])
-        return self._scraped[pod][source, _first_label(labels, self._engine_labels)]
+        known = engine_label or self._label_of.get(labels.get("__name__", ""))
+        engine = _first_label(labels, (known,) if known else self._engine_labels)
+        return self._scraped[pod][source, engine]
 
     def _engines(self, scraped: Mapping[tuple[Source, str], _Scraped]) -> Iterator[EngineSample]:
         newest: dict[str, _Scraped] = {}
@@ -237,7 +241,7 @@ class Assembly:
                 if name in scraped.splits:
                     return _parts(metric, name, scraped.splits[name], not_numbers)
             elif name in scraped.numbers:
-                value = scraped.numbers[name]
+                value = metric.unit * scraped.numbers[name]
                 if math.isfinite(value):
                     return value
                 not_numbers.append(name)
@@ -283,6 +287,15 @@ class Assembly:
         for card in sorted(newest):
             sample = _gpu_sample(card, newest[card], self._gpu)
             yield replace(sample, product=self._products.get((pod, card)))
+
+
+def _series_of(profile: RuntimeProfile) -> Iterator[str]:
+    """Names of all series of a runtime."""
+    for metric in profile.metrics:
+        suffixes = HISTOGRAM_SUFFIXES if metric.kind is MetricKind.HISTOGRAM else ("",)
+        yield from (name + suffix for name in metric.names for suffix in suffixes)
+    if profile.capacity is not None:
+        yield profile.capacity.metric
 
 
 def _parts(

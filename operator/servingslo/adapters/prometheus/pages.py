@@ -39,8 +39,8 @@ def engines_of_page(
             file, str(error)[:200], "a page in Prometheus' text form"
         ) from error
     engines = tuple(e for pod in assembly.pods().values() for e in pod.engines)
-    if not any(engine.running is not None for engine in engines):
-        known = ", ".join(profile.metric("running").names[0] for profile in profiles)
+    if not any(engine.running is not None or engine.waiting is not None for engine in engines):
+        known = ", ".join(profile.age_names(MetricKind.GAUGE)[0] for profile in profiles)
         raise InvalidInputError(file, "no engine", f"a page with {known}")
     return engines
 
@@ -64,7 +64,7 @@ def _ages(
     for profile in profiles:
         for kind in MetricKind:
             suffix = HISTOGRAM_SUFFIXES[2] if kind is MetricKind.HISTOGRAM else ""
-            names = {name + suffix for name in profile.age_metric(kind).names}
+            names = {name + suffix for name in profile.age_names(kind)}
             for one in series:
                 if one["metric"]["__name__"] in names:
                     yield {"metric": {**one["metric"], GROUP_LABEL: kind}, "value": [0, "0"]}

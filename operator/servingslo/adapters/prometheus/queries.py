@@ -24,7 +24,8 @@ HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 class Queries:
     """PromQL of one reading. histograms: one query each, so that one answer is in memory at once.
 
-    ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind or GPU_GROUP.
+    ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind and the label
+    that tells engines apart, see `group_of`, or GPU_GROUP.
     """
 
     gauges: str
@@ -104,15 +105,26 @@ def _ages(
     groups: list[str] = []
     for kind in MetricKind:
         suffix = "_count" if kind is MetricKind.HISTOGRAM else ""
-        names = [name + suffix for profile in profiles for name in profile.age_metric(kind).names]
-        ages = " or ".join(
-            f'(time() - timestamp({{__name__="{name}", {config.of_engines}}}))'
-            for name in dict.fromkeys(names)
-        )
-        groups.append(_in_group(f"min by ({identity}) ({ages})", kind))
+        by_label: dict[str, list[str]] = {}
+        for profile in profiles:
+            names = [name + suffix for name in profile.age_names(kind)]
+            by_label.setdefault(profile.engine_label, []).extend(names)
+        for label, names in by_label.items():
+            ages = " or ".join(
+                f'(time() - timestamp({{__name__="{name}", {config.of_engines}}}))'
+                for name in dict.fromkeys(names)
+            )
+            if ages:
+                told = f"min by ({identity}) ({ages})"
+                groups.append(_in_group(told, group_of(kind, label)))
     utilization = f'time() - timestamp({{__name__="{gpu.utilization_percent}"}})'
     groups.append(_in_group(f"min by ({gpu_identity}) ({utilization})", GPU_GROUP))
     return " or ".join(groups)
+
+
+def group_of(kind: MetricKind, engine_label: str) -> str:
+    """The name of the group of a kind whose engines are told apart by this label."""
+    return f"{kind}/{engine_label}"
 
 
 def _in_group(promql: str, group: str) -> str:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from servingslo.api.constraints import (
     Between,
     Count,
+    DurationBetween,
     Number,
     QuantityFrom,
     cel_rule,
@@ -22,6 +23,7 @@ MAX_HEADS = 1024
 MAX_HEAD_DIM = 4096
 MAX_ELEMENT_BYTES = 8
 MAX_GPUS = 1024
+MAX_BATCH, MAX_QUEUE, MAX_INSTANCES = 512, 100_000, 64
 # A step of the fastest engine takes longer than the first, one of the slowest (a CPU) less than the
 # second: a time in milliseconds is refused. A token's share of a step is below a tenth of that.
 SHORTEST_STEP_SECONDS, LONGEST_STEP_SECONDS = 0.0001, 1
@@ -150,6 +152,29 @@ class KVCache(ApiModel):
         None,
         description="Geometry of the cache; needed only where the engine does not report its "
         "number of blocks.",
+    )
+
+
+class DynamicBatching(ApiModel):
+    """How batches of whole requests form, as the model's configuration on the server has it."""
+
+    max_batch_size: Annotated[Count, Between(1, MAX_BATCH)] = Field(
+        description="Largest batch in rows, 1 to 512 (max_batch_size)."
+    )
+    max_queue_delay: Annotated[str, DurationBetween("0s", "10m")] = Field(
+        "0s",
+        description="How long the first request of a batch waits for others, 0s (default) to 10m "
+        "(max_queue_delay_microseconds).",
+    )
+    max_queue_size: Annotated[Count, Between(0, MAX_QUEUE)] = Field(
+        0,
+        description="Requests that may wait, 1 to 100000; 0 (default) for any number "
+        "(max_queue_size of the default queue policy).",
+    )
+    instances: Annotated[Count, Between(1, MAX_INSTANCES)] = Field(
+        1,
+        description="Batches that run at a time in one pod, 1 (default) to 64 (count of the "
+        "instance group, times the GPUs that it is on).",
     )
 
 

@@ -1,6 +1,6 @@
 """The spec: only the fields that this version honours."""
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,7 @@ from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
     MAX_GPUS,
     MAX_REPLICAS,
+    DynamicBatching,
     KVCache,
     Replicas,
     ServiceLaw,
@@ -35,7 +36,7 @@ from servingslo.policy.inputs import (
     Mode,
     SeasonStated,
 )
-from servingslo.runtimes.catalogue import AUTO_RUNTIME, RUNTIME_NAMES
+from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE, RUNTIME_NAMES
 
 KIND = "ServingSLO"
 MAX_OBJECTIVES = 8
@@ -61,7 +62,32 @@ API_VERSION_NAME = Matching(
     r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+$", "an API version such as apps/v1", 253
 )
 KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
+MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ and .", 253)
 CURRENCY_CODE = Matching(r"^[A-Z]{3}$", "a currency of three capital letters such as USD", 8)
+
+
+# Metrics that no objective can be about on a runtime, as (runtime, metric).
+_REFUSED = tuple((one.name, metric) for one in CATALOGUE for metric, _ in one.refused)
+_NOT_OF_RUNTIME = "self.objectives.filter(o, o.metric in {metrics})"
+
+
+def _metrics_rule(runtime: str) -> dict[str, Any]:
+    """Objectives are about what the stated runtime has."""
+    metrics = [metric for name, metric in _REFUSED if name == runtime]
+    found = _NOT_OF_RUNTIME.format(metrics=metrics)
+    return cel_rule(
+        f"self.runtime != '{runtime}' || {found}.size() == 0",
+        allowed=_allowed_metrics(runtime),
+        got="%s",
+        values=(f"{found}[0].metric",),
+        field_path=".objectives",
+    )
+
+
+def _allowed_metrics(runtime: str) -> str:
+    refused = [metric for name, metric in _REFUSED if name == runtime]
+    has = " or ".join(metric.value for metric in LatencyMetric if metric.value not in refused)
+    return f"{has} where runtime is {runtime}, which answers a request at once"
 
 
 # The first objective whose metric and percentile stand elsewhere, too.
@@ -159,6 +185,11 @@ class Engine(ApiModel):
         None,
         description="Most tokens of one step of an engine, 1 to 524288; by default as for "
         "maxSequences (--max-num-batched-tokens).",
+    )
+    dynamic_batching: DynamicBatching | None = Field(
+        None,
+        description="How the server forms batches of whole requests, for runtime triton, which "
+        "exports none of it; without it measured saturation decides.",
     )
 
 
@@ -318,6 +349,7 @@ class ServingSLOSpec(ApiModel):
             values=("self.replicas.max", "self.fallback.replicas"),
             field_path=".fallback.replicas",
         ),
+        *map(_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
     )
 
     target_ref: TargetRef = Field(description="The workload that is scaled.")
@@ -325,6 +357,11 @@ class ServingSLOSpec(ApiModel):
         AUTO_RUNTIME,
         description="The engine, which decides names of metrics and flags: Auto (default: the one "
         f"whose metrics the pods export) or one of {', '.join(RUNTIME_NAMES)}.",
+    )
+    model: Annotated[str, MODEL_NAME] | None = Field(
+        None,
+        description="Which model of the server, for runtime triton, by the server's own name; "
+        "needed where a server has several.",
     )
     mode: Mode = Field(
         Mode.AUTO,
@@ -392,6 +429,17 @@ class ServingSLOSpec(ApiModel):
                     value=f"{objective.metric} p{objective.percentile:g}",
                 )
             seen.add(key)
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_of_runtime(self) -> Self:
+        for objective in self.objectives:
+            if (self.runtime, objective.metric.value) in _REFUSED:
+                raise not_allowed(
+                    _allowed_metrics(self.runtime),
+                    path=("objectives",),
+                    value=objective.metric.value,
+                )
         return self
 
     @model_validator(mode="after")

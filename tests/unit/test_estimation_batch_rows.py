@@ -1,0 +1,67 @@
+"""The law of dynamic batches out of counters that add a batch once for each request in it."""
+
+import numpy as np
+import pytest
+
+from servingslo.estimation.batch_rows import batch_rows, batcher_in_requests
+from servingslo.estimation.counters import Window
+from servingslo.estimation.lengths import LengthState
+from servingslo.estimation.service_law import Configuration, LawFit, judge, learn
+from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
+from servingslo.models.service_time import DynamicBatcher, ServiceLaw
+
+LAW = ServiceLaw(
+    step_fixed_seconds=0.06, step_per_sequence_seconds=0.01, prefill_per_token_seconds=0.0
+)
+BATCHER = DynamicBatcher(largest_batch=8, window_seconds=0.02)
+WINDOW_SECONDS = 15.0
+
+
+def window(utilization: float, batcher: DynamicBatcher = BATCHER) -> Window:
+    """What the counters of a server grow by at this share of its saturation."""
+    rate = utilization * saturation_per_second(LAW, batcher)
+    times = BatchTimes(LAW, batcher, rate)
+    requests = rate * WINDOW_SECONDS
+    ran = float(times.weight @ (times.latency_seconds - times.wait_seconds)) * requests
+    return Window(
+        pod="a",
+        engine="m",
+        seconds=WINDOW_SECONDS,
+        finished=requests,
+        generated_tokens=requests,
+        executions=requests / times.batch_mean,
+        request_seconds=ran + 1.0,
+        queued_seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_law_is_found_from_loads_that_differ(instances):
+    """Twenty windows between a tenth and nine tenths of saturation; T(b) at both ends is right."""
+    batcher = DynamicBatcher(largest_batch=8, window_seconds=0.02, instances=instances)
+    fit = LawFit(configuration=Configuration())
+    for utilization in np.linspace(0.1, 0.9, 20):
+        fit = learn(fit, batch_rows(window(utilization, batcher), batcher))
+    _, found = judge(fit)
+    assert found.trusted, found
+    assert found.law is not None
+    for batch in (1, 8):
+        assert found.law.step_seconds(batch) == pytest.approx(LAW.step_seconds(batch), rel=0.1)
+
+
+def test_nothing_is_said_by_a_window_in_which_little_ran():
+    """Of a server that just started, of an idle one, and of other runtimes."""
+    assert batch_rows(Window(pod="a", engine="m", seconds=15.0, finished=3.0), BATCHER) == ()
+    few = Window(
+        pod="a", engine="m", seconds=15.0, finished=3.0, executions=2.0, request_seconds=1.0
+    )
+    assert batch_rows(few, BATCHER) == ()
+
+
+def test_a_batch_of_rows_is_one_of_fewer_requests():
+    """Requests of four rows each: two of them are a full batch of eight."""
+    state = LengthState(finished=100.0, generated_tokens=400.0)
+    found = batcher_in_requests(BATCHER, state)
+    assert found is not None
+    assert found.largest_batch == 2
+    assert batcher_in_requests(BATCHER, LengthState()) == BATCHER
