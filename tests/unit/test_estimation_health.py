@@ -61,6 +61,9 @@ def _after_ticks(count: int, sick: EngineSample | None, *, xid_error: int = 0) -
     ("sick", "why"),
     [
         pytest.param(_engine(50.0, waiting=9.0), "serving-nothing", id="queue-does-not-move"),
+        pytest.param(
+            _engine(50.0, running=0.0, waiting=3.0), "serving-nothing", id="waiting-none-running"
+        ),
         pytest.param(_engine(50.0, running=7.0), "zero-throughput", id="running-without-tokens"),
         pytest.param(_engine(50.0, running=0.0), "receiving-nothing", id="no-request-ever-comes"),
         pytest.param(None, "metrics-missing", id="no-metrics"),

@@ -58,6 +58,7 @@ def test_a_few_running_are_known_well_enough_to_be_scored(
     [
         pytest.param({"from_zero": True}, id="first-window-of-an-engine"),
         pytest.param({"restarted": True}, id="restart"),
+        pytest.param({"warm": False}, id="first-tokens-of-an-engine"),
         pytest.param({"running_before": 0.0}, id="load-began-inside"),
         pytest.param({"running_after": 0.0}, id="load-ended-inside"),
         pytest.param({"paired": False}, id="scraped-apart"),

@@ -57,6 +57,8 @@ class Window:
     """What one engine did between two scrapes; None where the engine does not export it.
 
     restarted: counters began again at zero inside. from_zero: first window of a new engine.
+    warm: the engine had made tokens before it; the first ones of an engine take longer than its
+    law, as kernels are compiled and caches filled.
     paired: counters and histograms are of the same scrapes and may be set against each other.
     first_tokens: requests that got their first token. step_count: engine steps.
     accepted_tokens: of the generated ones, guessed by a draft; None without speculative decoding.
@@ -72,6 +74,7 @@ class Window:
     seconds: float
     restarted: bool = False
     from_zero: bool = False
+    warm: bool = True
     paired: bool = True
     still: bool = False
     running_before: float | None = None
@@ -318,6 +321,7 @@ def _window(
         seconds=seconds,
         restarted=restarted,
         from_zero=before is None,
+        warm=old.generation_tokens_total != 0.0,
         paired=paired,
         running_before=old.running,
         running_after=after.running,

@@ -277,6 +277,8 @@ def _learn(
         )
         demand = forecast.observe(demand, window, now)
     histograms = pooled(steps)
+    warm = [step for step in steps if step.flow is None or step.flow.warm]
+    latencies = histograms if len(warm) == len(steps) else pooled(warm)
     share = (measured.offered_per_second or 0.0) / max(len(_serving(fresh)), 1)
     paired = [w for step in steps if (w := step.lasting) is not None]
     law, paces = _learn_law(state, sample, paired, flow.dispersion)
@@ -297,7 +299,7 @@ def _learn(
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
         limits=_learn_limits(state.limits, sample, steps),
-        observed=observe_latencies(state.observed, histograms, now),
+        observed=observe_latencies(state.observed, latencies, now),
     )
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY

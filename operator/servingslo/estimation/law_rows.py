@@ -59,15 +59,16 @@ def law_rows(window: Window, dispersion: float = 1.0, engine_count: int = 1) -> 
     step), since a token sees on average one more than the time average of concurrency; and mean
     time to first token, which alone shows c there.
     Where answers are one token, as in a prefill pool: a·steps + c·prefilled.
-    None where load began or ended inside: for the first window of a new engine, and where a loaded
-    engine was empty at a scrape; the idle share is then not that of a queue.
+    None where load began or ended inside: for the first windows of a new engine, until it has made
+    tokens, and where a loaded engine was empty at a scrape; the idle share is then not that of a
+    queue.
     With speculative decoding a step makes several tokens of a sequence. The law is that of a token:
     a step counts as so many, each of its share of the step's time, so that times per token and of
     whole answers come out as they are; a first token waits longer than it says, by part of a step.
     engine_count: of the fleet, which share its load.
     """
     inter_token_sum = window.inter_token_sum_seconds
-    began = window.restarted or window.from_zero
+    began = window.restarted or window.from_zero or not window.warm
     if began or not window.paired or not window.generated_tokens:
         return ()
     uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
