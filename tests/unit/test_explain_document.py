@@ -13,7 +13,8 @@ from servingslo import explain
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
-from servingslo.policy.decision import DecisionStep, LimitDecision
+from servingslo.policy.decision import DecisionStep, HandOver, LimitDecision
+from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -112,7 +113,9 @@ def test_every_sample_belongs_to_a_declared_gauge():
         reason=Reason.LIMIT_UNVERIFIED, kind="BackendTrafficPolicy", object_name="chat", after=37
     )
     bounded = replace(SCALE_UP, gateway_limit=bound)
-    samples = [s for d in (SCALE_UP, owned, bounded) for s in explain.metric_samples(d)]
+    given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
+    handed = replace(SCALE_UP, handed_over=given)
+    samples = [s for d in (SCALE_UP, owned, bounded, handed) for s in explain.metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
     values = {s.name: s.value for s in explain.metric_samples(SCALE_UP) if not s.labels}

@@ -7,7 +7,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.golden.decisions import BLIND, SCALE_UP
 
-from servingslo.adapters.metrics_export import STUCK_TICKS, Health, HealthServer, OperatorMetrics
+from servingslo.adapters.metrics_export import (
+    HANDED_OVER_SECONDS,
+    STUCK_TICKS,
+    Health,
+    HealthServer,
+    OperatorMetrics,
+)
+from servingslo.explain.samples import HANDED_OVER
+from servingslo.policy.decision import HandOver
+from servingslo.policy.inputs import Actuation
+from servingslo.reasons import Reason
 
 
 class _Clock:
@@ -147,3 +157,19 @@ def test_a_resource_that_nothing_is_decided_for_shows_why_and_no_numbers():
     metrics.observe_decision(SCALE_UP)
     assert _of(metrics, "servingslo_replicas_desired", **LLAMA) == 5
     assert _of(metrics, "servingslo_binding_constraint", **LLAMA, constraint="kv-cache") == 1
+
+
+def test_a_count_for_others_is_gone_when_nobody_decides_any_more():
+    """An autoscaler must not follow a number that a loop that hangs left behind."""
+    clock = _Clock()
+    metrics = OperatorMetrics(monotonic=clock)
+    given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
+    metrics.observe_decision(replace(SCALE_UP, handed_over=given))
+    assert _of(metrics, HANDED_OVER, **LLAMA) == 5
+    clock.now += HANDED_OVER_SECONDS + 1
+    assert _of(metrics, HANDED_OVER, **LLAMA) is None
+    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) == 5
+    metrics.observe_decision(replace(SCALE_UP, handed_over=given))
+    assert _of(metrics, HANDED_OVER, **LLAMA) == 5
+    metrics.follow(lambda: False, lambda: 0)
+    assert _of(metrics, HANDED_OVER, **LLAMA) is None

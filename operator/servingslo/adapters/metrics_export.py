@@ -1,6 +1,7 @@
 """The operator's own /metrics, /healthz and /readyz, on one port."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,11 +22,14 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from servingslo.explain.changes import Change
-from servingslo.explain.samples import GAUGES, NOT_READY, metric_samples
+from servingslo.explain.samples import GAUGES, HANDED_OVER, NOT_READY, metric_samples
 from servingslo.policy.decision import Decision
 
 # A loop that has not come round for this many ticks hangs: Kubernetes shall restart it.
 STUCK_TICKS = 10
+# A count that others carry out is shown no longer than this after its decision (or for so many
+# ticks, where these are long): whoever scales by it is to see that it is gone.
+HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
 _RESOURCE_LABELS = ("namespace", "name")
@@ -45,11 +49,18 @@ class Health:
 class OperatorMetrics:
     """What the operator counts about itself, and the numbers of each resource's last decision."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        handed_over_seconds: float = HANDED_OVER_SECONDS,
+    ) -> None:
         self.registry = CollectorRegistry()
         self._leads: Callable[[], bool] = lambda: True
         self._decided = CollectorRegistry()
-        self.registry.register(_Shown(self._decided, self._leading))
+        self._decided_at: dict[Resource, float] = {}
+        self._handed_over_seconds = handed_over_seconds
+        self.registry.register(_Shown(self._decided, self._leading, self._is_recent))
         self._aside: Callable[[], int] = lambda: 0
         self._monotonic = monotonic
         self._started = monotonic()
@@ -123,6 +134,7 @@ class OperatorMetrics:
         """Count a decision and show its numbers; what is unknown now is shown no more."""
         self._decisions.labels(decision.action.value, decision.reason.value).inc()
         resource = (decision.namespace, decision.name)
+        self._decided_at[resource] = self._monotonic()
         shown: set[tuple[str, tuple[str, ...]]] = set()
         for sample in metric_samples(decision):
             labels = (*resource, *(sample.labels[name] for name in self._labels[sample.name]))
@@ -156,6 +168,7 @@ class OperatorMetrics:
         for labels in self._changed.pop((namespace, name), set()):
             self._changes.remove(*labels)
         self._remove(self._shown.pop((namespace, name), set()))
+        self._decided_at.pop((namespace, name), None)
 
     def observe_tick(self, seconds: float, *, succeeded: bool = True) -> None:
         """Record one round of the loop. A failed one proves life, not readiness."""
@@ -198,6 +211,11 @@ class OperatorMetrics:
     def _leading(self) -> bool:
         return self._leads()
 
+    def _is_recent(self, namespace: str, name: str) -> bool:
+        """Whether the last decision for this resource may still be acted on."""
+        decided_at = self._decided_at.get((namespace, name), -math.inf)
+        return self._monotonic() - decided_at <= self._handed_over_seconds
+
     def _success_age(self) -> float:
         since = self._started if self._last_success is None else self._last_success
         return self._monotonic() - since
@@ -210,13 +228,26 @@ class OperatorMetrics:
 class _Shown(Collector):
     """What is known of decisions, while this process is the one that decides."""
 
-    def __init__(self, decided: CollectorRegistry, leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        decided: CollectorRegistry,
+        leads: Callable[[], bool],
+        recent: Callable[[str, str], bool],
+    ) -> None:
         self._decided = decided
         self._leads = leads
+        self._recent = recent
 
     def collect(self) -> Iterable[Metric]:
-        """The families of the leader; none of a standby."""
-        return self._decided.collect() if self._leads() else ()
+        """The families of the leader; none of a standby. No old count that others carry out."""
+        if not self._leads():
+            return
+        for family in self._decided.collect():
+            if family.name == HANDED_OVER:
+                labelled = [(s.labels["namespace"], s.labels["name"]) for s in family.samples]
+                kept = zip(family.samples, labelled, strict=True)
+                family.samples = [s for s, resource in kept if self._recent(*resource)]
+            yield family
 
 
 class HealthServer:

@@ -71,6 +71,7 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
         ),
         runtime=None if spec.runtime == AUTO_RUNTIME else spec.runtime,
         mode=spec.mode,
+        actuation=spec.actuation,
         replicas=ReplicaTargets(
             minimum=spec.replicas.min,
             maximum=spec.replicas.max,

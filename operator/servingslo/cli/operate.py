@@ -22,7 +22,13 @@ from servingslo.adapters.kubernetes.inventory import Inventory
 from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
 from servingslo.adapters.kubernetes.resources import KubernetesResources
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
-from servingslo.adapters.metrics_export import Health, HealthServer, OperatorMetrics
+from servingslo.adapters.metrics_export import (
+    HANDED_OVER_SECONDS,
+    HANDED_OVER_TICKS,
+    Health,
+    HealthServer,
+    OperatorMetrics,
+)
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
@@ -161,7 +167,11 @@ async def _controller(
     identity = process_identity()
     base = await stack.enter_async_context(_connected(identity))
     leads = _leadership(options, base, identity, registry.wake_loop)
-    metrics = OperatorMetrics()
+    metrics = OperatorMetrics(
+        handed_over_seconds=max(
+            HANDED_OVER_SECONDS, HANDED_OVER_TICKS * options.limits.tick_seconds
+        )
+    )
     metrics.follow(leads.leadership.leads, lambda: len(leads.leadership.aside()))
     await _serve_health(options, metrics, leads.leadership, stack)
     client = leads.client

@@ -10,7 +10,7 @@ from servingslo.controller.outside import Outside
 from servingslo.controller.registry import Registry, Resource
 from servingslo.errors import NotFoundError
 from servingslo.policy import guards
-from servingslo.policy.inputs import Limits, SignalProblem
+from servingslo.policy.inputs import Actuation, Limits, SignalProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,10 @@ async def last_look(
     targets, ref = resource.targets, resource.record.ref
     if targets is None or guards.acting_limit(targets, limits) is not None:
         return Standing(changed="acting is switched off")
-    scalers = await outside.workloads.other_scalers(ref.namespace, targets.target)
-    owner = registry.owner_conflict(resource) or next(iter(scalers), None)
+    owner = registry.owner_conflict(resource)
+    if owner is None and targets.actuation is Actuation.SCALE:
+        scalers = await outside.workloads.other_scalers(ref.namespace, targets.target)
+        owner = next(iter(scalers), None)
     # The resource comes last: what its owner says counts up to the write itself.
     try:
         now = await outside.resources.read(ref)

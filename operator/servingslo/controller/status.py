@@ -160,10 +160,10 @@ def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
 
 
 def _desired(decision: Decision) -> int | None:
-    """What the target gets, or would get where the operator only advises; None while paused."""
+    """What the target gets, or should get where the operator does not set it; None while paused."""
     if decision.limited_by is Reason.PAUSED:
         return None
-    advises = decision.limited_by in ADVICE_ONLY
+    advises = decision.limited_by in ADVICE_ONLY or decision.handed_over is not None
     return decision.recommended_replicas if advises else decision.replicas_after
 
 

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.explain.format import count, objective_name
-from servingslo.policy.decision import Decision, DecisionStep, LimitDecision, ObjectiveOutlook
+from servingslo.policy.decision import (
+    Decision,
+    DecisionStep,
+    HandOver,
+    LimitDecision,
+    ObjectiveOutlook,
+)
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
@@ -222,9 +228,20 @@ def ready_verdict(decision: Decision) -> Verdict:
         message = f"{message}; left out as unreliable: {pods}"
     elif pods := in_doubt(decision):
         message = f"{message}; in doubt: {pods}"
+    if handed := handed_over_message(decision.handed_over):
+        message = f"{message}; {handed}"
     if decision.limits.unread:
         message = f"{message}; of the engine's flags not read: {decision.limits.unread}"
     return Verdict(ConditionStatus.TRUE, Reason.READY, message)
+
+
+def handed_over_message(given: HandOver | None) -> str:
+    """Who carries the count out; '' where the operator does."""
+    if given is None:
+        return ""
+    if given.reason is Reason.TOLD_ONLY:
+        return f"actuation is None: the count is told and not set ({given.detail})"
+    return f"the count is given to others (actuation {given.actuation.value}): {given.detail}"
 
 
 def _metrics_fresh(decision: Decision) -> Verdict:
@@ -327,7 +344,9 @@ def _scaling_limited(decision: Decision) -> Verdict:
     message = f"{count(wanted)} wanted, {count(set_to)} set"
     if wanted is None or wanted == set_to:
         message = f"{count(set_to)} set"
-    detail = limit_detail(decision) or decision.detail
+    given = decision.handed_over
+    carried = given.detail if given is not None and given.reason is decision.limited_by else ""
+    detail = limit_detail(decision) or decision.detail or carried
     if detail:
         message = f"{message}: {detail}"
     return Verdict(ConditionStatus.TRUE, decision.limited_by, message)

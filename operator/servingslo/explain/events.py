@@ -53,6 +53,7 @@ _ROUTINE_LIMITS = frozenset(
         Reason.PENDING_PODS,
         Reason.MIN_REPLICAS_REACHED,
         Reason.RECOMMEND_ONLY,
+        Reason.TOLD_ONLY,
         Reason.MODEL_LEARNING,
         Reason.DEMAND_MET,
     }

@@ -91,6 +91,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.batching.reason,
         decision.admission.reason,
         None if decision.gateway_limit is None else decision.gateway_limit.reason,
+        None if decision.handed_over is None else decision.handed_over.reason,
     )
 
 
@@ -129,6 +130,8 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 def _limit_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     """What keeps the decision from being more or from being carried out, and the detail of it."""
+    if decision.handed_over is not None:
+        yield "actuation", decision.handed_over.actuation.value
     if mode := _mode(decision):
         yield "mode", mode
     elif decision.limited_by not in {None, decision.reason}:

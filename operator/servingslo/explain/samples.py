@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.conditions import ConditionStatus, ready_verdict
 from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Actuation
 from servingslo.units import ratio_from_percent
 
 
@@ -29,9 +30,14 @@ class GaugeFamily:
 
 _OBJECTIVE = ("metric", "percentile")
 NOT_READY = "servingslo_not_ready"
+HANDED_OVER = "servingslo_desired_replicas"
 GAUGES = (
     GaugeFamily(name="servingslo_replicas_current", help="Replicas the decision started from."),
     GaugeFamily(name="servingslo_replicas_desired", help="Replicas the last decision sets."),
+    GaugeFamily(
+        name=HANDED_OVER,
+        help="Replicas for an autoscaler to set, where spec.actuation is Metric.",
+    ),
     GaugeFamily(
         name="servingslo_replicas_recommended", help="Replicas wanted, whether or not they are set."
     ),
@@ -160,6 +166,9 @@ def _values(decision: Decision) -> Iterator[_Value]:
     demand, admission, model = decision.demand, decision.admission, decision.model
     yield "servingslo_replicas_current", none, decision.replicas_before
     yield "servingslo_replicas_desired", none, decision.replicas_after
+    given = decision.handed_over
+    if given is not None and given.actuation is Actuation.METRIC:
+        yield HANDED_OVER, none, given.replicas
     yield "servingslo_replicas_recommended", none, decision.recommended_replicas
     yield "servingslo_replicas_ready", none, decision.replicas.ready
     yield "servingslo_replicas_pending", none, decision.replicas.pending

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.models.service_time import ServiceLaw
+from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Action, Constraint, Reason
 
 StepValue = float | int | str | bool | None
@@ -288,6 +289,21 @@ class ReplicaView:
     excluded: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """The count that somebody else carries out.
+
+    reason: HANDED_OVER, NOBODY_SCALES where no autoscaler is on the target, or TOLD_ONLY.
+    replicas: what others are given; None while nothing is known, or where nobody is to be given it.
+    detail: who scales the target.
+    """
+
+    actuation: Actuation
+    reason: Reason
+    replicas: int | None = None
+    detail: str = ""
+
+
 class RuntimeSource(StrEnum):
     """How the runtime is known: the resource states it, or its pods export its metrics."""
 
@@ -317,7 +333,8 @@ class Decision:
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
     limits: in force on the newest ready pods. runtime: that the engines were read as.
-    gateway_limit: None where none is to be written.
+    gateway_limit: None where none is to be written. handed_over: None where the operator itself
+    sets the count, or acting is switched off.
     """
 
     time_seconds: float
@@ -347,6 +364,7 @@ class Decision:
     limits: LimitsUse = LimitsUse()
     runtime: RuntimeUse = RuntimeUse()
     gateway_limit: LimitDecision | None = None
+    handed_over: HandOver | None = None
     detail: str = ""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from servingslo.policy.behavior import Behavior, BehaviorState, normalize
 from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.inputs import (
+    Actuation,
     FallbackBehavior,
     FallbackTargets,
     Limits,
@@ -127,9 +128,19 @@ def bounds_of(targets: Targets, limits: Limits) -> Bounds:
     )
 
 
-def ownership_problem(observation: Observation) -> SignalProblem | None:
-    """Why the replica count is not ours to set: hands off; None when it is."""
-    found = [problem for problem in observation.problems if problem.reason in _OWNERSHIP]
+def ownership_problem(
+    observation: Observation, actuation: Actuation = Actuation.SCALE
+) -> SignalProblem | None:
+    """Why the replica count is not ours to decide: hands off; None when it is.
+
+    Who scales the target in our place, as `actuation` has it, is no problem.
+    """
+    ours = actuation is Actuation.SCALE
+    found = [
+        problem
+        for problem in observation.problems
+        if problem.reason in _OWNERSHIP and (ours or problem.reason is not Reason.SCALER_CONFLICT)
+    ]
     if found:
         # A target that cannot be used at all comes before one that somebody else uses.
         return min(found, key=lambda problem: problem.reason in CONFLICTS)

@@ -25,6 +25,14 @@ class Mode(StrEnum):
     PAUSED = "Paused"
 
 
+class Actuation(StrEnum):
+    """Who carries the replica count out: the operator, others that are given it, or nobody."""
+
+    SCALE = "Scale"
+    METRIC = "Metric"
+    NONE = "None"
+
+
 class BatchingMode(StrEnum):
     """What the operator may do with batch limits."""
 
@@ -184,6 +192,7 @@ class Targets:
     objectives: tuple[Objective, ...]
     runtime: str | None = None
     mode: Mode = Mode.AUTO
+    actuation: Actuation = Actuation.SCALE
     replicas: ReplicaTargets = ReplicaTargets()
     utilization_target_ratio: float | None = None
     kv_cache_target_ratio: float = 0.9

@@ -19,6 +19,7 @@ from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.decision import (
     Decision,
     DecisionStep,
+    HandOver,
     ReplicaView,
     RuntimeSource,
     RuntimeUse,
@@ -27,7 +28,9 @@ from servingslo.policy.found import found_steps
 from servingslo.policy.frame import Frame, frame_of
 from servingslo.policy.gateway_limit import limit_decision
 from servingslo.policy.guards import Proposal
+from servingslo.policy.hand_over import hand_over
 from servingslo.policy.inputs import (
+    Actuation,
     ForecastMode,
     Limits,
     Observation,
@@ -75,6 +78,7 @@ def plan(
         observation,
         behavior=targets.behavior,
         now_seconds=now_seconds,
+        actuation=targets.actuation,
     )
     signals = read_signals(
         observation,
@@ -88,8 +92,9 @@ def plan(
     )
     state = _calibrated(frame, state)
     notes = _notes(frame, edit)
-    owner = guards.ownership_problem(observation)
-    state = tracked(frame, state, acting=_acting_limit(frame, owner) is None)
+    owner = guards.ownership_problem(observation, targets.actuation)
+    acting = _acting_limit(frame, owner) is None and targets.actuation is not Actuation.NONE
+    state = tracked(frame, state, acting=acting)
     if owner is not None and owner.reason not in guards.CONFLICTS:
         return _hands_off(frame, state, owner, notes)
     if signals.blind is not None:
@@ -188,7 +193,8 @@ def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
 def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
     """Steps about what was found, before anything is decided."""
     notes = []
-    if edit is not None and guards.acting_limit(frame.targets, frame.limits) is None:
+    ours = frame.targets.actuation is Actuation.SCALE
+    if edit is not None and ours and guards.acting_limit(frame.targets, frame.limits) is None:
         notes.append(
             DecisionStep(
                 stage="observed",
@@ -295,6 +301,8 @@ def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
 
 def _unless_reverted(frame: Frame, proposal: Proposal) -> Proposal:
     """The count, left to whoever puts it back."""
+    if frame.targets.actuation is not Actuation.SCALE:
+        return proposal
     return guards.leave_to_reverter(
         proposal, frame.state.reverts, current=frame.current, now_seconds=frame.now_seconds
     )
@@ -336,12 +344,17 @@ def _decided(
     before = frame.current if known else None
     wanted = proposal.replicas if known else None
     limit = verdict.acting_limit
-    after = before if limit is not None else wanted
+    given = None
+    if limit is None:
+        known = frame.signals.blind is None
+        given = hand_over(frame.targets, frame.observation, wanted, known=known)
+    after = before if limit is not None or given is not None else wanted
     steps = with_left_out(frame, proposal.steps)
     if limit is not None and limit not in {step.reason for step in steps}:
         steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
     apply = after != before
-    tuned = tune_batching(frame, wish, scaling=apply, acting=limit is None)
+    scaling = apply or (given is not None and wanted != before)
+    tuned = tune_batching(frame, wish, scaling=scaling, acting=limit is None)
     admission, admission_memory = admission_decision(frame, wish)
     bound, limit_memory = limit_decision(frame, admission, acting=limit is None)
     decision = Decision(
@@ -361,7 +374,7 @@ def _decided(
             excluded=frame.excluded,
         ),
         binding=_binding(frame, verdict),
-        limited_by=limit or proposal.limited_by,
+        limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),
         needs=finite_needs(wish.needs),
         steps=finite_steps((*steps, *tuned.steps)),
         demand=demand_outlook(frame),
@@ -377,6 +390,7 @@ def _decided(
         limits=limits_use(frame),
         runtime=_runtime(frame),
         gateway_limit=bound,
+        handed_over=given,
         detail=verdict.detail,
     )
     order = state.order
@@ -393,6 +407,15 @@ def _decided(
         mix=remembering(frame.mix or state.mix, wish.candidates),
         sized=sized_for(wish.candidates),
     )
+
+
+def _not_carried_out(
+    given: HandOver | None, before: int | None, wanted: int | None
+) -> Reason | None:
+    """That nobody sets the count that is wanted; None where somebody does."""
+    if given is None or given.reason is Reason.HANDED_OVER or before == wanted:
+        return None
+    return given.reason
 
 
 def _runtime(frame: Frame) -> RuntimeUse:

@@ -10,7 +10,7 @@ from servingslo.policy.admission_memory import AdmissionMemory
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import LimitsPlan
-from servingslo.policy.inputs import Observation
+from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.limit_memory import LimitMemory
 from servingslo.policy.mix import Mix
 from servingslo.policy.reverts import Reverts, reverted, standing
@@ -206,13 +206,19 @@ def settle_batching(state: PlannerState, *, written: bool) -> PlannerState:
 
 
 def observe_count(
-    state: PlannerState, observation: Observation, *, behavior: Behavior, now_seconds: float
+    state: PlannerState,
+    observation: Observation,
+    *,
+    behavior: Behavior,
+    now_seconds: float,
+    actuation: Actuation = Actuation.SCALE,
 ) -> tuple[PlannerState, HandEdit | None]:
     """The memory after reading the target's count, and the hand edit found by it, if any.
 
     An order that is read back was written. A count that is neither what was there nor what we
     ordered was set by somebody else: it becomes the new current and the one recommendation that
-    stabilization remembers, so that it stands for a full window before a step down.
+    stabilization remembers, so that it stands for a full window before a step down. Where others
+    carry the count out, their changes count in the rate policies as ours do.
     """
     if state.started_seconds is None:
         state = replace(state, started_seconds=now_seconds)
@@ -230,6 +236,10 @@ def observe_count(
         return state, None
     met = behavior_module.initial_state(replicas=desired, now_seconds=now_seconds)
     remembered = replace(state.behavior, recommendations=met.recommendations)
+    if actuation is not Actuation.SCALE and before is not None:
+        remembered = behavior_module.record_scale(
+            state.behavior, behavior=behavior, previous=before, new=desired, now_seconds=now_seconds
+        )
     edit = None if before is None else HandEdit(before=before, after=desired)
     reverts = state.reverts
     if state.scaled is not None:

@@ -62,6 +62,8 @@ ENVOY_GATEWAY = UpstreamCRDs(
     folder="charts/gateway-crds-helm/templates/generated",
 )
 
+KEDA = UpstreamCRDs(name="keda", module="github.com/kedacore/keda/v2", folder="config/crd/bases")
+
 
 def manifests(crds: UpstreamCRDs) -> list[dict[str, Any]]:
     """The project's CustomResourceDefinitions, downloaded first where the cache has none.

@@ -28,6 +28,7 @@ from servingslo.api.v1alpha1.capacity import (
 )
 from servingslo.models.latency import LatencyMetric
 from servingslo.policy.inputs import (
+    Actuation,
     AdmissionMode,
     BatchingMode,
     FallbackBehavior,
@@ -366,6 +367,13 @@ class ServingSLOSpec(ApiModel):
     mode: Mode = Field(
         Mode.AUTO,
         description="Auto (default), Recommend (decide and report, change nothing) or Paused.",
+    )
+    actuation: Actuation = Field(
+        Actuation.SCALE,
+        description="Who carries the replica count out: Scale (default: the operator, through "
+        "/scale), Metric (whoever scales by the gauge servingslo_desired_replicas, such as a "
+        "ScaledObject of KEDA) or None (nobody: it is told only). Batch limits and admission go by "
+        "their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
         min_length=1,

@@ -1,0 +1,115 @@
+"""The count in others' hands: what KEDA's trigger is told, and that nobody else writes it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import pytest
+import requests
+import yaml
+from tests.integration.audit import audited_writes
+from tests.integration.operator_under_test import Engines, Operator, Tenant, ticks_pass
+
+from servingslo.rig.cluster import Rig
+from servingslo.rig.upstream_crds import KEDA, install_crds, manifests
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keda.md"
+SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
+# The operator looks for a CRD that is not installed this often.
+ABSENT_CRD_SECONDS = 45.0
+# A pod without metrics is given this long after it became ready, then they count as missing.
+GRACE_SECONDS = 75.0
+
+
+@pytest.fixture
+def keda_crds(rig: Rig) -> Iterator[None]:
+    """KEDA's own CRDs, gone at the end: other tests install theirs."""
+    install_crds(rig.api_client(), KEDA)
+    yield
+    extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
+    for manifest in manifests(KEDA):
+        extensions.delete_custom_resource_definition(manifest["metadata"]["name"])
+
+
+def documented(kind: str, namespace: str, name: str) -> dict[str, Any]:
+    """The manifest of this kind in the page, for a workload of this namespace."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    text = next(block for block in blocks if f"kind: {kind}\n" in block)
+    found: dict[str, Any] = yaml.safe_load(
+        text.replace("inference", namespace).replace("llama-chat", name)
+    )
+    return found
+
+
+def _told(rig: Rig, scaled_object: dict[str, Any]) -> list[str]:
+    """What the trigger's query answers, as KEDA asks it."""
+    (trigger,) = scaled_object["spec"]["triggers"]
+    answer = requests.get(
+        f"{rig.prometheus_url}/api/v1/query",
+        params={"query": trigger["metadata"]["query"]},
+        timeout=10,
+    ).json()
+    return [series["value"][1] for series in answer["data"]["result"]]
+
+
+@pytest.mark.usefixtures("keda_crds")
+def test_keda_is_told_the_count_and_nobody_else_sets_it(
+    rig: Rig, operator: Operator, tenant: Tenant, engines: Engines
+) -> None:
+    """The documented ScaledObject is valid, no conflict, and its query answers with the count."""
+    rig.configure_prometheus(static_targets={"servingslo": [operator.metrics_address]})
+    tenant.create_deployment(replicas=2)
+    tenant.create_slo(actuation="Metric", replicas={"min": 3, "max": 4})
+    tenant.wait_condition("ScalingLimited", "True", "NobodyScales")
+    scaled_object = documented("ScaledObject", tenant.namespace, "chat")
+    tenant.custom.create_namespaced_custom_object(
+        namespace=tenant.namespace, body=scaled_object, field_validation="Strict", **SCALED_OBJECTS
+    )
+    tenant.wait(lambda: _told(rig, scaled_object) == ["3"], what="KEDA is told 3")
+    tenant.wait(
+        lambda: "ScaledObject/chat" in tenant.message("Ready"),
+        what="the ScaledObject is known",
+        timeout_seconds=ABSENT_CRD_SECONDS,
+    )
+    tenant.wait_condition("Ready", "True", "Ready")
+    assert tenant.condition("ScalingLimited")[1] != "NobodyScales"
+    ticks_pass(operator)
+    assert tenant.replicas() == 2
+    assert tenant.status()["replicas"]["desired"] == 3
+
+    tenant.scale(4)  # as KEDA's HPA does, here one too many
+    tenant.wait(lambda: tenant.status()["replicas"]["current"] == 4, what="4 are seen")
+    tenant.wait(lambda: _told(rig, scaled_object) == ["3"], what="3 are wanted of them")
+    ticks_pass(operator)
+    assert tenant.replicas() == 4
+    assert "ReplicasChangedByUser" not in dict(tenant.events())
+    assert operator.log_lines("decided", tenant.namespace, "actuation=Metric")
+
+    for pod in tenant.pods():
+        engines.break_pod(tenant.namespace, pod, "empty")
+    tenant.wait(
+        lambda: _told(rig, scaled_object) == [],
+        what="no number without metrics",
+        timeout_seconds=GRACE_SECONDS,
+    )
+    assert tenant.replicas() == 4
+    lines = rig.audit_log.read_text(encoding="utf-8").splitlines()
+    assert [w for w in audited_writes(lines) if w.namespace == tenant.namespace] == []
+
+
+def test_the_gauge_is_gone_while_acting_is_off(operator: Operator, tenant: Tenant) -> None:
+    """Mode Recommend exports no count that somebody would follow; actuation None neither."""
+    tenant.create_deployment(replicas=1)
+    tenant.create_slo(actuation="Metric", replicas={"min": 2, "max": 4})
+    sample = f'servingslo_desired_replicas{{name="chat",namespace="{tenant.namespace}"}} 2.0'
+    tenant.wait(lambda: sample in operator.metrics(), what="the gauge")
+    tenant.patch_slo({"mode": "Recommend"})
+    tenant.wait(lambda: sample not in operator.metrics(), what="no gauge in mode Recommend")
+    tenant.patch_slo({"mode": "Auto", "actuation": "None"})
+    tenant.wait_condition("ScalingLimited", "True", "ToldOnly")
+    assert sample not in operator.metrics()
+    assert tenant.replicas() == 1
+    tenant.patch_slo({"actuation": "Scale"})
+    tenant.wait(lambda: tenant.replicas() == 2, what="the operator sets the count again")

@@ -1,0 +1,120 @@
+"""Counts that others carry out: who is given which number, and when there is none."""
+
+from dataclasses import replace
+
+import pytest
+from policy_world import TARGETS, World, run, steady
+
+from servingslo.explain.conditions import ConditionType, verdicts
+from servingslo.explain.log_line import log_line
+from servingslo.explain.samples import HANDED_OVER, metric_samples
+from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
+from servingslo.policy.inputs import (
+    Actuation,
+    AdmissionMode,
+    BatchingMode,
+    Limits,
+    Mode,
+    ReplicaTargets,
+    SignalProblem,
+)
+from servingslo.reasons import Reason
+
+METRIC = replace(
+    TARGETS, actuation=Actuation.METRIC, replicas=ReplicaTargets(minimum=1, maximum=60)
+)
+NONE = replace(METRIC, actuation=Actuation.NONE)
+KEDA = SignalProblem(
+    reason=Reason.SCALER_CONFLICT, detail="ScaledObject/llama scales Deployment/llama as well"
+)
+
+
+def _given(decision):
+    return {s.value for s in metric_samples(decision) if s.name == HANDED_OVER}
+
+
+def _busy(**changes):
+    return World(rate=steady(16.0), replicas=3, **changes)
+
+
+def test_another_scaler_that_is_fed_by_the_metric_is_no_conflict():
+    """The count is exported and never ordered, and whoever scales is named."""
+    story = run(_busy(problems=(KEDA,)), METRIC).until(300)
+    end = story.at(300.0)
+    assert not any(d.apply_replicas for d in story.decisions)
+    assert end.replicas_after == 3
+    assert _given(end) == {end.recommended_replicas}
+    assert end.recommended_replicas > 3
+    ready = verdicts(end)[ConditionType.READY]
+    assert ready.status.value == "True"
+    assert "ScaledObject/llama" in ready.message
+    assert end.limited_by is None
+    assert " actuation=Metric " in log_line(end)
+
+
+def test_a_metric_that_nobody_scales_by_is_told():
+    """Without an autoscaler on the target the count that is wanted stays a wish, and is one."""
+    end = run(_busy(), METRIC).until(300).at(300.0)
+    limited = verdicts(end)[ConditionType.SCALING_LIMITED]
+    assert limited.reason is Reason.NOBODY_SCALES
+    assert "no HorizontalPodAutoscaler" in limited.message
+    assert _given(end) == {end.recommended_replicas}
+
+
+def test_none_tells_and_gives_to_nobody():
+    """The decision is made and has a reason; no gauge has it, and it learns from no miss."""
+    story = run(_busy(problems=(KEDA,)), NONE).until(300)
+    end = story.at(300.0)
+    assert (end.replicas_after, end.limited_by, _given(end)) == (3, Reason.TOLD_ONLY, set())
+    assert end.recommended_replicas > 3
+
+
+@pytest.mark.parametrize(
+    ("targets", "limits"),
+    [
+        pytest.param(replace(METRIC, mode=Mode.RECOMMEND), Limits(), id="recommend"),
+        pytest.param(METRIC, Limits(recommend_only=True), id="kill-switch"),
+        pytest.param(TARGETS, Limits(), id="scale"),
+    ],
+)
+def test_nothing_is_given_where_acting_is_off(targets, limits):
+    """A gauge that an autoscaler follows is acting."""
+    end = run(_busy(), targets, limits).until(300).at(300.0)
+    assert end.handed_over is None
+    assert _given(end) == set()
+
+
+def test_without_metrics_no_number_is_given():
+    """A wrong number would be followed; of none the autoscaler's own fallback decides."""
+    blind = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="refused")
+    end = run(_busy(problems=(KEDA, blind)), METRIC).until(60).at(60.0)
+    assert end.handed_over.replicas is None
+    assert _given(end) == set()
+
+
+def test_a_count_set_by_others_is_no_edit_by_hand_and_counts_in_the_policies():
+    """With one pod in ten minutes allowed, the step that KEDA made uses the policy up."""
+    slow = ScalingRules(policies=(ScalingPolicy(type="Pods", value=1, period_seconds=600),))
+    behavior = Behavior(scale_up=slow, scale_down=Behavior().scale_down)
+    world = _busy(problems=(KEDA,))
+    story = run(world, replace(METRIC, behavior=behavior)).until(300)
+    assert {d.recommended_replicas for d in story.decisions[-5:]} == {4}
+    world.scale(4)
+    later = story.until(420).at(420.0)
+    assert later.replicas_before == 4
+    assert _given(later) == {4.0}
+    steps = {step.reason for d in story.decisions for step in d.steps}
+    assert Reason.REPLICAS_CHANGED_BY_USER not in steps
+
+
+def test_other_knobs_go_by_their_own_modes():
+    """Who carries the count out says nothing of batch limits and bounds."""
+    targets = replace(
+        METRIC,
+        batching=replace(METRIC.batching, mode=BatchingMode.AUTO),
+        admission_mode=AdmissionMode.RECOMMEND,
+    )
+    scaled = replace(targets, actuation=Actuation.SCALE)
+    ends = [run(_busy(), t, Limits()).until(45).at(45.0) for t in (targets, scaled)]
+    assert ends[0].batching.reason is ends[1].batching.reason
+    assert ends[0].admission == ends[1].admission
