@@ -4,7 +4,7 @@ import json
 import ssl
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -90,9 +90,17 @@ def serving_pages() -> Iterator[Pages]:
 
 @contextmanager
 def running_prometheus(
-    pages: Pages | None, *, interval_seconds: float = 0.5, oldest_sample_days: int | None = None
+    pages: Pages | None,
+    *,
+    interval_seconds: float = 0.5,
+    oldest_sample_days: int | None = None,
+    retention_days: int = 1,
+    fill: Callable[[Path], None] | None = None,
 ) -> Iterator[Prometheus]:
-    """The rig's Prometheus on its own, scraping these pages twice a second; None: nothing."""
+    """The rig's Prometheus on its own, scraping these pages twice a second; None: nothing.
+
+    fill: puts blocks into its folder of data before it starts.
+    """
     binaries = ensure_tools((versions.PROMETHEUS,))
     with TemporaryDirectory(prefix="servingslo-test-") as directory:
         work_dir = Path(directory)
@@ -101,8 +109,11 @@ def running_prometheus(
             http_sd_url=f"{pages.url}/targets" if pages else None,
             scrape_interval_seconds=interval_seconds,
             oldest_sample_days=oldest_sample_days,
+            retention_days=retention_days,
         )
         prometheus = Prometheus(binaries=binaries, work_dir=work_dir, family=family, plan=plan)
+        if fill is not None:
+            fill(prometheus.data_directory)
         try:
             prometheus.start()
             prometheus.wait_ready()

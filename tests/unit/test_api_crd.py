@@ -119,7 +119,17 @@ def test_names_columns_and_subresources() -> None:
     assert names["categories"] == ["serving"]
     columns = version()["additionalPrinterColumns"]
     shown = [column["name"].upper() for column in columns if not column.get("priority")]
-    assert shown == ["TARGET", "MODE", "REPLICAS", "DESIRED", "BINDING", "UTIL", "SLO", "AGE"]
+    assert shown == [
+        "TARGET",
+        "MODE",
+        "REPLICAS",
+        "DESIRED",
+        "BINDING",
+        "UTIL",
+        "SLO",
+        "BUDGET",
+        "AGE",
+    ]
     wide = [column["name"].upper() for column in columns if column.get("priority")]
     assert wide == ["READY", "REASON"]
     assert version()["subresources"] == {"status": {}}

@@ -13,7 +13,13 @@ from servingslo import explain
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
-from servingslo.policy.decision import DecisionStep, HandOver, LimitDecision
+from servingslo.policy.decision import (
+    BudgetOutlook,
+    BurnRate,
+    DecisionStep,
+    HandOver,
+    LimitDecision,
+)
 from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Action, Constraint, Reason
 
@@ -115,7 +121,18 @@ def test_every_sample_belongs_to_a_declared_gauge():
     bounded = replace(SCALE_UP, gateway_limit=bound)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
     handed = replace(SCALE_UP, handed_over=given)
-    samples = [s for d in (SCALE_UP, owned, bounded, handed) for s in explain.metric_samples(d)]
+    budget = BudgetOutlook(
+        target_ratio=0.99,
+        window_seconds=86400.0,
+        remaining_ratio=0.4,
+        remaining_most_ratio=0.6,
+        covered_ratio=1.0,
+        burn_rates=(BurnRate(seconds=3600.0, rate=2.0),),
+    )
+    budgeted = replace(SCALE_UP, error_budget=budget)
+    samples = [
+        s for d in (SCALE_UP, owned, bounded, handed, budgeted) for s in explain.metric_samples(d)
+    ]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
     values = {s.name: s.value for s in explain.metric_samples(SCALE_UP) if not s.labels}

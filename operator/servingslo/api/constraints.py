@@ -235,7 +235,8 @@ class Matching(_Checked[str]):
             RULES: [
                 cel_rule(
                     f"self.matches(r'{self.pattern}')",
-                    allowed=self.words,
+                    # The message is a format.
+                    allowed=self.words.replace("%", "%%"),
                     got="%s",
                     values=("self",),
                 )

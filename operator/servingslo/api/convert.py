@@ -11,6 +11,7 @@ from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
 from servingslo.api.v1alpha1.capacity import ServiceLaw as ServiceLawSpec
+from servingslo.api.v1alpha1.spec import ErrorBudget
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.limits import StatedLimits
 from servingslo.models.latency import Objective
@@ -19,6 +20,7 @@ from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
     CostTargets,
+    ErrorBudgetTargets,
     FallbackTargets,
     ForecastTargets,
     KVCacheModel,
@@ -31,6 +33,7 @@ from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import parse_duration_seconds, parse_quantity_bytes
 
 MEASURED = "Measured"
+_DAY_SECONDS = 86400.0
 
 
 def parse_spec(spec: object) -> ServingSLOSpec:
@@ -111,6 +114,7 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             gpus_per_replica=spec.cost.gpus_per_replica,
             currency=spec.cost.currency,
         ),
+        error_budget=None if spec.error_budget is None else _error_budget(spec.error_budget),
         gateway_name=spec.gateway.name,
         service_law=None if spec.service_law is None else _service_law(spec.service_law),
         stated_limits=StatedLimits(
@@ -140,6 +144,12 @@ def _batcher(stated: DynamicBatching) -> DynamicBatcher:
         room=stated.max_queue_size,
         instances=stated.instances,
     )
+
+
+def _error_budget(budget: ErrorBudget) -> ErrorBudgetTargets:
+    target = None if budget.target is None else float(budget.target.removesuffix("%")) / 100.0
+    days = int(budget.window.removesuffix("d"))
+    return ErrorBudgetTargets(target_ratio=target, window_seconds=days * _DAY_SECONDS)
 
 
 def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:

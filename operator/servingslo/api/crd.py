@@ -27,6 +27,7 @@ PRINTER_COLUMNS = (
     ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
     ("Util", "number", ".status.predicted.utilization", "Predicted utilization."),
     ("SLO", "string", '.status.conditions[?(@.type=="SLOMet")].status', "Objectives met."),
+    ("Budget", "number", ".status.errorBudget.remaining", "Share of the error budget left."),
     ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
 )
 # Told by `kubectl get -o wide` only: a target that is missing or scaled by another says so here.

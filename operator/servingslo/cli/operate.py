@@ -29,6 +29,7 @@ from servingslo.adapters.metrics_export import (
     HealthServer,
     OperatorMetrics,
 )
+from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
@@ -185,6 +186,8 @@ async def _controller(
     stack.callback(reader.close)
     history = PastRates(config)
     stack.callback(history.close)
+    budgets = Budgets(config)
+    stack.callback(budgets.close)
     discovery = Discovery(client)
     config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
     workloads = KubernetesWorkloads(client, discovery, inventory, config_maps)
@@ -204,6 +207,7 @@ async def _controller(
         events=KubernetesEvents(client),
         exporter=metrics,
         history=history,
+        budgets=budgets,
     )
     teller, limits = Teller(outside), options.limits
     # Last, when everything is warm: whoever leads decides at once.

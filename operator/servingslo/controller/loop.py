@@ -135,6 +135,8 @@ class Controller:
         if resources:
             if self.outside.history is not None:
                 self.outside.history.tick()
+            if self.outside.budgets is not None:
+                self.outside.budgets.tick()
             metrics = await self.outside.metrics.read()
             news = self.reconciler.teller.reading
             news.take(metrics.problem, self.outside.clock.now_seconds())

@@ -8,7 +8,13 @@ from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.explain.events import Event
-from servingslo.policy.ports import Clock, HistorySource, MetricsSource, RereadableWorkloads
+from servingslo.policy.ports import (
+    BudgetSource,
+    Clock,
+    HistorySource,
+    MetricsSource,
+    RereadableWorkloads,
+)
 
 
 class ResourceStore(Protocol):
@@ -43,8 +49,8 @@ class EventSink(Protocol):
 class Outside:
     """The outside world of one operator.
 
-    actuators: in the order in which a decision is carried out. history: None where the past is not
-    asked for.
+    actuators: in the order in which a decision is carried out. history, budgets: None where the
+    past is not asked for.
     """
 
     clock: Clock
@@ -55,3 +61,4 @@ class Outside:
     events: EventSink
     exporter: OperatorMetrics
     history: HistorySource | None = None
+    budgets: BudgetSource | None = None

@@ -19,6 +19,7 @@ from servingslo.errors import (
     ServingSLOError,
     WriteConflictError,
 )
+from servingslo.estimation.error_budget import BudgetReading
 from servingslo.estimation.season import RateHistory
 from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
@@ -26,7 +27,7 @@ from servingslo.policy.decision import Decision, held
 from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem, Targets
 from servingslo.policy.learned import lost_parts
 from servingslo.policy.planner import plan
-from servingslo.policy.ports import ClusterMetrics, WorkloadView
+from servingslo.policy.ports import BudgetQuestion, ClusterMetrics, WorkloadView
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
@@ -169,6 +170,8 @@ class Reconciler:
             problems=() if conflict is None else (conflict,),
             history=self._history(ref, targets, view),
         )
+        misses = self._error_budget(ref, targets, view)
+        observation = replace(observation, error_budget=misses)
         self.recorder.observation(observation)
         async with self._planning:
             # One plan for each turn of the event loop: probes are answered between two plans.
@@ -195,6 +198,17 @@ class Reconciler:
             return None
         pods = [pod.name for pod in view.pods]
         return self.outside.history.take(ref.uid, ref.namespace, targets, pods)
+
+    def _error_budget(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
+    ) -> BudgetReading | None:
+        if self.outside.budgets is None or targets.error_budget is None:
+            return None
+        pods = [pod.name for pod in view.pods]
+        asked = BudgetQuestion(
+            namespace=ref.namespace, targets=targets, runtime=view.read_as.runtime
+        )
+        return self.outside.budgets.take(ref.uid, asked, pods)
 
     def _orders(self, assignment: Assignment) -> tuple[_Order, ...]:
         """The changes that a decision orders, in the order in which they are made."""

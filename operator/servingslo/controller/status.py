@@ -20,6 +20,7 @@ from servingslo.api.v1alpha1.status import (
     BatchingStatus,
     BatchLimits,
     CostStatus,
+    ErrorBudgetStatus,
     LedgerStatus,
     ModelStatus,
     ObjectiveStatus,
@@ -30,14 +31,21 @@ from servingslo.api.v1alpha1.status import (
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
+from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
 from servingslo.models.objective_metrics import ROWS
-from servingslo.policy.decision import BatchingDecision, CostOutlook, Decision, LimitsPlan
+from servingslo.policy.decision import (
+    BatchingDecision,
+    BudgetOutlook,
+    CostOutlook,
+    Decision,
+    LimitsPlan,
+)
 from servingslo.policy.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
 
 _SIGNIFICANT_DIGITS = 3
 # Fields that change with the noise of measurements.
-_NOISY = frozenset({"observed", "predicted", "model", "admission", "cost"})
+_NOISY = frozenset({"observed", "predicted", "model", "admission", "cost", "errorBudget"})
 # A measurement further than this from what the status says, relatively, has drifted.
 _DRIFT_RATIO = 0.2
 # Requests and ratios below this are told apart by nobody.
@@ -54,6 +62,7 @@ _DECIDED_FIELDS = (
     "batching",
     "admission",
     "cost",
+    "errorBudget",
 )
 
 Json = Mapping[str, Any]
@@ -86,6 +95,7 @@ def status_fields(
             proxies=None if limit is None else limit.proxies,
         ),
         cost=None if decision.cost is None else _cost(decision.cost),
+        error_budget=None if decision.error_budget is None else _budget(decision.error_budget),
     )
     fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
     # A field that is unknown now is removed, not left as it was.
@@ -272,6 +282,17 @@ def _cost(cost: CostOutlook) -> CostStatus:
         per_million_tokens=_rounded(cost.per_million_output_tokens),
         per_million_tokens_with_prompts=_rounded(cost.per_million_tokens),
         saved_per_hour=_rounded(cost.saved_per_hour),
+    )
+
+
+def _budget(budget: BudgetOutlook) -> ErrorBudgetStatus:
+    rates = {burn.seconds: _rounded(burn.rate) for burn in budget.burn_rates}
+    return ErrorBudgetStatus(
+        remaining=_rounded(budget.remaining_ratio),
+        remaining_at_most=_rounded(budget.remaining_most_ratio),
+        fast_burn=rates.get(FAST_BURN.long_seconds),
+        slow_burn=rates.get(SLOW_BURN.long_seconds),
+        covered=_rounded(budget.covered_ratio),
     )
 
 

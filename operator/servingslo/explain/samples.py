@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.conditions import ConditionStatus, ready_verdict
-from servingslo.policy.decision import Decision
+from servingslo.policy.decision import BudgetOutlook, Decision
 from servingslo.policy.inputs import Actuation
-from servingslo.units import ratio_from_percent
+from servingslo.units import format_duration, ratio_from_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,23 @@ GAUGES = (
         help="Greatest share of requests within the threshold.",
         labels=_OBJECTIVE,
     ),
+    GaugeFamily(
+        name="servingslo_error_budget_remaining_ratio",
+        help="Share of the error budget that is left, at least; negative when overspent.",
+    ),
+    GaugeFamily(
+        name="servingslo_error_budget_remaining_greatest_ratio",
+        help="Share of the error budget that is left, at most.",
+    ),
+    GaugeFamily(
+        name="servingslo_error_budget_burn_rate",
+        help="How many times as fast as allowed the error budget was spent over a window.",
+        labels=("window",),
+    ),
+    GaugeFamily(
+        name="servingslo_error_budget_covered_ratio",
+        help="Share of the error budget's window of which anything is known.",
+    ),
     GaugeFamily(name="servingslo_model_trusted", help="1 while the latency model decides."),
     GaugeFamily(
         name="servingslo_model_relative_error_ratio",
@@ -192,6 +209,7 @@ def _values(decision: Decision) -> Iterator[_Value]:
         yield "servingslo_cost_per_hour", labels, decision.cost.per_hour
     yield from _outlook_values(decision)
     yield from _objective_values(decision)
+    yield from _budget_values(decision.error_budget)
     yield "servingslo_model_trusted", none, model.trusted
     yield "servingslo_model_relative_error_ratio", none, model.relative_error
     yield "servingslo_model_fit_error_ratio", none, model.fit_error
@@ -224,6 +242,17 @@ def _outlook_values(decision: Decision) -> Iterator[_Value]:
             yield "servingslo_utilization_ratio", {}, outlook.utilization_ratio
             yield "servingslo_kv_usage_ratio", {}, outlook.kv_usage_ratio
             return
+
+
+def _budget_values(budget: BudgetOutlook | None) -> Iterator[_Value]:
+    if budget is None:
+        return
+    yield "servingslo_error_budget_remaining_ratio", {}, budget.remaining_ratio
+    yield "servingslo_error_budget_remaining_greatest_ratio", {}, budget.remaining_most_ratio
+    yield "servingslo_error_budget_covered_ratio", {}, budget.covered_ratio
+    for burn in budget.burn_rates:
+        labels = {"window": format_duration(burn.seconds)}
+        yield "servingslo_error_budget_burn_rate", labels, burn.rate
 
 
 def _objective_values(decision: Decision) -> Iterator[_Value]:

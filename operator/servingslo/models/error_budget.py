@@ -1,4 +1,4 @@
-"""Error budgets and burn rates by the textbook; no decision uses them, see estimation.margin."""
+"""Error budgets and burn rates by the textbook."""
 
 import math
 from dataclasses import dataclass

@@ -304,6 +304,33 @@ class HandOver:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnRate:
+    """How many times as fast as allowed the budget was spent over the last so many seconds."""
+
+    seconds: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetOutlook:
+    """The error budget over its window.
+
+    remaining_ratio: of the budget, if no two misses were of one request; negative when overspent.
+    remaining_most_ratio: if as many as can be were. covered_ratio: share of the window of which
+    anything is known. exhausted_in_seconds: at the slow burn rate; None where nothing burns, or
+    nothing is left.
+    """
+
+    target_ratio: float
+    window_seconds: float
+    remaining_ratio: float
+    remaining_most_ratio: float
+    covered_ratio: float
+    burn_rates: tuple[BurnRate, ...] = ()
+    exhausted_in_seconds: float | None = None
+
+
 class RuntimeSource(StrEnum):
     """How the runtime is known: the resource states it, or its pods export its metrics."""
 
@@ -334,7 +361,7 @@ class Decision:
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
     limits: in force on the newest ready pods. runtime: that the engines were read as.
     gateway_limit: None where none is to be written. handed_over: None where the operator itself
-    sets the count, or acting is switched off.
+    sets the count, or acting is switched off. error_budget: None where none is asked for or known.
     """
 
     time_seconds: float
@@ -365,6 +392,7 @@ class Decision:
     runtime: RuntimeUse = RuntimeUse()
     gateway_limit: LimitDecision | None = None
     handed_over: HandOver | None = None
+    error_budget: BudgetOutlook | None = None
     detail: str = ""
 
 

@@ -4,10 +4,12 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
+from servingslo.estimation.margin import HIGHEST_SCORE
 from servingslo.estimation.sample import PodSample
 from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
+from servingslo.policy.decision import BudgetOutlook
 from servingslo.policy.demand import (
     Demand,
     Fleet,
@@ -17,6 +19,7 @@ from servingslo.policy.demand import (
     target_odds,
     wait_budget_seconds,
 )
+from servingslo.policy.error_budget import budget_outlook, budget_score
 from servingslo.policy.guards import Bounds, bounds_of, refused_pods
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.mix import Mix, renewed_mix
@@ -46,8 +49,9 @@ class Frame:
     refused or cannot be placed is no capacity. unschedulable: those that the scheduler cannot
     place, with its reason.
     own_rollout: the change of batch limits that the rollout in progress carries out, None without
-    one or for any other. mix: None while no law, limits or lengths are known. demand: None while no
-    rate is known.
+    one or for any other. mix: None while no law, limits or lengths are known. margin_score: what
+    misses, of late and over the budget's window, add to the normal score of the quantile planned
+    for. demand: None while no rate is known.
     """
 
     observation: Observation
@@ -69,6 +73,8 @@ class Frame:
     mix: Mix | None
     lead_seconds: float
     wait_budget_seconds: float
+    error_budget: BudgetOutlook | None
+    margin_score: float
     demand: Demand | None
 
     @property
@@ -122,6 +128,8 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
             None if mix is None else mix.model.saturation_rate_per_second * estimate.engines_per_pod
         ),
     )
+    budget_left = budget_outlook(targets, observation)
+    margin = min(state.margin.score + budget_score(budget_left), HIGHEST_SCORE)
     lead = lead_seconds(estimate, targets, limits)
     budget = wait_budget_seconds(targets, mix)
     return Frame(
@@ -144,12 +152,14 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
         mix=mix,
         lead_seconds=lead,
         wait_budget_seconds=budget,
+        error_budget=budget_left,
+        margin_score=margin,
         demand=expected_demand(
             estimate,
             fleet,
             lead=lead,
             wait_budget=budget,
-            margin_score=state.margin.score,
+            margin_score=margin,
             odds=target_odds(targets),
         ),
     )

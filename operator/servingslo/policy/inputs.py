@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from servingslo.errors import InvalidInputError
+from servingslo.estimation.error_budget import BudgetReading
 from servingslo.estimation.limits import NOTHING_STATED, StatedLimits
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
@@ -156,6 +157,17 @@ class CostTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBudgetTargets:
+    """The share of requests that is to meet every objective, over a window.
+
+    target_ratio: None means the smallest percentile of the objectives.
+    """
+
+    target_ratio: float | None = None
+    window_seconds: float = 28 * 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackTargets:
     """What to do when metrics stay away longer than stale_after_seconds."""
 
@@ -185,7 +197,7 @@ class Targets:
     gateway_name: what a gateway calls the workload; None where that is the target's own name.
     service_law: planned with while no fit is trusted; None where none is stated.
     stated_limits: in force whatever command lines and data say. model: which one of a server of
-    several; None for its only one.
+    several; None for its only one. error_budget: None where none is kept account of.
     """
 
     target: ScaleTarget
@@ -211,6 +223,14 @@ class Targets:
     service_law: ServiceLaw | None = None
     stated_limits: StatedLimits = NOTHING_STATED
     model: str | None = None
+    error_budget: ErrorBudgetTargets | None = None
+
+    @property
+    def error_budget_target_ratio(self) -> float:
+        """Share of requests that is to meet every objective."""
+        if self.error_budget is not None and self.error_budget.target_ratio is not None:
+            return self.error_budget.target_ratio
+        return min(objective.percentile for objective in self.objectives) / 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +282,7 @@ class Observation:
     problems: what could not be read, or who else owns the field.
     batching_change_refused: why batching arguments cannot be patched, where the reader knows.
     history: past arrival rates of this workload, at the tick at which they were read.
+    error_budget: misses of days, as read last; None where none are asked for or known.
     in_force: what stands beside the workload itself, by the knob of its actuator.
     """
 
@@ -282,5 +303,6 @@ class Observation:
     problems: tuple[SignalProblem, ...] = ()
     batching_change_refused: SignalProblem | None = None
     history: RateHistory | None = None
+    error_budget: BudgetReading | None = None
     in_force: Mapping[str, InForce] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -52,8 +52,8 @@ def _with_crowd(frame: Frame, state: PlannerState) -> PlannerState:
 
 def margin_step(frame: Frame) -> DecisionStep | None:
     """What the error budget did to the quantile planned for; None while it does nothing."""
-    demand, held = frame.demand, frame.state.margin
-    if demand is None or held.score < NEGLIGIBLE_SCORE:
+    demand, held, budget = frame.demand, frame.state.margin, frame.error_budget
+    if demand is None or frame.margin_score < NEGLIGIBLE_SCORE:
         return None
     return DecisionStep(
         stage="margin",
@@ -63,7 +63,8 @@ def margin_step(frame: Frame) -> DecisionStep | None:
         reason=Reason.ERROR_BUDGET_BURNING,
         inputs={
             "burn_ratio": held.burn_ratio,
-            "margin_score": held.score,
-            "at_bound": held.score == HIGHEST_SCORE,
+            "margin_score": frame.margin_score,
+            "at_bound": frame.margin_score == HIGHEST_SCORE,
+            **({} if budget is None else {"budget_remaining_ratio": budget.remaining_ratio}),
         },
     )

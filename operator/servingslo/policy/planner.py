@@ -391,6 +391,7 @@ def _decided(
         runtime=_runtime(frame),
         gateway_limit=bound,
         handed_over=given,
+        error_budget=frame.error_budget,
         detail=verdict.detail,
     )
     order = state.order

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from servingslo.estimation.error_budget import BudgetReading
 from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
 from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import InForce, ScaleTarget, SignalProblem, Targets
@@ -108,6 +109,30 @@ class HistorySource(Protocol):
         """What was read of a target and not yet handed to this resource; a few in each tick.
 
         Handed over again at once where the resource changes its target or its forecast.
+        pods: names of its pods now, by which it is checked that names tell the target.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetQuestion:
+    """Whose misses are asked for, by which objectives and over which window."""
+
+    namespace: str
+    targets: Targets
+    runtime: str | None
+
+
+class BudgetSource(Protocol):
+    """Misses over days, read beside the control loop."""
+
+    def tick(self) -> None:
+        """Begin a tick: start a reading when one is due. Never blocks, never raises."""
+        ...
+
+    def take(self, uid: str, asked: BudgetQuestion, pods: Sequence[str]) -> BudgetReading | None:
+        """What was read last for this resource; None until its question has been answered.
+
         pods: names of its pods now, by which it is checked that names tell the target.
         """
         ...

@@ -11,7 +11,6 @@ from servingslo.rig import versions
 from servingslo.rig.processes import ManagedProcess, ProcessFamily
 from servingslo.rig.waiting import free_port, http_get, http_post
 
-_RETENTION = "1d"
 ENGINES_JOB = "engines"
 
 
@@ -38,6 +37,7 @@ class ScrapePlan:
         labels namespace, pod and container come from there, as a PodMonitor would set them.
     static_targets: job name to "host:port" addresses, for example the operator's own metrics.
     proxies: of gateways.
+    retention_days: how long a Prometheus that is started with the plan keeps what it has.
     oldest_sample_days: samples may carry timestamps of their own that are so old.
     """
 
@@ -46,6 +46,7 @@ class ScrapePlan:
     static_targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     proxies: Sequence[ScrapedProxy] = ()
     oldest_sample_days: int | None = None
+    retention_days: int = 1
 
     def with_proxy(self, proxy: ScrapedProxy) -> Self:
         """The plan with one more proxy."""
@@ -90,7 +91,8 @@ class Prometheus:
     ) -> None:
         self.plan = plan
         directory = work_dir / "prometheus"
-        directory.mkdir(parents=True)
+        self.data_directory = directory / "data"
+        self.data_directory.mkdir(parents=True)
         self._config_path = directory / "prometheus.yml"
         self._write_config()
         port = free_port()
@@ -100,8 +102,8 @@ class Prometheus:
             [
                 str(binaries[versions.PROMETHEUS.name]),
                 f"--config.file={self._config_path}",
-                f"--storage.tsdb.path={directory / 'data'}",
-                f"--storage.tsdb.retention.time={_RETENTION}",
+                f"--storage.tsdb.path={self.data_directory}",
+                f"--storage.tsdb.retention.time={plan.retention_days}d",
                 "--storage.tsdb.no-lockfile",  # a killed one must start again
                 f"--web.listen-address=127.0.0.1:{port}",
                 "--web.enable-lifecycle",

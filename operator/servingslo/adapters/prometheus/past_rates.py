@@ -115,7 +115,7 @@ class PastRates:
             return None
         self._given[uid] = asked
         self._left_in_tick -= 1
-        refused = _refusal(target, pods)
+        refused = names_refusal(target, pods)
         if refused:
             return _nothing(refused)
         return self._told(reading, namespace, target)
@@ -127,7 +127,7 @@ class PastRates:
 
         Raises: MetricsUnavailableError, also when the answer is partial.
         """
-        refused = _refusal(target, pods)
+        refused = names_refusal(target, pods)
         if refused:
             return _nothing(refused)
         try:
@@ -222,7 +222,16 @@ def past_rates_query(profiles: tuple[RuntimeProfile, ...], config: PrometheusCon
     return f"sum by ({namespace}, {OWNER_LABEL}) ({promql})"
 
 
-def _refusal(target: ScaleTarget, pods: Sequence[str]) -> str:
+def pods_pattern(target: ScaleTarget) -> str:
+    """A regular expression, for PromQL too, of the names of a target's pods of any time.
+
+    Raises: KeyError for a kind whose pods' names do not tell whose they are.
+    """
+    pattern = _BY_HASH if _NAMED[target.kind] == _HASHED else _BY_NUMBER
+    return pattern.replace("(.+)", target.name.replace(".", "[.]"), 1)
+
+
+def names_refusal(target: ScaleTarget, pods: Sequence[str]) -> str:
     """Why names of pods do not tell the target, '' where they do."""
     kind = _NAMED.get(target.kind)
     if kind is None:

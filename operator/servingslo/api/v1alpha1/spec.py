@@ -64,6 +64,8 @@ API_VERSION_NAME = Matching(
 )
 KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
 MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ and .", 253)
+SHARE = Matching(r"^(5[0-9]|[6-9][0-9])([.][0-9]{1,3})?%$", "a share from 50% to 99.999%", 7)
+DAYS = Matching(r"^([1-9]|[1-8][0-9]|90)d$", "days from 1d to 90d", 3)
 CURRENCY_CODE = Matching(r"^[A-Z]{3}$", "a currency of three capital letters such as USD", 8)
 
 
@@ -331,6 +333,21 @@ class Fallback(ApiModel):
         return self
 
 
+class ErrorBudget(ApiModel):
+    """How many requests may miss any objective, over days."""
+
+    target: Annotated[str, SHARE] | None = Field(
+        None,
+        description="Share of requests that must meet all objectives, 50% to 99.999%, such as "
+        "99.5%; by default the smallest percentile of the objectives.",
+    )
+    window: Annotated[str, DAYS] = Field(
+        "28d",
+        description="How far back, 1d to 90d, default 28d. Prometheus must keep metrics so long: "
+        "status.errorBudget.covered tells the share of it that is known.",
+    )
+
+
 class ServingSLOSpec(ApiModel):
     """Objectives of one LLM serving workload and the bounds within which it may be scaled."""
 
@@ -420,6 +437,11 @@ class ServingSLOSpec(ApiModel):
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")
     gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
+    error_budget: ErrorBudget | None = Field(
+        None,
+        description="Account of the requests that missed any objective, from the counters of "
+        "Prometheus; a budget that runs out adds a little to the demand that is planned for.",
+    )
     fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
     cost: Cost | None = Field(
         None, description="Price of a replica; without one no costs are told."

@@ -271,6 +271,26 @@ class CostStatus(StatusModel):
     )
 
 
+class ErrorBudgetStatus(StatusModel):
+    """What is left of the error budget, and how fast it burns."""
+
+    remaining: float | None = Field(
+        None,
+        description="Share of the budget that is left, by as many misses as there may have been: "
+        "requests that missed two objectives are counted twice. Negative when overspent.",
+    )
+    remaining_at_most: float | None = Field(
+        None, description="The same by as many misses as there were at least."
+    )
+    fast_burn: float | None = Field(
+        None, description="How many times as fast as allowed it was spent in the last hour."
+    )
+    slow_burn: float | None = Field(None, description="The same over the last three days.")
+    covered: float | None = Field(
+        None, description="Share of the window of which Prometheus knows anything, 0 to 1."
+    )
+
+
 class Condition(StatusModel):
     """One condition, in the form of metav1.Condition."""
 
@@ -330,6 +350,9 @@ class ServingSLOStatus(StatusModel):
         None, description="Admission limits that the ready replicas can keep."
     )
     cost: CostStatus | None = Field(None, description="What the desired count costs.")
+    error_budget: ErrorBudgetStatus | None = Field(
+        None, description="The error budget, where spec.errorBudget asks for one."
+    )
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=MAX_CONDITIONS,

@@ -1,0 +1,71 @@
+"""What is left of the error budget, how fast it burns, and what that adds to the plan."""
+
+from servingslo.estimation.error_budget import BudgetReading, WindowMisses
+from servingslo.models.error_budget import (
+    FAST_BURN,
+    MEDIUM_BURN,
+    SLOW_BURN,
+    budget_left_ratio,
+    burn_rate,
+    exhaustion_seconds,
+)
+from servingslo.policy.decision import BudgetOutlook, BurnRate
+from servingslo.policy.inputs import Observation, Targets
+
+BURN_WINDOWS = (FAST_BURN, MEDIUM_BURN, SLOW_BURN)
+BURN_SECONDS = tuple(
+    sorted({s for pair in BURN_WINDOWS for s in (pair.short_seconds, pair.long_seconds)})
+)
+"""Lengths of the windows that burn rates are told of."""
+# Read every minute or so; what is older says nothing of now.
+OLDEST_READING_SECONDS = 900.0
+# Until half of the budget is spent nothing is added; at its end half of what misses of the last
+# minutes may add, which alone is worth about a twentieth of the replicas (0003-estimation.md).
+UNTOUCHED_RATIO = 0.5
+HIGHEST_BUDGET_SCORE = 0.25
+
+
+def budget_outlook(targets: Targets, observation: Observation) -> BudgetOutlook | None:
+    """The budget by its pessimistic end; None where none is asked for or nothing is known."""
+    budget, reading = targets.error_budget, observation.error_budget
+    if budget is None or reading is None or not reading.windows:
+        return None
+    age_seconds = observation.time_seconds - reading.time_seconds
+    if age_seconds > OLDEST_READING_SECONDS or reading.covered_ratio <= 0:
+        return None
+    target = targets.error_budget_target_ratio
+    whole = reading.windows[-1]
+    remaining = budget_left_ratio(whole.most, whole.requests, target)
+    rates = _burn_rates(reading, target)
+    slow = next((one.rate for one in rates if one.seconds == SLOW_BURN.long_seconds), None)
+    return BudgetOutlook(
+        target_ratio=target,
+        window_seconds=budget.window_seconds,
+        remaining_ratio=remaining,
+        remaining_most_ratio=budget_left_ratio(whole.least, whole.requests, target),
+        covered_ratio=reading.covered_ratio,
+        burn_rates=rates,
+        exhausted_in_seconds=None
+        if not slow or remaining <= 0
+        else exhaustion_seconds(remaining, budget.window_seconds, slow),
+    )
+
+
+def budget_score(outlook: BudgetOutlook | None) -> float:
+    """What a budget that runs out adds to the normal score of the quantile planned for."""
+    if outlook is None:
+        return 0.0
+    spent = (UNTOUCHED_RATIO - outlook.remaining_ratio) / UNTOUCHED_RATIO
+    return HIGHEST_BUDGET_SCORE * min(max(spent, 0.0), 1.0)
+
+
+def _burn_rates(reading: BudgetReading, target: float) -> tuple[BurnRate, ...]:
+    return tuple(
+        BurnRate(seconds=window.seconds, rate=_rate(window, target))
+        for window in reading.windows[:-1]
+        if window.requests > 0
+    )
+
+
+def _rate(window: WindowMisses, target: float) -> float:
+    return burn_rate(window.most / window.requests, target)
