@@ -28,7 +28,10 @@ from servingslo.runtimes.gateways import gateway_profile
 
 HOUR, DAY = 3600, 86400
 DAYS = 28
-SAMPLE_SECONDS = 120
+# Scrapes of the last day, and those before it.
+SAMPLE_SECONDS, OLD_SAMPLE_SECONDS = 100, 600
+# Counters go on for as long as the blocks may take to be made.
+LATER = HOUR
 NAMESPACE = "inference"
 OLD_POD, NEW_POD = "llama-6d4cf56db6-x2k9z", "llama-7f5b8c9d4-bcdfg"
 OTHER_POD = "llama-chat-5c9f8d7b6-qwrtz"
@@ -49,7 +52,7 @@ PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Counted:
-    """What one step of two minutes adds."""
+    """What the time between two scrapes adds."""
 
     requests: float
     late_first_token: float
@@ -57,22 +60,31 @@ class Counted:
     refused: float
 
 
-def step(ago: float) -> Counted:
-    """What happened in the step that ended so long ago."""
-    requests = RATE * SAMPLE_SECONDS
+def step(ago: float, seconds: float = SAMPLE_SECONDS) -> Counted:
+    """What happened in the step of this length that ended so long ago."""
+    requests = RATE * seconds
     late = BAD_TTFT if BAD_ENDED <= ago < BAD_BEGAN else QUIET_TTFT
     refused = LAST_REFUSED if ago < HOUR else 0.0
     return Counted(requests, requests * late, requests * MAYBE_TPOT, requests * refused)
+
+
+def times(now: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """When a scrape is, and how long after the one before it."""
+    at = begin
+    while at < end:
+        length = SAMPLE_SECONDS if at > now - DAY else OLD_SAMPLE_SECONDS
+        yield at, length
+        at += SAMPLE_SECONDS if at >= now - DAY else OLD_SAMPLE_SECONDS
 
 
 def samples(now: int, begin: int, end: int, labels: str, fell_at: int | None) -> Iterator[str]:
     """Lines of OpenMetrics of one pod; at fell_at its counters begin anew."""
     total = late = maybe = refused = 0.0
     engine = f'{labels},engine="0",model_name="m"'
-    for at in range(begin, end, SAMPLE_SECONDS):
-        if fell_at is not None and at - SAMPLE_SECONDS < fell_at <= at:
+    for at, length in times(now, begin, end):
+        if fell_at is not None and at - length < fell_at <= at:
             total = late = maybe = refused = 0.0
-        added = step(now - at)
+        added = step(now - at, length)
         total += added.requests
         late += added.late_first_token
         maybe += added.maybe_slow
@@ -91,8 +103,8 @@ def proxy_samples(now: int, begin: int, end: int) -> Iterator[str]:
         'envoy_cluster_name="httproute/inference/llama/rule/0"'
     )
     total = refused = 0.0
-    for at in range(begin, end, SAMPLE_SECONDS):
-        added = step(now - at)
+    for at, length in times(now, begin, end):
+        added = step(now - at, length)
         total += added.requests
         refused += added.refused
         yield f"{PROXY_TOTAL}{{{labels}}} {total:.3f} {at}"
@@ -104,15 +116,15 @@ def openmetrics(now: int) -> Iterator[str]:
     start, middle = now - DAYS * DAY - DAY, now - 14 * DAY
     pods = [
         (OLD_POD, start, middle, None, ""),
-        (NEW_POD, middle, now, now - 7 * DAY, ""),
+        (NEW_POD, middle, now + LATER, now - 7 * DAY, ""),
         # Another scrape of the same pod, and a workload that is no part of it.
-        (NEW_POD, middle, now, now - 7 * DAY, ',instance="b"'),
-        (OTHER_POD, now - 2 * DAY, now, None, ""),
+        (NEW_POD, middle, now + LATER, now - 7 * DAY, ',instance="b"'),
+        (OTHER_POD, now - 2 * DAY, now + LATER, None, ""),
     ]
     for pod, begin, end, fell_at, more in pods:
         labels = f'namespace="{NAMESPACE}",pod="{pod}"{more}'
         yield from samples(now, begin, end, labels, fell_at)
-    yield from proxy_samples(now, now - 2 * DAY, now)
+    yield from proxy_samples(now, now - 2 * DAY, now + LATER)
     yield "# EOF"
 
 
@@ -138,8 +150,8 @@ def remembering(now: int) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def remembered() -> Iterator[tuple[str, int]]:
-    """Its address, and the moment at which its data ends."""
-    now = int(time.time()) // SAMPLE_SECONDS * SAMPLE_SECONDS  # noqa: TID251 - times of samples
+    """Its address, and the moment that its data was made around."""
+    now = int(time.time()) // OLD_SAMPLE_SECONDS * OLD_SAMPLE_SECONDS  # noqa: TID251 - times of samples
     with remembering(now) as url:
         yield url, now
 
