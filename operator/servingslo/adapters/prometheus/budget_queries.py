@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Ask = Callable[[str], list[Any]]
 _NAME_LABEL = "servingslo_metric"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 _OPEN = math.inf
 
 
@@ -45,7 +46,7 @@ class BudgetQueries:
         Raises: what `ask` raises; KeyError, TypeError or ValueError when an answer is malformed.
         """
         profile = self._profiles[asked.runtime or ""]
-        selector = self._selector(asked)
+        selector = self._selector(asked, profile)
         found: dict[int, list[Within]] = defaultdict(list)
         by_metric: dict[str, list[Objective]] = defaultdict(list)
         for objective in asked.targets.objectives:
@@ -63,13 +64,25 @@ class BudgetQueries:
             if len(within) == len(by_metric)
         }
 
-    def _selector(self, asked: BudgetQuestion) -> str:
+    def knows(self, asked: BudgetQuestion) -> bool:
+        """Whether the runtime has a histogram of each objective."""
+        profile = self._profiles.get(asked.runtime or "")
+        wanted = {ROW_OF[objective.metric].histogram for objective in asked.targets.objectives}
+        return profile is not None and wanted <= {metric.field for metric in profile.metrics}
+
+    def _selector(self, asked: BudgetQuestion, profile: RuntimeProfile) -> str:
         for value in (asked.namespace, asked.targets.target.name):
             if _DNS_NAME.fullmatch(value) is None:
                 raise InvalidInputError("name", value, "a DNS name")
         pods = pods_pattern(asked.targets.target)
         namespace, pod = self._config.namespace_label, self._config.pod_label
-        return f'{namespace}="{asked.namespace}", {pod}=~"{pods}"'
+        selector = f'{namespace}="{asked.namespace}", {pod}=~"{pods}"'
+        model = asked.targets.model
+        if model is None:
+            return selector
+        if _MODEL_NAME.fullmatch(model) is None:
+            raise InvalidInputError("spec.model", model, "letters, digits, -, _ and .")
+        return f'{selector}, {profile.engine_label}="{model}"'
 
     def _increases(
         self,

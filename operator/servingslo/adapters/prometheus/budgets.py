@@ -105,7 +105,7 @@ class Budgets:
     ) -> BudgetReading | None:
         """What was read last for this resource; None until its question has been answered."""
         budget = asked.targets.error_budget
-        if budget is None or asked.runtime is None or not pods:
+        if budget is None or not pods or not self._queries.knows(asked):
             return None
         if names_refusal(asked.targets.target, pods):
             return None
@@ -180,6 +180,7 @@ def _same(before: "BudgetQuestion", now: "BudgetQuestion") -> bool:
             targets.target,
             targets.objectives,
             targets.gateway_name,
+            targets.model,
             window,
         )
 
