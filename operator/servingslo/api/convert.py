@@ -92,6 +92,7 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
         forecast=ForecastTargets(mode=spec.forecast.mode, season=spec.forecast.season),
         batching=BatchingTargets(
             mode=spec.batching.mode,
+            rollout=spec.batching.rollout,
             container=spec.batching.container,
             min_sequences=spec.batching.min_sequences,
             max_sequences=spec.batching.max_sequences,

@@ -197,6 +197,7 @@ async def _controller(
         workloads=workloads,
         namespaces=options.namespaces,
         limit_kinds=options.limit_kinds,
+        batching_apply=options.limits.batching_apply_enabled,
     )
     outside = Outside(
         clock=clock,

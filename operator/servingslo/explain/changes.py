@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, count, number, quoted
-from servingslo.policy.decision import Decision
+from servingslo.policy.decision import CanaryAct, Decision
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.reasons import Reason
 
@@ -57,9 +57,9 @@ class Change:
 
     knob: of the actuator that makes it. reason: why it is made. replicas_saved: fewer replicas by
     it, negative where it orders more; None where that is not known. cost_saved_per_hour: the same
-    in `currency`, where a price is stated. refusal, detail: why it was not written, None and ''
-    where it was. flags_removed: the settings whose flag goes, so that they are the engine's own
-    defaults again.
+    in `currency`, where a price is stated. refusal: why it was not written, None where it was.
+    detail: the same in words, or what led to it. flags_removed: the settings whose flag goes, so
+    that they are the engine's own defaults again.
     """
 
     namespace: str
@@ -75,6 +75,14 @@ class Change:
     refusal: Reason | None = None
     detail: str = ""
     flags_removed: tuple[str, ...] = ()
+
+
+# Steps that leave the template as it is.
+_STEPS_OF_A_CANARY = {
+    CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
+    CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
+    CanaryAct.LEAVE: Setting(name="canary", before=1, after=0),
+}
 
 
 def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | None:
@@ -103,7 +111,17 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
     batching, cost = decision.batching, decision.cost
     if not batching.apply:
         return None
-    back = batching.reason is Reason.BATCHING_ROLLED_BACK
+    if batching.canary in _STEPS_OF_A_CANARY:
+        return limits_change(
+            (decision.namespace, decision.name),
+            f"{target.kind}/{target.name}",
+            (_STEPS_OF_A_CANARY[batching.canary],),
+            batching.reason,
+            detail=batching.detail,
+        )
+    back = batching.canary is CanaryAct.TAKE_BACK or (
+        batching.reason is Reason.BATCHING_ROLLED_BACK
+    )
     return Change(
         namespace=decision.namespace,
         name=decision.name,
@@ -127,6 +145,31 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
         cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
         currency="" if cost is None else cost.currency,
         flags_removed=batching.flags_removed,
+        detail=batching.detail,
+    )
+
+
+def limits_change(
+    resource: tuple[str, str],
+    target: str,
+    settings: tuple[Setting, ...],
+    reason: Reason,
+    *,
+    flags_removed: tuple[str, ...] = (),
+    detail: str = "",
+) -> Change:
+    """A step of a canary of batch limits. resource: namespace and name."""
+    back = reason is Reason.BATCHING_ROLLED_BACK
+    return Change(
+        namespace=resource[0],
+        name=resource[1],
+        target=target,
+        knob=Knob.BATCH_LIMITS,
+        settings=settings,
+        reason=reason,
+        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+        flags_removed=flags_removed,
+        detail=detail,
     )
 
 
@@ -183,7 +226,8 @@ def change_event(change: Change) -> Event:
         for setting in change.settings
     )
     if change.refusal is None:
-        message = "; ".join((f"{settings}: {change.reason.value}", *_savings_words(change)))
+        why = f"{settings}: {change.reason.value}" + (f": {change.detail}" if change.detail else "")
+        message = "; ".join((why, *_savings_words(change)))
     else:
         refused = change.outcome is ChangeOutcome.REFUSED
         ending = "not written" if refused else "perhaps not written"
@@ -216,6 +260,8 @@ def _pairs(change: Change) -> Iterator[tuple[str, str]]:
     if change.refusal is not None:
         yield "refusal", change.refusal.value
         yield "detail", change.detail or UNKNOWN
+    elif change.detail:
+        yield "detail", change.detail
 
 
 def _savings_words(change: Change) -> Iterator[str]:

@@ -98,6 +98,13 @@ _OUT_OF_SYNC = frozenset(
         Reason.BATCHING_RECOMMENDED,
         Reason.BATCHING_CHANGED,
         Reason.BATCHING_ROLLED_BACK,
+        Reason.BATCHING_CANARY_STARTED,
+        Reason.BATCHING_CANARY_HELD,
+        Reason.BATCHING_CANARY_RUNNING,
+        Reason.BATCHING_CANARY_FAILED,
+        Reason.BATCHING_CANARY_NOT_COMPARED,
+        Reason.BATCHING_CANARY_NOT_POSSIBLE,
+        Reason.BATCHING_LEFT_TO_USER,
         Reason.BATCHING_TOO_SOON,
         Reason.PENDING_PODS,
         Reason.STABILIZED,
@@ -406,7 +413,9 @@ def _batching_in_sync(decision: Decision) -> Verdict:
         )
         if wanted is not None and wanted != now
     ]
-    return Verdict(status, batching.reason, "; ".join(changes) or "no other limits are recommended")
+    message = "; ".join(changes) or "no other limits are recommended"
+    detail = f": {batching.detail}" if batching.detail else ""
+    return Verdict(status, batching.reason, message + detail)
 
 
 def _admission_bound(decision: Decision) -> Verdict:

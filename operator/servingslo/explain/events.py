@@ -215,9 +215,11 @@ def _batching_event(
 ) -> Iterator[Event]:
     """What other limits would be better; that they were written is told as a change."""
     type_ = ConditionType.BATCHING_IN_SYNC
-    verdict = now[type_]
+    verdict, running = now[type_], Reason.BATCHING_CANARY_RUNNING
     if decision.batching.apply or verdict.reason in _TOLD_AS_CHANGES:
         return
+    if type_ in before and verdict.reason is running is before[type_].reason:
+        return  # how far a comparison has come is in the condition
     if verdict.status is ConditionStatus.FALSE and verdict != before.get(type_):
         yield _event(EventType.NORMAL, verdict.reason, verdict.message, type_)
 

@@ -327,6 +327,8 @@ def _batching(batching: BatchingDecision) -> Iterator[str]:
         f"Batching: {batching.reason.value}, max_num_seqs {sequences}, "
         f"max_num_batched_tokens {tokens}"
     )
+    if batching.detail:
+        yield f"  {batching.detail}"
     if batching.today is None or batching.better is None:
         return
     yield f"  with today's limits {_plan(batching.today)}"

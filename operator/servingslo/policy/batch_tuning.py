@@ -1,13 +1,20 @@
 """Batch limits: the largest batch that meets the inter-token objective and fits memory.
 
 A change restarts every pod, so it is recommended first, applied only where it is worth a rollout,
-one at a time, and taken back when the measured latency says so.
+to one pod before the others, and taken back when the measured latency says so.
 """
 
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
+from servingslo.policy.batch_canary import (
+    Canary,
+    CanaryVerdict,
+    judge_canary,
+    refused_limits,
+    standing_canary,
+)
 from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits
 from servingslo.policy.batch_verdict import (
     judge,
@@ -17,9 +24,15 @@ from servingslo.policy.batch_verdict import (
 )
 from servingslo.policy.behavior import SelectPolicy
 from servingslo.policy.candidates import Load
-from servingslo.policy.decision import BatchingDecision, DecisionStep, LimitsPlan, RolloutCost
+from servingslo.policy.decision import (
+    BatchingDecision,
+    CanaryAct,
+    DecisionStep,
+    LimitsPlan,
+    RolloutCost,
+)
 from servingslo.policy.frame import Frame
-from servingslo.policy.inputs import BatchingMode
+from servingslo.policy.inputs import BatchingMode, BatchingRollout, InForce
 from servingslo.policy.limits_use import flags_absent
 from servingslo.policy.mix import Mix
 from servingslo.policy.state import (
@@ -36,6 +49,8 @@ from servingslo.reasons import Reason
 SEARCH_INTERVAL_SECONDS = 60.0
 # Neighbouring limits behave alike; a change by less is no recommendation.
 SAME_LIMIT_RATIO = 0.1
+# Of the actuator of batch limits: what stands of a canary.
+KNOB = "batch-limits"
 # A rollout is worth it when what it saves has paid for it within this time: the mix of requests
 # that limits are made for is that of the hour; by then another may be better.
 PAYBACK_SECONDS = 3600.0
@@ -59,6 +74,9 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
     targets = frame.targets.batching
     if targets.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
+    canary = standing_canary(_standing(frame))
+    if canary is not None:
+        return _watched(frame, memory, canary, acting=acting)
     limits = frame.estimate.limits
     if limits is None or limits.batcher is not None:
         decision = BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=targets.container)
@@ -216,6 +234,7 @@ def _judged(
         *_forbidden(frame, acting=acting),
         *_not_worth_it(frame, search),
         (_was_refused(frame, memory, current, best), Reason.BATCHING_ROLLED_BACK),
+        (_no_canary(frame) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
         (frame.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
         (moving, Reason.PENDING_PODS),
         # Pods that are about to go need no restart, and no step down is made during a rollout.
@@ -223,33 +242,99 @@ def _judged(
         (_too_soon(frame, memory), Reason.BATCHING_TOO_SOON),
     )
     reason = next((reason for holds, reason in checks if holds), None)
+    first = frame.targets.batching.rollout is BatchingRollout.CANARY
+    change = Reason.BATCHING_CANARY_STARTED if first else Reason.BATCHING_CHANGED
     decision = _decision(
-        frame,
-        current,
-        best,
-        reason or Reason.BATCHING_CHANGED,
-        apply=reason is None,
-        search=search,
+        frame, current, best, reason or change, apply=reason is None, search=search
     )
     if reason is not None:
+        refused = _no_canary(frame)
+        told = reason is Reason.BATCHING_CANARY_NOT_POSSIBLE and refused is not None
+        decision = replace(decision, detail=refused if refused is not None and told else "")
         return Tuned(decision=decision, memory=memory)
-    change = BatchChange(
+    added = flags_absent(frame)
+    act = CanaryAct.START if first else None
+    decision = replace(decision, canary=act, flags_added=added)
+    ordered = BatchChange(
         at_seconds=frame.now_seconds,
         before=current,
         after=best,
         observed_before=observed_seconds(frame),
         judged_up_to_per_second=judged_up_to_per_second(frame, search),
         replicas_saved=max(search.replicas_saved, 0),
-        flags_added=flags_absent(frame),
+        flags_added=added,
     )
     memory = replace(
         memory,
         last_change_seconds=frame.now_seconds,
-        verifying=change,
+        verifying=ordered,
         before_order=replace(memory, before_order=None),
     )
-    step = _step(change, decision.reason, decision)
+    step = _step(ordered, decision.reason, decision)
     return Tuned(decision=decision, memory=memory, steps=(step,))
+
+
+def _standing(frame: Frame) -> InForce | None:
+    return frame.observation.in_force.get(KNOB)
+
+
+def _no_canary(frame: Frame) -> str | None:
+    """Why one pod cannot go first, where it should; None where it can."""
+    standing = _standing(frame)
+    if standing is None or standing.refused is None:
+        return None
+    asked = frame.targets.batching.rollout is BatchingRollout.CANARY
+    return standing.refused.detail if asked else None
+
+
+def _watched(frame: Frame, memory: BatchingMemory, canary: Canary, *, acting: bool) -> Tuned:
+    """The canary that stands, and what is done about it now."""
+    change = memory.verifying
+    if change is None or change.after != canary.after:
+        # Ordered before a restart of the operator.
+        change = BatchChange(
+            at_seconds=canary.since_seconds,
+            before=canary.before,
+            after=canary.after,
+            observed_before={},
+            flags_added=canary.flags_added,
+        )
+        memory = replace(memory, verifying=change)
+    verdict = judge_canary(frame, canary, memory.canary)
+    memory = replace(memory, canary=verdict.memory)
+    act = verdict.act if acting and frame.limits.batching_apply_enabled else None
+    back = act is CanaryAct.TAKE_BACK
+    now, wanted = (canary.after, canary.before) if back else (canary.before, canary.after)
+    decision = replace(
+        _decision(frame, now, wanted, verdict.reason, apply=act is not None),
+        canary=act,
+        detail=verdict.detail,
+        flags_removed=canary.flags_added if back else (),
+    )
+    if act is None:
+        return Tuned(decision=decision, memory=memory)
+    ended = _ended(frame, memory, change, verdict)
+    steps = () if act is CanaryAct.HOLD else (_step(change, decision.reason, decision),)
+    return Tuned(decision=decision, memory=ended, steps=steps)
+
+
+def _ended(
+    frame: Frame, memory: BatchingMemory, change: BatchChange, verdict: CanaryVerdict
+) -> BatchingMemory:
+    """The memory once the canary's act is written; as it is where that is refused."""
+    before = replace(memory, before_order=None)
+    if verdict.act is CanaryAct.HOLD:
+        return replace(before, before_order=before)
+    now = frame.now_seconds
+    memory = replace(before, last_change_seconds=now, before_order=before)
+    if verdict.act is CanaryAct.COMPLETE:
+        return replace(memory, verifying=replace(change, at_seconds=now))
+    return replace(
+        memory,
+        verifying=None,
+        refused=change.after,
+        refused_until_seconds=now + REFUSED_SECONDS,
+    )
 
 
 def _forbidden(frame: Frame, *, acting: bool) -> tuple[tuple[bool, Reason], ...]:
@@ -300,6 +385,8 @@ def _was_refused(
     """Whether a limit would move as it did in a change that was taken back."""
     refused, until = memory.refused, memory.refused_until_seconds
     if refused is None or until is None or frame.now_seconds >= until:
+        refused = refused_limits(_standing(frame))
+    if refused is None:
         return False
     moves = (
         (best.max_num_seqs - current.max_num_seqs, refused.max_num_seqs - current.max_num_seqs),

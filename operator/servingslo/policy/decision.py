@@ -205,6 +205,19 @@ class RolloutCost:
     payback_seconds: float | None
 
 
+class CanaryAct(StrEnum):
+    """What is done about new batch limits that one pod has first.
+
+    HOLD: nothing goes on by itself. LEAVE: what somebody else set meanwhile stands.
+    """
+
+    START = "start"
+    HOLD = "hold"
+    COMPLETE = "complete"
+    TAKE_BACK = "take-back"
+    LEAVE = "leave"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingDecision:
     """Batch limits in force and recommended; apply says whether the pod template is patched.
@@ -212,6 +225,8 @@ class BatchingDecision:
     today: the plan with the limits in force. better: the cheapest plan there is, beside it; None
     where the limits in force are as good. rollout: the price of going there. flags_removed: limits
     whose flags go from the command line, because they were not there before what is taken back.
+    flags_added: those that are given by a flag for the first time.
+    canary: what apply does where one pod goes first; None: all pods at once. detail: for people.
     """
 
     reason: Reason
@@ -226,6 +241,9 @@ class BatchingDecision:
     better: LimitsPlan | None = None
     rollout: RolloutCost | None = None
     flags_removed: tuple[str, ...] = ()
+    flags_added: tuple[str, ...] = ()
+    canary: CanaryAct | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,13 @@ class BatchingMode(StrEnum):
     AUTO = "Auto"
 
 
+class BatchingRollout(StrEnum):
+    """How new batch limits reach the pods."""
+
+    CANARY = "Canary"
+    ALL_AT_ONCE = "AllAtOnce"
+
+
 class AdmissionMode(StrEnum):
     """What the operator may do with admission limits."""
 
@@ -123,6 +130,7 @@ class BatchingTargets:
     """What may be done with batch limits; container None means the only or first one."""
 
     mode: BatchingMode = BatchingMode.RECOMMEND
+    rollout: BatchingRollout = BatchingRollout.CANARY
     container: str | None = None
     min_sequences: int = 1
     max_sequences: int | None = None

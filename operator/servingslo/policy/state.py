@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import MarginState
+from servingslo.estimation.sample import EngineSample
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.admission_memory import AdmissionMemory
 from servingslo.policy.behavior import Behavior, BehaviorState
@@ -99,12 +100,25 @@ class BatchSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryMemory:
+    """What engines had counted when the comparison with a canary began, by pod and engine.
+
+    since_seconds: when that canary was ordered.
+    """
+
+    since_seconds: float
+    began_seconds: float
+    engines: Mapping[str, EngineSample] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingMemory:
     """Batch limits over time.
 
     verifying: the change whose effect is not yet judged. refused: limits that made latency worse
     than predicted and were taken back; none in their direction are tried before
-    refused_until_seconds. before_order: the memory to go back to where the write of what was
+    refused_until_seconds. canary: of the one that is compared; begun anew after a restart.
+    before_order: the memory to go back to where the write of what was
     ordered last is refused; None once it is known what came of it.
     """
 
@@ -113,6 +127,7 @@ class BatchingMemory:
     refused: BatchLimits | None = None
     refused_until_seconds: float | None = None
     search: BatchSearch | None = None
+    canary: CanaryMemory | None = None
     before_order: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
 
 

@@ -57,18 +57,32 @@ class KubernetesBatching:
 def _patch(
     item: KubeObject, container: str | None, arguments: EngineArguments, runtime: str
 ) -> list[KubeObject]:
-    """The JSON Patch that sets the limits; empty when they are set already.
+    """The JSON Patch that sets the limits; empty when they are set already."""
+    index = container_at(item, container)
+    changes = changed_arguments(item, index, arguments, runtime)
+    if not changes:
+        return []
+    version = item["metadata"]["resourceVersion"]
+    return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *changes]
+
+
+def container_at(item: KubeObject, container: str | None) -> int:
+    """Where the engine's container is in the pod template. Raises: NotFoundError."""
+    containers: list[KubeObject] = item["spec"]["template"]["spec"]["containers"]
+    for index, entry in enumerate(containers):
+        if container in (None, entry["name"]):
+            return index
+    raise NotFoundError(f"container {container!r} is not in the pod template")
+
+
+def changed_arguments(
+    item: KubeObject, index: int, arguments: EngineArguments, runtime: str
+) -> list[KubeObject]:
+    """The changes of a container's command line that set the limits; a limit of None goes.
 
     A list that is left without words is removed: it was not there before a flag was.
     """
-    containers: list[KubeObject] = item["spec"]["template"]["spec"]["containers"]
-    index = next(
-        (index for index, entry in enumerate(containers) if container in (None, entry["name"])),
-        None,
-    )
-    if index is None:
-        raise NotFoundError(f"container {container!r} is not in the pod template")
-    entry = containers[index]
+    entry: KubeObject = item["spec"]["template"]["spec"]["containers"][index]
     command, args = entry.get("command"), entry.get("args")
     wanted = BatchArguments(
         max_num_seqs=arguments.max_num_seqs,
@@ -78,14 +92,10 @@ def _patch(
     removed = tuple(k.field for k in profile.knobs if getattr(wanted, k.field) is None)
     changed = replace_batch_arguments(command, args, wanted, profile, removed=removed)
     base = f"/spec/template/spec/containers/{index}"
-    changes: list[KubeObject] = [
+    return [
         {"op": "add", "path": f"{base}/{key}", "value": list(new)}
         if new
         else {"op": "remove", "path": f"{base}/{key}"}
         for key, old, new in (("command", command, changed.command), ("args", args, changed.args))
         if tuple(old or ()) != new
     ]
-    if not changes:
-        return []
-    version = item["metadata"]["resourceVersion"]
-    return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *changes]

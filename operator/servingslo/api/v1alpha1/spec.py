@@ -31,6 +31,7 @@ from servingslo.policy.inputs import (
     Actuation,
     AdmissionMode,
     BatchingMode,
+    BatchingRollout,
     FallbackBehavior,
     ForecastMode,
     LimitKind,
@@ -213,6 +214,11 @@ class Batching(ApiModel):
         BatchingMode.RECOMMEND,
         description="Recommend (default: report the best limit), Auto (patch the container's "
         "arguments, where the administrator allows it; pods restart) or Off.",
+    )
+    rollout: BatchingRollout = Field(
+        BatchingRollout.CANARY,
+        description="In mode Auto: Canary (default: one pod first, compared with its siblings, "
+        "then all of them or none) or AllAtOnce (all pods, judged afterwards).",
     )
     container: Annotated[str, DNS_LABEL] | None = Field(
         None, description="Name of the engine's container; by default the first container."

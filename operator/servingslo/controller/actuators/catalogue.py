@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
 from servingslo.adapters.kubernetes.batching import KubernetesBatching
 from servingslo.adapters.kubernetes.client import KubeClient
 from servingslo.adapters.kubernetes.discovery import Discovery
@@ -21,7 +22,8 @@ class Means:
     """What actuators are made from: the API server, its kinds, and the view of workloads.
 
     namespaces: that are watched; none means all. limit_kinds: objects that hold a gateway's bound
-    and may be written, as the administrator lists them.
+    and may be written, as the administrator lists them. batching_apply: he lets pod templates be
+    patched with batch limits.
     """
 
     client: KubeClient
@@ -29,13 +31,18 @@ class Means:
     workloads: RereadableWorkloads
     namespaces: tuple[str, ...] = ()
     limit_kinds: frozenset[str] = frozenset()
+    batching_apply: bool = False
 
 
 ActuatorRow = Callable[[Means], Actuator]
 
 ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
-    lambda means: EngineLimits(KubernetesBatching(means.client, means.discovery)),
+    lambda means: EngineLimits(
+        KubernetesBatching(means.client, means.discovery),
+        BatchCanaries(means.client, namespaces=means.namespaces),
+        means.batching_apply,
+    ),
     lambda means: GatewayLimits(
         BackendTrafficPolicies(means.client, namespaces=means.namespaces),
         GatewayRoutes(means.client),

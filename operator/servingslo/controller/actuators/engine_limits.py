@@ -1,39 +1,97 @@
-"""The batch limits of the engines, written into the pod template."""
+"""The batch limits of the engines, written into the pod template: one pod first, or all at once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
+from servingslo.adapters.kubernetes.batch_canary import (
+    BatchCanaries,
+    CanaryOrder,
+    CanaryRecord,
+    CanaryTarget,
+    digest,
+)
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
-from servingslo.explain.changes import Change, Knob, batch_limits_change
-from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import InForce, Targets
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    NotFoundError,
+    WriteConflictError,
+)
+from servingslo.explain.changes import (
+    Change,
+    Knob,
+    Setting,
+    batch_limits_change,
+    limits_change,
+    not_written,
+)
+from servingslo.policy.batch_canary import (
+    ADDED,
+    AFTER,
+    BEFORE,
+    EDITED,
+    HELD,
+    NEW_PODS,
+    REFUSED,
+    SINCE,
+)
+from servingslo.policy.decision import CanaryAct, Decision
+from servingslo.policy.inputs import (
+    BatchingMode,
+    BatchingRollout,
+    InForce,
+    SignalProblem,
+    Targets,
+)
 from servingslo.policy.ports import BatchingWriter, EngineArguments, WorkloadView
+from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Sets both limits of the engine's container, which rolls the pods out anew."""
+    """Sets both limits of the engine's container, which rolls the pods out anew.
+
+    enabled: the administrator lets pod templates be patched.
+    """
 
     writer: BatchingWriter
+    canaries: BatchCanaries
+    enabled: bool
     knob: str = Knob.BATCH_LIMITS
     repeats_at_once: bool = False
 
     async def in_force(
-        self, _ref: ResourceRef, _targets: Targets, _view: WorkloadView
+        self, ref: ResourceRef, targets: Targets, _view: WorkloadView
     ) -> InForce | None:
-        """The view tells each pod's arguments, and why they cannot be changed."""
-        return None
+        """The canary that stands, limits that were taken back, and why no pod can go first.
+
+        None where limits are not changed at all. The view tells each pod's arguments.
+        """
+        if targets.batching.mode is not BatchingMode.AUTO or not self.enabled:
+            return None
+        try:
+            target = await self.canaries.read(ref.namespace, targets.target)
+        except ClusterError as error:
+            problem = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail=str(error))
+            return InForce(refused=problem)
+        return None if target is None else _standing(target, targets)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits, or their way back; none of engines that are not known."""
-        if assignment.decision.runtime.name is None:
+        decision = assignment.decision
+        if decision.runtime.name is None and decision.batching.canary in {None, CanaryAct.START}:
             return None
-        return batch_limits_change(assignment.decision, assignment.targets.target)
+        return batch_limits_change(decision, assignment.targets.target)
 
     async def change(self, assignment: Assignment) -> bool | None:
-        """Set the limits; a flag that a change had added is removed with it."""
+        """Set the limits, or do with the canary what was decided.
+
+        A flag that a change had added is removed with it.
+        """
+        if assignment.decision.batching.canary is not None:
+            return await self._canary(assignment, assignment.decision.batching.canary)
         batching, targets = assignment.decision.batching, assignment.targets
         runtime = assignment.decision.runtime.name
         if runtime is None:
@@ -53,6 +111,133 @@ class EngineLimits:
         """The count stands; the limits are not applied, and why."""
         return replace(decision, batching=replace(decision.batching, apply=False, reason=reason))
 
-    async def undo(self, _acting: Acting) -> Sequence[Change]:
-        """Nothing: limits that proved better stay, and what did not is taken back by the plan."""
-        return ()
+    async def undo(self, acting: Acting) -> Sequence[Change]:
+        """Take back every canary whose resource is gone, or lets no limits be changed any more.
+
+        Limits that all pods have stay: they proved better, or the plan takes them back.
+        """
+        if not self.enabled:
+            return ()
+        undone: list[Change] = []
+        for target in await self.canaries.standing():
+            canary = target.canary
+            if canary is not None and not _is_wanted(target, canary, acting):
+                undone += await self._undone(target, canary)
+        return undone
+
+    async def _canary(self, assignment: Assignment, act: CanaryAct) -> bool:
+        ref, targets = assignment.ref, assignment.targets
+        target = await self.canaries.read(ref.namespace, targets.target)
+        if target is None:
+            return False
+        if act is CanaryAct.START:
+            return await self.canaries.start(target, _order(assignment))
+        planned = assignment.in_force[self.knob].values
+        if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
+            raise WriteConflictError(f"{target.kind}/{target.name} is not as it was read any more")
+        if act is CanaryAct.HOLD:
+            return await self.canaries.hold(target)
+        if act is CanaryAct.TAKE_BACK:
+            return await self.canaries.take_back(target, _asked(targets))
+        if act is CanaryAct.COMPLETE and target.edited:
+            raise WriteConflictError(f"{target.kind}/{target.name} was changed meanwhile")
+        return await self.canaries.complete(target)
+
+    async def _undone(self, target: CanaryTarget, canary: CanaryRecord) -> Sequence[Change]:
+        change = _way_back(target, canary)
+        try:
+            if target.edited:
+                await self.canaries.complete(target)
+            else:
+                await self.canaries.take_back(target, "")
+        except NotFoundError:
+            return ()
+        except ClusterUnavailableError as error:
+            return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
+        except ClusterError as error:
+            conflict = isinstance(error, WriteConflictError)
+            reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
+            return (not_written(change, reason, str(error), answered=True),)
+        return (change,)
+
+
+def _standing(target: CanaryTarget, targets: Targets) -> InForce:
+    """What the object itself says, as numbers."""
+    canary, refused = target.canary, target.refused
+    values: dict[str, int | None] = {}
+    if canary is not None:
+        values = {
+            SINCE: canary.since_seconds,
+            HELD: int(target.held),
+            EDITED: int(target.edited),
+            NEW_PODS: target.new_pods,
+            **_named(BEFORE, canary.before),
+            **_named(AFTER, canary.after),
+            **{f"{ADDED}{name}": 1 for name in canary.flags_added},
+        }
+    elif refused is not None:
+        same = (refused.template, refused.wanted) == (target.template, _asked(targets))
+        values = _named(REFUSED, refused.refused) if same else {}
+    if canary is None and targets.batching.rollout is BatchingRollout.CANARY:
+        why = target.not_possible
+        reason = Reason.BATCHING_CANARY_NOT_POSSIBLE
+        problem = SignalProblem(reason=reason, detail=why) if why else None
+        return InForce(values=values, refused=problem)
+    return InForce(values=values)
+
+
+def _named(prefix: str, limits: Sequence[int]) -> dict[str, int | None]:
+    named = zip(LIMIT_FIELDS, limits, strict=True)
+    return {f"{prefix}{name}": value for name, value in named}
+
+
+def _asked(targets: Targets) -> str:
+    """Digest of what limits are found for."""
+    return digest([asdict(targets.batching), [asdict(one) for one in targets.objectives]])
+
+
+def _order(assignment: Assignment) -> CanaryOrder:
+    decision, ref = assignment.decision, assignment.ref
+    batching = decision.batching
+    now, best = batching.current_max_num_seqs, batching.recommended_max_num_seqs
+    budget = batching.current_max_num_batched_tokens
+    best_budget = batching.recommended_max_num_batched_tokens
+    known = (now, best, budget, best_budget, decision.runtime.name)
+    if None in known:
+        raise WriteConflictError("limits in force are not known any more")
+    return CanaryOrder(
+        owner=ref.name,
+        owner_uid=ref.uid,
+        since_seconds=int(decision.time_seconds),
+        container=batching.container,
+        before=(now or 0, budget or 0),
+        after=(best or 0, best_budget or 0),
+        flags_added=batching.flags_added,
+        runtime=decision.runtime.name or "",
+    )
+
+
+def _is_wanted(target: CanaryTarget, canary: CanaryRecord, acting: Acting) -> bool:
+    ref = ResourceRef(namespace=target.namespace, name=canary.owner, uid=canary.owner_uid)
+    targets = acting(ref)
+    if targets is None or targets.batching.mode is not BatchingMode.AUTO:
+        return False
+    return (targets.target.kind, targets.target.name) == (target.kind, target.name)
+
+
+def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
+    """The change that ends a canary which nobody asks for any more."""
+    settings: Mapping[str, tuple[int, int]] = {
+        name: (after, before)
+        for name, after, before in zip(LIMIT_FIELDS, canary.after, canary.before, strict=True)
+    }
+    back = not target.edited
+    return limits_change(
+        (target.namespace, canary.owner),
+        f"{target.kind}/{target.name}",
+        tuple(Setting(name=n, before=b, after=a) for n, (b, a) in settings.items())
+        if back
+        else (Setting(name="canary", before=1, after=0),),
+        Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_LEFT_TO_USER,
+        flags_removed=tuple(canary.flags_added) if back else (),
+    )
