@@ -57,7 +57,7 @@ def _generation(tenant: Tenant) -> int:
 def test_a_larger_batch_rolls_out_once(small_batch: Tenant, operator: Operator) -> None:
     """In mode Auto the flag in the pod template changes, in one rollout, and then rests."""
     tenant = small_batch
-    tenant.create_slo(batching={"mode": "Auto", "minInterval": "10m"})
+    tenant.create_slo(batching={"mode": "Auto", "rollout": "AllAtOnce", "minInterval": "10m"})
     tenant.wait(
         lambda: SMALL_BATCH not in tenant.arguments(),
         what="a change of the batch limit",

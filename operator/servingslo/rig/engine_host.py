@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ class EngineHost:
         self._hosted: dict[str, _Hosted] = {}
         self._draining: dict[str, tuple[str, DirectRequests]] = {}
         self._traffic: dict[str, Traffic] = {}
+        self._random = random.Random(0)  # noqa: S311  how long steps take is no secret
         self.synced = False
         self.changed = asyncio.Event()
 
@@ -185,6 +187,11 @@ class EngineHost:
         hosted.faults = {**(hosted.faults or {}), fault.kind: fault.value}
 
     def _advance(self, now: float) -> None:
+        for hosted in self._hosted.values():
+            if hosted.pod.uneven is not None:
+                factor = hosted.pod.uneven.factor(hosted.engine.running, self._random)
+                fault = hosted.fault(FaultKind.SLOWNESS) or 1.0
+                hosted.engine.row.floats[layout.SLOWNESS] = fault * factor
         for traffic in self._traffic.values():
             traffic.advance(now)
         for hosted in self._hosted.values():

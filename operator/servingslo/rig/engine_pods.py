@@ -11,6 +11,7 @@ from kubernetes.aio.config import load_kube_config
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits
+from servingslo.rig.uneven_law import UnevenLaw, uneven_law
 from servingslo.runtimes.arguments import parse_batch_arguments
 from servingslo.runtimes.vllm import VLLM
 from servingslo.sim.catalogue import EngineKind, engine_kind
@@ -35,6 +36,7 @@ class EnginePod:
     """A pod with a simulated engine. incarnation changes when the container starts anew.
 
     address, port: where it listens, where the address is one of this machine's loopback.
+    uneven: how it departs from the law of its kind; None where it obeys it.
     """
 
     namespace: str
@@ -52,6 +54,7 @@ class EnginePod:
     ready: bool
     address: str = ""
     port: int = _DEFAULT_PORT
+    uneven: UnevenLaw | None = None
 
     @property
     def key(self) -> str:
@@ -91,6 +94,7 @@ def engine_pod(pod: Any) -> EnginePod | None:
     argv = [*(container.command or []), *(container.args or [])]
     try:
         kind = engine_kind(annotations.get(KIND_ANNOTATION, DEFAULT_KIND))
+        uneven = uneven_law(annotations)
     except InvalidInputError:
         return None
     found = parse_batch_arguments(container.command, container.args, VLLM)
@@ -122,6 +126,7 @@ def engine_pod(pod: Any) -> EnginePod | None:
         ready=conditions.get("Ready") == "True" and meta.deletion_timestamp is None,
         address=status.pod_ip or "",
         port=_integer_flag(argv, "--port") or _DEFAULT_PORT,
+        uneven=uneven,
     )
 
 

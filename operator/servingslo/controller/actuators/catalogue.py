@@ -40,8 +40,7 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(
         KubernetesBatching(means.client, means.discovery),
-        BatchCanaries(means.client, namespaces=means.namespaces),
-        means.batching_apply,
+        BatchCanaries(means.client, namespaces=means.namespaces) if means.batching_apply else None,
     ),
     lambda means: GatewayLimits(
         BackendTrafficPolicies(means.client, namespaces=means.namespaces),

@@ -53,12 +53,11 @@ from servingslo.reasons import Reason
 class EngineLimits:
     """Sets both limits of the engine's container, which rolls the pods out anew.
 
-    enabled: the administrator lets pod templates be patched.
+    canaries: None where no pod can go first, or the administrator lets no template be patched.
     """
 
     writer: BatchingWriter
-    canaries: BatchCanaries
-    enabled: bool
+    canaries: BatchCanaries | None = None
     knob: str = Knob.BATCH_LIMITS
     repeats_at_once: bool = False
 
@@ -69,7 +68,7 @@ class EngineLimits:
 
         None where limits are not changed at all. The view tells each pod's arguments.
         """
-        if targets.batching.mode is not BatchingMode.AUTO or not self.enabled:
+        if targets.batching.mode is not BatchingMode.AUTO or self.canaries is None:
             return None
         try:
             target = await self.canaries.read(ref.namespace, targets.target)
@@ -90,8 +89,9 @@ class EngineLimits:
 
         A flag that a change had added is removed with it.
         """
-        if assignment.decision.batching.canary is not None:
-            return await self._canary(assignment, assignment.decision.batching.canary)
+        act = assignment.decision.batching.canary
+        if act is not None and self.canaries is not None:
+            return await _carried_out(self.canaries, assignment, act)
         batching, targets = assignment.decision.batching, assignment.targets
         runtime = assignment.decision.runtime.name
         if runtime is None:
@@ -116,49 +116,55 @@ class EngineLimits:
 
         Limits that all pods have stay: they proved better, or the plan takes them back.
         """
-        if not self.enabled:
+        if self.canaries is None:
             return ()
         undone: list[Change] = []
         for target in await self.canaries.standing():
             canary = target.canary
             if canary is not None and not _is_wanted(target, canary, acting):
-                undone += await self._undone(target, canary)
+                undone += await _undone(self.canaries, target, canary)
         return undone
 
-    async def _canary(self, assignment: Assignment, act: CanaryAct) -> bool:
-        ref, targets = assignment.ref, assignment.targets
-        target = await self.canaries.read(ref.namespace, targets.target)
-        if target is None:
-            return False
-        if act is CanaryAct.START:
-            return await self.canaries.start(target, _order(assignment))
-        planned = assignment.in_force[self.knob].values
-        if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
-            raise WriteConflictError(f"{target.kind}/{target.name} is not as it was read any more")
-        if act is CanaryAct.HOLD:
-            return await self.canaries.hold(target)
-        if act is CanaryAct.TAKE_BACK:
-            return await self.canaries.take_back(target, _asked(targets))
-        if act is CanaryAct.COMPLETE and target.edited:
-            raise WriteConflictError(f"{target.kind}/{target.name} was changed meanwhile")
-        return await self.canaries.complete(target)
 
-    async def _undone(self, target: CanaryTarget, canary: CanaryRecord) -> Sequence[Change]:
-        change = _way_back(target, canary)
-        try:
-            if target.edited:
-                await self.canaries.complete(target)
-            else:
-                await self.canaries.take_back(target, "")
-        except NotFoundError:
-            return ()
-        except ClusterUnavailableError as error:
-            return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
-        except ClusterError as error:
-            conflict = isinstance(error, WriteConflictError)
-            reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
-            return (not_written(change, reason, str(error), answered=True),)
-        return (change,)
+async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: CanaryAct) -> bool:
+    """Do this with the canary, where it is as it was read."""
+    ref, targets = assignment.ref, assignment.targets
+    target = await canaries.read(ref.namespace, targets.target)
+    if target is None:
+        return False
+    if act is CanaryAct.START:
+        return await canaries.start(target, _order(assignment))
+    planned = assignment.in_force[Knob.BATCH_LIMITS].values
+    if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
+        raise WriteConflictError(f"{target.kind}/{target.name} is not as it was read any more")
+    if act is CanaryAct.HOLD:
+        return await canaries.hold(target)
+    if act is CanaryAct.TAKE_BACK:
+        return await canaries.take_back(target, _asked(targets))
+    if act is CanaryAct.COMPLETE and target.edited:
+        raise WriteConflictError(f"{target.kind}/{target.name} was changed meanwhile")
+    return await canaries.complete(target)
+
+
+async def _undone(
+    canaries: BatchCanaries, target: CanaryTarget, canary: CanaryRecord
+) -> Sequence[Change]:
+    """End a canary that nobody asks for any more; how that went."""
+    change = _way_back(target, canary)
+    try:
+        if target.edited:
+            await canaries.complete(target)
+        else:
+            await canaries.take_back(target, "")
+    except NotFoundError:
+        return ()
+    except ClusterUnavailableError as error:
+        return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
+    except ClusterError as error:
+        conflict = isinstance(error, WriteConflictError)
+        reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
+        return (not_written(change, reason, str(error), answered=True),)
+    return (change,)
 
 
 def _standing(target: CanaryTarget, targets: Targets) -> InForce:
