@@ -24,10 +24,13 @@ RATE_PER_SECOND = 8.0
 READY_DELAY = "3s"
 # Engines with their own ways: a little slow, and no two steps alike.
 UNEVEN = "slowness=1.1,jitter=0.2"
-# The same, and a kernel for larger batches that takes three times as long.
-STEP_IN_THE_LAW = f"{UNEVEN},above={FEW},step=4"
+# The same, and a kernel for larger batches that takes many times as long.
+STEP_IN_THE_LAW = f"{UNEVEN},above={FEW},step=20"
+# So many that more than the former limit run at once.
+BUSY_PER_SECOND = 12.0
 BEGUN_SECONDS = 240.0
 ENDED_SECONDS = 600.0
+UNDER_WAY = {"BatchingCanaryStarted", "BatchingCanaryHeld"}
 SMALL_NODE = {"rig.servingslo.dev/pool": "full"}
 
 
@@ -92,23 +95,35 @@ class Fleet:
         """Ready pods."""
         return int((self.read().get("status") or {}).get("readyReplicas") or 0)
 
-    def wait_begun(self) -> None:
-        """Until one pod has other limits."""
-        self.tenant.wait(lambda: self.canary, what="a canary begins", timeout_seconds=BEGUN_SECONDS)
+    def wait_begun(self, operator: Operator) -> None:
+        """Until one pod has other limits, or had them."""
+        self.tenant.wait(
+            lambda: bool(self.changes(operator)),
+            what="a canary begins",
+            timeout_seconds=BEGUN_SECONDS,
+        )
 
-    def wait_ended(self, timeout_seconds: float = ENDED_SECONDS) -> None:
-        """Until it is over; at most one pod has other limits meanwhile."""
+    def wait_ended(self, operator: Operator, timeout_seconds: float = ENDED_SECONDS) -> None:
+        """Until it is over; while that is watched at most one pod has other limits."""
         most = 0
 
         def over() -> bool:
             nonlocal most
-            standing = self.canary
-            if standing:
-                most = max(most, min(self.pods().values()) if len(self.pods()) > 1 else 0)
-            return not standing
+            pods, standing = self.pods(), self.canary
+            if standing and len(pods) > 1:
+                most = max(most, min(pods.values()))
+            return not standing and self.changes(operator)[-1] not in UNDER_WAY
 
         self.tenant.wait(over, what="the canary is over", timeout_seconds=timeout_seconds)
         assert most <= 1
+
+    def wait_one_template(self) -> None:
+        """Until all pods are of one template, and ready."""
+        self.tenant.wait(
+            lambda: list(self.pods().values()) == [REPLICAS] and self.ready() == REPLICAS,
+            what="all pods are of one template",
+            timeout_seconds=120,
+        )
 
     def changes(self, operator: Operator) -> list[str]:
         """What was changed of the limits, and why, by the log."""
@@ -132,6 +147,7 @@ def _fleet(
     kind: str = "Deployment",
     uneven: str = UNEVEN,
     node: dict[str, str] | None = None,
+    rate: float = RATE_PER_SECOND,
 ) -> Fleet:
     namespace = rig.create_namespace(f"canary-{name}")
     tenant = Tenant(rig, namespace, engines)
@@ -149,7 +165,7 @@ def _fleet(
     fleet = Fleet(tenant, kind, {})
     tenant.wait(lambda: fleet.ready() == REPLICAS, what="the fleet is ready")
     fleet.first = fleet.without_ours()
-    trace = steady_trace(folder / f"{name}.csv", rate=RATE_PER_SECOND, seconds=30)
+    trace = steady_trace(folder / f"{name}.csv", rate=rate, seconds=30)
     tenant.begin_traffic(trace, duration_seconds=1800)
     tenant.create_slo(
         targetRef={"kind": kind, "name": "chat"},
@@ -169,7 +185,7 @@ def fleets(
     found = {
         "good": _fleet(rig, engines, folder, "good"),
         "set": _fleet(rig, engines, folder, "set", kind="StatefulSet"),
-        "bad": _fleet(rig, engines, folder, "bad", uneven=STEP_IN_THE_LAW),
+        "bad": _fleet(rig, engines, folder, "bad", uneven=STEP_IN_THE_LAW, rate=BUSY_PER_SECOND),
         "full": _fleet(rig, engines, folder, "full", node=SMALL_NODE),
     }
     yield found
@@ -184,19 +200,13 @@ def test_good_limits_reach_all_pods_after_one(
 ) -> None:
     """One pod, the verdict, then the rollout that its owner had asked for, to the letter."""
     fleet = fleets[name]
-    fleet.wait_begun()
-    assert fleet.limit > FEW
-    wanted = fleet.limit
-    fleet.wait_ended()
+    fleet.wait_begun(operator)
+    fleet.wait_ended(operator)
     told = fleet.changes(operator)
     assert told[0] == "BatchingCanaryStarted"
     assert told[-1] == "BatchingChanged"
-    assert fleet.limit == wanted
-    fleet.tenant.wait(
-        lambda: list(fleet.pods().values()) == [REPLICAS] and fleet.ready() == REPLICAS,
-        what="all pods have the limits",
-        timeout_seconds=120,
-    )
+    assert fleet.limit > FEW
+    fleet.wait_one_template()
     rollout = {key: value for key, value in fleet.without_ours().items() if key != "template"}
     assert rollout == {key: value for key, value in fleet.first.items() if key != "template"}
     fleet.tenant.wait_event("BatchingCanaryStarted")
@@ -208,17 +218,13 @@ def test_limits_that_serve_worse_are_taken_back_to_the_letter(
 ) -> None:
     """A step in the law beyond the former limit: the canary is worse, and its template goes."""
     fleet = fleets["bad"]
-    fleet.wait_begun()
-    fleet.wait_ended()
+    fleet.wait_begun(operator)
+    fleet.wait_ended(operator)
     told = fleet.changes(operator)
     assert told[0] == "BatchingCanaryStarted"
     assert told[-1] == "BatchingRolledBack"
     assert fleet.without_ours() == fleet.first
-    fleet.tenant.wait(
-        lambda: list(fleet.pods().values()) == [REPLICAS] and fleet.ready() == REPLICAS,
-        what="all pods are of the first template",
-        timeout_seconds=60,
-    )
+    fleet.wait_one_template()
     message = fleet.tenant.wait_event("BatchingRolledBack")
     assert "elsewhere" in message
 
@@ -228,15 +234,11 @@ def test_a_pod_that_finds_no_gpu_is_taken_back(
 ) -> None:
     """The node is full: the new pod never comes, and the former template does."""
     fleet = fleets["full"]
-    fleet.wait_begun()
-    fleet.wait_ended()
+    fleet.wait_begun(operator)
+    fleet.wait_ended(operator)
     assert fleet.changes(operator)[-1] == "BatchingCanaryFailed"
     assert fleet.without_ours() == fleet.first
-    fleet.tenant.wait(
-        lambda: list(fleet.pods().values()) == [REPLICAS] and fleet.ready() == REPLICAS,
-        what="all pods are of the first template",
-        timeout_seconds=60,
-    )
+    fleet.wait_one_template()
     assert "gpu" in fleet.tenant.wait_event("BatchingCanaryFailed").lower()
 
 
@@ -275,11 +277,11 @@ def test_a_resource_that_goes_takes_its_canary_with_it(
 ) -> None:
     """Deleted in mid-canary, while the operator is away: the former template at its start."""
     fleet = _fleet(rig, engines, tmp_path, "gone")
-    fleet.wait_begun()
+    fleet.wait_begun(operator)
     operator.stop()
     fleet.tenant.delete_slo()
     operator.start()
-    fleet.wait_ended(60.0)
+    fleet.wait_ended(operator, 60.0)
     assert fleet.without_ours() == fleet.first
     assert fleet.changes(operator)[-1] == "BatchingRolledBack"
     fleet.tenant.end_traffic()
@@ -291,7 +293,7 @@ def test_an_edit_of_the_template_has_the_last_word(
 ) -> None:
     """Somebody sets another limit meanwhile: it stands, and the rollout goes on as he has it."""
     fleet = _fleet(rig, engines, tmp_path, "edited")
-    fleet.wait_begun()
+    fleet.wait_begun(operator)
     args = ["--model=tiny", "--max-num-seqs=16", "--max-num-batched-tokens=2048"]
     container = {"name": "vllm", "args": args}
     fleet.tenant.apps.patch_namespaced_deployment(
@@ -299,7 +301,7 @@ def test_an_edit_of_the_template_has_the_last_word(
         fleet.tenant.namespace,
         {"spec": {"template": {"spec": {"containers": [container]}}}},
     )
-    fleet.wait_ended(60.0)
+    fleet.wait_ended(operator, 60.0)
     assert fleet.changes(operator)[-1] == "BatchingLeftToUser"
     found = fleet.without_ours()
     assert found["template"]["spec"]["containers"][0]["args"] == args
