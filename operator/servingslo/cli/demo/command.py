@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from servingslo.cli.demo import report, view
+from servingslo.cli.demo.batch_limits import run_limits
 from servingslo.cli.demo.flash_crowd import run_crowd
 from servingslo.cli.demo.system import (
     CHART,
@@ -49,6 +50,7 @@ class Scenario(StrEnum):
 
     SURGE = "surge"
     FLASH_CROWD = "flash-crowd"
+    BATCH_LIMITS = "batch-limits"
 
 
 def demo(
@@ -66,10 +68,13 @@ def demo(
     scenario: Annotated[
         Scenario,
         typer.Option(
-            help="surge: a trace with a surge. flash-crowd: a crowd, admission on and off."
+            help="surge: a trace with a surge. flash-crowd: a crowd, admission on and off. "
+            "batch-limits: limits too low, too high, and a change that harms."
         ),
     ] = Scenario.SURGE,
-    seed: Annotated[int, typer.Option(help="Of flash-crowd: which requests make the crowd.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of flash-crowd and batch-limits: which requests come.")
+    ] = 0,
     no_policy: Annotated[
         bool,
         typer.Option(
@@ -89,6 +94,11 @@ def demo(
                 root, minutes=minutes, seed=seed, out=out, reaches_envoy=not no_policy,
                 tell=Teller(),
             )  # fmt: skip
+        print(text)
+        return
+    if scenario is Scenario.BATCH_LIMITS:
+        with _ending_on_termination():
+            text = run_limits(root, minutes=minutes, seed=seed, out=out, tell=Teller())
         print(text)
         return
     source = trace or root / TRACE
