@@ -75,12 +75,14 @@ def _of_write(write: Write) -> Iterator[str]:
     if not bounds["min"] <= write.after <= bounds["max"]:
         yield f"outside of {bounds['min']} to {bounds['max']}"
     if write.after < write.before:
-        yield from _of_step_down(write, bounds["min"])
+        # What the user allows at most is obeyed without sight, and whatever the load.
+        if write.after != bounds["max"]:
+            yield from _of_step_down(write)
     elif write.after > (top := _top(write)):
         yield f"{write.rate:.2f}/s, {write.waiting:.0f} waiting: more than {top}"
 
 
-def _of_step_down(write: Write, minimum: int) -> Iterator[str]:
+def _of_step_down(write: Write) -> Iterator[str]:
     if write.failed:
         yield f"fewer without sight: {write.failed}"
     if write.unseen:

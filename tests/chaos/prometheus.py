@@ -127,7 +127,7 @@ def distorted(page: list[Line], how: Distortion, pod: str, at: float) -> list[Li
         case "no-page":
             return None
         case "truncated":
-            return page[: fixed.randrange(len(page))]
+            return page[: fixed.randrange(max(len(page), 1))]
         case "garbage":
             return [(n, labels, v * factor * rng.uniform(0.5, 2.0)) for n, labels, v in page]
         case "negative":
@@ -230,6 +230,8 @@ class FakePrometheus:
             return Answer(result=[told, f"{told:.3f}"])
         if self.empty:
             return Answer(result=[])
+        if promql == self._queries.newest:
+            return Answer(result=self._newest_stamp(at_seconds or 0.0))
         result = self._series(promql, at_seconds or 0.0)
         if self.repeated:
             result += result
@@ -239,6 +241,10 @@ class FakePrometheus:
             result = result[: len(result) // 2]
             return Answer(result=result, warnings=("a store did not answer",))
         return Answer(result=result)
+
+    def _newest_stamp(self, told_at: float) -> list:
+        found = [page.at for pod in self.pods_known() if (page := self.newest(pod, told_at))]
+        return [{"metric": {}, "value": [told_at, f"{max(found)}"]}] if found else []
 
     def _series(self, promql: str, told_at: float) -> list:
         wanted = self._wanted(promql)

@@ -66,6 +66,13 @@ def test_a_forbidden_write_is_seen(changes: dict[str, Any], wrong: str) -> None:
     assert wrong in found[0]
 
 
+def test_what_the_user_allows_at_most_is_obeyed_without_sight() -> None:
+    """Numbers that cannot be do not stand above the bounds that the user has set."""
+    lowered = replace(WRITE, before=9, after=2, gross=("a",), failed="no metrics", lasting=9.0)
+    assert violations(_told(replace(lowered, spec={"replicas": {"min": 1, "max": 2}}))) == []
+    assert violations(_told(replace(lowered, spec={"replicas": {"min": 1, "max": 3}})))
+
+
 def test_two_writes_for_one_plan_are_seen() -> None:
     """Two writes with no reading of metrics between."""
     again = replace(WRITE, before=3, after=4)

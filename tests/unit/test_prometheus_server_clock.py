@@ -1,5 +1,7 @@
 """What a reading's own clock says of how old the reading is, in virtual seconds."""
 
+import math
+
 import pytest
 
 from servingslo.adapters.prometheus.server_clock import AGREEING_READINGS, ServerClock
@@ -62,3 +64,27 @@ def test_a_clock_that_was_set_is_believed_after_it_said_so_often_enough() -> Non
         with pytest.raises(ImplausibleMetricsError):
             _asked(clock, 15.0 + 15.0 * number, off=-3600.0)
     assert _asked(clock, 100.0, off=-3600.0) == pytest.approx(AHEAD - 3600.0, abs=0.05)
+
+
+def test_samples_of_the_clock_before_a_step_are_not_sure() -> None:
+    """Until the later of them is past, by the old clock at the first reading that told the step."""
+    clock = ServerClock()
+    _asked(clock, 0.0)
+    assert clock.sure_after_seconds == -math.inf
+    for at in (15.0, 30.0):
+        with pytest.raises(ImplausibleMetricsError):
+            _asked(clock, at, off=-45.0)
+    assert clock.sure_after_seconds == -math.inf
+    _asked(clock, 45.0, off=-45.0)
+    assert clock.sure_after_seconds == pytest.approx(AHEAD + 15.0, abs=0.05)
+
+
+def test_another_server_in_between_is_not_the_moment_of_a_step() -> None:
+    """The clock was right when the other one was heard."""
+    clock = ServerClock()
+    _asked(clock, 0.0)
+    for at, off in ((15.0, -20.0), (30.0, 45.0), (45.0, 45.0)):
+        with pytest.raises(ImplausibleMetricsError):
+            _asked(clock, at, off=off)
+    _asked(clock, 60.0, off=45.0)
+    assert clock.sure_after_seconds == pytest.approx(AHEAD + 30.0, abs=0.05)

@@ -2,7 +2,7 @@
 
 A window lies between two scrapes, not between two ticks: where no new scrape has arrived since the
 last tick there is no window, and its length is the difference of scrape times (time − age). A
-counter that falls is a restart: it counts from zero again, it is never a negative rate.
+counter that falls, and nothing else, is a restart: it counts from zero again.
 """
 
 from dataclasses import dataclass, replace
@@ -29,24 +29,34 @@ STILL_WINDOWS = 2
 ABORTED = "abort"
 
 
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """A sample, when it was scraped, and how often its pod's containers had restarted by then.
+
+    restarts: at least; a restart that is told before a scrape shows it is not of this number.
+    """
+
+    sample: EngineSample
+    time_seconds: float
+    restarts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
     """The last scrapes of one engine, which windows are measured from.
 
-    Counters and histograms may be read at different cadences, so each group keeps the sample it
-    was last new in, and when that was scraped. histograms_paired: whether the counters in
-    `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot be.
-    same_since_seconds: when it began to tell the same numbers again and again with requests
+    Counters and histograms may be read at different cadences, so each group keeps the scrape it
+    was last new in. restarts: of the pod at the last look. histograms_paired: whether the counters
+    in `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot
+    be. same_since_seconds: when it began to tell the same numbers again and again with requests
     running, None while they move: an engine that hangs, or a page that somebody keeps.
     """
 
     pod: str
     engine: str
     restarts: int = 0
-    counters: EngineSample | None = None
-    counters_time_seconds: float | None = None
-    histograms: EngineSample | None = None
-    histograms_time_seconds: float | None = None
+    counters: Scrape | None = None
+    histograms: Scrape | None = None
     histograms_paired: bool = False
     doubted: int = 0
     same_since_seconds: float | None = None
@@ -159,44 +169,27 @@ def advance(
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
     counters_time = counters_time_seconds(sample, now_seconds)
     histograms_time = histograms_time_seconds(sample, now_seconds)
-    new_counters = _has_counters(sample) and _is_newer(counters_time, old.counters_time_seconds)
-    new_histograms = _has_histograms(sample) and _is_newer(
-        histograms_time, old.histograms_time_seconds
-    )
+    new_counters = _has_counters(sample) and _is_newer(counters_time, old.counters)
+    new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old.histograms)
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
-    same = new_counters and tells_the_same(old.counters, sample)
+    same = new_counters and old.counters is not None and tells_the_same(old.counters.sample, sample)
     # What moves again after it stood still is not of the last window alone.
     still_since = None if same else old.same_since_seconds
-    counters_since = _earlier(old.counters_time_seconds, still_since)
-    histograms_since = _earlier(old.histograms_time_seconds, still_since)
     paired = new_counters and new_histograms and of_one_scrape and still_since is None
     counted = sample if of_one_scrape else _without_histograms(sample)
-    restarted = pod.restarts != old.restarts
     law = law if old.doubted < DOUBTED_LAW_WINDOWS else None
     flow = counters = None
+    doubt = why = ""
     if new_histograms:
-        flow = _window(
-            pod,
-            old.histograms,
-            sample,
-            _length(histograms_time, histograms_since, counting_for_seconds),
-            paired=paired and (memory is None or old.histograms_paired),
-            restarted=restarted,
-        )
-    if new_counters and paired and old.counters is old.histograms:
+        seconds = _length(histograms_time, old.histograms, still_since, counting_for_seconds)
+        paired_windows = paired and (memory is None or old.histograms_paired)
+        flow, doubt = _window(pod, old.histograms, sample, seconds, law, paired=paired_windows)
+    if paired and old.counters is old.histograms:
         counters = flow
     elif new_counters:
-        counters = _window(
-            pod,
-            old.counters,
-            counted,
-            _length(counters_time, counters_since, counting_for_seconds),
-            paired=False,
-            restarted=restarted,
-        )
-    doubt = _doubt(old.histograms, sample, flow, law, restarted=restarted) or _doubt(
-        old.counters, counted, counters, law, restarted=restarted
-    )
+        seconds = _length(counters_time, old.counters, still_since, counting_for_seconds)
+        counters, why = _window(pod, old.counters, counted, seconds, law, paired=False)
+    doubt = doubt or why
     doubted = old.doubted + 1 if doubt else 0 if flow or counters else old.doubted
     if doubt and doubted % DOUBTED_WINDOWS:
         return EngineStep(memory=replace(old, doubted=doubted), doubt=doubt)
@@ -204,24 +197,21 @@ def advance(
     if same and counters is not None and same_since is not None:
         few = counters_time - same_since < (STILL_WINDOWS + 0.5) * counters.seconds
         counters = replace(counters, still=few)
-    new_memory = replace(
-        old,
-        doubted=doubted,
-        restarts=pod.restarts,
-        counters=counted if new_counters else old.counters,
-        counters_time_seconds=counters_time if new_counters else old.counters_time_seconds,
-        histograms=sample if new_histograms else old.histograms,
-        histograms_time_seconds=histograms_time if new_histograms else old.histograms_time_seconds,
-        histograms_paired=paired if new_histograms else old.histograms_paired,
-        same_since_seconds=same_since,
-    )
+    memory = replace(old, doubted=doubted, restarts=pod.restarts, same_since_seconds=same_since)
+    if new_counters:
+        memory = replace(memory, counters=_scrape(counted, counters_time, counters, old, pod))
+    if new_histograms:
+        both = new_counters and of_one_scrape
+        scrape = memory.counters if both else _scrape(sample, histograms_time, flow, old, pod)
+        memory = replace(memory, histograms=scrape, histograms_paired=paired)
     if doubt:
-        return EngineStep(memory=new_memory, doubt=doubt)
+        return EngineStep(memory=memory, doubt=doubt)
+    before = None if flow is None or flow.restarted else old.histograms
     return EngineStep(
-        memory=new_memory,
+        memory=memory,
         counters=counters,
         flow=flow,
-        before=None if flow is None or flow.restarted else old.histograms,
+        before=None if before is None else before.sample,
         after=None if flow is None else sample,
     )
 
@@ -262,14 +252,17 @@ def _has_histograms(sample: EngineSample) -> bool:
 
 
 def _same_since(old: EngineMemory, *, same: bool) -> float | None:
-    if not same:
+    if not same or old.counters is None:
         return None
-    return old.counters_time_seconds if old.same_since_seconds is None else old.same_since_seconds
+    return old.counters.time_seconds if old.same_since_seconds is None else old.same_since_seconds
 
 
-def _earlier(time_seconds: float | None, still_since_seconds: float | None) -> float | None:
-    known = [t for t in (time_seconds, still_since_seconds) if t is not None]
-    return None if time_seconds is None else min(known)
+def _scrape(
+    sample: EngineSample, seconds: float, window: Window | None, old: EngineMemory, pod: PodSample
+) -> Scrape:
+    """A restart is of a scrape that showed it, and of every scrape after the look that told it."""
+    shown = window is not None and window.restarted
+    return Scrape(sample, seconds, pod.restarts if shown else old.restarts)
 
 
 def _without_histograms(sample: EngineSample) -> EngineSample:
@@ -287,42 +280,57 @@ def _without_histograms(sample: EngineSample) -> EngineSample:
     )
 
 
-def _is_newer(time_seconds: float, before_seconds: float | None) -> bool:
-    return before_seconds is None or time_seconds - before_seconds >= SHORTEST_WINDOW_SECONDS
+def _is_newer(time_seconds: float, before: Scrape | None) -> bool:
+    return before is None or time_seconds - before.time_seconds >= SHORTEST_WINDOW_SECONDS
 
 
 def _length(
-    time_seconds: float, before_seconds: float | None, counting_for_seconds: float | None
+    time_seconds: float,
+    before: Scrape | None,
+    still_since_seconds: float | None,
+    counting_for_seconds: float | None,
 ) -> float | None:
-    if before_seconds is None:
+    if before is None:
         return counting_for_seconds
-    seconds = time_seconds - before_seconds
+    since = before.time_seconds
+    if still_since_seconds is not None:
+        since = min(since, still_since_seconds)
+    seconds = time_seconds - since
     return seconds if seconds <= LONGEST_WINDOW_SECONDS else None
 
 
 def _window(
     pod: PodSample,
-    before: EngineSample | None,
+    before: Scrape | None,
     after: EngineSample,
     seconds: float | None,
+    law: ServiceLaw | None,
     *,
     paired: bool,
-    restarted: bool,
-) -> Window | None:
-    """The window between two samples of an engine; `before` None counts from zero."""
+) -> tuple[Window | None, str]:
+    """The window from a scrape to a sample, and why it cannot be; before: None counts from zero.
+
+    Only counters that fell began again: what Kubernetes tells of a restart may be of another
+    container, and comes before the scrape that shows it or after.
+    """
     if seconds is None or seconds <= 0:
-        return None
-    fell = before is not None and plausible.fallen(before, after, container_started=restarted)[0]
-    restarted = restarted or fell
-    old = zero_like(after) if before is None or restarted else before
+        return None, ""
+    fell, why = False, ""
+    if before is not None:
+        started = before.restarts != pod.restarts
+        fell, why = plausible.fallen(before.sample, after, container_started=started)
+    old = zero_like(after) if before is None or fell else before.sample
+    window = _between(pod, old, after, seconds)
+    window = replace(window, restarted=fell, from_zero=before is None, paired=paired)
+    return window, why or _doubt(window, law)
+
+
+def _between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: float) -> Window:
     return Window(
         pod=pod.name,
         engine=after.engine,
         seconds=seconds,
-        restarted=restarted,
-        from_zero=before is None,
         warm=old.generation_tokens_total != 0.0,
-        paired=paired,
         running_before=old.running,
         running_after=after.running,
         waiting_before=old.waiting,
@@ -350,21 +358,8 @@ def _window(
     )
 
 
-def _doubt(
-    before: EngineSample | None,
-    after: EngineSample,
-    window: Window | None,
-    law: ServiceLaw | None,
-    *,
-    restarted: bool,
-) -> str:
-    """Why this window cannot be, '' where it can or there is none."""
-    if window is None:
-        return ""
-    if before is not None:
-        _, why = plausible.fallen(before, after, container_started=restarted)
-        if why:
-            return why
+def _doubt(window: Window, law: ServiceLaw | None) -> str:
+    """Why no engine can have done this, '' where one can."""
     uncached = None
     if window.prompt_tokens is not None:
         uncached = window.prompt_tokens - (window.cached_tokens or 0.0)

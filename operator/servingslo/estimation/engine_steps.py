@@ -7,6 +7,7 @@ from servingslo.estimation import counters
 from servingslo.estimation.configuration import fleet_configuration
 from servingslo.estimation.counters import EngineMemory, EngineStep
 from servingslo.estimation.first_windows import counting_for_seconds
+from servingslo.estimation.limits import counted_several_times
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.service_law import Configuration
 from servingslo.models.service_time import ServiceLaw
@@ -54,11 +55,12 @@ def engine_steps(
 def law_of_pods(
     known: tuple[Configuration, ServiceLaw] | None, pods: Sequence[PodSample]
 ) -> Mapping[str, ServiceLaw]:
-    """The law that is trusted of a configuration, by the pods that are of it."""
+    """The law that is trusted of a configuration, by its pods that tell each step once."""
     found = fleet_configuration(pods) if known is not None else None
     if known is None or found is None or not known[0].same_as(found[0]):
         return {}
-    return dict.fromkeys(found[1], known[1])
+    told_once = (p.name for p in pods if p.name in found[1] and not counted_several_times(p))
+    return dict.fromkeys(told_once, known[1])
 
 
 def doubts_of(steps: Sequence[EngineStep]) -> tuple[Doubt, ...]:

@@ -150,9 +150,9 @@ def observe(
         scraped = step.memory.counters
         if step.memory.pod not in names or step.counters is None or scraped is None:
             continue
-        evidence = _with_running(evidence, scraped, step.counters)
+        evidence = _with_running(evidence, scraped.sample, step.counters)
         if step.flow is not None and not several:
-            evidence = _with_tokens(evidence, step.flow, scraped)
+            evidence = _with_tokens(evidence, step.flow, scraped.sample)
     return evidence
 
 

@@ -25,12 +25,14 @@ class Queries:
     """PromQL of one reading. histograms: one query each, so that one answer is in memory at once.
 
     ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind and the label
-    that tells engines apart, see `group_of`, or GPU_GROUP.
+    that tells engines apart, see `group_of`, or GPU_GROUP. newest: when the newest sample of all
+    engines was taken.
     """
 
     gauges: str
     counters: str
     ages: str
+    newest: str
     gpus: str
     histograms: tuple[str, ...]
 
@@ -64,6 +66,7 @@ def build_queries(
             counter_labels, _parts(profiles), _any_of(_names(profiles, MetricKind.COUNTER), config)
         ),
         ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
+        newest=f"max({_newest(profiles, config)})",
         gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({_regex(gpu.names)}}})",
         histograms=histogram_queries(profiles, config),
     )
@@ -101,7 +104,6 @@ def _ages(
     gpu_identity: str,
     config: PrometheusConfig,
 ) -> str:
-    """timestamp() tells a sample's own time only when it is given the selector itself."""
     groups: list[str] = []
     for kind in MetricKind:
         suffix = "_count" if kind is MetricKind.HISTOGRAM else ""
@@ -111,7 +113,7 @@ def _ages(
             by_label.setdefault(profile.engine_label, []).extend(names)
         for label, names in by_label.items():
             ages = " or ".join(
-                f'(time() - timestamp({{__name__="{name}", {config.of_engines}}}))'
+                f"(time() - {_stamp(name, config)})"
                 for name in dict.fromkeys(names)
             )
             if ages:
@@ -120,6 +122,16 @@ def _ages(
     utilization = f'time() - timestamp({{__name__="{gpu.utilization_percent}"}})'
     groups.append(_in_group(f"min by ({gpu_identity}) ({utilization})", GPU_GROUP))
     return " or ".join(groups)
+
+
+def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> str:
+    names = (name for profile in profiles for name in profile.age_names(MetricKind.GAUGE))
+    return " or ".join(_stamp(name, config) for name in dict.fromkeys(names))
+
+
+def _stamp(name: str, config: PrometheusConfig) -> str:
+    """timestamp() tells a sample's own time only when it is given the selector itself."""
+    return f'timestamp({{__name__="{name}", {config.of_engines}}})'
 
 
 def group_of(kind: MetricKind, engine_label: str) -> str:

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.prometheus.assembly import Assembly, Pod
@@ -28,6 +29,10 @@ from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
+# Samples so far in the future are looked for: within Prometheus's lookback, and no further than
+# stores that serve several tenants let a query go. Source: --query.lookback-delta, 5 m; Mimir's
+# -querier.max-query-into-future, 10 m.
+_FUTURE_SECONDS = 300.0
 # The thread notices its deadline by itself; what is waited beyond it is for its last step.
 _GRACE_SECONDS = 2.0
 
@@ -53,6 +58,7 @@ class PrometheusReader:
         self._monotonic = monotonic
         self._clock = clock or SystemClock()
         self._server_clock = ServerClock()
+        self._future_known = False
         self._client = client or PrometheusClient(config, monotonic)
         self._queries = build_queries(profiles, DCGM, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
@@ -98,15 +104,22 @@ class PrometheusReader:
         # The earliest moment at which Prometheus may have said this.
         evaluated_at = at_seconds - ahead
 
-        def ask(promql: str) -> Answer:
+        def ask(promql: str, at_seconds: float = at_seconds) -> Answer:
             answer = self._client.query(promql, deadline=deadline, at_seconds=at_seconds)
             warnings.extend(answer.warnings)
             return answer
 
+        if not self._future_known:
+            future = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
+            newest = max((float(one["value"][1]) for one in future), default=at_seconds)
+            if newest > at_seconds:
+                self._server_clock.doubt_until(newest)
+            self._future_known = True
+        sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config)
         assembly.add_numbers(ask(self._queries.gauges).result)
         assembly.add_numbers(ask(self._queries.counters).result)
-        assembly.add_ages(ask(self._queries.ages).result)
+        assembly.add_ages(_sure(ask(self._queries.ages).result, sure_seconds))
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         whose = turn.matcher(self._config.pod_label)
@@ -125,7 +138,7 @@ class PrometheusReader:
             problem = SignalProblem(reason=Reason.METRICS_PARTIAL, detail=detail)
         return ClusterMetrics(
             pods=_aged(pods, elapsed),
-            gateways=None if gateways is None else _aged_gateways(gateways, elapsed),
+            gateways=None if gateways is None else _aged_gateways(gateways, elapsed, sure_seconds),
             problem=problem,
             time_seconds=time_seconds,
         )
@@ -137,6 +150,18 @@ def _unavailable(detail: str) -> ClusterMetrics:
 
 def _failed(reason: Reason, detail: str) -> ClusterMetrics:
     return ClusterMetrics(problem=SignalProblem(reason=reason, detail=detail))
+
+
+def _sure(ages: Sequence[Mapping[str, Any]], sure_seconds: float) -> list[Mapping[str, Any]]:
+    """The ages that can be believed: of samples younger than the clock's last step.
+
+    Raises: ImplausibleMetricsError where there are ages, and none can be.
+    """
+    sure = [one for one in ages if float(one["value"][1]) < sure_seconds]
+    if ages and not sure:
+        detail = "the clock of Prometheus was set: how old its samples are is not known yet"
+        raise ImplausibleMetricsError(detail)
+    return sure
 
 
 def _plus(age: float | None, elapsed: float) -> float | None:
@@ -165,15 +190,16 @@ def _aged(pods: Mapping[Pod, PodMetrics], elapsed: float) -> dict[Pod, PodMetric
 
 
 def _aged_gateways(
-    gateways: Mapping[Pod, GatewaySample], elapsed: float
+    gateways: Mapping[Pod, GatewaySample], elapsed: float, sure_seconds: float
 ) -> dict[Pod, GatewaySample]:
-    """The same counters, older by the time that reading took."""
+    """The same counters, older by the time that reading took, where their age can be believed."""
     return {
         workload: replace(
             sample,
             instances=tuple(
                 replace(instance, age_seconds=_plus(instance.age_seconds, elapsed))
                 for instance in sample.instances
+                if (instance.age_seconds or 0.0) < sure_seconds
             ),
         )
         for workload, sample in gateways.items()

@@ -4,7 +4,13 @@ An answer to `time()` was evaluated at some moment between the request and the a
 readings leave of that interval is known to milliseconds, so that an answer that was long on its way
 neither looks fresh nor moves the moment of a scrape. A reading outside of it is an old answer or
 that of another server: what it says of ages is not known, and it is refused.
+
+A clock that was set leaves samples with the time of the clock before: what it says of their ages is
+wrong by as much as it was set. Only later ones are sure; a first reading cannot know of a step, but
+of samples that lie in the future.
 """
+
+import math
 
 from servingslo.errors import ImplausibleMetricsError
 
@@ -17,12 +23,18 @@ AGREEING_READINGS = 3
 
 
 class ServerClock:
-    """Bounds of the server's seconds less monotonic seconds; for one thread at a time."""
+    """Bounds of the server's seconds less monotonic seconds; for one thread at a time.
+
+    sure_after_seconds: samples that the server stamped no later may be of its clock before it was
+    set; minus infinity where it never was.
+    """
 
     def __init__(self) -> None:
+        self.sure_after_seconds = -math.inf
         self._known: _Bounds | None = None
         self._refused: _Bounds | None = None
         self._refused_count = 0
+        self._before_seconds = -math.inf
 
     def ahead_seconds(
         self, asked_seconds: float, answered_seconds: float, server_seconds: float
@@ -37,18 +49,26 @@ class ServerClock:
             server_seconds - answered_seconds, server_seconds - asked_seconds, answered_seconds
         )
         if self._known is not None and (off := new.off(self._known)) != 0.0:
-            if abs(off) > SMALL_STEP_SECONDS and not self._agrees(new):
-                where = f"{abs(off):.1f} s {'ahead' if off > 0 else 'behind'} of where it was"
-                detail = "an old answer, or that of another server"
-                raise ImplausibleMetricsError(f"the clock of Prometheus is {where}: {detail}")
+            if abs(off) > SMALL_STEP_SECONDS:
+                if not self._agrees(new, self._known):
+                    where = f"{abs(off):.1f} s {'ahead' if off > 0 else 'behind'} of where it was"
+                    detail = "an old answer, or that of another server"
+                    raise ImplausibleMetricsError(f"the clock of Prometheus is {where}: {detail}")
+                self.doubt_until(self._before_seconds)
             self._known = None
         self._known = new if self._known is None else new.within(self._known)
         self._refused, self._refused_count = None, 0
         return self._known.high
 
-    def _agrees(self, new: "_Bounds") -> bool:
+    def doubt_until(self, server_seconds: float) -> None:
+        """What was stamped up to here is of a clock that was set since."""
+        self.sure_after_seconds = max(self.sure_after_seconds, server_seconds)
+
+    def _agrees(self, new: "_Bounds", known: "_Bounds") -> bool:
         """Whether this is the last of several refused readings that tell of one clock."""
         same = self._refused is not None and new.off(self._refused) == 0.0
+        if not same:
+            self._before_seconds = known.high + new.at_seconds
         self._refused_count = self._refused_count + 1 if same else 1
         self._refused = new
         return self._refused_count >= AGREEING_READINGS

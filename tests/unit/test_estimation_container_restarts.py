@@ -1,0 +1,93 @@
+"""Counters begin again where they fall; what Kubernetes tells of restarts says only that they may.
+
+It counts the containers of a pod together, and tells of a restart before a scrape shows it, or
+after.
+"""
+
+import pytest
+
+from servingslo.estimation.arrivals import arrivals_of
+from servingslo.estimation.configuration import fleet_configuration
+from servingslo.estimation.counters import EngineMemory, EngineStep, advance
+from servingslo.estimation.engine_steps import law_of_pods
+from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample
+from servingslo.models.service_time import ServiceLaw
+
+SCRAPE_SECONDS = 15.0
+# A long life before, so that the whole count would be an arrival rate of hundreds.
+BEFORE = 10_000.0
+LAW = ServiceLaw(
+    step_fixed_seconds=0.01, step_per_sequence_seconds=1e-4, prefill_per_token_seconds=1e-5
+)
+
+
+def _sample(served: float) -> EngineSample:
+    first_tokens = HistogramSample(
+        upper_bounds=(1.0,), cumulative_counts=(served,), sum=0.2 * served, count=served
+    )
+    return EngineSample(
+        engine="0",
+        counters_age_seconds=0.0,
+        running=3.0,
+        waiting=0.0,
+        generation_tokens_total=300.0 * served,
+        prompt_tokens_total=400.0 * served,
+        finished_total={"stop": served},
+        ttft_seconds=first_tokens,
+    )
+
+
+def _steps(*told: tuple[float, int]) -> list[EngineStep]:
+    """Each look's step: requests served by then, and restarts told of the pod."""
+    memory: EngineMemory | None = None
+    steps = []
+    for number, (served, restarts) in enumerate(told):
+        pod = PodSample(name="a", ready=True, restarts=restarts)
+        at = 1000.0 + SCRAPE_SECONDS * number
+        steps.append(advance(memory, pod, _sample(served), at, None))
+        memory = steps[-1].memory
+    return steps
+
+
+def _arrivals(step: EngineStep) -> float | None:
+    return None if step.counters is None else arrivals_of(step.counters)
+
+
+def test_a_container_beside_the_engine_that_restarts_is_no_arrival() -> None:
+    """A proxy's restart counts for its pod; the engine has served what it has served."""
+    steps = _steps((BEFORE, 0), (BEFORE + 20.0, 1), (BEFORE + 45.0, 1))
+    assert [_arrivals(step) for step in steps[1:]] == [20.0, 25.0]
+
+
+def test_a_restart_is_believed_at_the_scrape_that_shows_it() -> None:
+    """Told at once, while the last page of the container before is what was scraped."""
+    steps = _steps((BEFORE, 0), (BEFORE + 20.0, 1), (150.0, 1), (170.0, 1))
+    assert [step.doubt for step in steps] == ["", "", "", ""]
+    assert [_arrivals(step) for step in steps[1:]] == [20.0, 150.0, 20.0]
+    assert [step.counters and step.counters.restarted for step in steps[1:]] == [False, True, False]
+
+
+def test_a_restart_that_is_told_after_its_scrape_is_counted_once() -> None:
+    """The counters fell first; what came then goes on from there."""
+    steps = _steps((BEFORE, 0), (30.0, 0), (50.0, 1))
+    assert [_arrivals(step) for step in steps[1:]] == [30.0, 20.0]
+
+
+def test_a_restart_is_over_with_the_first_scrape_after_it_was_told() -> None:
+    """A later fall by many requests needs another one."""
+    steps = _steps((BEFORE, 0), (BEFORE + 20.0, 1), (BEFORE + 40.0, 1), (5000.0, 1))
+    assert "no container started" in steps[-1].doubt
+    assert steps[-1].counters is None
+
+
+@pytest.mark.parametrize(("servers", "pods"), [(None, {"a"}), (4, set())])
+def test_steps_that_several_processes_count_are_not_held_against_the_law(
+    servers: int | None, pods: set[str]
+) -> None:
+    """Four of them make four steps of one: more work than time, and nothing is wrong with it."""
+    launch = EngineLaunch(flags=(), api_server_count=servers)
+    engine = EngineSample(engine="0", kv_capacity_tokens=1e5, max_num_seqs=64)
+    pod = PodSample(name="a", ready=True, launch=launch, engines=(engine,))
+    found = fleet_configuration((pod,))
+    assert found is not None
+    assert set(law_of_pods((found[0], LAW), (pod,))) == pods
