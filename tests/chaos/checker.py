@@ -44,10 +44,14 @@ def need(rate: float) -> int:
     return max(math.ceil(rate / MOST_PER_ENGINE), 1)
 
 
+def counted(rate: float) -> float:
+    """The greatest rate that a scrape may count where this is the true one."""
+    return rate + DEVIATIONS * math.sqrt(rate / SCRAPE_SECONDS)
+
+
 def most(rate: float, backlog: float, sick: int) -> int:
     """Replicas that nothing true can ask more than. backlog: requests to be served beside."""
-    noise = DEVIATIONS * math.sqrt(rate / SCRAPE_SECONDS)
-    load = rate + noise + backlog / DRAIN_SECONDS
+    load = counted(rate) + backlog / DRAIN_SECONDS
     return math.ceil(ORDER_FACTOR * load / MOST_PER_ENGINE) + ORDER_SLACK + sick
 
 
@@ -96,8 +100,9 @@ def _of_step_down(write: Write) -> Iterator[str]:
 def _top(write: Write) -> int:
     spec = write.spec or {}
     floor = (spec.get("fallback") or {}).get("replicas", 0)
-    # What will wait when new pods serve: what waits now, and what is not served until then.
-    growing = max(write.rate - MOST_PER_ENGINE * write.ready, 0.0) * write.cold_start
+    # What will wait when new pods serve: what waits now, and what is not served until then, by the
+    # rate that was counted: nobody knows a better one, and a full engine queues by chance as well.
+    growing = max(counted(write.rate) - MOST_PER_ENGINE * write.ready, 0.0) * write.cold_start
     top = most(write.rate, write.waiting + growing, write.sick)
     if write.waiting > 0:
         # Without a law a fleet that is seen full is doubled: nothing else can be known.

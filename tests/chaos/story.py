@@ -44,6 +44,8 @@ TICK_SECONDS = 15.0
 # Ticks of learning before the storm, of the storm, and of calm in which all has to be well again.
 WARM_TICKS, STORM_TICKS, CALM_TICKS = 12, 40, 48
 FAULTS = 60
+# A last look that takes longer is repeated; a shorter one may be overtaken unseen.
+LOOK_SECONDS = 10.0
 _MOST_LOOKS = 4
 
 
@@ -300,10 +302,12 @@ class Story:
                 self.told.deaths.append((self.cluster.now, point))
                 raise Killed
             rng.random()
-            self.cluster.spend(rng.choice((5.0, 20.0, 70.0, 180.0)))
-            # Between the operator's last look and its request nothing can be done about it but to
-            # look again when that took long: a person acts at every step but within a request.
-            if rng.random() < 0.5 and point != "write":
+            seconds = rng.choice((5.0, 20.0, 70.0, 180.0))
+            self.cluster.spend(seconds)
+            # Between the answer of the operator's last look and its request nothing can be done
+            # about it but to look again when that took long: a person acts at every other step.
+            unseen = point == "write" or (point == "looked" and seconds <= LOOK_SECONDS)
+            if rng.random() < 0.5 and not unseen:
                 self._person(rng.choice(("paused", "recommend", "bounds", "hpa-now")), rng)
 
     # What is in force
