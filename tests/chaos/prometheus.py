@@ -231,7 +231,7 @@ class FakePrometheus:
         if self.empty:
             return Answer(result=[])
         if promql == self._queries.newest:
-            return Answer(result=self._newest_stamp(at_seconds or 0.0))
+            return Answer(result=self._newest_stamps(at_seconds or 0.0))
         result = self._series(promql, at_seconds or 0.0)
         if self.repeated:
             result += result
@@ -242,9 +242,13 @@ class FakePrometheus:
             return Answer(result=result, warnings=("a store did not answer",))
         return Answer(result=result)
 
-    def _newest_stamp(self, told_at: float) -> list:
-        found = [page.at for pod in self.pods_known() if (page := self.newest(pod, told_at))]
-        return [{"metric": {}, "value": [told_at, f"{max(found)}"]}] if found else []
+    def _newest_stamps(self, told_at: float) -> list:
+        found = [(pod, self.newest(pod, told_at)) for pod in self.pods_known()]
+        return [
+            {"metric": {"namespace": NAMESPACE, "pod": pod}, "value": [told_at, f"{page.at}"]}
+            for pod, page in found
+            if page is not None
+        ]
 
     def _series(self, promql: str, told_at: float) -> list:
         wanted = self._wanted(promql)

@@ -25,8 +25,8 @@ class Queries:
     """PromQL of one reading. histograms: one query each, so that one answer is in memory at once.
 
     ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind and the label
-    that tells engines apart, see `group_of`, or GPU_GROUP. newest: when the newest sample of all
-    engines was taken.
+    that tells engines apart, see `group_of`, or GPU_GROUP. newest: when the newest sample of each
+    pod was taken.
     """
 
     gauges: str
@@ -66,7 +66,8 @@ def build_queries(
             counter_labels, _parts(profiles), _any_of(_names(profiles, MetricKind.COUNTER), config)
         ),
         ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
-        newest=f"max({_newest(profiles, config)})",
+        newest=f"max by ({config.namespace_label}, {config.pod_label}) "
+        f"({_newest(profiles, config)})",
         gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({_regex(gpu.names)}}})",
         histograms=histogram_queries(profiles, config),
     )

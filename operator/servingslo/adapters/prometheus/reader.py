@@ -58,7 +58,7 @@ class PrometheusReader:
         self._monotonic = monotonic
         self._clock = clock or SystemClock()
         self._server_clock = ServerClock()
-        self._future_known = False
+        self._future: dict[Pod, float] | None = None
         self._client = client or PrometheusClient(config, monotonic)
         self._queries = build_queries(profiles, DCGM, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
@@ -109,17 +109,15 @@ class PrometheusReader:
             warnings.extend(answer.warnings)
             return answer
 
-        if not self._future_known:
-            future = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
-            newest = max((float(one["value"][1]) for one in future), default=at_seconds)
-            if newest > at_seconds:
-                self._server_clock.doubt_until(newest)
-            self._future_known = True
+        if self._future is None:
+            newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
+            stamps = {self._pod(one): float(one["value"][1]) for one in newest}
+            self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > at_seconds}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config)
         assembly.add_numbers(ask(self._queries.gauges).result)
         assembly.add_numbers(ask(self._queries.counters).result)
-        assembly.add_ages(_sure(ask(self._queries.ages).result, sure_seconds))
+        assembly.add_ages(self._sure(ask(self._queries.ages).result, at_seconds))
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         whose = turn.matcher(self._config.pod_label)
@@ -143,6 +141,30 @@ class PrometheusReader:
             time_seconds=time_seconds,
         )
 
+    def _sure(
+        self, ages: Sequence[Mapping[str, Any]], at_seconds: float
+    ) -> list[Mapping[str, Any]]:
+        """The ages that can be believed: of samples that no other clock may have stamped.
+
+        A process that begins cannot know that the clock was set back before it, but of a pod that
+        has samples in the future.
+        Raises: ImplausibleMetricsError where there are ages, and none can be believed.
+        """
+        after, future = self._server_clock.sure_after_seconds, self._future or {}
+        sure = [
+            one
+            for one in ages
+            if at_seconds - float(one["value"][1]) > max(after, future.get(self._pod(one), after))
+        ]
+        if ages and not sure:
+            detail = "the clock of Prometheus was set: how old its samples are is not known yet"
+            raise ImplausibleMetricsError(detail)
+        return sure
+
+    def _pod(self, series: Mapping[str, Any]) -> Pod:
+        labels, config = series["metric"], self._config
+        return labels.get(config.namespace_label, ""), labels.get(config.pod_label, "")
+
 
 def _unavailable(detail: str) -> ClusterMetrics:
     return _failed(Reason.PROMETHEUS_UNAVAILABLE, detail)
@@ -150,18 +172,6 @@ def _unavailable(detail: str) -> ClusterMetrics:
 
 def _failed(reason: Reason, detail: str) -> ClusterMetrics:
     return ClusterMetrics(problem=SignalProblem(reason=reason, detail=detail))
-
-
-def _sure(ages: Sequence[Mapping[str, Any]], sure_seconds: float) -> list[Mapping[str, Any]]:
-    """The ages that can be believed: of samples younger than the clock's last step.
-
-    Raises: ImplausibleMetricsError where there are ages, and none can be.
-    """
-    sure = [one for one in ages if float(one["value"][1]) < sure_seconds]
-    if ages and not sure:
-        detail = "the clock of Prometheus was set: how old its samples are is not known yet"
-        raise ImplausibleMetricsError(detail)
-    return sure
 
 
 def _plus(age: float | None, elapsed: float) -> float | None:

@@ -6,8 +6,7 @@ neither looks fresh nor moves the moment of a scrape. A reading outside of it is
 that of another server: what it says of ages is not known, and it is refused.
 
 A clock that was set leaves samples with the time of the clock before: what it says of their ages is
-wrong by as much as it was set. Only later ones are sure; a first reading cannot know of a step, but
-of samples that lie in the future.
+wrong by as much as it was set. Only later ones are sure.
 """
 
 import math
@@ -54,15 +53,11 @@ class ServerClock:
                     where = f"{abs(off):.1f} s {'ahead' if off > 0 else 'behind'} of where it was"
                     detail = "an old answer, or that of another server"
                     raise ImplausibleMetricsError(f"the clock of Prometheus is {where}: {detail}")
-                self.doubt_until(self._before_seconds)
+                self.sure_after_seconds = max(self.sure_after_seconds, self._before_seconds)
             self._known = None
         self._known = new if self._known is None else new.within(self._known)
         self._refused, self._refused_count = None, 0
         return self._known.high
-
-    def doubt_until(self, server_seconds: float) -> None:
-        """What was stamped up to here is of a clock that was set since."""
-        self.sure_after_seconds = max(self.sure_after_seconds, server_seconds)
 
     def _agrees(self, new: "_Bounds", known: "_Bounds") -> bool:
         """Whether this is the last of several refused readings that tell of one clock."""
