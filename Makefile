@@ -15,6 +15,7 @@ VLLM ?=
 SEED ?=
 FAULTS ?= 60
 STORIES ?= 0:1667
+FUZZ_EXAMPLES ?= 100000
 # One lock for every platform and Python; without --upgrade it keeps the pins that still fit.
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
@@ -61,8 +62,8 @@ layers: setup ## import-linter: the layers and the purity of the core
 unit: setup ## tests that need no rig
 	$(BIN)/python -m pytest tests/unit tests/property tests/golden $(PYTEST_ARGS)
 
-fuzz: setup ## properties on new random examples
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)
+fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (an hour or two); FUZZ_EXAMPLES=n for fewer
+	HYPOTHESIS_PROFILE=fuzz FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)
 
 integration: rig ## tests on the rig
 	$(BIN)/python -m pytest tests/integration tests/e2e $(PYTEST_ARGS)

@@ -45,3 +45,32 @@ def test_the_parts_of_a_counter_are_added() -> None:
     assembly.add_numbers(_series(TOKENS, 500.0, model_name=model) for model in ("base", "lora"))
     (engine,) = assembly.pods()["team", "chat-0"].engines
     assert engine.generation_tokens_total == 1000.0
+
+
+@pytest.mark.parametrize("edge", ["soon", "NaN", ""])
+def test_a_bucket_whose_edge_is_no_number_spoils_its_own_histogram_alone(edge: str) -> None:
+    """A page is a tenant's: the others of the cluster are read as ever."""
+    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly.add_numbers([_series(TOKENS, 500.0), _series(TOKENS, 700.0, pod="chat-1")])
+    good = [_series(f"{LATENCY}_bucket", 5.0, le="+Inf"), _series(f"{LATENCY}_sum", 4.0)]
+    bad = [_series(f"{LATENCY}_bucket", 5.0, le=edge, pod="chat-1")]
+    assembly.add_histograms([*good, *bad])
+    pods = assembly.pods()
+    assert pods["team", "chat-0"].engines[0].ttft_seconds is not None
+    spoiled = pods["team", "chat-1"].engines[0]
+    assert (spoiled.generation_tokens_total, spoiled.ttft_seconds) == (700.0, None)
+    assert spoiled.impossible_metrics == (f"{LATENCY}=a bucket up to {edge!r}",)
+
+
+def test_a_capacity_of_thousands_of_digits_is_none() -> None:
+    """Python itself refuses to read it, and the reading of all with it."""
+    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    digits = "9" * 5000
+    assembly.add_numbers(
+        [
+            _series("vllm:num_requests_running", 1.0),
+            _series("vllm:cache_config_info", 1.0, kv_cache_size_tokens=digits, block_size=digits),
+        ]
+    )
+    (engine,) = assembly.pods()["team", "chat-0"].engines
+    assert (engine.kv_capacity_tokens, engine.kv_block_tokens) == (None, None)

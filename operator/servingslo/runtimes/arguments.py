@@ -18,10 +18,13 @@ _SHELLS = frozenset({"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"})
 _SHELL_COMMAND_OPTION = re.compile(r"^-[a-z]*c[a-z]*$")
 _SHELL_OPTION_WITH_VALUE = re.compile(r"^[-+][a-z]*[oO]$")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
-_PLAIN_INTEGER = re.compile(r"^\d+$")
+# No engine has a limit near it; a longer number is a mistake, or is written to take time.
+_LARGEST_LIMIT = 10**12
+_PLAIN_INTEGER = re.compile(r"^\d{1,15}$")
 # Source: human_readable_int of vllm/utils/argparse_utils.py: lower case is decimal and may have a
 # fraction, of which the whole part counts; upper case is binary.
-_HUMAN_READABLE = re.compile(r"^(\d+(?:\.\d+)?)([kmgtKMGT])$")
+_HUMAN_READABLE = re.compile(r"^(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT])$")
+_SHOWN_CHARACTERS = 80
 _MULTIPLIER = {
     "k": 10**3,
     "m": 10**6,
@@ -105,7 +108,8 @@ def parse_batch_arguments(
         value = None if reading.problem else _last_value(reading, knob)
         if not reading.problem and reading.found and value is None:
             reading.problem = (
-                f"{knob.flag}: {reading.found[-1].text!r} is not allowed; allowed: integers ≥ 1"
+                f"{knob.flag}: {_shown(reading.found[-1].text)} is not allowed; "
+                f"allowed: integers from 1 to {_LARGEST_LIMIT:.0e}"
             )
         if not reading.found and not reading.problem:
             value = _last_value(_find(config, knob, profile), knob)
@@ -291,14 +295,15 @@ def _find(argv: Sequence[str], knob: Knob, profile: RuntimeProfile) -> _Reading:
             name = name.replace("_", "-")
         if name != knob.flag:
             if _abbreviates(name, knob, profile):
-                reading.problem = f"{word!r} may abbreviate {knob.flag}; write the flag in full"
+                short = _shown(word)
+                reading.problem = f"{short} may abbreviate {knob.flag}; write the flag in full"
             continue
         if joined:
             reading.found.append(_Occurrence(text, position, joined=True))
         elif position + 1 < len(argv) and not argv[position + 1].startswith("--"):
             reading.found.append(_Occurrence(argv[position + 1], position + 1, joined=False))
         else:
-            reading.problem = f"{word!r} has no value"
+            reading.problem = f"{_shown(word)} has no value"
     return reading
 
 
@@ -308,16 +313,25 @@ def _abbreviates(name: str, knob: Knob, profile: RuntimeProfile) -> bool:
     return name != "--" and fitting == [knob]
 
 
+def _shown(word: str) -> str:
+    """A word of a command line as it is quoted: a container's may be as long as a whole object."""
+    return repr(word if len(word) <= _SHOWN_CHARACTERS else word[:_SHOWN_CHARACTERS] + "…")
+
+
 def _last_value(reading: _Reading, knob: Knob) -> int | None:
-    if not reading.found:
-        return None
-    text = reading.found[-1].text
+    """The limit that the last occurrence gives; None where it is none that an engine can have."""
+    value = _number(reading.found[-1].text, knob) if reading.found else 0
+    return value if 1 <= value <= _LARGEST_LIMIT else None
+
+
+def _number(text: str, knob: Knob) -> int:
+    """The number as vLLM reads it, 0 where it is none."""
     if _PLAIN_INTEGER.match(text):
-        return int(text) or None
+        return int(text)
     human = _HUMAN_READABLE.match(text) if knob.human_readable else None
     if human is None:
-        return None
+        return 0
     number, unit = human.groups()
     if unit.isupper() and "." in number:
-        return None
-    return int(float(number) * _MULTIPLIER[unit]) or None
+        return 0
+    return int(float(number) * _MULTIPLIER[unit])

@@ -5,11 +5,13 @@ newest sample is used whole; samples of different scrapes are never added or mix
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from servingslo.adapters.prometheus.buckets import Buckets, Edges
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GPU_GROUP, GROUP_LABEL, HISTOGRAM_SUFFIXES
 from servingslo.estimation.plausible import can_be, can_be_counts
@@ -21,6 +23,8 @@ from servingslo.units import bytes_from_mebibytes, ratio_from_percent
 
 # What the only engine of a pod is called where the runtime has no engine label.
 ONLY_ENGINE = "0"
+# In a label; a longer one is nothing that an engine has.
+_INTEGER = re.compile(r"[0-9]{1,15}")
 
 Pod = tuple[str, str]
 Source = tuple[str, ...]
@@ -33,7 +37,7 @@ class _Scraped:
     numbers: dict[str, float] = field(default_factory=dict)
     splits: dict[str, dict[str, float]] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
-    histograms: dict[str, "_Buckets"] = field(default_factory=dict)
+    histograms: dict[str, Buckets] = field(default_factory=dict)
     ages: dict[str, float] = field(default_factory=dict)
 
     def newest_age(self) -> float:
@@ -53,35 +57,10 @@ class _Scraped:
         self.capacity = self.capacity or other.capacity
 
 
-@dataclass(slots=True)
-class _Buckets:
-    """A histogram while its series come in, in any order."""
-
-    by_edge: list[tuple[float, float]] = field(default_factory=list)
-    sum: float | None = None
-    count: float | None = None
-
-
-class _Edges:
-    """Parses bucket edges once and keeps one tuple for all histograms of the same shape."""
-
-    def __init__(self) -> None:
-        self._parsed: dict[str, float] = {}
-        self._tuples: dict[tuple[float, ...], tuple[float, ...]] = {}
-
-    def parse(self, text: str) -> float:
-        edge = self._parsed.get(text)
-        if edge is None:
-            edge = self._parsed[text] = float(text)
-        return edge
-
-    def shared(self, edges: tuple[float, ...]) -> tuple[float, ...]:
-        return self._tuples.setdefault(edges, edges)
-
-
 class Assembly:
     """Collects the answers of one reading. Series are those of the Prometheus HTTP API.
 
+    Whatever the labels of one engine say spoils that engine alone: its page is a tenant's.
     Raises, from every method: KeyError, TypeError or ValueError when an answer is malformed.
     """
 
@@ -100,7 +79,7 @@ class Assembly:
             lambda: defaultdict(dict)
         )
         self._products: dict[tuple[Pod, str], str] = {}
-        self._edges = _Edges()
+        self._edges = Edges()
         self._splits = {
             name: metric.by_labels
             for profile in profiles
@@ -159,9 +138,9 @@ class Assembly:
             histograms = self._record(labels).histograms
             buckets = histograms.get(base)
             if buckets is None:
-                buckets = histograms[base] = _Buckets()
+                buckets = histograms[base] = Buckets()
             if suffix == bucket_suffix[1:]:
-                buckets.by_edge.append((self._edges.parse(labels["le"]), value))
+                buckets.add(labels.get("le", ""), value, self._edges)
             elif suffix == sum_suffix[1:]:
                 buckets.sum = value + (buckets.sum or 0.0)
             else:
@@ -207,7 +186,7 @@ class Assembly:
         not_numbers: list[str] = []
         impossible: list[str] = []
         for metric in profile.metrics:
-            value = self._value(metric, scraped, not_numbers)
+            value = self._value(metric, scraped, not_numbers, impossible)
             if value is not None and (why := _impossible(metric.field, value)):
                 impossible.append(f"{metric.names[0]}={why}")
             elif value is not None:
@@ -229,12 +208,19 @@ class Assembly:
         )
 
     def _value(
-        self, metric: MetricNames, scraped: _Scraped, not_numbers: list[str]
+        self,
+        metric: MetricNames,
+        scraped: _Scraped,
+        not_numbers: list[str],
+        impossible: list[str],
     ) -> float | Mapping[str, float] | HistogramSample | None:
         """The field's value under the first name that the engine exports; None without one."""
         for name in metric.names:
             if metric.kind is MetricKind.HISTOGRAM:
                 buckets = scraped.histograms.get(name)
+                if buckets is not None and buckets.not_an_edge:
+                    impossible.append(f"{name}=a bucket up to {buckets.not_an_edge}")
+                    return None
                 if buckets is not None:
                     return self._histogram(name, buckets, not_numbers)
             elif metric.by_labels:
@@ -249,22 +235,15 @@ class Assembly:
         return None
 
     def _histogram(
-        self, name: str, buckets: _Buckets, not_numbers: list[str]
+        self, name: str, buckets: Buckets, not_numbers: list[str]
     ) -> HistogramSample | None:
-        by_edge = _sum_of_parts(buckets.by_edge)
-        if not by_edge or buckets.sum is None:
+        found = buckets.sample(self._edges)
+        if found is None:
             return None
-        count = by_edge[-1][1] if buckets.count is None else buckets.count
-        counts = tuple([value for _, value in by_edge])
-        if not all(map(math.isfinite, (*counts, buckets.sum, count))):
+        if not all(map(math.isfinite, (*found.cumulative_counts, found.sum, found.count))):
             not_numbers.append(name)
             return None
-        return HistogramSample(
-            upper_bounds=self._edges.shared(tuple([edge for edge, _ in by_edge])),
-            cumulative_counts=counts,
-            sum=buckets.sum,
-            count=count,
-        )
+        return found
 
     def _add_gpu_value(self, labels: Mapping[str, str], name: str, value: float) -> None:
         for namespace_label, pod_label in self._gpu.pod_labels:
@@ -339,18 +318,6 @@ def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
     return ""
 
 
-def _sum_of_parts(by_edge: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Buckets by rising edge; those of several parts (model names) of one engine are added."""
-    by_edge.sort()
-    edges = {edge for edge, _ in by_edge}
-    if len(edges) == len(by_edge):
-        return by_edge
-    total = dict.fromkeys(sorted(edges), 0.0)
-    for edge, value in by_edge:
-        total[edge] += value
-    return list(total.items())
-
-
 def _with_pod_metrics(
     scraped: Mapping[tuple[Source, str], _Scraped],
 ) -> dict[tuple[Source, str], _Scraped]:
@@ -381,7 +348,7 @@ def _capacity_tokens(profile: RuntimeProfile, labels: Mapping[str, str]) -> floa
 
 def _integer(text: str | None) -> int | None:
     """A positive integer in a label, None for 'None', '' and anything else."""
-    return int(text) or None if text is not None and text.isdecimal() else None
+    return int(text) or None if text is not None and _INTEGER.fullmatch(text) else None
 
 
 def _gpu_sample(card: str, values: Mapping[str, float], names: GPUMetrics) -> GPUSample:

@@ -1,0 +1,74 @@
+"""A histogram out of the series of an answer, which come in any order."""
+
+import math
+from dataclasses import dataclass, field
+
+from servingslo.estimation.sample import HistogramSample
+
+# Characters of a tenant's label that are quoted.
+_SHOWN_CHARACTERS = 40
+
+
+class Edges:
+    """Parses bucket edges once and keeps one tuple for all histograms of the same shape."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, float] = {}
+        self._tuples: dict[tuple[float, ...], tuple[float, ...]] = {}
+
+    def parse(self, text: str) -> float:
+        """The edge; not a number where it is none: a label is a tenant's."""
+        edge = self._parsed.get(text)
+        if edge is None:
+            try:
+                edge = float(text)
+            except ValueError:
+                return math.nan
+            self._parsed[text] = edge
+        return edge
+
+    def shared(self, edges: tuple[float, ...]) -> tuple[float, ...]:
+        """The same edges, one tuple for all who have them."""
+        return self._tuples.setdefault(edges, edges)
+
+
+@dataclass(slots=True)
+class Buckets:
+    """A histogram while its series come in. not_an_edge: a label of a bucket that is no number."""
+
+    by_edge: list[tuple[float, float]] = field(default_factory=list)
+    sum: float | None = None
+    count: float | None = None
+    not_an_edge: str = ""
+
+    def add(self, text: str, value: float, edges: Edges) -> None:
+        """Take a bucket up to an edge."""
+        edge = edges.parse(text)
+        if math.isnan(edge):
+            self.not_an_edge = repr(text[:_SHOWN_CHARACTERS])
+        else:
+            self.by_edge.append((edge, value))
+
+    def sample(self, edges: Edges) -> HistogramSample | None:
+        """The histogram, its numbers finite or not; None where buckets or the sum are missing."""
+        by_edge = _sum_of_parts(self.by_edge)
+        if not by_edge or self.sum is None:
+            return None
+        return HistogramSample(
+            upper_bounds=edges.shared(tuple([edge for edge, _ in by_edge])),
+            cumulative_counts=tuple([value for _, value in by_edge]),
+            sum=self.sum,
+            count=by_edge[-1][1] if self.count is None else self.count,
+        )
+
+
+def _sum_of_parts(by_edge: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Buckets by rising edge; those of several parts (model names) of one engine are added."""
+    by_edge.sort()
+    edges = {edge for edge, _ in by_edge}
+    if len(edges) == len(by_edge):
+        return by_edge
+    total = dict.fromkeys(sorted(edges), 0.0)
+    for edge, value in by_edge:
+        total[edge] += value
+    return list(total.items())

@@ -1,0 +1,52 @@
+"""How many examples a fuzz test tries: a few hundred by default, 100,000 where it is asked for."""
+
+import json
+import os
+
+from hypothesis import HealthCheck, settings
+
+from servingslo import explain
+from servingslo.api.v1alpha1.status import ServingSLOStatus
+from servingslo.controller.status import conditions_field, status_fields
+from servingslo.explain.document import as_dict, summary_line
+from servingslo.policy.decision import Decision
+from servingslo.policy.learned import learned, restore
+from servingslo.policy.state import PlannerState
+
+# `make fuzz` and `make acceptance` set it.
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES") or 300)
+fuzzed = settings(
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+# What a status keeps of a workload; the CRD's own bounds are checked with the status.
+LEARNED_BYTES = 32_000
+CHARACTERS = 4_000
+
+
+def is_said(error: Exception, longest: int = CHARACTERS) -> bool:
+    """Whether a refusal says something, and nothing without end."""
+    return 0 < len(str(error)) <= longest
+
+
+def tell(decision: Decision, previous: Decision | None) -> None:
+    """Say a decision in all forms in which it is said, and check that each can be stored."""
+    conditions = explain.conditions(decision, generation=1, now_seconds=decision.time_seconds)
+    fields = status_fields(decision, generation=1, last_batch_change_seconds=None)
+    status = {name: value for name, value in fields.items() if value is not None}
+    ServingSLOStatus.model_validate({**status, "conditions": conditions_field(conditions)})
+    json.dumps(fields, allow_nan=False)
+    json.dumps(as_dict(decision), allow_nan=False)
+    lines = (explain.log_line(decision), summary_line(decision))
+    events = [event.message for event in explain.events(decision, previous)]
+    assert all(0 < len(said) <= CHARACTERS for said in (*lines, *events))
+    assert explain.text(decision)
+
+
+def remembered(state: PlannerState, now_seconds: float) -> None:
+    """What is learnt can be stored, and is read back."""
+    stored = json.loads(json.dumps(learned(state, now_seconds), allow_nan=False))
+    assert len(json.dumps(stored)) <= LEARNED_BYTES
+    restore(stored, now_seconds)
