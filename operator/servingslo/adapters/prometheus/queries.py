@@ -114,8 +114,7 @@ def _ages(
             by_label.setdefault(profile.engine_label, []).extend(names)
         for label, names in by_label.items():
             ages = " or ".join(
-                f"(time() - {_stamp(name, config)})"
-                for name in dict.fromkeys(names)
+                f"(time() - {_stamp(name, config)})" for name in dict.fromkeys(names)
             )
             if ages:
                 told = f"min by ({identity}) ({ages})"
