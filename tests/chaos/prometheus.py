@@ -273,7 +273,7 @@ class FakePrometheus:
             age = told_at - page.at
             return [
                 {
-                    "metric": {**common, "engine": "0", GROUP_LABEL: group},
+                    "metric": {**common, "engine": "0", GROUP_LABEL: f"{group}/engine"},
                     "value": [told_at, f"{age}"],
                 }
                 for group, name in _AGE_OF.items()
