@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import plausible
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.estimation.sample_pairs import tells_the_same, zero_like
+from servingslo.estimation.sample_pairs import tells_the_same, without_histograms, zero_like
 from servingslo.models.service_time import ServiceLaw
 
 # Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
@@ -176,7 +176,7 @@ def advance(
     # What moves again after it stood still is not of the last window alone.
     still_since = None if same else old.same_since_seconds
     paired = new_counters and new_histograms and of_one_scrape and still_since is None
-    counted = sample if of_one_scrape else _without_histograms(sample)
+    counted = sample if of_one_scrape else without_histograms(sample)
     law = law if old.doubted < DOUBTED_LAW_WINDOWS else None
     flow = counters = None
     doubt = why = ""
@@ -263,21 +263,6 @@ def _scrape(
     """A restart is of a scrape that showed it, and of every scrape after the look that told it."""
     shown = window is not None and window.restarted
     return Scrape(sample, seconds, pod.restarts if shown else old.restarts)
-
-
-def _without_histograms(sample: EngineSample) -> EngineSample:
-    """The counters and gauges of a sample whose histograms are of another scrape."""
-    return replace(
-        sample,
-        ttft_seconds=None,
-        inter_token_seconds=None,
-        time_per_output_token_seconds=None,
-        latency_seconds=None,
-        queue_seconds=None,
-        prompt_tokens=None,
-        output_tokens=None,
-        iteration_tokens=None,
-    )
 
 
 def _is_newer(time_seconds: float, before: Scrape | None) -> bool:

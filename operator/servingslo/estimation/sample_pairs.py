@@ -1,4 +1,6 @@
-"""Two samples of an engine: its zero, and whether anything has moved."""
+"""Samples of an engine beside each other: its zero, its counters, and whether anything moved."""
+
+from dataclasses import replace
 
 from servingslo.estimation.sample import EngineSample, HistogramSample
 
@@ -24,6 +26,21 @@ def zero_like(sample: EngineSample) -> EngineSample:
         ttft_seconds=_empty(sample.ttft_seconds),
         inter_token_seconds=_empty(sample.inter_token_seconds),
         iteration_tokens=_empty(sample.iteration_tokens),
+    )
+
+
+def without_histograms(sample: EngineSample) -> EngineSample:
+    """The counters and gauges of a sample whose histograms are of another scrape."""
+    return replace(
+        sample,
+        ttft_seconds=None,
+        inter_token_seconds=None,
+        time_per_output_token_seconds=None,
+        latency_seconds=None,
+        queue_seconds=None,
+        prompt_tokens=None,
+        output_tokens=None,
+        iteration_tokens=None,
     )
 
 
