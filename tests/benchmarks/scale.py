@@ -33,8 +33,8 @@ class Figures:
     """One row of the table.
 
     load_average: of the machine, at the end; what others run on it is in there. cores_used: by the
-    operator. orders_learning: while laws were learnt, orders: after most were, orders_restarted:
-    after a restart.
+    operator; tick_cpu_seconds: of that for each tick. orders_learning: until most laws were
+    trusted, orders: afterwards, orders_restarted: after a restart.
     """
 
     resources: int
@@ -54,6 +54,7 @@ class Figures:
     orders: int
     orders_restarted: int
     cores_used: float
+    tick_cpu_seconds: float
     load_average: float
 
 
@@ -78,7 +79,12 @@ def measure(options: argparse.Namespace) -> Figures:
         _say("creating workloads")
         many.create(ready_within_seconds=600.0)
         time.sleep(2 * tick)  # until all are scraped
-        operator = Operator(rig, f"--tick-seconds={tick:g}", "--prometheus-timeout-seconds=10")
+        operator = Operator(
+            rig,
+            f"--tick-seconds={tick:g}",
+            "--prometheus-timeout-seconds=10",
+            program=options.program,
+        )
         first = _start(operator, many)
         _say(f"all decided after {first:.1f} s")
         return _watch(operator, many, first, options)
@@ -127,6 +133,7 @@ def _watch(
         orders=len(ordered) - len(learning) + 1 if learning else 0,
         orders_restarted=len(orders(operator)) - len(ordered),
         cores_used=used / seconds,
+        tick_cpu_seconds=used / max(len(watched.tick_seconds), 1),
         load_average=os.getloadavg()[1],
     )
     operator.stop()
@@ -160,6 +167,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--tick-seconds", type=float, default=15.0)
+    parser.add_argument("--program", default="servingslo.cli", help="the module that is run")
     figures = measure(parser.parse_args())
     rounded = {
         name: round(value, 3) if isinstance(value, float) else value

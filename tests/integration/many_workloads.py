@@ -18,9 +18,9 @@ from servingslo.rig.waiting import http_get, wait_until
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1000, 500
 # Of these engines and lengths one replica saturates at 1.68 requests/s, and 85 % of it is allowed:
-# `servingslo size --fleet l4-small`. The rate of c replicas is in the middle of theirs.
+# `servingslo size --fleet l4-small`. The rate of c replicas lies in their range.
 RATE_PER_REPLICA = 1.43
-_SHARE_OF_LAST = 0.6
+_SHARE_OF_LAST = 0.4
 FEWEST, KINDS = 2, 5
 _GPUS_PER_NODE = 400
 _PER_NAMESPACE = 25

@@ -17,7 +17,7 @@ from servingslo.rig.waiting import wait_until
 # Of a tick and a scrape. One tick of 140 resources takes a second or two beside the rig.
 TICK_SECONDS = 5.0
 # A law needs eight windows with histograms; in turns each engine has one in two or three ticks.
-LEARNT_WITHIN_SECONDS = 300.0
+LEARNT_WITHIN_SECONDS = 480.0
 QUIET_TICKS = 8
 RATE_ERROR = 0.1
 # A liveness probe of the kubelet waits so long (Kubernetes, probe timeoutSeconds).

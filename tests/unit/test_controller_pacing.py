@@ -1,6 +1,7 @@
 """Statuses are written behind the loop: urgent ones first, the others spread; no tick waits."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -129,3 +130,19 @@ async def test_a_failed_reading_is_one_event_however_many_resources_there_are() 
     operator.fleet.metrics_down = REFUSED
     await operator.tick()
     assert operator.events.reasons().count(Reason.PROMETHEUS_UNAVAILABLE) == 2
+
+
+async def test_what_lasts_is_kept_from_the_collector_once_there_are_resources() -> None:
+    """A tick of nobody freezes nothing; the first of somebody does."""
+    operator, thresholds = Operator(), gc.get_threshold()
+    gc.unfreeze()
+    try:
+        operator.controller._spare_collector()
+        assert gc.get_freeze_count() == 0
+        operator.apply(record_of())
+        operator.controller._spare_collector()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] > thresholds[0]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)

@@ -183,6 +183,16 @@ def test_restarted_container_starts_with_empty_counters():
     assert second == 0
 
 
+def test_word_of_a_pod_that_changes_no_engine_wakes_nobody():
+    """Each of hundreds of pods is told of several times until it serves."""
+    host, _ = host_with(pod("a"))
+    host.changed.clear()
+    host.set_pods([pod("a"), pod("b", ready=False)])
+    assert not host.changed.is_set()
+    host.set_pods([pod("a"), pod("b")])
+    assert host.changed.is_set()
+
+
 def test_surge_raises_the_rate_between_its_times():
     """Three times the requests within the surge."""
     pods = [pod(str(i)) for i in range(12)]

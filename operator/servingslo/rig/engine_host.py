@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,8 @@ from servingslo.sim import layout
 from servingslo.sim.engine import Engine, RequestTable
 
 _TICK_SECONDS = 0.05
+# Hundreds of engines would keep a core busy with looking whether anything has happened.
+_TICK_SECONDS_PER_ENGINE = 0.001
 # An answer comes up to this much late; a step of an engine takes longer.
 _HTTP_TICK_SECONDS = 0.01
 _UTILIZATION_SPAN_SECONDS = 1.0
@@ -98,17 +100,20 @@ class EngineHost:
     def set_pods(self, pods: Sequence[EnginePod]) -> None:
         """Make the engines fit these pods: new ones start empty, those of gone pods end."""
         now = self._clock()
-        self._advance(now)
         self.synced = True
         ready = {pod.key: pod for pod in pods if pod.ready}
-        for key, hosted in list(self._hosted.items()):
-            pod = ready.get(key)
-            if pod is None or pod.incarnation != hosted.pod.incarnation:
-                self._end(key, now)
-        for key, pod in ready.items():
-            if key not in self._hosted:
-                self._begin(key, pod, now)
-        self.changed.set()
+        ended = [key for key, hosted in self._hosted.items() if not _goes_on(hosted, ready)]
+        for key in ended:
+            self._advance_one(self._hosted[key], now)
+            self._end(key, now)
+        begun = [key for key in ready if key not in self._hosted]
+        for key in begun:
+            if (traffic := self._traffic_of(ready[key])) is not None:
+                traffic.advance(now)
+            self._begin(key, ready[key], now)
+        # Most of what is told of pods changes no engine, and looking at hundreds takes long.
+        if ended or begun:
+            self.changed.set()
 
     def _begin(self, key: str, pod: EnginePod, now: float) -> None:
         traffic = self._traffic_of(pod)
@@ -247,7 +252,11 @@ class EngineHost:
             self._advance(now)
             for hosted in self._hosted.values():
                 _sample_utilization(hosted, now)
-            await asyncio.sleep(_HTTP_TICK_SECONDS if self._answers() else _TICK_SECONDS)
+            await asyncio.sleep(_HTTP_TICK_SECONDS if self._answers() else self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        """Longer with hundreds of engines: a page brings its own up to its time anyway."""
+        return max(_TICK_SECONDS, _TICK_SECONDS_PER_ENGINE * len(self._hosted))
 
     def _answers(self) -> bool:
         """Whether somebody waits for an answer over HTTP."""
@@ -345,6 +354,11 @@ class EngineHost:
                 for hosted in self._hosted.values()
             ],
         }
+
+
+def _goes_on(hosted: _Hosted, ready: Mapping[str, EnginePod]) -> bool:
+    pod = ready.get(hosted.pod.key)
+    return pod is not None and pod.incarnation == hosted.pod.incarnation
 
 
 def _sample_utilization(hosted: _Hosted, now: float) -> None:
