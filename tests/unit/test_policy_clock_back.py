@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from policy_world import TICK_SECONDS, Run, World, run, stepped
 
+from servingslo.adapters.clock import SteadyClock
 from servingslo.policy.behavior import Behavior, BehaviorState, ScalingRules, normalize
+from servingslo.policy.learned import learned, restore
 from servingslo.policy.planner import plan
-from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits
+from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, PlannerState
 from servingslo.reasons import Reason
 
 WINDOW_SECONDS = 45
@@ -46,13 +48,21 @@ JUMP_SECONDS = 600.0
 
 
 class _Set(Run):
-    """A story whose clock is set back at a time: everything after it happens earlier again."""
+    """A story whose wall clock is set back at a time, lived by the clock of the operator."""
 
     back_seconds = 0.0
+    clock: SteadyClock | None = None
+
+    def _wall_seconds(self):
+        at = self.world.now
+        return EPOCH_SECONDS + at - (self.back_seconds if at > JUMP_SECONDS else 0.0)
 
     def tick(self):
+        if self.clock is None:
+            self.clock = SteadyClock(self._wall_seconds, monotonic=lambda: self.world.now)
         at = self.world.now + TICK_SECONDS
-        now = EPOCH_SECONDS + at - (self.back_seconds if at > JUMP_SECONDS else 0.0)
+        self.world.advance(at)
+        now = self.clock.now_seconds()
         seen = replace(self.world.observe(at), time_seconds=now)
         decision, self.state = plan(seen, self.targets, self.limits, self.state, now)
         self.decisions.append(replace(decision, time_seconds=at))
@@ -82,22 +92,13 @@ def test_demand_is_followed_whatever_the_clock_did(back_seconds: float) -> None:
 
 
 def test_an_open_change_of_batch_limits_is_judged_in_time() -> None:
-    """Not in an hour of the old clock: what was ordered ahead of now was ordered now."""
-    told = _Set(
-        World(rate=stepped((0.0, CALM_PER_SECOND)), replicas=2),
-        run(World(rate=stepped((0.0, 1.0)), replicas=2)).targets,
-        run(World(rate=stepped((0.0, 1.0)), replicas=2)).limits,
-    )
-    told.back_seconds = 7200.0
-    told.until(JUMP_SECONDS)
+    """Not in an hour of the clock that it was written by: what lies ahead was ordered now."""
     limits = BatchLimits(max_num_seqs=8, max_num_batched_tokens=512)
-    change = BatchChange(
-        at_seconds=EPOCH_SECONDS + 590.0, before=limits, after=limits, observed_before={}
-    )
-    memory = BatchingMemory(last_change_seconds=EPOCH_SECONDS + 590.0, verifying=change)
-    told.state = replace(told.state, batching=memory)
-    told.tick()
-    now = EPOCH_SECONDS + told.world.now - told.back_seconds
-    batching = told.state.batching
-    assert batching.last_change_seconds == now
-    assert batching.verifying.at_seconds == now
+    ahead = EPOCH_SECONDS + 7200.0
+    change = BatchChange(at_seconds=ahead, before=limits, after=limits, observed_before={})
+    memory = BatchingMemory(last_change_seconds=ahead, verifying=change)
+    stored = learned(PlannerState(batching=memory), ahead)
+    batching = restore(stored, EPOCH_SECONDS).batching
+    assert batching.last_change_seconds == EPOCH_SECONDS
+    assert batching.verifying is not None
+    assert batching.verifying.at_seconds == EPOCH_SECONDS

@@ -36,7 +36,7 @@ class Outages:
         if known is None:
             known = self._known[key] = _Trouble(now_seconds, now_seconds)
         known.count += 1
-        if fresh or abs(now_seconds - known.said_seconds) >= REPEAT_SECONDS:
+        if fresh or now_seconds - known.said_seconds >= REPEAT_SECONDS:
             known.said_seconds = now_seconds
             what = "api server away" if away else f"{part[0]} refused resource={part[1]}"
             _LOG.warning("%s requests=%d detail=%r", what, known.count, str(error))

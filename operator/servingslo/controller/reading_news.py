@@ -25,7 +25,7 @@ class ReadingNews:
             self._reason = reason
             self._told.clear()
         ended = self._ended_seconds
-        if ended is not None and abs(now_seconds - ended) > _RECOVERY_SECONDS:
+        if ended is not None and now_seconds - ended > _RECOVERY_SECONDS:
             self._ended_seconds = None
 
     def is_news(self, namespace: str, reason: Reason) -> bool:

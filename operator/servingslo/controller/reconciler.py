@@ -239,7 +239,7 @@ class Reconciler:
                 await self.teller.tell_change(resource, ended)
             return self._held(assignment, orders, reason, detail)
         took_seconds = self.outside.clock.now_seconds() - began_seconds
-        if not standing.changed and abs(took_seconds) > _LONGEST_LOOK_SECONDS:
+        if not standing.changed and took_seconds > _LONGEST_LOOK_SECONDS:
             standing = Standing(changed=f"the last look took {took_seconds:.0f} s")
         if standing.changed:
             self._void(assignment, orders, memory)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from servingslo.estimation import learned as estimator_memory
@@ -28,8 +27,6 @@ LEARNED_LIMIT_BYTES = 4096
 LEARNED_EVENT_LIMIT = 12
 # Beyond this no time, count or latency of ours can be; it also keeps infinity out.
 LARGEST_NUMBER = 1e15
-# A clock that is corrected steps back by less: what is remembered of the last minute only waits.
-CLOCK_STEP_SECONDS = 60.0
 _EVERYTHING = "all of it"
 _ENVELOPE = frozenset({"version", "atSeconds", "estimator"})
 
@@ -87,18 +84,6 @@ def lost_parts(stored: object, now_seconds: float) -> tuple[str, ...]:
         and value not in (None, {}, blank[name])
         and (kept[name] == blank[name] or len(items_of(kept[name])) < len(items_of(value)))
     )
-
-
-def of_this_clock(state: PlannerState, now_seconds: float) -> PlannerState:
-    """The memory at the time of a plan, which may lie before that of the last one.
-
-    A clock that was set back makes what is remembered lie in the future: it would stay young, and
-    nothing new would be learnt, until the clock has come there again. So it is as after a restart.
-    """
-    last = state.planned_seconds
-    if last is not None and now_seconds < last - CLOCK_STEP_SECONDS:
-        state = restore(learned(state, now_seconds), now_seconds)
-    return replace(state, planned_seconds=now_seconds)
 
 
 def _parts(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.learned import of_this_clock
 from servingslo.policy.left_out import with_left_out
 from servingslo.policy.limits_use import limits_use
 from servingslo.policy.margin import tracked
@@ -70,11 +69,11 @@ def plan(
 ) -> tuple[Decision, PlannerState]:
     """The decision for this tick of one workload, and the memory for the next.
 
-    now_seconds: seconds since the epoch (virtual in a simulation). Where it is earlier than the
-    last by more than a minute a clock was set back, and the memory is as after a restart.
+    now_seconds: seconds since the epoch (virtual in a simulation), never earlier than the last:
+    who reads a clock that may be set sees to that (`SteadyClock`).
     """
     state, edit = observe_count(
-        of_this_clock(state, now_seconds),
+        state,
         observation,
         behavior=targets.behavior,
         now_seconds=now_seconds,

@@ -143,8 +143,7 @@ class Steadiness:
 class PlannerState:
     """Memory of one workload; the default is a workload never seen before.
 
-    started_seconds: when this memory began or was restored. planned_seconds: when the last plan was
-    made. fresh_seconds: when metrics were last
+    started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
     good. seen_desired: the replica count last read from the target. scaled: the last change that
     was written, until somebody sets another count. reverts: who puts counts back. limit: of the
     gateway's bound, None where none is to be written. sized:
@@ -154,7 +153,6 @@ class PlannerState:
     estimator: EstimatorState = field(default_factory=EstimatorState)
     behavior: BehaviorState = field(default_factory=BehaviorState)
     started_seconds: float | None = None
-    planned_seconds: float | None = None
     sighted_seconds: float | None = None
     fresh_seconds: float | None = None
     seen_desired: int | None = None
