@@ -83,6 +83,8 @@ class Reason(StrEnum):
     REFUSALS_UNSEEN = "RefusalsUnseen"
     RETRIES_LEFT_OUT = "RetriesLeftOut"
     NEW_PODS_UNSEEN = "NewPodsUnseen"
+    LATENCY_FROM_MEANS = "LatencyFromMeans"
+    LATENCY_OF_WORST_POD = "LatencyOfWorstPod"
 
     # Model
     MODEL_TRUSTED = "ModelTrusted"

@@ -97,6 +97,11 @@ CHECKS = (
         command=(*_TESTS, "tests/integration/test_failover_surge.py"),
     ),
     Check(
+        name="triton",
+        shows="twelve loads of a real Triton beside the law of dynamic batches and the simulator",
+        command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),
+    ),
+    Check(
         name=REAL_ENGINE,
         shows="a real vLLM through the operator's own chain",
         command=("-m", "tests.validation.real_engine", "--out", "out/real-engine"),

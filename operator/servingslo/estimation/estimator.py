@@ -23,16 +23,18 @@ from servingslo.estimation import (
     stated_law,
 )
 from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, GatewayUse
-from servingslo.estimation.batch_rows import (
-    WHOLE_REQUESTS,
-    batch_rows,
-    batcher_in_requests,
-    limits_of,
-)
 from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.cold_start import ColdStartEstimate, ColdStartState
 from servingslo.estimation.configuration import fleet_configuration, newest_pod
 from servingslo.estimation.counters import EngineMemory, EngineStep, Window
+from servingslo.estimation.dynamic_batches import (
+    WHOLE_REQUESTS,
+    batch_rows,
+    batcher_in_requests,
+    limits_of,
+    mean_deltas,
+    summarized,
+)
 from servingslo.estimation.engine_steps import (
     Doubt,
     Moments,
@@ -49,7 +51,7 @@ from servingslo.estimation.freshness import (
     seen_scrape_seconds,
 )
 from servingslo.estimation.health import HealthState, SaturationSignal
-from servingslo.estimation.histograms import ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
 from servingslo.estimation.law_rows import Row, law_rows
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.estimation.lengths import Lengths, LengthState
@@ -148,7 +150,8 @@ class Estimate:
     passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
     lost_families: pods that had counters or histograms and have no more, each with which; and those
-    whose numbers stand still ('movement').
+    whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
+    summaries: those of `observed` that are of the worst pod.
     """
 
     arrival_rate_per_second: float | None
@@ -185,6 +188,8 @@ class Estimate:
     ledger: RequestLedger | None = None
     doubts: tuple[Doubt, ...] = ()
     lost_families: tuple[tuple[str, str], ...] = ()
+    means: Mapping[str, HistogramDelta] = field(default_factory=dict)
+    summaries: frozenset[str] = frozenset()
 
     @property
     def max_num_seqs(self) -> int | None:
@@ -299,7 +304,7 @@ def _learn(
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
         limits=_learn_limits(state.limits, sample, steps),
-        observed=observe_latencies(state.observed, latencies, now),
+        observed=observe_latencies(state.observed, latencies | mean_deltas(windows), now),
     )
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
@@ -416,6 +421,7 @@ def _estimate(
     engines = [limits.filled(e, in_force) for p, e in fresh.engines if p.name in set(reliable)]
     signal = health.saturation(state.health, engines, windows, len(reliable))
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
+    of_worst = summarized(engines, windows)
     return state, Estimate(
         arrival_rate_per_second=rate,
         offered_rate_per_second=offered if offered is not None else rate,
@@ -432,7 +438,9 @@ def _estimate(
         running_requests=sum(e.running or 0.0 for _, e in fresh.engines),
         waiting_requests=waiting,
         cold_start=cold_start.estimate(state.cold_start),
-        observed=state.observed.latencies(sample.time_seconds),
+        observed=state.observed.latencies(sample.time_seconds) | of_worst,
+        summaries=frozenset(of_worst),
+        means=state.observed.means(sample.time_seconds),
         kv_usage_ratio=signal.kv_usage_ratio,
         prompt_tokens_mean=now_lengths.prompt_tokens_mean,
         output_tokens_mean=now_lengths.output_tokens_mean,

@@ -17,6 +17,8 @@ from servingslo.models.objective_metrics import ROWS
 RECENT_SECONDS = 120.0
 REMEMBERED_WINDOWS = 24
 LATENCIES = tuple(row.metric.value for row in ROWS)
+# Under these names stand observations of engines that tell sums alone.
+MEANS = {name: f"mean {name}" for name in LATENCIES}
 # Fields of a sample by the name that their observations have here.
 _HISTOGRAMS = {row.metric.value: row.histogram for row in ROWS} | {
     "prompt": "prompt_tokens",
@@ -47,6 +49,15 @@ class ObservedState:
             if delta is not None and delta.count > 0:
                 found[metric] = ObservedLatency(delta=delta)
         return found
+
+    def means(self, now_seconds: float) -> dict[str, HistogramDelta]:
+        """Sums and counts over the recent window by metric, of engines that tell no more."""
+        recent = [w for w in self.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
+        found = {
+            metric: merged([w.deltas[name] for w in recent if name in w.deltas])
+            for metric, name in MEANS.items()
+        }
+        return {metric: delta for metric, delta in found.items() if delta and delta.count > 0}
 
     def latest(self, now_seconds: float) -> tuple[float, dict[str, ObservedLatency]]:
         """What ended since the tick before, by metric, and how long ago that was, in seconds.
@@ -86,7 +97,8 @@ def observe_latencies(
     state: ObservedState, histograms: Mapping[str, HistogramDelta], now_seconds: float
 ) -> ObservedState:
     """The state with this tick's latencies, without those that are too old."""
-    deltas = {name: histograms[name] for name in LATENCIES if name in histograms}
+    names = (*LATENCIES, *MEANS.values())
+    deltas = {name: histograms[name] for name in names if name in histograms}
     kept = [w for w in state.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
     if deltas:
         kept.append(ObservedWindow(time_seconds=now_seconds, deltas=deltas))

@@ -45,7 +45,8 @@ class EngineSample:
     accepted_draft_tokens_total: of the generated ones, those that a draft had guessed; None without
     speculative decoding.
     executions_total: batches that ran; request_seconds_total, queued_seconds_total: summed over the
-    requests that ended, of servers of dynamic batches.
+    requests that ended, of servers of dynamic batches. latency_quantiles, queue_quantiles: seconds
+    by share ('0.95'), of those that export summaries.
     max_num_seqs, max_num_batched_tokens: limits that the container's command line gives; None where
     it gives none, see `limits.resolve` for those in force.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
@@ -77,6 +78,8 @@ class EngineSample:
     executions_total: float | None = None
     request_seconds_total: float | None = None
     queued_seconds_total: float | None = None
+    latency_quantiles: Mapping[str, float] = field(default_factory=dict)
+    queue_quantiles: Mapping[str, float] = field(default_factory=dict)
 
     ttft_seconds: HistogramSample | None = None
     inter_token_seconds: HistogramSample | None = None

@@ -97,6 +97,14 @@ class BatchPrediction(Prediction):
         """No memory is shared: 0, and inf when unstable."""
         return 0.0 if self.stable else math.inf
 
+    def mean_seconds(self, metric: LatencyMetric) -> float:
+        """Mean of a metric that there are percentiles of; inf when unstable."""
+        if not self.stable:
+            return math.inf
+        of_wait = metric is LatencyMetric.QUEUE_TIME
+        times = self.times
+        return float(times.weight @ (times.wait_seconds if of_wait else times.latency_seconds))
+
     def queue_seconds(self, percentile: float) -> float:
         """Formation and wait not exceeded by this percent of requests; inf when unstable."""
         if not self.stable:

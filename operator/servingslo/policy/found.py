@@ -11,6 +11,7 @@ from servingslo.policy.recurrence import recurrence_step
 from servingslo.policy.retries import retries_step
 from servingslo.policy.seasonality import season_step
 from servingslo.policy.slow_pods import slow_pods_step
+from servingslo.policy.told_latencies import told_step
 
 
 def law_step(frame: Frame) -> DecisionStep:
@@ -43,6 +44,7 @@ _STEPS = (
     recurrence_step,
     margin_step,
     slow_pods_step,
+    told_step,
 )
 
 

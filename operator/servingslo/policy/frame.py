@@ -25,6 +25,7 @@ from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.mix import Mix, renewed_mix
 from servingslo.policy.signals import Signals
 from servingslo.policy.state import BatchChange, PlannerState
+from servingslo.policy.told_latencies import with_means
 from servingslo.reasons import Reason
 
 # Where more than half of the ready pods seem to lie, it is not the pods: more of the same would lie
@@ -130,6 +131,7 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
     )
     budget_left = budget_outlook(targets, observation)
     margin = min(state.margin.score + budget_score(budget_left), HIGHEST_SCORE)
+    estimate = with_means(estimate, mix, len(serving))
     lead = lead_seconds(estimate, targets, limits)
     budget = wait_budget_seconds(targets, mix)
     return Frame(

@@ -35,9 +35,12 @@ class MetricNames:
     unit: float = 1.0
 
 
-def gauge(field: str, *names: str, by_labels: tuple[str, ...] = ()) -> MetricNames:
+def gauge(
+    field: str, *names: str, by_labels: tuple[str, ...] = (), unit: float = 1.0
+) -> MetricNames:
     """Where a gauge is found."""
-    return MetricNames(field=field, kind=MetricKind.GAUGE, names=names, by_labels=by_labels)
+    kind = MetricKind.GAUGE
+    return MetricNames(field=field, kind=kind, names=names, by_labels=by_labels, unit=unit)
 
 
 def counter(

@@ -18,6 +18,19 @@ TRITON = RuntimeProfile(
     part_labels=("version", "gpu_uuid"),
     metrics=(
         gauge("waiting", "nv_inference_pending_request_count"),
+        # Only where the server was started with --metrics-config summary_latencies=true.
+        gauge(
+            "latency_quantiles",
+            "nv_inference_request_summary_us",
+            by_labels=("quantile",),
+            unit=_MICROSECONDS,
+        ),
+        gauge(
+            "queue_quantiles",
+            "nv_inference_queue_summary_us",
+            by_labels=("quantile",),
+            unit=_MICROSECONDS,
+        ),
         # An inference is one row of a batch: what a model makes, as tokens are elsewhere.
         counter("generation_tokens_total", "nv_inference_count"),
         # Without a reason; the failed ones are counted by another.

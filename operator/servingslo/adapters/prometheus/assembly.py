@@ -282,7 +282,7 @@ def _parts(
 ) -> float | Mapping[str, float] | None:
     """The field by its parts, or the sum of those that it consists of; one never seen adds none."""
     wanted = {key: v for key, v in split.items() if not metric.only or key in metric.only}
-    finite = {key: v for key, v in wanted.items() if math.isfinite(v)}
+    finite = {key: metric.unit * v for key, v in wanted.items() if math.isfinite(v)}
     if len(finite) < len(wanted):
         not_numbers.append(name)
     if not metric.only:

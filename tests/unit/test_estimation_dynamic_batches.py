@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from servingslo.estimation.batch_rows import batch_rows, batcher_in_requests
 from servingslo.estimation.counters import Window
+from servingslo.estimation.dynamic_batches import batch_rows, batcher_in_requests, summarized
 from servingslo.estimation.lengths import LengthState
+from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.service_law import Configuration, LawFit, judge, learn
 from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.service_time import DynamicBatcher, ServiceLaw
@@ -65,3 +66,19 @@ def test_a_batch_of_rows_is_one_of_fewer_requests():
     assert found is not None
     assert found.largest_batch == 2
     assert batcher_in_requests(BATCHER, LengthState()) == BATCHER
+
+
+def test_summaries_tell_the_percentiles_of_the_worst_server():
+    """Each quantile is the larger one; between two it lies between both; without them nothing."""
+    engines = [
+        EngineSample(engine="m", latency_quantiles={"0.5": 0.1, "0.95": 0.3, "0.99": 0.6}),
+        EngineSample(engine="m", latency_quantiles={"0.5": 0.2, "0.95": 0.25, "0.99": 0.4}),
+    ]
+    found = summarized(engines, [window(0.5)])
+    assert set(found) == {"latency"}
+    seen = found["latency"]
+    assert seen.quantile(95) == pytest.approx(0.3)
+    assert seen.quantile_bounds(97) == (0.3, 0.6)
+    assert seen.share_within(0.3) == pytest.approx((0.95, 0.95))
+    assert summarized([EngineSample(engine="m")], [window(0.5)]) == {}
+    assert summarized(engines, []) == {}

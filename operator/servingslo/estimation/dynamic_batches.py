@@ -8,11 +8,17 @@ for a large limit B and none for full batches.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from servingslo.estimation.counters import Window
+from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
 from servingslo.estimation.law_rows import Row
 from servingslo.estimation.lengths import Lengths, LengthState, ended_requests
+from servingslo.estimation.observed import MEANS
+from servingslo.estimation.sample import EngineSample
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.service_time import DynamicBatcher, EngineLimits
 from servingslo.models.workload import LengthDistribution
 
@@ -75,4 +81,53 @@ def limits_of(batcher: DynamicBatcher) -> EngineLimits:
         max_num_batched_tokens=_NO_BOUND,
         kv_capacity_tokens=float(_NO_BOUND),
         batcher=batcher,
+    )
+
+
+def mean_deltas(windows: Sequence[Window]) -> dict[str, HistogramDelta]:
+    """Sums over the requests that ended in these windows, by the names that means have."""
+    sums = {
+        LatencyMetric.LATENCY.value: sum(w.request_seconds or 0.0 for w in windows),
+        LatencyMetric.QUEUE_TIME.value: sum(w.queued_seconds or 0.0 for w in windows),
+    }
+    count = sum(w.finished or 0.0 for w in windows if w.request_seconds is not None)
+    if not count:
+        return {}
+    return {
+        MEANS[metric]: HistogramDelta(upper_bounds=(), counts=(count,), sum=seconds)
+        for metric, seconds in sums.items()
+    }
+
+
+def summarized(
+    engines: Sequence[EngineSample], windows: Sequence[Window]
+) -> dict[str, ObservedLatency]:
+    """Latencies by the summaries of servers, by metric; nothing where none are exported.
+
+    Quantiles of several servers cannot be added: each is that of the worst.
+    """
+    count = sum(window.finished or 0.0 for window in windows)
+    told = {
+        LatencyMetric.LATENCY.value: [engine.latency_quantiles for engine in engines],
+        LatencyMetric.QUEUE_TIME.value: [engine.queue_quantiles for engine in engines],
+    }
+    found = {metric: _of_worst(quantiles, count) for metric, quantiles in told.items()}
+    return {metric: ObservedLatency(delta=delta) for metric, delta in found.items() if delta}
+
+
+def _of_worst(quantiles: Sequence[Mapping[str, float]], count: float) -> HistogramDelta | None:
+    """A histogram whose edges are these quantiles; the open bucket holds what lies beyond."""
+    worst: dict[float, float] = {}
+    for one in quantiles:
+        for share, seconds in one.items():
+            worst[float(share)] = max(seconds, worst.get(float(share), 0.0))
+    shares = sorted(worst)
+    edges = [worst[share] for share in shares]
+    if not edges or count <= 0.0 or any(low > high for low, high in pairwise(edges)):
+        return None
+    parts = [high - low for low, high in pairwise((0.0, *shares, 1.0))]
+    middles = [(low + high) / 2.0 for low, high in pairwise((0.0, *edges, edges[-1]))]
+    mean = sum(part * middle for part, middle in zip(parts, middles, strict=True))
+    return HistogramDelta(
+        upper_bounds=tuple(edges), counts=tuple(count * part for part in parts), sum=count * mean
     )
