@@ -1,0 +1,223 @@
+"""The object with a canary: one patch that begins it, and the ways in which it ends."""
+
+import asyncio
+import copy
+import json
+
+import pytest
+
+from servingslo.adapters.kubernetes.batch_canary import (
+    CANARY_ANNOTATION,
+    BatchCanaries,
+    CanaryOrder,
+)
+from servingslo.errors import InvalidObjectError, WriteConflictError
+from servingslo.policy.inputs import ScaleTarget
+
+ORDER = CanaryOrder(
+    owner="chat",
+    owner_uid="u-1",
+    since_seconds=1000,
+    container=None,
+    before=(8, 2048),
+    after=(32, 1024),
+    flags_added=("max_num_batched_tokens",),
+    runtime="vllm",
+)
+ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
+PARTITION = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+DEPLOYMENT = {"replicas": 4, "strategy": ROLLING}
+STATEFUL_SET = {"replicas": 4, "updateStrategy": PARTITION}
+
+
+class _Server:
+    """An API server with one object, which carries JSON Patches out."""
+
+    def __init__(self, spec, container=None, annotations=None):
+        engine = {"name": "vllm", "args": ["--model=m", "--max-num-seqs", "8"], **(container or {})}
+        self.item = {
+            "metadata": {
+                "name": "chat", "namespace": "a", "uid": "t-1", "resourceVersion": "7",
+                "generation": 1, **({"annotations": annotations} if annotations else {}),
+            },
+            "spec": {**copy.deepcopy(spec), "template": {"spec": {"containers": [engine]}}},
+            "status": {"observedGeneration": 1, "updatedReplicas": 1},
+        }  # fmt: skip
+        self.gets = 0
+
+    async def get(self, _path, _query=None):
+        return copy.deepcopy(self.item)
+
+    async def patch(self, _path, patch, _kind):
+        item = copy.deepcopy(self.item)
+        for change in patch:
+            parts = [p.replace("~1", "/") for p in change["path"].strip("/").split("/")]
+            place = item
+            for part in parts[:-1]:
+                place = place[int(part)] if isinstance(place, list) else place[part]
+            if change["op"] == "test" and place[parts[-1]] != change["value"]:
+                raise InvalidObjectError("test failed")
+            if change["op"] == "add":
+                place[parts[-1]] = change["value"]
+            if change["op"] == "remove":
+                del place[parts[-1]]
+        item["metadata"]["resourceVersion"] += "1"
+        self.item = item
+
+    @property
+    def spec(self):
+        return self.item["spec"]
+
+
+def world(spec, kind="Deployment", **settings):
+    """A server, and what reads and does with its object."""
+    server = _Server(spec, **settings)
+    canaries = BatchCanaries(server)
+    target = ScaleTarget(api_version="apps/v1", kind=kind, name="chat")
+
+    def read():
+        return asyncio.run(canaries.read("a", target))
+
+    return server, canaries, read
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "container"),
+    [
+        pytest.param(DEPLOYMENT, "Deployment", {}, id="deployment"),
+        pytest.param({**DEPLOYMENT, "minReadySeconds": 5}, "Deployment", {}, id="min-ready"),
+        pytest.param(STATEFUL_SET, "StatefulSet", {}, id="stateful-set"),
+        pytest.param(DEPLOYMENT, "Deployment", {"args": [], "command": ["vllm"]}, id="command"),
+    ],
+)
+def test_a_way_back_is_to_the_letter(spec, kind, container) -> None:
+    """Spec and template as they were, and what is remembered says which limits were refused."""
+    server, canaries, read = world(spec, kind, container=container)
+    before = copy.deepcopy(server.spec)
+    assert asyncio.run(canaries.start(read(), ORDER))
+    assert server.spec != before
+    assert read().canary.after == [32, 1024]
+    if kind == "Deployment":
+        assert server.spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        assert not read().held
+        asyncio.run(canaries.hold(read()))
+    assert read().held
+    assert not read().edited
+    asyncio.run(canaries.take_back(read(), "asked"))
+    assert server.spec == before
+    assert read().canary is None
+    assert (read().refused.refused, read().refused.wanted) == ([32, 1024], "asked")
+    assert read().refused.template == read().template
+
+
+def test_a_finished_canary_leaves_the_limits_and_nothing_else() -> None:
+    """The owner's strategy again, no pause, no annotation."""
+    server, canaries, read = world(DEPLOYMENT)
+    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.hold(read()))
+    asyncio.run(canaries.complete(read()))
+    assert {key: server.spec[key] for key in server.spec if key != "template"} == DEPLOYMENT
+    assert CANARY_ANNOTATION not in server.item["metadata"]["annotations"]
+    (engine,) = server.spec["template"]["spec"]["containers"]
+    assert engine["args"] == ["--model=m", "--max-num-seqs", "32", "--max-num-batched-tokens=1024"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(lambda spec: spec.update(paused=False), id="resumed"),
+        pytest.param(
+            lambda spec: spec["template"]["spec"]["containers"][0].update(image="v2"), id="image"
+        ),
+    ],
+)
+def test_what_somebody_else_changed_stays(edit) -> None:
+    """It is seen, nothing is taken back over it, and a strategy that he set stands."""
+    server, canaries, read = world(DEPLOYMENT)
+    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.hold(read()))
+    edit(server.spec)
+    mine = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}}
+    server.spec["strategy"] = mine
+    template = copy.deepcopy(server.spec["template"])
+    assert read().edited
+    with pytest.raises(WriteConflictError, match="changed meanwhile"):
+        asyncio.run(canaries.take_back(read(), ""))
+    asyncio.run(canaries.complete(read()))
+    assert server.spec["template"] == template
+    assert server.spec["strategy"] == mine
+    assert not server.spec.get("paused")
+
+
+def test_an_object_that_moved_on_is_not_written() -> None:
+    """Every patch has the object as it was read for a condition."""
+    server, canaries, read = world(DEPLOYMENT)
+    old = read()
+    server.item["metadata"]["resourceVersion"] = "8"
+    with pytest.raises(WriteConflictError):
+        asyncio.run(canaries.start(old, ORDER))
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "words"),
+    [
+        pytest.param({**DEPLOYMENT, "paused": True}, "Deployment", "paused", id="paused"),
+        pytest.param(
+            {"replicas": 4, "strategy": {"type": "Recreate"}}, "Deployment", "Recreate",
+            id="recreate",
+        ),
+        pytest.param(
+            {"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": "0%"}}}, "Deployment",
+            "no sibling", id="alone",
+        ),
+        pytest.param({**STATEFUL_SET, "replicas": 1}, "StatefulSet", "no sibling", id="one-of-set"),
+        pytest.param(
+            {"replicas": 4, "updateStrategy": {"type": "OnDelete"}}, "StatefulSet", "OnDelete",
+            id="on-delete",
+        ),
+        pytest.param(
+            {
+                "replicas": 4,
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}},
+            },
+            "StatefulSet", "in use", id="partition",
+        ),
+        pytest.param({**DEPLOYMENT, "replicas": 1}, "Deployment", "", id="one-with-surge"),
+    ],
+)  # fmt: skip
+def test_where_no_pod_can_go_first_it_says_why(spec, kind, words) -> None:
+    """And begins nothing."""
+    _, canaries, read = world(spec, kind)
+    assert words in read().not_possible
+    assert bool(read().not_possible) == bool(words)
+    if words:
+        with pytest.raises(WriteConflictError):
+            asyncio.run(canaries.start(read(), ORDER))
+
+
+def test_without_surge_one_pod_makes_room() -> None:
+    """Where the owner allows no pod more than asked for, one fewer serves meanwhile."""
+    spec = {"replicas": 4, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0}}}
+    server, canaries, read = world(spec)
+    asyncio.run(canaries.start(read(), ORDER))
+    assert server.spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"container": 7}, id="no-such-container"),
+        pytest.param({"args": [1]}, id="args-of-numbers"),
+        pytest.param({"before": [8]}, id="one-limit"),
+        pytest.param({"written": {"replicas": 0}}, id="another-field"),
+        pytest.param({"since_seconds": True}, id="no-time"),
+        pytest.param({"more": 1}, id="unknown-field"),
+    ],
+)
+def test_an_annotation_that_is_not_ours_is_none(change) -> None:
+    """Anybody who may edit the object may write one."""
+    server, canaries, read = world(DEPLOYMENT)
+    asyncio.run(canaries.start(read(), ORDER))
+    notes = server.item["metadata"]["annotations"]
+    notes[CANARY_ANNOTATION] = json.dumps({**json.loads(notes[CANARY_ANNOTATION]), **change})
+    assert read().canary is None
