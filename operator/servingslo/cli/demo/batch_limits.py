@@ -39,7 +39,9 @@ from servingslo.units import SECONDS_PER_MINUTE
 WORKLOAD = "llama-chat"
 REPLICAS = 3
 NODE_COUNT = 3
-FULL_MINUTES = 12.0
+FULL_MINUTES = 15.0
+# Traffic before anybody asks for an objective: what the limits from before do.
+UNTOUCHED_SECONDS = 150.0
 # What engines do that no affine law says: no two steps are alike.
 UNEVEN = "slowness=1.05,jitter=0.1"
 # A new pod finds its place, and what waited for it is served, before it is judged by clients.
@@ -124,7 +126,7 @@ def run_limits(root: Path, *, minutes: float, seed: int, out: Path, tell: Teller
         tell(f"{minutes:g} minutes of traffic on three fleets of {REPLICAS} replicas each")
         for fleet in fleets:
             _begin(rig, fleet, seconds, seed)
-        _watch(rig, fleets, seconds)
+        _watch(rig, fleets, seconds, tell)
         figures = [_figures(rig, fleet, seconds) for fleet in fleets]
         out.mkdir(parents=True, exist_ok=True)
         for fleet in fleets:
@@ -170,21 +172,6 @@ def _fleet(rig: Rig, root: Path, setting: Setting) -> Fleet:
     apps.create_namespaced_deployment(namespace, deployment)
     front = EnvoyFront(rig, namespace)
     front.create(WORKLOAD)
-    slo = yaml.safe_load((root / EXAMPLE / "servingslo.yaml").read_text())
-    slo["metadata"]["namespace"] = namespace
-    slo["spec"]["replicas"] = {"min": REPLICAS, "max": REPLICAS}
-    slo["spec"]["batching"] = {"mode": "Auto"}
-    slo["spec"]["objectives"] = [
-        {
-            "metric": o.metric.value,
-            "percentile": o.percentile,
-            "threshold": f"{1000 * o.threshold_seconds:.0f}ms",
-        }
-        for o in setting.objectives
-    ]
-    kubernetes.client.CustomObjectsApi(rig.api_client()).create_namespaced_custom_object(
-        "servingslo.dev", "v1alpha1", namespace, "servingslos", slo
-    )
     fleet = Fleet(setting=setting, front=front, first={})
     rig.wait_for(
         lambda: _read(rig, fleet)["status"].get("readyReplicas") == REPLICAS,
@@ -193,6 +180,32 @@ def _fleet(rig: Rig, root: Path, setting: Setting) -> Fleet:
     )
     fleet.first = _spec(_read(rig, fleet))
     return fleet
+
+
+def _ask(rig: Rig, fleet: Fleet) -> None:
+    """Create the fleet's ServingSLO."""
+    objectives = [
+        {
+            "metric": o.metric.value,
+            "percentile": o.percentile,
+            "threshold": f"{1000 * o.threshold_seconds:.0f}ms",
+        }
+        for o in fleet.setting.objectives
+    ]
+    slo = {
+        "apiVersion": "servingslo.dev/v1alpha1",
+        "kind": "ServingSLO",
+        "metadata": {"name": WORKLOAD},
+        "spec": {
+            "targetRef": {"kind": "Deployment", "name": WORKLOAD},
+            "objectives": objectives,
+            "replicas": {"min": REPLICAS, "max": REPLICAS},
+            "batching": {"mode": "Auto"},
+        },
+    }
+    kubernetes.client.CustomObjectsApi(rig.api_client()).create_namespaced_custom_object(
+        "servingslo.dev", "v1alpha1", fleet.front.namespace, "servingslos", slo
+    )
 
 
 def _begin(rig: Rig, fleet: Fleet, seconds: float, seed: int) -> None:
@@ -235,13 +248,18 @@ def _trace(setting: Setting, seconds: float, seed: int) -> str:
     return "\n".join(["arrival_seconds,prompt_tokens,output_tokens", *lines]) + "\n"
 
 
-def _watch(rig: Rig, fleets: Sequence[Fleet], seconds: float) -> None:
+def _watch(rig: Rig, fleets: Sequence[Fleet], seconds: float, tell: Teller) -> None:
     """Read the fleets until all clients are done. Raises: RigError when they are not."""
-    began, told = time.monotonic(), 0.0
+    began, told, asked = time.monotonic(), 0.0, False
     while any(fleet.clients is not None and fleet.clients.running for fleet in fleets):
         now = time.monotonic() - began
         if now > seconds + _GRACE_SECONDS:
             raise RigError("batch-limits: clients did not end")
+        if not asked and now >= UNTOUCHED_SECONDS:
+            tell("kubectl apply: a ServingSLO with batching.mode Auto for each")
+            for fleet in fleets:
+                _ask(rig, fleet)
+            asked = True
         words = [_look(rig, fleet, now) for fleet in fleets]
         if now - told >= _TELL_SECONDS:
             print(f"{now:6.1f}s {'   '.join(words)}", flush=True)
