@@ -1,10 +1,11 @@
-"""`servingslo release`: puts back every bound that the operator wrote, without the operator."""
+"""`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
 from typing import Annotated
 
 import typer
 
+from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryTarget
 from servingslo.adapters.kubernetes.client import KubeClient, connect
 from servingslo.adapters.kubernetes.gateway_limits import (
     RELEASED_SECONDS,
@@ -20,7 +21,7 @@ _ATTEMPTS = 5
 
 def release(
     everything: Annotated[
-        bool, typer.Option("--all", help="Put back every bound; nothing else can be asked for.")
+        bool, typer.Option("--all", help="Put back everything; nothing else can be asked for.")
     ] = False,
     namespace: Annotated[
         list[str] | None,
@@ -31,7 +32,8 @@ def release(
 ) -> None:
     """Put back what stood before each bound that the operator wrote into a gateway's object.
 
-    An operator that runs leaves these objects alone for the ten minutes that follow.
+    An operator that runs leaves these objects alone for the ten minutes that follow. Batch limits
+    that one pod of a workload has on trial are taken back as well.
 
     Example: servingslo release --all
     """
@@ -43,12 +45,50 @@ def release(
 async def _release(kubeconfig: str | None, context: str | None, names: tuple[str, ...]) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
-        await _put_back_all(client, names)
+        failed = [*await _put_back_all(client, names), *await _end_canaries(client, names)]
     finally:
         await client.close()
+    if failed:
+        raise ClusterError("; ".join(failed))
 
 
-async def _put_back_all(client: KubeClient, names: tuple[str, ...]) -> None:
+async def _end_canaries(client: KubeClient, names: tuple[str, ...]) -> list[str]:
+    """Take back every canary of batch limits; what could not be."""
+    canaries, failed = BatchCanaries(client, namespaces=names), []
+    for target in await canaries.standing():
+        where = f"{target.kind} {target.namespace}/{target.name}"
+        try:
+            said = await _ended(canaries, target)
+        except ClusterError as error:
+            failed.append(f"{where}: {error}")
+            continue
+        typer.echo(f"{where}: {said}")
+    return failed
+
+
+async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
+    """How a canary was ended, in words. Raises: ClusterError where it could not be."""
+    for attempt in range(_ATTEMPTS):
+        canary = target.canary
+        if canary is None:
+            return "ended by somebody else"
+        try:
+            if target.edited:
+                await canaries.complete(target)
+                return "its template was changed meanwhile, which stays"
+            await canaries.take_back(target, "")
+        except NotFoundError:
+            return "gone"
+        except WriteConflictError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            target = await canaries.again(target)
+            continue
+        return f"max_num_seqs {canary.after[0]} -> {canary.before[0]}"
+    raise AssertionError("unreachable")
+
+
+async def _put_back_all(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     policies = BackendTrafficPolicies(client, namespaces=names)
     found = await policies.owned()
     failed = []
@@ -62,8 +102,7 @@ async def _put_back_all(client: KubeClient, names: tuple[str, ...]) -> None:
         typer.echo(f"BackendTrafficPolicy {where}: {said}")
     minutes = RELEASED_SECONDS / 60
     typer.echo(f"{len(found) - len(failed)} put back; left alone for {minutes:.0f} minutes")
-    if failed:
-        raise ClusterError("; ".join(failed))
+    return failed
 
 
 async def _put_back(policies: BackendTrafficPolicies, policy: PolicyObject) -> str:

@@ -115,7 +115,7 @@ def refused_limits(standing: InForce | None) -> BatchLimits | None:
 
 
 def requests_needed(objectives: Sequence[Objective]) -> int:
-    """Requests of the canary after which it is judged.
+    """Requests of the canary, or of a sibling on average, after which it is judged.
 
     Such that a share which is allowed to miss its threshold is known to ERROR_RATIO, one-sided.
     Source: sample size of a binomial share, z²·p(1-p)/e², twice it for two shares.
@@ -170,12 +170,13 @@ def _compared(
         late = late or now - memory.began_seconds >= COMPARED_WITHIN_SECONDS
     new, old = (_measured(frame, memory, group) for group in pods)
     detail = f"{new.requests:.0f} of {needed} requests compared"
-    if frame.signals.blind is not None or not (late or min(new.requests, old.requests) >= needed):
-        if not late:
-            running = Reason.BATCHING_CANARY_RUNNING
-            return CanaryVerdict(act=None, reason=running, memory=memory, detail=detail)
-        return _back(Reason.BATCHING_CANARY_NOT_COMPARED, detail)
-    if min(new.requests, old.requests) < LEAST_REQUESTS:
+    told = frame.signals.blind is None and min(new.requests, old.requests) >= LEAST_REQUESTS
+    # A pod that is far slower than its siblings would take for ever to serve as many.
+    enough = max(new.requests, old.requests / max(old.engines, 1)) >= needed
+    if not late and not (told and enough):
+        running = Reason.BATCHING_CANARY_RUNNING
+        return CanaryVerdict(act=None, reason=running, memory=memory, detail=detail)
+    if not told:
         return _back(Reason.BATCHING_CANARY_NOT_COMPARED, detail)
     worse = _worse(frame, new, old) or _refuted(frame, canary, memory, (new, old))
     if worse:
@@ -184,7 +185,11 @@ def _compared(
 
 
 def _worse(frame: Frame, new: _Group, old: _Group) -> str:
-    """Where the new limits cost an objective more than they give any other, in words."""
+    """Where the new limits cost an objective more than they give any other, in words.
+
+    A pod that serves fewer requests than its siblings gives that many fewer.
+    """
+    served = min(new.requests * old.engines / (old.requests * max(new.engines, 1)), 1.0)
     harm, gained, told = 0.0, 0.0, ""
     for objective in frame.targets.objectives:
         ours, theirs = (_missed(objective, group) for group in (new, old))
@@ -192,7 +197,7 @@ def _worse(frame: Frame, new: _Group, old: _Group) -> str:
             continue
         allowed = 1.0 - objective.percentile / 100.0
         more = max(ours[0], allowed) - max(theirs[0], allowed)
-        gained = max(gained, -more)
+        gained = max(gained, -more * served)
         spread = math.sqrt(DESIGN_EFFECT * (_variance(*ours) + _variance(*theirs)))
         if more > max(harm, ERROR_RATIO, CONFIDENCE_DEVIATIONS * spread):
             harm = more

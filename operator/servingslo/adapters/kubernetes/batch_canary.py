@@ -157,6 +157,11 @@ class BatchCanaries:
             target.kind, await self._client.get(_path(target.kind, namespace, target.name))
         )
 
+    async def again(self, target: CanaryTarget) -> CanaryTarget:
+        """The same target, read anew. Raises: ClusterError."""
+        path = _path(target.kind, target.namespace, target.name)
+        return _target(target.kind, await self._client.get(path))
+
     async def standing(self) -> tuple[CanaryTarget, ...]:
         """Every target with a canary. Raises: ClusterError."""
         found = []

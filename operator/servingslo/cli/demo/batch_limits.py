@@ -39,9 +39,9 @@ from servingslo.units import SECONDS_PER_MINUTE
 WORKLOAD = "llama-chat"
 REPLICAS = 3
 NODE_COUNT = 3
-FULL_MINUTES = 15.0
+FULL_MINUTES = 12.0
 # Traffic before anybody asks for an objective: what the limits from before do.
-UNTOUCHED_SECONDS = 150.0
+UNTOUCHED_SECONDS = 100.0
 # What engines do that no affine law says: no two steps are alike.
 UNEVEN = "slowness=1.05,jitter=0.1"
 # A new pod finds its place, and what waited for it is served, before it is judged by clients.
