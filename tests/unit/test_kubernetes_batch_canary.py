@@ -11,6 +11,7 @@ from servingslo.adapters.kubernetes.batch_canary import (
     BatchCanaries,
     CanaryOrder,
 )
+from servingslo.cli.release import end_canaries
 from servingslo.errors import InvalidObjectError, WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 
@@ -43,10 +44,12 @@ class _Server:
             "spec": {**copy.deepcopy(spec), "template": {"spec": {"containers": [engine]}}},
             "status": {"observedGeneration": 1, "updatedReplicas": 1},
         }  # fmt: skip
-        self.gets = 0
 
-    async def get(self, _path, _query=None):
-        return copy.deepcopy(self.item)
+    async def get(self, path, _query=None):
+        if path.endswith("/chat"):
+            return copy.deepcopy(self.item)
+        kept = [self.item] if path == "/apis/apps/v1/deployments" else []
+        return {"items": copy.deepcopy(kept), "metadata": {"resourceVersion": "7"}}
 
     async def patch(self, _path, patch, _kind):
         item = copy.deepcopy(self.item)
@@ -221,3 +224,14 @@ def test_an_annotation_that_is_not_ours_is_none(change) -> None:
     notes = server.item["metadata"]["annotations"]
     notes[CANARY_ANNOTATION] = json.dumps({**json.loads(notes[CANARY_ANNOTATION]), **change})
     assert read().canary is None
+
+
+def test_release_ends_it_without_the_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    """As before a chart is uninstalled; what is no canary stays as it is."""
+    server, canaries, read = world(DEPLOYMENT)
+    before = copy.deepcopy(server.spec)
+    assert asyncio.run(end_canaries(server, ())) == []
+    asyncio.run(canaries.start(read(), ORDER))
+    assert asyncio.run(end_canaries(server, ())) == []
+    assert server.spec == before
+    assert capsys.readouterr().out == "Deployment a/chat: max_num_seqs 32 -> 8\n"

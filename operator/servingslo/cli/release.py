@@ -45,14 +45,14 @@ def release(
 async def _release(kubeconfig: str | None, context: str | None, names: tuple[str, ...]) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
-        failed = [*await _put_back_all(client, names), *await _end_canaries(client, names)]
+        failed = [*await _put_back_all(client, names), *await end_canaries(client, names)]
     finally:
         await client.close()
     if failed:
         raise ClusterError("; ".join(failed))
 
 
-async def _end_canaries(client: KubeClient, names: tuple[str, ...]) -> list[str]:
+async def end_canaries(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Take back every canary of batch limits; what could not be."""
     canaries, failed = BatchCanaries(client, namespaces=names), []
     for target in await canaries.standing():
