@@ -95,7 +95,7 @@ def _told(rule: Mapping[str, Any]) -> str:
     """What a rule allows, in words: its message without the numbers of one resource."""
     match = _ALLOWED.search(rule["messageExpression"])
     words = rule["rule"] if match is None else match.group(1)
-    return re.sub(r", %s.*", "", words)
+    return re.sub(r", %s.*", "", words).replace("%%", "%")
 
 
 def _row(*cells: str) -> str:
