@@ -121,6 +121,15 @@ def test_the_changelog_says_nothing_twice() -> None:
     assert sorted(set(entries)) == sorted(entries)
 
 
+def test_every_law_of_the_note_has_its_module() -> None:
+    """And `tests/textbook` is where the note says that the textbook is."""
+    note = DOCS / "designs" / "0002-models.md"
+    modules = [word for row in row_cells(note, "The laws") for word in CODE.findall(row[1])]
+    assert len(modules) > 15
+    assert [one for one in modules if not (SOURCES / "models" / f"{one}.py").exists()] == []
+    assert (ROOT / "tests" / "textbook").is_dir()
+
+
 def test_every_word_of_the_glossary_is_in_code() -> None:
     """The last column names what is there."""
     code = "".join(
