@@ -3,9 +3,11 @@
 FROM python:3.13.9-slim-bookworm AS build
 WORKDIR /src
 RUN python -m venv /opt/servingslo && python -m venv /src/builder
-COPY requirements.lock requirements-build.lock ./
+# requirements-keda.lock for an image that serves KEDA's external scaler.
+ARG REQUIREMENTS=requirements.lock
+COPY requirements.lock requirements-keda.lock requirements-build.lock ./
 # The locks are complete: what they name is installed and nothing is resolved, so a later release changes nothing.
-RUN /opt/servingslo/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements.lock
+RUN /opt/servingslo/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r ${REQUIREMENTS}
 COPY pyproject.toml README.md LICENSE ./
 COPY operator ./operator
 RUN /src/builder/bin/pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements-build.lock \

@@ -112,6 +112,7 @@ dashboard: setup ## write the Grafana dashboard of the chart anew
 
 lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml -o requirements.lock
+	$(COMPILE) --upgrade pyproject.toml --extra keda --constraints requirements.lock -o requirements-keda.lock
 	$(COMPILE) --upgrade pyproject.toml --group dev --all-extras -o requirements-dev.lock
 	$(COMPILE) --upgrade --group build --constraints requirements-dev.lock -o requirements-build.lock
 

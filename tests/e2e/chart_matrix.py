@@ -43,6 +43,12 @@ CASES: dict[str, tuple[str, ...]] = {
         "monitoring.prometheusRule.enabled=true",
         "monitoring.labels.release=kube-prometheus-stack",
     ),
+    "keda": (
+        "keda.externalScaler.enabled=true",
+        "keda.externalScaler.tlsSecret=scaler-tls",
+        "keda.externalScaler.clientCASecret=keda-ca",
+        "networkPolicy.enabled=true",
+    ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
         "extraScalableKinds[0].resource=leaderworkersets",

@@ -9,7 +9,13 @@ from tests.integration.operator_under_test import Engines, Operator, Tenant, ins
 
 from servingslo.api.crd import custom_resource_definition
 from servingslo.rig.cluster import Rig
-from servingslo.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, install_crds
+from servingslo.rig.upstream_crds import (
+    ENVOY_GATEWAY,
+    GATEWAY_API,
+    KEDA,
+    install_crds,
+    manifests,
+)
 from servingslo.rig.waiting import wait_until
 
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
@@ -34,6 +40,16 @@ def gateway_crds(rig: Rig) -> None:
     They stay: other tests are not to know whether they are there.
     """
     install_crds(rig.api_client(), GATEWAY_API, ENVOY_GATEWAY)
+
+
+@pytest.fixture
+def keda_crds(rig: Rig) -> Iterator[None]:
+    """KEDA's own CRDs, gone at the end: other tests install theirs."""
+    install_crds(rig.api_client(), KEDA)
+    yield
+    extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
+    for manifest in manifests(KEDA):
+        extensions.delete_custom_resource_definition(manifest["metadata"]["name"])
 
 
 @pytest.fixture(scope="module")

@@ -1,46 +1,19 @@
 """The count in others' hands: what KEDA's trigger is told, and that nobody else writes it."""
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import kubernetes
 import pytest
 import requests
-import yaml
 from tests.integration.audit import audited_writes
+from tests.integration.keda_manifests import SCALED_OBJECTS, documented
 from tests.integration.operator_under_test import Engines, Operator, Tenant, ticks_pass
 
 from servingslo.rig.cluster import Rig
-from servingslo.rig.upstream_crds import KEDA, install_crds, manifests
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keda.md"
-SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
 # The operator looks for a CRD that is not installed this often.
 ABSENT_CRD_SECONDS = 45.0
 # A pod without metrics is given this long after it became ready, then they count as missing.
 GRACE_SECONDS = 75.0
-
-
-@pytest.fixture
-def keda_crds(rig: Rig) -> Iterator[None]:
-    """KEDA's own CRDs, gone at the end: other tests install theirs."""
-    install_crds(rig.api_client(), KEDA)
-    yield
-    extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
-    for manifest in manifests(KEDA):
-        extensions.delete_custom_resource_definition(manifest["metadata"]["name"])
-
-
-def documented(kind: str, namespace: str, name: str) -> dict[str, Any]:
-    """The manifest of this kind in the page, for a workload of this namespace."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    text = next(block for block in blocks if f"kind: {kind}\n" in block)
-    found: dict[str, Any] = yaml.safe_load(
-        text.replace("inference", namespace).replace("llama-chat", name)
-    )
-    return found
 
 
 def _told(rig: Rig, scaled_object: dict[str, Any]) -> list[str]:
@@ -63,7 +36,7 @@ def test_keda_is_told_the_count_and_nobody_else_sets_it(
     tenant.create_deployment(replicas=2)
     tenant.create_slo(actuation="Metric", replicas={"min": 3, "max": 4})
     tenant.wait_condition("ScalingLimited", "True", "NobodyScales")
-    scaled_object = documented("ScaledObject", tenant.namespace, "chat")
+    scaled_object = documented("type: prometheus", tenant.namespace, "chat")
     tenant.custom.create_namespaced_custom_object(
         namespace=tenant.namespace, body=scaled_object, field_validation="Strict", **SCALED_OBJECTS
     )

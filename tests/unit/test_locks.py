@@ -20,6 +20,7 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 # requirements where only a group is meant.
 LOCKS = {
     "requirements.lock": (True, (), ()),
+    "requirements-keda.lock": (True, ("keda",), ()),
     "requirements-build.lock": (False, (), ("build",)),
     "requirements-dev.lock": (True, tuple(EXTRAS), ("dev",)),
 }

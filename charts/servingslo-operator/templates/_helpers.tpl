@@ -56,6 +56,23 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range .Values.admission.kinds }}
 - --admission-kind={{ . }}
 {{- end }}
+{{- with .Values.keda.externalScaler }}
+{{- if .enabled }}
+- --keda-scaler-host=0.0.0.0
+- --keda-scaler-port={{ .port }}
+{{- if .tlsSecret }}
+- --keda-scaler-certificate-file=/var/run/keda/tls/tls.crt
+- --keda-scaler-key-file=/var/run/keda/tls/tls.key
+{{- else if not .plainText }}
+{{- fail "keda.externalScaler.tlsSecret: nothing is not allowed; allowed: the name of a Secret, or nothing with plainText: true" }}
+{{- else }}
+- --keda-scaler-plain-text=true
+{{- end }}
+{{- if .clientCASecret }}
+- --keda-scaler-client-ca-file=/var/run/keda/client-ca/ca.crt
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .Values.limits.maxReplicas }}
 - --max-replicas={{ . }}
 {{- end }}

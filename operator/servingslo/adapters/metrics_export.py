@@ -59,6 +59,7 @@ class OperatorMetrics:
         self._leads: Callable[[], bool] = lambda: True
         self._decided = CollectorRegistry()
         self._decided_at: dict[Resource, float] = {}
+        self._handed_over: dict[Resource, int | None] = {}
         self._handed_over_seconds = handed_over_seconds
         self.registry.register(_Shown(self._decided, self._leading, self._is_recent))
         self._aside: Callable[[], int] = lambda: 0
@@ -142,6 +143,14 @@ class OperatorMetrics:
             shown.add((sample.name, labels))
         self._remove(self._shown.get(resource, set()) - shown)
         self._shown[resource] = shown
+        given = decision.handed_over
+        self._handed_over[resource] = None if given is None else given.replicas
+
+    def handed_over(self, namespace: str, name: str) -> int | None:
+        """The count that others are to set now; None while none is known, or another leads."""
+        if not self._leads() or not self._is_recent(namespace, name):
+            return None
+        return self._handed_over.get((namespace, name))
 
     def observe_undecided(self, namespace: str, name: str, not_ready: str | None) -> None:
         """Show no numbers of a resource that nothing is decided for, but why it is not ready.
@@ -155,6 +164,7 @@ class OperatorMetrics:
             shown.add((NOT_READY, (*resource, not_ready)))
         self._remove(self._shown.get(resource, set()) - shown)
         self._shown[resource] = shown
+        self._handed_over.pop(resource, None)
 
     def count_change(self, change: Change) -> None:
         """Count a change of a target that was made or tried."""
@@ -169,6 +179,7 @@ class OperatorMetrics:
             self._changes.remove(*labels)
         self._remove(self._shown.pop((namespace, name), set()))
         self._decided_at.pop((namespace, name), None)
+        self._handed_over.pop((namespace, name), None)
 
     def observe_tick(self, seconds: float, *, succeeded: bool = True) -> None:
         """Record one round of the loop. A failed one proves life, not readiness."""

@@ -48,6 +48,7 @@ from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
+from servingslo.controller.scaled_objects import ScaledObjectCounts
 from servingslo.controller.teller import Teller
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
@@ -87,6 +88,17 @@ class PrometheusOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KedaOptions:
+    """How KEDA's external scaler is served; without a certificate in plain text."""
+
+    host: str
+    port: int
+    certificate_file: Path | None
+    key_file: Path | None
+    client_ca_file: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Everything that the operator was started with. No namespaces: all of them.
 
@@ -94,6 +106,7 @@ class RunOptions:
     which a decision is carried out. read_config_maps: whether command lines that are made of
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
     none by default.
+    keda: None where no external scaler is served.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     """
 
@@ -108,6 +121,7 @@ class RunOptions:
     lease_name: str
     lease_terms: Terms
     limit_kinds: frozenset[str] = frozenset()
+    keda: KedaOptions | None = None
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False
 
@@ -188,6 +202,11 @@ async def _controller(
     stack.callback(history.close)
     budgets = Budgets(config)
     stack.callback(budgets.close)
+    if options.keda is not None:
+        counts = ScaledObjectCounts(
+            inventory=inventory, registry=registry, handed_over=metrics.handed_over
+        )
+        await _serve_keda(options.keda, counts, leads.leadership, stack)
     discovery = Discovery(client)
     config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
     workloads = KubernetesWorkloads(client, discovery, inventory, config_maps)
@@ -224,6 +243,35 @@ async def _controller(
         tick_seconds=limits.tick_seconds,
         lead=leads.leadership,
     )
+
+
+async def _serve_keda(
+    options: KedaOptions,
+    counts: ScaledObjectCounts,
+    leadership: Leadership,
+    stack: AsyncExitStack,
+) -> None:
+    """Answer KEDA while this process leads. Raises: InvalidInputError where that cannot be."""
+    try:
+        # Of the extra `keda`, which nothing else needs.
+        from servingslo.adapters.keda.scaler import ExternalScaler, ScalerOptions  # noqa: PLC0415
+    except ImportError as error:
+        raise InvalidInputError(
+            "--keda-scaler-port", options.port, "with the extra `keda` installed (grpcio)"
+        ) from error
+    scaler = ExternalScaler(
+        ScalerOptions(
+            host=options.host,
+            port=options.port,
+            certificate_file=options.certificate_file,
+            key_file=options.key_file,
+            client_ca_file=options.client_ca_file,
+        ),
+        lambda asked: counts.count(asked.namespace, asked.name),
+        leadership.leads,
+    )
+    stack.push_async_callback(scaler.stop)
+    await scaler.start()
 
 
 async def _serve_health(

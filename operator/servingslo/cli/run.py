@@ -5,7 +5,7 @@ import logging
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from servingslo.controller.ranges import check_tick
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import LimitKind, Limits
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
+
+if TYPE_CHECKING:
+    from servingslo.cli.operate import KedaOptions
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Libraries that say at INFO what is of no use to an administrator.
@@ -148,6 +151,43 @@ def run(
             "default.",
         ),
     ] = None,
+    keda_scaler_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SERVINGSLO_KEDA_SCALER_PORT",
+            help="Port of KEDA's external scaler (gRPC); none by default. Needs the extra `keda`, "
+            "and a certificate or --keda-scaler-plain-text.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    keda_scaler_host: Annotated[
+        str, typer.Option(envvar="SERVINGSLO_KEDA_SCALER_HOST", help="Address of it.")
+    ] = "127.0.0.1",
+    keda_scaler_certificate_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_KEDA_SCALER_CERTIFICATE_FILE",
+            help="Its certificate; read again at each handshake.",
+        ),
+    ] = None,
+    keda_scaler_key_file: Annotated[
+        Path | None,
+        typer.Option(envvar="SERVINGSLO_KEDA_SCALER_KEY_FILE", help="The certificate's key."),
+    ] = None,
+    keda_scaler_client_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_KEDA_SCALER_CLIENT_CA_FILE",
+            help="Authority of the clients that may ask; whoever can reach it by default.",
+        ),
+    ] = None,
+    keda_scaler_plain_text: Annotated[
+        Switch,
+        typer.Option(
+            envvar="SERVINGSLO_KEDA_SCALER_PLAIN_TEXT", help="Whether it is served without TLS."
+        ),
+    ] = Switch.OFF,
     max_replicas: Annotated[
         int | None,
         typer.Option(envvar="SERVINGSLO_MAX_REPLICAS", help="Largest count of any target.", min=1),
@@ -224,6 +264,7 @@ def run(
     """
     # kopf and the clients take a second to import, which no other command needs.
     from servingslo.cli.operate import (  # noqa: PLC0415
+        KedaOptions,
         PrometheusOptions,
         RunOptions,
         operate,
@@ -264,6 +305,18 @@ def run(
         ),
         namespaces=tuple(namespace or ()),
         limit_kinds=frozenset(kind.value for kind in admission_kind or ()),
+        keda=_keda_options(
+            KedaOptions(
+                host=keda_scaler_host,
+                port=keda_scaler_port,
+                certificate_file=keda_scaler_certificate_file,
+                key_file=keda_scaler_key_file,
+                client_ca_file=keda_scaler_client_ca_file,
+            ),
+            plain_text=keda_scaler_plain_text is Switch.ON,
+        )
+        if keda_scaler_port is not None
+        else None,
         health_host=health_host,
         health_port=health_port,
         record=record,
@@ -281,6 +334,18 @@ def run(
         ),
     )
     asyncio.run(operate(options))
+
+
+def _keda_options(options: "KedaOptions", *, plain_text: bool) -> "KedaOptions":
+    """The options. Raises: InvalidInputError for neither a certificate nor plain text."""
+    has_certificate = options.certificate_file is not None and options.key_file is not None
+    if not has_certificate and not plain_text:
+        raise InvalidInputError(
+            "--keda-scaler-certificate-file",
+            options.certificate_file,
+            "with --keda-scaler-key-file, or --keda-scaler-plain-text on",
+        )
+    return options
 
 
 def _configure_logging(level: str, form: LogFormat) -> None:

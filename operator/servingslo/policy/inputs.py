@@ -31,6 +31,7 @@ class Actuation(StrEnum):
 
     SCALE = "Scale"
     METRIC = "Metric"
+    KEDA = "Keda"
     NONE = "None"
 
 

@@ -395,8 +395,9 @@ class ServingSLOSpec(ApiModel):
         Actuation.SCALE,
         description="Who carries the replica count out: Scale (default: the operator, through "
         "/scale), Metric (whoever scales by the gauge servingslo_desired_replicas, such as a "
-        "ScaledObject of KEDA) or None (nobody: it is told only). Batch limits and admission go by "
-        "their own modes.",
+        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, where the "
+        "administrator has it served) or None (nobody: it is told only). Batch limits and "
+        "admission go by their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
         min_length=1,

@@ -1,0 +1,1 @@
+"""KEDA: the external scaler that its operator asks."""

@@ -1,0 +1,58 @@
+"""Which count a ScaledObject is to have: by its own namespace and target, never by what it says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from servingslo.adapters.kubernetes.inventory import Inventory
+from servingslo.adapters.kubernetes.records import ScalerRecord, group_of
+from servingslo.controller.registry import Registry
+from servingslo.errors import MetricsUnavailableError, NotFoundError
+from servingslo.policy.inputs import Actuation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledObjectCounts:
+    """Counts for ScaledObjects whose target a ServingSLO of their namespace gives to KEDA.
+
+    handed_over: what a resource's last decision gives to others, by namespace and name; None while
+    nothing is known.
+    """
+
+    inventory: Inventory
+    registry: Registry
+    handed_over: Callable[[str, str], int | None]
+
+    def count(self, namespace: str, name: str) -> int:
+        """The count for a ScaledObject.
+
+        Raises: NotFoundError where it is not known, or no ServingSLO gives its target to KEDA;
+        MetricsUnavailableError while there is no count.
+        """
+        scaled_object = self.inventory.scaled_objects.get(namespace, name)
+        if scaled_object is None:
+            raise NotFoundError(f"no ScaledObject {namespace}/{name} is known")
+        target = f"{scaled_object.target_kind}/{scaled_object.target_name}"
+        giving = self._giving_to(scaled_object)
+        if not giving:
+            raise NotFoundError(f"no ServingSLO in {namespace} has actuation Keda for {target}")
+        # Of several with one target, all but the oldest give nothing.
+        counts = (self.handed_over(namespace, slo) for slo in giving)
+        count = next((count for count in counts if count is not None), None)
+        if count is None:
+            told = ", ".join(giving)
+            raise MetricsUnavailableError(f"ServingSLO {told} in {namespace} gives no count now")
+        return count
+
+    def _giving_to(self, scaled_object: ScalerRecord) -> list[str]:
+        """Names of the ServingSLOs that give the count of this target to KEDA."""
+        wanted = (scaled_object.group, scaled_object.target_kind, scaled_object.target_name)
+        found = []
+        for (namespace, name), resource in self.registry.resources.items():
+            targets = resource.targets
+            if namespace != scaled_object.namespace or targets is None:
+                continue
+            target = targets.target
+            if targets.actuation is Actuation.KEDA:
+                key = (group_of(target.api_version), target.kind, target.name)
+                found += [name] if key == wanted else []
+        return found

@@ -1,0 +1,20 @@
+"""What the page about KEDA tells users to apply."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keda.md"
+SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
+
+
+def documented(needle: str, namespace: str, name: str) -> dict[str, Any]:
+    """The ScaledObject with this trigger in the page, for a workload of this namespace."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    text = next(block for block in blocks if "kind: ScaledObject\n" in block and needle in block)
+    found: dict[str, Any] = yaml.safe_load(
+        text.replace("inference", namespace).replace("llama-chat", name)
+    )
+    return found
