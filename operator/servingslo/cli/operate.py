@@ -204,7 +204,9 @@ async def _controller(
     stack.callback(budgets.close)
     if options.keda is not None:
         counts = ScaledObjectCounts(
-            inventory=inventory, registry=registry, handed_over=metrics.handed_over
+            scaled_object=inventory.scaled_objects.get,
+            registry=registry,
+            handed_over=metrics.handed_over,
         )
         await _serve_keda(options.keda, counts, leads.leadership, stack)
     discovery = Discovery(client)

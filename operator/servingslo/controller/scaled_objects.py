@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from servingslo.adapters.kubernetes.inventory import Inventory
 from servingslo.adapters.kubernetes.records import ScalerRecord, group_of
 from servingslo.controller.registry import Registry
 from servingslo.errors import MetricsUnavailableError, NotFoundError
@@ -14,11 +13,11 @@ from servingslo.policy.inputs import Actuation
 class ScaledObjectCounts:
     """Counts for ScaledObjects whose target a ServingSLO of their namespace gives to KEDA.
 
-    handed_over: what a resource's last decision gives to others, by namespace and name; None while
-    nothing is known.
+    scaled_object: of that namespace and name, as the cluster is known. handed_over: what a
+    resource's last decision gives to others, by namespace and name; None while nothing is known.
     """
 
-    inventory: Inventory
+    scaled_object: Callable[[str, str], ScalerRecord | None]
     registry: Registry
     handed_over: Callable[[str, str], int | None]
 
@@ -28,7 +27,7 @@ class ScaledObjectCounts:
         Raises: NotFoundError where it is not known, or no ServingSLO gives its target to KEDA;
         MetricsUnavailableError while there is no count.
         """
-        scaled_object = self.inventory.scaled_objects.get(namespace, name)
+        scaled_object = self.scaled_object(namespace, name)
         if scaled_object is None:
             raise NotFoundError(f"no ScaledObject {namespace}/{name} is known")
         target = f"{scaled_object.target_kind}/{scaled_object.target_name}"

@@ -1,0 +1,81 @@
+"""Whose count a ScaledObject is given: by its own namespace and its target."""
+
+import pytest
+
+from servingslo.adapters.kubernetes.records import ScalerRecord
+from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
+from servingslo.controller.registry import Registry
+from servingslo.controller.scaled_objects import ScaledObjectCounts
+from servingslo.errors import MetricsUnavailableError, NotFoundError
+
+COUNTS = {("team", "slo"): 5, ("team", "younger"): None, ("other", "slo"): 9}
+
+
+def _slo(namespace, name, *, target="chat", actuation="Keda"):
+    return ResourceRecord(
+        ref=ResourceRef(namespace=namespace, name=name, uid=f"{namespace}/{name}"),
+        generation=1,
+        created_seconds=0.0,
+        deleting=False,
+        spec={
+            "targetRef": {"kind": "Deployment", "name": target},
+            "actuation": actuation,
+            "objectives": [{"metric": "ttft", "percentile": 99, "threshold": "1s"}],
+            "replicas": {"max": 9},
+        },
+        status={},
+    )
+
+
+def _counts(*slos):
+    registry = Registry()
+    for slo in slos:
+        registry.upsert(slo)
+
+    def scaled_object(namespace, name):
+        if name == "unknown":
+            return None
+        return ScalerRecord(
+            namespace=namespace,
+            name=name,
+            group="apps",
+            target_kind="Deployment",
+            target_name="chat",
+        )
+
+    return ScaledObjectCounts(
+        scaled_object=scaled_object,
+        registry=registry,
+        handed_over=lambda namespace, name: COUNTS.get((namespace, name)),
+    )
+
+
+def test_the_count_is_of_the_same_target_in_the_same_namespace():
+    """Names of the two need not agree; a namesake elsewhere is another workload."""
+    counts = _counts(_slo("team", "slo"), _slo("other", "slo"))
+    assert counts.count("team", "by-keda") == 5
+    assert counts.count("other", "by-keda") == 9
+
+
+def test_of_two_with_one_target_the_one_that_owns_it_gives():
+    """The younger one gives none, so the older one's is told."""
+    counts = _counts(_slo("team", "younger"), _slo("team", "slo"))
+    assert counts.count("team", "by-keda") == 5
+
+
+@pytest.mark.parametrize(
+    ("slos", "asked", "error"),
+    [
+        pytest.param([_slo("team", "slo")], "unknown", NotFoundError, id="no-scaled-object"),
+        pytest.param([_slo("other", "slo")], "chat", NotFoundError, id="other-namespace"),
+        pytest.param([_slo("team", "slo", target="x")], "chat", NotFoundError, id="other-target"),
+        pytest.param(
+            [_slo("team", "slo", actuation="Metric")], "chat", NotFoundError, id="not-by-keda"
+        ),
+        pytest.param([_slo("team", "younger")], "chat", MetricsUnavailableError, id="no-count"),
+    ],
+)
+def test_nothing_else_is_given(slos, asked, error):
+    """Each with its error, which KEDA's fallback answers to."""
+    with pytest.raises(error):
+        _counts(*slos).count("team", asked)
