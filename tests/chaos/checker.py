@@ -25,11 +25,11 @@ DRAIN_SECONDS = 60.0
 # What a scrape counts of a Poisson stream is off by up to so many of its standard deviations.
 DEVIATIONS = 3.0
 SCRAPE_SECONDS = 15.0
-LINES_PER_TICK = 3.0
-WARNINGS_PER_TICK = 0.5
-LEARNED_BYTES = 32_000
-EVENTS_PER_TICK = 2.0
-STATUS_PER_TICK = 1.5
+LINES_PER_TICK = 1.5
+WARNINGS_PER_TICK = 0.25
+LEARNED_BYTES = 8_000
+EVENTS_PER_TICK = 1.0
+STATUS_PER_TICK = 1.0
 
 _CHANGED = re.compile(r"changed .*knob=replicas.* replicas=(\d+)->(\d+).* outcome=(\S+)")
 

@@ -362,7 +362,8 @@ class Story:
             found.append(how)
         self.cluster.prometheus.distortions = found
         slow = {f.seed for f in faults if f.kind == "pod-slow"}
-        self.cluster.sick = {pod for how in found for pod in how.pods} | slow
+        living = {pod.name for pod in self.cluster.world.pods}
+        self.cluster.sick = {pod for how in found for pod in how.pods & living} | slow
 
     def _begin(self, fault: Fault) -> None:
         cluster, rng = self.cluster, fault.rng()

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.arrivals import ArrivalState, arrivals_of, measure
+from servingslo.estimation.arrivals import ArrivalState, measure
+from servingslo.estimation.balance import arrivals_of
 from servingslo.estimation.counters import Window
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
 from servingslo.estimation.freshness import assess

@@ -6,10 +6,11 @@ after.
 
 import pytest
 
-from servingslo.estimation.arrivals import arrivals_of
+from servingslo.estimation.balance import arrivals_of
 from servingslo.estimation.configuration import fleet_configuration
 from servingslo.estimation.counters import EngineMemory, EngineStep, advance
 from servingslo.estimation.engine_steps import law_of_pods
+from servingslo.estimation.estimator import EstimatorState, FleetSample, update
 from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample
 from servingslo.models.service_time import ServiceLaw
 
@@ -91,3 +92,29 @@ def test_steps_that_several_processes_count_are_not_held_against_the_law(
     found = fleet_configuration((pod,))
     assert found is not None
     assert set(law_of_pods((found[0], LAW), (pod,))) == pods
+
+
+def _rates(*told: tuple[float, int]) -> list[float | None]:
+    """The arrival rate at each look."""
+    state, rates = EstimatorState(), []
+    for number, (served, restarts) in enumerate(told):
+        pod = PodSample(
+            name="a", ready=True, age_seconds=900.0, ready_for_seconds=800.0, restarts=restarts,
+            engines=(_sample(served),),
+        )  # fmt: skip
+        at = 1000.0 + SCRAPE_SECONDS * number
+        state, estimate = update(state, FleetSample(time_seconds=at, pods=(pod,)))
+        rates.append(estimate.arrival_rate_per_second)
+    return rates
+
+
+def test_what_came_before_a_restart_in_its_window_is_no_fall_of_demand() -> None:
+    """An engine that has just begun again has counted nothing; that nothing came is not known."""
+    rates = _rates((BEFORE, 0), (BEFORE + 30.0, 0), (0.0, 1), (30.0, 1))
+    assert rates[1:] == [2.0, 2.0, 2.0]
+
+
+def test_what_an_engine_counted_since_its_restart_is_demand() -> None:
+    """More than before is believed at once."""
+    rates = _rates((BEFORE, 0), (BEFORE + 30.0, 0), (60.0, 1))
+    assert rates[1:] == [2.0, 4.0]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.balance import arrivals_of, tells_all
 from servingslo.estimation.counters import Window
 from servingslo.estimation.first_windows import hidden_seconds
 from servingslo.estimation.freshness import Freshness
@@ -146,23 +147,6 @@ class ArrivalMeasurement:
     retries_known: bool = False
     passed_over_per_second: float | None = None
     ledger: RequestLedger | None = None
-
-
-def arrivals_of(window: Window) -> float | None:
-    """Requests that arrived at an engine in a window, None where it exports neither balance.
-
-    May be slightly negative: preempted requests count as waiting again. Sums over windows are
-    exact, so only the sum is cut at zero.
-    """
-    rejected = window.rejected or 0.0
-    if window.first_tokens is not None:
-        return window.first_tokens + _change(window.waiting_after, window.waiting_before) + rejected
-    if window.finished is None:
-        return None
-    in_system = _change(window.running_after, window.running_before) + _change(
-        window.waiting_after, window.waiting_before
-    )
-    return window.finished + in_system + rejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,10 +304,6 @@ def _sum(flows: Sequence[EngineFlow]) -> float:
     return max(sum(flow.arrivals_per_second for flow in flows), 0.0)
 
 
-def _change(after: float | None, before: float | None) -> float:
-    return 0.0 if after is None or before is None else after - before
-
-
 def _longest_seconds(windows: Sequence[Window]) -> float:
     return max((window.seconds for window in windows), default=0.0)
 
@@ -334,8 +314,11 @@ def _counted_flows(
     """Flows after this tick's windows, the windows that count, and the rate of those that do not.
 
     Where a new pod served unseen for more of a window than the error that new engines have anyway,
-    less than before says nothing: the flows before stand.
+    less than before says nothing: the flows before stand. So does an engine's own where it began
+    again inside of a window: what came before that is in no counter.
     """
+    known = {(flow.pod, flow.engine): flow.arrivals_per_second for flow in old}
+    windows = [w for w in windows if tells_all(w, known.get((w.pod, w.engine), 0.0))]
     flows = _flows(old, windows, fresh)
     if hidden_seconds(fresh, windows) > UNSETTLED_ERROR_RATIO * _longest_seconds(windows):
         before = _flows(old, (), fresh)

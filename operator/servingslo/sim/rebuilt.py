@@ -14,7 +14,7 @@ import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation import gateway
-from servingslo.estimation.arrivals import arrivals_of
+from servingslo.estimation.balance import arrivals_of
 from servingslo.estimation.counters import EngineMemory, advance, histograms_time_seconds
 from servingslo.estimation.estimator import FleetSample
 from servingslo.estimation.first_windows import counting_for_seconds
