@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -119,6 +120,14 @@ def test_the_changelog_says_nothing_twice() -> None:
     page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     entries = [line for line in page.splitlines() if line.startswith("- ")]
     assert sorted(set(entries)) == sorted(entries)
+
+
+def test_every_value_of_the_chart_is_told() -> None:
+    """By its first name at least, on a page of how to do something."""
+    chart = ROOT / "charts" / "servingslo-operator" / "values.yaml"
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "how-to").glob("*.md"))
+    values = yaml.safe_load(chart.read_text(encoding="utf-8"))
+    assert [name for name in values if not re.search(rf"`[^`]*\b{name}\b", pages)] == []
 
 
 def test_every_law_of_the_note_has_its_module() -> None:
