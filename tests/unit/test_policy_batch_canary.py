@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 from policy_world import Pod, Run, World
 
+from servingslo.estimation.histograms import HistogramDelta
 from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy import batch_canary
 from servingslo.policy.batch_canary import (
     AFTER,
     BEFORE,
@@ -237,3 +239,28 @@ def test_where_no_pod_can_go_first_none_does() -> None:
         assert other.world.now < 900.0
         Run.tick(other)
     assert other.decisions[-1].batching.canary is None
+
+
+def _group(requests, engines, late_ratio):
+    """Engines whose requests miss the first objective with this share, and keep the second."""
+    late = late_ratio * requests
+    ttft = HistogramDelta(upper_bounds=(1.0,), counts=(requests - late, late), sum=requests)
+    tpot = HistogramDelta(upper_bounds=(0.05,), counts=(requests, 0.0), sum=0.02 * requests)
+    deltas = {LatencyMetric.TTFT: ttft, LatencyMetric.TPOT: tpot}
+    return batch_canary._Group(deltas=deltas, engines=engines)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "worse"),
+    [
+        pytest.param(_group(107, 1, 1.0), _group(630, 3, 1.0), True, id="fewer-and-late"),
+        pytest.param(_group(107, 1, 0.02), _group(630, 3, 1.0), False, id="fewer-in-time"),
+        pytest.param(_group(200, 1, 1.0), _group(630, 3, 1.0), False, id="as-many-in-a-crowd"),
+        pytest.param(_group(200, 1, 0.2), _group(630, 3, 0.05), True, id="later"),
+        pytest.param(_group(40, 1, 0.15), _group(630, 3, 0.05), False, id="too-few-to-tell"),
+    ],
+)
+def test_who_serves_fewer_and_late_is_worse(new, old, worse) -> None:
+    """Clients that give up are in no histogram: what a slow pod did not serve tells."""
+    frame = Run(None, TARGETS, ALLOWED)
+    assert bool(batch_canary._worse(frame, new, old)) is worse

@@ -40,6 +40,8 @@ MOST_RESTARTS = 3
 # Steps this much longer than the law says, against the siblings': real engines are predicted
 # within 19 % at the 95th percentile (docs/validation).
 MODEL_ERROR_RATIO = 1.25
+# Balancing by chance gives a pod this many fewer at times.
+LEAST_FEWER_RATIO = 0.2
 # What is written down of a canary that stands, and of one that was taken back.
 SINCE, HELD, EDITED, NEW_PODS = "since_seconds", "held", "edited", "new_pods"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
@@ -187,10 +189,11 @@ def _compared(
 def _worse(frame: Frame, new: _Group, old: _Group) -> str:
     """Where the new limits cost an objective more than they give any other, in words.
 
-    A pod that serves fewer requests than its siblings gives that many fewer.
+    A pod that serves fewer requests than its siblings gives that many fewer. Where it misses an
+    objective itself it is worse by that alone: requests that clients give up are in no histogram.
     """
     served = min(new.requests * old.engines / (old.requests * max(new.engines, 1)), 1.0)
-    harm, gained, told = 0.0, 0.0, ""
+    harm, gained, told, misses = 0.0, 0.0, "", ""
     for objective in frame.targets.objectives:
         ours, theirs = (_missed(objective, group) for group in (new, old))
         if ours is None or theirs is None:
@@ -198,6 +201,8 @@ def _worse(frame: Frame, new: _Group, old: _Group) -> str:
         allowed = 1.0 - objective.percentile / 100.0
         more = max(ours[0], allowed) - max(theirs[0], allowed)
         gained = max(gained, -more * served)
+        alone = CONFIDENCE_DEVIATIONS * math.sqrt(DESIGN_EFFECT * _variance(*ours))
+        misses = objective.key if ours[0] > allowed + max(ERROR_RATIO, alone) else misses
         spread = math.sqrt(DESIGN_EFFECT * (_variance(*ours) + _variance(*theirs)))
         if more > max(harm, ERROR_RATIO, CONFIDENCE_DEVIATIONS * spread):
             harm = more
@@ -205,7 +210,15 @@ def _worse(frame: Frame, new: _Group, old: _Group) -> str:
                 f"{objective.key} missed by {ours[0]:.1%} of {ours[1]:.0f} requests, "
                 f"elsewhere by {theirs[0]:.1%} of {theirs[1]:.0f}"
             )
-    return told if harm > gained else ""
+    if harm > gained:
+        return told
+    spread = CONFIDENCE_DEVIATIONS * math.sqrt(DESIGN_EFFECT / new.requests)
+    if misses and served < 1.0 - max(LEAST_FEWER_RATIO, spread):
+        theirs_mean = old.requests / old.engines
+        return (
+            f"{misses} missed, and {new.requests:.0f} requests served, elsewhere {theirs_mean:.0f}"
+        )
+    return ""
 
 
 def _refuted(
