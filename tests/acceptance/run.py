@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "acceptance.md"
 # The real engine's environment is not made here: docs/how-to/real-engine.md says how.
-REAL_ENGINE = "real-engine"
+REAL_ENGINES = frozenset({"engine-law", "real-engine"})
 HEAD = """# What a release waits for
 
 `make acceptance` runs these before a release and writes this page. Each row is its last run.
@@ -102,9 +102,14 @@ CHECKS = (
         command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),
     ),
     Check(
-        name=REAL_ENGINE,
-        shows="a real vLLM through the operator's own chain",
+        name="engine-law",
+        shows="the law of a real vLLM through the operator's own chain",
         command=("-m", "tests.validation.real_engine", "--out", "out/real-engine"),
+    ),
+    Check(
+        name="real-engine",
+        shows="real vLLM engines scaled by the operator from 1 and back, no request aborted",
+        command=("-m", "tests.validation.real_engine_loop"),
     ),
 )
 
@@ -170,11 +175,11 @@ def _chosen(only: str | None, vllm: Path | None) -> list[Check]:
     if unknown:
         allowed = ", ".join(c.name for c in CHECKS)
         sys.exit(f"--only {only}: no check is named {min(unknown)}; allowed: {allowed}")
-    if vllm is None and REAL_ENGINE in names:
+    for name in sorted(REAL_ENGINES.intersection(names)) if vllm is None else ():
         if only is not None:
-            sys.exit(f"--only {only}: {REAL_ENGINE} needs --vllm PYTHON, an environment with vLLM")
-        names.remove(REAL_ENGINE)
-        _say(f"{REAL_ENGINE} is not run: it needs --vllm PYTHON\n")
+            sys.exit(f"--only {only}: {name} needs --vllm PYTHON, an environment with vLLM")
+        names.remove(name)
+        _say(f"{name} is not run: it needs --vllm PYTHON\n")
     return [c for c in CHECKS if c.name in names]
 
 
@@ -192,7 +197,7 @@ def main() -> None:
     failed = []
     commit = _commit()
     for check in _chosen(given.only, given.vllm):
-        engine = ("--vllm", str(given.vllm)) if check.name == REAL_ENGINE else ()
+        engine = ("--vllm", str(given.vllm)) if check.name in REAL_ENGINES else ()
         fuzz = {"HYPOTHESIS_PROFILE": "fuzz", "FUZZ_EXAMPLES": "100000"}
         profile = fuzz if check.name == "fuzz" else {}
         _say(f"== {check.name}: {check.shows}\n")

@@ -14,6 +14,8 @@ from tests.validation.engine_requests import Served
 from servingslo.sim.trace import Trace
 
 _LONGEST_REQUEST_SECONDS = 300.0
+# What the last part of an answer says that has all its tokens: an engine that aborts says "abort".
+_WHOLE = b'"finish_reason":"length"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,23 @@ async def saturation_rate_per_second(
     return len(counted) / (seconds * 2 / 3)
 
 
+async def one_after_another(
+    url: str, lengths: Lengths, seconds: float, seed: int
+) -> list[tuple[float, float]]:
+    """TTFT and TPOT, in seconds, of requests that are alone in the engine; failed ones left out."""
+    rng = np.random.default_rng(seed)
+    found: list[tuple[float, float]] = []
+    begin = time.perf_counter()
+    async with _session() as session:
+        while time.perf_counter() - begin < seconds:
+            i = int(rng.integers(len(lengths.prompt_tokens)))
+            output = max(lengths.output_tokens[i], 2)
+            answer = await _timed(session, url, _body(lengths.prompt_tokens[i], output, rng))
+            if answer is not None:
+                found.append((answer[0], (answer[1] - answer[0]) / (output - 1)))
+    return found
+
+
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
@@ -153,6 +172,7 @@ async def _timed(
     """Time to the first token and to the end, in seconds; None for a request that failed."""
     begin = time.perf_counter()
     first: float | None = None
+    whole = False
     try:
         async with session.post(
             f"{url}/v1/completions", data=body, headers={"Content-Type": "application/json"}
@@ -162,6 +182,7 @@ async def _timed(
             async for line in answer.content:
                 if first is None and line.startswith(b"data: {"):
                     first = time.perf_counter() - begin
+                whole = whole or _WHOLE in line
     except (aiohttp.ClientError, TimeoutError):
         return None
-    return None if first is None else (first, time.perf_counter() - begin)
+    return (first, time.perf_counter() - begin) if first is not None and whole else None

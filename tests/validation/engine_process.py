@@ -9,6 +9,7 @@ from pathlib import Path
 
 from servingslo.errors import RigError
 from servingslo.rig.cluster import Rig
+from servingslo.rig.processes import ManagedProcess
 from servingslo.rig.waiting import free_port, http_get
 
 MODEL_NAME = "tiny"
@@ -75,30 +76,12 @@ class Vllm:
     def __init__(self, rig: Rig, settings: EngineSettings, folder: Path) -> None:
         write_model(settings, folder)
         self.port = free_port()
-        command = [
-            "nice", f"-n{settings.nice}", str(settings.python), "-m",
-            "vllm.entrypoints.cli.main", "serve", str(folder), "--host=127.0.0.1",
-            f"--port={self.port}", *settings.arguments,
-        ]  # fmt: skip
-        environment = {
-            # Nothing is fetched: configuration and tokenizer are in the folder.
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            # Otherwise the CPU build replaces the executor of one process by that of several.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gibibytes),
-            # The kernel may move the threads to a free core.
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(settings.threads),
-        }
-        self.process = rig.run_process(_LOG_NAME, command, environment=environment)
+        words = ("serve", str(folder), *settings.arguments)
+        self.process = start_vllm(rig, _LOG_NAME, settings, words, "127.0.0.1", self.port)
         self.process.wait_for(
             self.healthy, what="vLLM answers", timeout_seconds=_READY_TIMEOUT_SECONDS
         )
-        if settings.core_share is not None:
-            words = (sys.executable, "-m", "tests.validation.core_share")
-            held = (str(self._core_pid()), str(settings.core_share))
-            rig.run_process("core-share", [*words, *held])
+        hold_core(rig, "core-share", settings, self.process)
 
     @property
     def address(self) -> str:
@@ -118,25 +101,68 @@ class Vllm:
         """Its metrics page as it is now."""
         return http_get(f"{self.url}/metrics", timeout_seconds=10.0) or ""
 
-    def _core_pid(self) -> int:
-        """The process that schedules and computes. Raises: RigError when there is none."""
-        for pid in _group(self.process.pid or 0):
-            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8")
-            if name.startswith(_CORE_NAME):
-                return pid
-        raise RigError(f"vLLM runs no process named {_CORE_NAME}")
-
     def core_time(self) -> CoreTime:
         """What its processes and threads got of the machine so far, and what they waited for."""
-        tasks = [
-            _core_time(task)
-            for pid in _group(self.process.pid or 0)
-            for task in Path(f"/proc/{pid}/task").glob("*")
-        ]
-        return CoreTime(
-            ran_seconds=sum(task.ran_seconds for task in tasks),
-            waited_seconds=sum(task.waited_seconds for task in tasks),
-        )
+        return core_time(self.process)
+
+
+def start_vllm(
+    rig: Rig,
+    name: str,
+    settings: EngineSettings,
+    words: Sequence[str],
+    address: str,
+    port: int,
+) -> ManagedProcess:
+    """Start `vllm` with these words as a process of the rig; it does not answer yet."""
+    command = [
+        "nice", f"-n{settings.nice}", str(settings.python), "-m", "vllm.entrypoints.cli.main",
+        *words, f"--host={address}", f"--port={port}",
+    ]  # fmt: skip
+    environment = {
+        # Nothing is fetched: configuration and tokenizer are in the folder.
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        # Otherwise the CPU build replaces the executor of one process by that of several.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gibibytes),
+        # The kernel may move the threads to a free core.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(settings.threads),
+    }
+    return rig.run_process(name, command, environment=environment)
+
+
+def hold_core(
+    rig: Rig, name: str, settings: EngineSettings, process: ManagedProcess
+) -> ManagedProcess | None:
+    """Hold the engine core of a vLLM to the stated share of a core; None where none is stated."""
+    if settings.core_share is None:
+        return None
+    words = (sys.executable, "-m", "tests.validation.core_share")
+    return rig.run_process(name, [*words, str(_core_pid(process)), str(settings.core_share)])
+
+
+def _core_pid(process: ManagedProcess) -> int:
+    """The process that schedules and computes. Raises: RigError when there is none."""
+    for pid in _group(process.pid or 0):
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8")
+        if name.startswith(_CORE_NAME):
+            return pid
+    raise RigError(f"vLLM runs no process named {_CORE_NAME}")
+
+
+def core_time(process: ManagedProcess) -> CoreTime:
+    """What its processes and threads got of the machine so far, and what they waited for."""
+    tasks = [
+        _core_time(task)
+        for pid in _group(process.pid or 0)
+        for task in Path(f"/proc/{pid}/task").glob("*")
+    ]
+    return CoreTime(
+        ran_seconds=sum(task.ran_seconds for task in tasks),
+        waited_seconds=sum(task.waited_seconds for task in tasks),
+    )
 
 
 def write_model(settings: EngineSettings, folder: Path) -> None:
