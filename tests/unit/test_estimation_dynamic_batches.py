@@ -18,10 +18,10 @@ BATCHER = DynamicBatcher(largest_batch=8, window_seconds=0.02)
 WINDOW_SECONDS = 15.0
 
 
-def window(utilization: float, batcher: DynamicBatcher = BATCHER) -> Window:
+def window(utilization: float, batcher: DynamicBatcher = BATCHER, law: ServiceLaw = LAW) -> Window:
     """What the counters of a server grow by at this share of its saturation."""
-    rate = utilization * saturation_per_second(LAW, batcher)
-    times = BatchTimes(LAW, batcher, rate)
+    rate = utilization * saturation_per_second(law, batcher)
+    times = BatchTimes(law, batcher, rate)
     requests = rate * WINDOW_SECONDS
     ran = float(times.weight @ (times.latency_seconds - times.wait_seconds)) * requests
     return Window(
@@ -48,6 +48,22 @@ def test_law_is_found_from_loads_that_differ(instances):
     assert found.law is not None
     for batch in (1, 8):
         assert found.law.step_seconds(batch) == pytest.approx(LAW.step_seconds(batch), rel=0.1)
+
+
+@pytest.mark.parametrize("per_request", [0.001, 0.01])
+def test_one_load_alone_takes_no_full_batch_for_short(per_request):
+    """Where loads do not tell both numbers apart, a full batch is at most 10 % short."""
+    law = ServiceLaw(
+        step_fixed_seconds=0.06,
+        step_per_sequence_seconds=per_request,
+        prefill_per_token_seconds=0.0,
+    )
+    fit = LawFit(configuration=Configuration())
+    for _ in range(20):
+        fit = learn(fit, batch_rows(window(0.4, law=law), BATCHER))
+    _, found = judge(fit)
+    assert found.law is not None
+    assert found.law.step_seconds(8) >= 0.9 * law.step_seconds(8)
 
 
 def test_nothing_is_said_by_a_window_in_which_little_ran():

@@ -28,6 +28,10 @@ BATCH_ERROR_RATIO = 0.05
 # Of a mean over so many batches, whose sizes vary about as much as they are large.
 ONE_BATCH_ERROR_RATIO = 0.5
 LEAST_BATCHES = 4.0
+# Per request over fixed where loads do not tell: the larger one of the book's laws, 5 ms + 0.6 ms·b
+# and 50 ms + 0.5 ms·b, for a full batch that is thought too short is a fleet that is too small.
+# Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving".
+REQUEST_RATIO = 0.12
 # Requests of one row each may look a little larger: counters are not of one moment.
 ONE_ROW = 1.05
 # A request is answered once; no prompt is computed before, and no memory is shared.
@@ -54,6 +58,7 @@ def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...
             error_ratio=math.hypot(BATCH_ERROR_RATIO, ONE_BATCH_ERROR_RATIO / math.sqrt(batches)),
             sequences=seen_by_request,
             prefill_per_step_tokens=0.0,
+            sequence_ratio=REQUEST_RATIO,
         ),
     )
 

@@ -39,7 +39,7 @@ class Row:
     """One equation 1 = x·(a, b, c), with the relative error it is trusted to.
 
     sequences: mean concurrency in it, 0 where nothing decodes. scored: predictions are judged by
-    it.
+    it. sequence_ratio: what b/a is of such engines where nothing tells, None as of any.
     """
 
     x: tuple[float, float, float]
@@ -47,6 +47,7 @@ class Row:
     sequences: float
     prefill_per_step_tokens: float
     scored: bool = True
+    sequence_ratio: float | None = None
 
 
 def law_rows(window: Window, dispersion: float = 1.0, engine_count: int = 1) -> tuple[Row, ...]:

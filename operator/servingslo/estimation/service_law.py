@@ -111,6 +111,7 @@ class LawFit:
     value, out of sample. window_count: windows that entered. sequences_high: largest concurrency
     seen (slowly forgotten); prefill_per_step_tokens: moving average. stated: the score of the law
     that the resource states, on this configuration; None where it has none yet.
+    sequence_ratio: what b/a is where nothing tells.
     """
 
     configuration: Configuration
@@ -124,6 +125,7 @@ class LawFit:
     trusted: TrustedLaw | None = None
     inherited: bool = False
     stated: StatedScore | None = None
+    sequence_ratio: float = PRIOR_SEQUENCE_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +258,7 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
         trusted=fit.trusted,
         inherited=fit.inherited,
         stated=fit.stated,
+        sequence_ratio=row.sequence_ratio or fit.sequence_ratio,
     )
 
 
@@ -318,10 +321,10 @@ def _reason(fit: LawFit, values: tuple[float, float, float] | None, error: float
 
 def solution(fit: LawFit) -> Vector | None:
     """(a, b, c) of the fit, None before the first window."""
-    return solve_nonnegative(_with_prior(fit.information))
+    return solve_nonnegative(_with_prior(fit.information, fit.sequence_ratio))
 
 
-def _with_prior(information: Information) -> Information:
+def _with_prior(information: Information, sequence_ratio: float) -> Information:
     """The equations with weak ones for b and c, in units of the mean step time so far.
 
     Where nothing decodes, steps are mostly prefill, and nearly all as full as each other: a and c
@@ -335,7 +338,7 @@ def _with_prior(information: Information) -> Information:
         prefilled = information.normal[2] / information.normal[0]
         step_seconds /= 1.0 + prefilled * PRIOR_PREFILL_RATIO
         strength = max(information.weight, 1.0)
-    for unknown, ratio in ((1, PRIOR_SEQUENCE_RATIO), (2, PRIOR_PREFILL_RATIO)):
+    for unknown, ratio in ((1, sequence_ratio), (2, PRIOR_PREFILL_RATIO)):
         deviation = PRIOR_SPREAD * ratio * step_seconds
         information = pulled(information, unknown, ratio, strength / deviation**2)
     return information
@@ -359,7 +362,7 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
     variance = residual_variance(fit.information, values)
-    error = standard_error(_with_prior(fit.information), point, variance)
+    error = standard_error(_with_prior(fit.information, fit.sequence_ratio), point, variance)
     return None if error is None or predicted <= 0 else error / predicted
 
 

@@ -78,7 +78,7 @@ class BudgetQueries:
         namespace, pod = self._config.namespace_label, self._config.pod_label
         selector = f'{namespace}="{asked.namespace}", {pod}=~"{pods}"'
         model = asked.targets.model
-        if model is None:
+        if model is None or not profile.serves_batches:
             return selector
         if _MODEL_NAME.fullmatch(model) is None:
             raise InvalidInputError("spec.model", model, "letters, digits, -, _ and .")
