@@ -43,6 +43,10 @@ def test_shares_are_those_of_the_requests_that_came_in_time() -> None:
     ]
     found = shares_of(records, OBJECTIVES, 10.0, 20.0)
     assert found == Shares(requests=4, within={TTFT: 0.5, TPOT: 0.5})
+    one = dataclasses.replace(record(14.0, ttft=0.1, seconds=0.2), output_tokens=1)
+    assert shares_of([one], OBJECTIVES, 10.0, 20.0) == Shares(
+        requests=1, within={TTFT: 1.0, TPOT: 1.0}
+    )
     assert shares_of(records, OBJECTIVES, 30.0, 40.0) is None
 
 

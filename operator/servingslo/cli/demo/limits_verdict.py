@@ -110,10 +110,11 @@ def _requests(shares: Shares | None) -> str:
 
 
 def _within(record: ClientRecord, objective: Objective) -> bool:
-    """Whether the whole answer came, and within this objective."""
+    """Whether the whole answer came, and within this objective; one token has no time per token."""
     if record.ending is not Ending.FINISHED or record.ttft_seconds is None:
         return False
     if objective.metric is LatencyMetric.TTFT:
         return record.ttft_seconds <= objective.threshold_seconds
+    further = record.output_tokens - 1
     decode = record.seconds - record.ttft_seconds
-    return decode <= max(record.output_tokens - 1, 0) * objective.threshold_seconds
+    return further < 1 or decode <= further * objective.threshold_seconds
