@@ -171,3 +171,27 @@ async def test_clients_write_down_what_they_saw(tmp_path: Path) -> None:
     assert all(0 < (one.ttft_seconds or 0) <= one.seconds for one in finished)
     assert all(one.meets(60.0, 60.0) for one in finished)
     assert not any(one.meets(60.0, 60.0) for one in refused)
+
+
+async def test_an_address_passes_to_the_next_pod_while_the_one_before_drains() -> None:
+    """Addresses of deleted pods are given again at once; the old pod answers what it was sent."""
+    old = listening(drain=True)
+    new = pod("chat-1", address=old.address, port=old.port)
+    async with served(old) as (host, session):
+        long = asyncio.create_task(_posted(session, old, body(400)))
+        await _runs(host, old, 1)
+        host.set_pods([new])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await _posted(session, new, body(2)) != 200:
+                await _runs(host, old, 1)
+        assert not long.done()
+        assert await long == 200
+
+
+async def _posted(session: aiohttp.ClientSession, one: EnginePod, document: object) -> int:
+    """The status of the answer; 0 where nobody listens."""
+    try:
+        async with session.post(url_of(one), json=document) as answer:
+            return answer.status
+    except aiohttp.ClientConnectionError:
+        return 0

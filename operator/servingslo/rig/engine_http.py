@@ -40,6 +40,7 @@ class EngineDoors:
     def __init__(self, host: EngineHost) -> None:
         self._host = host
         self._open: dict[Door, web.AppRunner] = {}
+        self._listening: dict[Door, web.TCPSite] = {}
 
     async def run(self) -> None:
         """Follow the host's pods until cancelled, then close everything."""
@@ -59,6 +60,9 @@ class EngineDoors:
             if _is_loopback(pod.address)
         }
         for door in self._open.keys() - wanted:
+            # Its address may be another pod's by now; what it was sent it still answers.
+            if site := self._listening.pop(door, None):
+                await site.stop()
             if self._host.has_left(door.key, door.incarnation):
                 await self._open.pop(door).cleanup()
         for door in wanted - self._open.keys():
@@ -70,8 +74,10 @@ class EngineDoors:
             )
             await runner.setup()
             self._open[door] = runner
+            site = web.TCPSite(runner, door.address, door.port)
             with contextlib.suppress(OSError):  # the pod answers nothing, and the gateway sees it
-                await web.TCPSite(runner, door.address, door.port).start()
+                await site.start()
+                self._listening[door] = site
 
 
 def _is_loopback(address: str) -> bool:
