@@ -62,7 +62,7 @@ layers: setup ## import-linter: the layers and the purity of the core
 unit: setup ## tests that need no rig
 	$(BIN)/python -m pytest tests/unit tests/property tests/golden $(PYTEST_ARGS)
 
-fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (an hour or two); FUZZ_EXAMPLES=n for fewer
+fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (some hours); FUZZ_EXAMPLES=n for fewer
 	HYPOTHESIS_PROFILE=fuzz FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)
 
 integration: rig ## tests on the rig

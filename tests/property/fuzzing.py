@@ -3,6 +3,7 @@
 import json
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from servingslo import explain
@@ -15,6 +16,8 @@ from servingslo.policy.state import PlannerState
 
 # `make fuzz` and `make acceptance` set it.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES") or 300)
+# A test of so many takes as long as it takes; no single example should take a second.
+unhurried = pytest.mark.timeout(max(300, EXAMPLES))
 fuzzed = settings(
     max_examples=EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

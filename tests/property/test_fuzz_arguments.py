@@ -10,7 +10,7 @@ import time
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.property.fuzzing import fuzzed, is_said
+from tests.property.fuzzing import fuzzed, is_said, unhurried
 
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.estimation.plausible import LARGEST_COUNT
@@ -25,6 +25,7 @@ from servingslo.runtimes.arguments import (
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.config_file import config_file, config_path
 
+pytestmark = unhurried
 # A Kubernetes object is 1.5 MiB at most; a message with a whole word in it would be as long.
 LONGEST_MESSAGE = 600
 LONGEST_SECONDS = 2.0

@@ -22,7 +22,7 @@ from tests.chaos.prometheus import (
     Page,
     page_of,
 )
-from tests.property.fuzzing import fuzzed, is_said, remembered, tell
+from tests.property.fuzzing import fuzzed, is_said, remembered, tell, unhurried
 from tests.unit.policy_world import TARGETS, World, steady
 
 from servingslo.adapters.prometheus.pages import engines_of_page
@@ -34,6 +34,7 @@ from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.policy.state import PlannerState
 
+pytestmark = unhurried
 TICK_SECONDS = 15.0
 SNAPSHOTS = 24
 _NAMES = sorted(

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property.fuzzing import fuzzed, is_said, remembered, tell
+from tests.property.fuzzing import fuzzed, is_said, remembered, tell, unhurried
 from tests.unit.policy_world import TARGETS, Run, World, steady
 
 from servingslo import explain
@@ -30,6 +30,7 @@ from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
+pytestmark = unhurried
 NOW = 1_700_000_000.0
 TICK_SECONDS = 15.0
 _CASES = yaml.safe_load((Path(__file__).parents[1] / "unit" / "api_cases.yaml").read_text())
