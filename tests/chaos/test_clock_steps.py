@@ -15,8 +15,8 @@ from servingslo.sim.engine import Engine, RequestTable
 
 # Each had a write beyond what the load asks for: a restart told before the scrape that shows it, a
 # process that begins after the clock was set back, scrapes that were refused as out of order, an
-# engine that had begun again and counted nothing yet.
-MENDED = (102, 224, 231, 610)
+# engine that had begun again and counted nothing yet, the operator's own clock set ahead.
+MENDED = (102, 224, 231, 331, 610)
 STEP_SECONDS = 45.0
 
 

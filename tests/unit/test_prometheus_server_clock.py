@@ -88,3 +88,12 @@ def test_another_server_in_between_is_not_the_moment_of_a_step() -> None:
             _asked(clock, at, off=off)
     _asked(clock, 60.0, off=45.0)
     assert clock.sure_after_seconds == pytest.approx(AHEAD + 30.0, abs=0.05)
+
+
+@pytest.mark.parametrize(("jump", "times"), [(0.3, 0), (60.0, 1), (-60.0, 1), (3600.0, 1)])
+def test_a_wall_clock_of_ours_that_is_set_is_noticed(jump: float, times: int) -> None:
+    """What is remembered by it is not to be set against what comes after."""
+    clock = ServerClock()
+    for number in range(6):
+        clock.compare_own(1e9 + 15.0 * number + (jump if number >= 3 else 0.0), 15.0 * number)
+    assert clock.times_set == times

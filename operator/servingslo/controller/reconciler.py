@@ -25,7 +25,7 @@ from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
 from servingslo.policy.decision import Decision, held
 from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem, Targets
-from servingslo.policy.learned import lost_parts
+from servingslo.policy.learned import learned, lost_parts
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import BudgetQuestion, ClusterMetrics, WorkloadView
 from servingslo.policy.state import PlannerState
@@ -43,7 +43,8 @@ _LONGEST_LOOK_SECONDS = 10.0
 class _Memory:
     """What is remembered of one resource between ticks.
 
-    lost: parts of what was stored that are not believed, until that is told.
+    lost: parts of what was stored that are not believed, until that is told. clocks_set: by the
+    last reading; what is remembered by other clocks is as after a restart.
     """
 
     uid: str
@@ -51,6 +52,7 @@ class _Memory:
     state: PlannerState
     conflicts: int = 0
     lost: tuple[str, ...] = ()
+    clocks_set: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ class Reconciler:
         if resource.targets.mode is Mode.PAUSED:
             await self.teller.pause(resource)
             return False
-        memory = self._remember(resource)
+        memory = self._remember(resource, metrics)
         if memory.lost:
             await self.teller.tell_lost(resource, memory.lost)
             memory.lost = ()
@@ -105,21 +107,27 @@ class Reconciler:
         """Drop what is remembered of a deleted resource."""
         self._memories.pop(uid, None)
 
-    def _remember(self, resource: Resource) -> _Memory:
+    def _remember(self, resource: Resource, metrics: ClusterMetrics) -> _Memory:
         record = resource.record
         now_seconds = self.outside.clock.now_seconds()
         memory = self._memories.get(record.ref.uid)
+        clocks = None if metrics.time_seconds is None else metrics.clocks_set
+        stored = (record.status.get("learned") or {}).get("state")
+        if memory is not None and clocks is not None:
+            if memory.clocks_set not in (None, clocks):
+                stored, memory = learned(memory.state, now_seconds), None
+            else:
+                memory.clocks_set = clocks
         if memory is not None and memory.generation == record.generation:
             return memory
         carry_on = memory is not None
-        learned = None if carry_on else (record.status.get("learned") or {}).get("state")
         if memory is None:
-            state = initial_state(learned, now_seconds)
             memory = _Memory(
                 uid=record.ref.uid,
                 generation=record.generation,
-                state=state,
-                lost=lost_parts(learned, now_seconds),
+                state=initial_state(stored, now_seconds),
+                lost=lost_parts(stored, now_seconds),
+                clocks_set=clocks,
             )
             self._memories[record.ref.uid] = memory
         memory.generation = record.generation
@@ -131,7 +139,7 @@ class Reconciler:
                 generation=record.generation,
                 spec=record.spec,
                 limits=self.limits,
-                learned=learned,
+                learned=None if carry_on else stored,
                 carry_on=carry_on,
                 time_seconds=now_seconds,
             )

@@ -27,13 +27,15 @@ class ClusterMetrics:
     no gateway is read.
     problem: why the reading is unusable or partial; None when all queries were answered in full.
     time_seconds: the moment that all ages are of, seconds since the epoch; None where nothing was
-    read.
+    read. clocks_set: how often a clock that moments are told by was set so far: what was remembered
+    by the clocks before is not to be set against this reading.
     """
 
     pods: Mapping[tuple[str, str], PodMetrics] = field(default_factory=dict)
     gateways: Mapping[tuple[str, str], GatewaySample] | None = None
     problem: SignalProblem | None = None
     time_seconds: float | None = None
+    clocks_set: int = 0
 
     def recognize(self, namespace: str, stated: str | None) -> Recognize:
         """What engines are read as, by their pods in a namespace: stated, or what they export."""

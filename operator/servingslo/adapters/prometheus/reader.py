@@ -129,7 +129,9 @@ class PrometheusReader:
         gateways = read_gateways(
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
-        elapsed, time_seconds = self._monotonic() - evaluated_at, self._clock.now_seconds()
+        ended, time_seconds = self._monotonic(), self._clock.now_seconds()
+        elapsed = ended - evaluated_at
+        self._server_clock.compare_own(time_seconds, ended)
         problem = None
         if warnings:
             detail = "; ".join(dict.fromkeys(warnings))
@@ -139,6 +141,7 @@ class PrometheusReader:
             gateways=None if gateways is None else _aged_gateways(gateways, elapsed, sure_seconds),
             problem=problem,
             time_seconds=time_seconds,
+            clocks_set=self._server_clock.times_set,
         )
 
     def _sure(

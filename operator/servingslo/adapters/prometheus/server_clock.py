@@ -17,6 +17,8 @@ from servingslo.errors import ImplausibleMetricsError
 DRIFT_RATIO = 5e-4
 # A clock that is set right by less is believed at once: a scrape is told from the next by as much.
 SMALL_STEP_SECONDS = 0.5
+# Our own clock nears the wall clock by 2 % of what passes, so by less from one reading to the next.
+OWN_STEP_SECONDS = 10.0
 # So many refused readings in a row that agree with each other: the clock itself was set.
 AGREEING_READINGS = 3
 
@@ -25,11 +27,13 @@ class ServerClock:
     """Bounds of the server's seconds less monotonic seconds; for one thread at a time.
 
     sure_after_seconds: samples that the server stamped no later may be of its clock before it was
-    set; minus infinity where it never was.
+    set; minus infinity where it never was. times_set: how often it was, or ours was.
     """
 
     def __init__(self) -> None:
         self.sure_after_seconds = -math.inf
+        self.times_set = 0
+        self._own: float | None = None
         self._known: _Bounds | None = None
         self._refused: _Bounds | None = None
         self._refused_count = 0
@@ -54,10 +58,18 @@ class ServerClock:
                     detail = "an old answer, or that of another server"
                     raise ImplausibleMetricsError(f"the clock of Prometheus is {where}: {detail}")
                 self.sure_after_seconds = max(self.sure_after_seconds, self._before_seconds)
+                self.times_set += 1
             self._known = None
         self._known = new if self._known is None else new.within(self._known)
         self._refused, self._refused_count = None, 0
         return self._known.high
+
+    def compare_own(self, wall_seconds: float, monotonic_seconds: float) -> None:
+        """Notice where our own wall clock was set: its seconds, and monotonic ones at that time."""
+        ahead, before = wall_seconds - monotonic_seconds, self._own
+        self._own = ahead
+        if before is not None and abs(ahead - before) > OWN_STEP_SECONDS:
+            self.times_set += 1
 
     def _agrees(self, new: "_Bounds", known: "_Bounds") -> bool:
         """Whether this is the last of several refused readings that tell of one clock."""
