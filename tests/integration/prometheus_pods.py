@@ -19,6 +19,8 @@ NAMESPACE = "inference"
 # Twice a second is scraped; Prometheus looks for new targets every five seconds.
 PATIENCE_SECONDS = 40.0
 FULL_READING_QUERIES = 13
+# The first one of a process asks as well whether there are samples in the future.
+FIRST_READING_QUERIES = FULL_READING_QUERIES + 1
 
 OLD_NAMES = """
 vllm:num_requests_running{model_name="m"} 2
