@@ -47,8 +47,9 @@ def _told(port: int, namespace: str, name: str) -> str:
             answer = channel.unary_unary(METHOD)(message, timeout=5)
         except grpc.RpcError as error:
             return str(error.code().name)
-    value = answer[answer.index(b"\x10") + 1]
-    return str(value)
+    # The name of the metric, then its value as a number below 128.
+    _, _, value = answer.partition(b"desired-replicas\x10")
+    return str(value[0])
 
 
 @pytest.mark.usefixtures("keda_crds")
