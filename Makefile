@@ -20,7 +20,7 @@ FUZZ_EXAMPLES ?= 100000
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock chaos acceptance real-engine image-check clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock chaos acceptance interop real-engine image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ acceptance: rig ## what a release waits for, into docs/acceptance.md; ONLY=insta
 real-engine: rig ## real vLLM engines, one, two and one again, scaled by the operator (a quarter of an hour); VLLM=path/to/python of an environment with vLLM
 	@$(if $(VLLM),,echo "VLLM=path/to/python is needed: docs/how-to/real-engine.md" >&2; exit 1)
 	$(BIN)/python -m tests.validation.real_engine_loop --vllm $(VLLM)
+
+interop: rig ## beside real KEDA, which is built first (ten minutes once); part of acceptance
+	$(BIN)/python -m tests.acceptance.run --only interop
 
 image-check: setup ## the image's own steps in a temporary folder, as its user on a read-only root where this machine lets us
 	$(BIN)/python -m pytest --acceptance tests/e2e/test_image.py $(PYTEST_ARGS)

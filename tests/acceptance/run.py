@@ -97,6 +97,11 @@ CHECKS = (
         command=(*_TESTS, "tests/integration/test_failover_surge.py"),
     ),
     Check(
+        name="interop",
+        shows="KEDA's own operator asks the external scaler: its HPA has the count as its target",
+        command=(*_TESTS, "tests/integration/test_keda_operator.py"),
+    ),
+    Check(
         name="triton",
         shows="twelve loads of a real Triton beside the law of dynamic batches and the simulator",
         command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),

@@ -34,7 +34,11 @@ def _program(path: Path, script: str) -> Path:
     return path
 
 
-_COMPILED = [one for one in versions.ALL_TOOLS if not isinstance(one, versions.WheelTool)]
+_COMPILED = [
+    one
+    for one in (*versions.ALL_TOOLS, *versions.INTEROP_TOOLS)
+    if not isinstance(one, versions.WheelTool)
+]
 
 
 @pytest.mark.parametrize("tool", [pytest.param(tool, id=tool.name) for tool in _COMPILED])

@@ -102,6 +102,8 @@ def _ready_made(tool: Tool) -> Path | None:
 
 def reports_version(path: Path, tool: Tool) -> bool:
     """Whether the program at ``path`` says that it is of the tool's pinned version."""
+    if not tool.version_arguments:
+        return f"\t{tool.pin}\t{tool.module_version}\t".encode() in path.read_bytes()
     try:
         finished = subprocess.run(
             [str(path), *tool.version_arguments],
@@ -243,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m servingslo.rig.build",
         description="Build the programs of the test rig into the user's cache.",
     )
-    names = [tool.name for tool in versions.ALL_TOOLS]
+    names = [tool.name for tool in (*versions.ALL_TOOLS, *versions.INTEROP_TOOLS)]
     parser.add_argument("tools", nargs="*", metavar="TOOL", help=f"of {', '.join(names)}")
     parser.add_argument("--all", action="store_true", help="also those that few tests need")
     options = parser.parse_args(arguments)

