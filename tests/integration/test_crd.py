@@ -31,6 +31,7 @@ MINIMAL = {
 }
 TIME = "2026-01-02T03:04:05Z"
 STATUS = {
+    "errorBudget": {"remaining": 0.72},
     "observedGeneration": 3,
     "replicas": {"current": 3, "ready": 2, "pending": 1, "desired": 5},
     "bindingConstraint": "kv-cache",
@@ -347,12 +348,13 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
         "BINDING",
         "UTIL",
         "SLO",
+        "BUDGET",
         "AGE",
         "READY",
         "REASON",
     ]
     del shown["AGE"]
-    cells = ("llama-chat", "llama-chat", "Auto", 3, 5, "kv-cache", 0.71, "True")
+    cells = ("llama-chat", "llama-chat", "Auto", 3, 5, "kv-cache", 0.71, "True", 0.72)
     assert tuple(shown.values()) == (*cells, "True", "KVCacheBound")
 
 
