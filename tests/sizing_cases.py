@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from tests.cards import H100, H100_LIMITS
 
+from servingslo.models.frontier import Frontier
 from servingslo.models.latency import Routing, latency_model
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.candidates import Candidates, Load, SizingCase
-from servingslo.policy.sizing import size
+from servingslo.policy.sizing import Load, SizingCase, size
 
 WORKLOAD = Workload(
     arrival_rate_per_second=1.0,
@@ -16,10 +16,12 @@ WORKLOAD = Workload(
 )
 
 
-def case(*objectives, **changes):
+def case(*objectives, model=None, **changes):
     """A case with these objectives."""
+    if model is not None:
+        changes["frontier"] = Frontier(model)
     plain = SizingCase(
-        model=latency_model(WORKLOAD, H100, H100_LIMITS),
+        frontier=Frontier(latency_model(WORKLOAD, H100, H100_LIMITS)),
         routing=Routing.POOLED,
         objectives=objectives,
         utilization_target_ratio=0.85,
@@ -29,7 +31,7 @@ def case(*objectives, **changes):
     return replace(plain, **changes)
 
 
-def sized(sizing_case, rate, drain=0.0, hints=None):
+def sized(sizing_case, rate, drain=0.0):
     """The sizing of a case under a load."""
     load = Load(rate_per_second=rate, drain_per_second=drain)
-    return size(Candidates(sizing_case, load), hints or {})
+    return size(sizing_case, load)

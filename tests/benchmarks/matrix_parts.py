@@ -17,10 +17,12 @@ from tests.benchmarks.matrix import KEPT, LARGE, SMALL, VARIED_CASES, scenario
 from servingslo.estimation import estimator
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample
 from servingslo.estimation.forecast import Forecast
+from servingslo.models import frontier
 from servingslo.models.latency import LatencyMetric, Prediction
-from servingslo.policy import candidates, demand, planner, wish
+from servingslo.policy import demand, planner, wish
 from servingslo.policy.frame import Frame
 from servingslo.policy.mix import Mix
+from servingslo.policy.sizing import SizingCase
 from servingslo.policy.state import PlannerState
 from servingslo.sim.backtest import oracle_of
 from servingslo.sim.cluster import simulate
@@ -83,7 +85,7 @@ def _without_margin(stack: ExitStack) -> None:
 
 def _without_step_down_check(stack: ExitStack) -> None:
     def safe(frame: Frame, *found: Any) -> int:
-        wanted: int = found[3]
+        *_, wanted, _spare = found
         return min(wanted, frame.current)
 
     _put(stack, wish, "_safe", safe)
@@ -95,13 +97,13 @@ def _by_means(stack: ExitStack) -> None:
             return prediction.itl_mean_seconds
         return prediction.ttft_seconds(MEDIAN)
 
-    _put(stack, candidates, "metric_seconds", seconds)
+    _put(stack, frontier, "metric_seconds", seconds)
 
 
 def _without_ceiling(stack: ExitStack) -> None:
     inner = wish.sizing_case
 
-    def case(frame: Frame, mix: Mix) -> candidates.SizingCase:
+    def case(frame: Frame, mix: Mix) -> SizingCase:
         return replace(inner(frame, mix), utilization_target_ratio=GREATEST_UTILIZATION)
 
     _put(stack, wish, "sizing_case", case)

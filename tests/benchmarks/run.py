@@ -22,6 +22,7 @@ from tests.unit.policy_world import Run, World
 from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
 
 from servingslo.estimation import estimator
+from servingslo.models.frontier import Frontier
 from servingslo.models.latency import (
     LatencyMetric,
     LatencyModel,
@@ -33,7 +34,6 @@ from servingslo.models.latency import (
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
-from servingslo.policy.candidates import Candidates, Load, SizingCase
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -45,7 +45,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.sizing import size
+from servingslo.policy.sizing import Load, SizingCase, size
 from servingslo.policy.state import BatchLimits, PlannerState
 
 REPLICAS = 8
@@ -245,7 +245,7 @@ def sizing_case(card: Card) -> SizingCase:
     """What counts are judged by."""
     law, limits = law_and_limits(card)
     return SizingCase(
-        model=LatencyModel(conversation(), law, limits),
+        frontier=Frontier(LatencyModel(conversation(), law, limits)),
         routing=Routing.POOLED,
         objectives=OBJECTIVES,
         utilization_target_ratio=0.85,
@@ -255,14 +255,22 @@ def sizing_case(card: Card) -> SizingCase:
 
 
 def size_row() -> Row:
-    """The least count of up to 64 found without a hint from the tick before."""
+    """The least count of up to 64 where nothing is known of the mix yet."""
     case = sizing_case(A100)
+
+    def fresh() -> SizingCase:
+        return replace(case, frontier=Frontier(case.model))
+
     most = LARGEST_COUNT * SEARCHED_UTILIZATION * case.model.saturation_rate_per_second
     rates = np.random.default_rng(2).uniform(0.2, 1.0, EVALUATIONS // 10) * most
     return Row(
-        name="least count of up to 64 for 2 objectives, no hint",
+        name="least count of up to 64 for 2 objectives, nothing known yet",
         microseconds=[
-            timed(lambda r=rate: size(Candidates(case, Load(rate_per_second=r)), {}))
+            timed(
+                lambda r=rate: size(
+                    replace(case, frontier=Frontier(case.model)), Load(rate_per_second=r)
+                )
+            )
             for rate in rates.tolist()
         ],
     )
@@ -282,7 +290,7 @@ def search_row(state: PlannerState) -> Row:
             workload=mix.workload,
             law=law,
             limits=mix.limits,
-            case=replace(sizing_case(L4), model=model),
+            case=replace(sizing_case(L4), frontier=Frontier(model)),
             load=Load(rate_per_second=16.0),
             objectives=OBJECTIVES,
         )

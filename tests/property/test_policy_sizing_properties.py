@@ -2,9 +2,8 @@
 
 1. Sizing never shrinks as the arrival rate rises, nor as the backlog does.
 2. The count that sizing answers satisfies every constraint, and one fewer breaks one.
-3. Hints save evaluations and change no answer.
-4. Guards are idempotent: a proposal that has passed them passes again unchanged.
-5. Nothing is ordered outside the bounds, except on the way back into them.
+3. Guards are idempotent: a proposal that has passed them passes again unchanged.
+4. Nothing is ordered outside the bounds, except on the way back into them.
 """
 
 from hypothesis import given
@@ -14,15 +13,22 @@ from tests.sizing_cases import case, sized
 
 from servingslo.policy import guards
 from servingslo.policy.behavior import Behavior, BehaviorState
-from servingslo.policy.candidates import Candidates, Load
 from servingslo.policy.guards import Bounds, Proposal, StepDownBlock
-from servingslo.policy.sizing import least_safe_count
+from servingslo.policy.sizing import Load, least_safe_count
 from servingslo.reasons import Reason
 
 CASE = case(*OBJECTIVES)
 
 rates = st.floats(min_value=0.0, max_value=400.0)
 drains = st.floats(min_value=0.0, max_value=100.0)
+
+
+def holds(count, rate):
+    """Whether KV use and every objective are within their limits, by the laws themselves."""
+    load = CASE.predicted(count, rate)
+    return load.stable and all(
+        limit.of(load) <= limit.most for limit in (CASE.kv_limit, *map(CASE.limit, OBJECTIVES))
+    )
 
 
 @QUICK
@@ -40,34 +46,20 @@ def test_the_answer_satisfies_every_constraint_and_one_fewer_does_not(rate, drai
     """Invariant 2: least sufficient count."""
     answer = sized(CASE, rate, drain)
     needs = [need.replicas for need in answer.needs]
-    candidates = Candidates(CASE, Load(rate_per_second=rate, drain_per_second=drain))
     if all(need is not None for need in needs):
         assert answer.replicas == min(max(needs), CASE.largest_count)
     if answer.replicas < CASE.largest_count:
-        assert all(candidates.meets(objective, answer.replicas) for objective in OBJECTIVES)
-        assert candidates.fits_cache(answer.replicas)
-        assert candidates.at(answer.replicas).utilization <= 0.85 + 1e-9
+        # The frontier is known to 0.02 % of a rate.
+        assert holds(answer.replicas, rate * 0.9995)
+        assert CASE.predicted(answer.replicas, rate).utilization <= 0.85 + 1e-9
     fewer = answer.replicas - 1
     if fewer >= 1:
-        utilization = candidates.at(fewer).utilization
+        utilization = CASE.predicted(fewer, rate).utilization
         draining = (rate + drain) / (fewer * CASE.model.saturation_rate_per_second)
         broken = (
-            utilization > 0.85
-            or (drain > 0 and draining > 0.95)
-            or not candidates.fits_cache(fewer)
-            or not all(candidates.meets(objective, fewer) for objective in OBJECTIVES)
+            utilization > 0.85 or (drain > 0 and draining > 0.95) or not holds(fewer, rate * 1.0005)
         )
         assert broken
-
-
-@QUICK
-@given(rates, st.dictionaries(
-    st.sampled_from(["kv-cache", "ttft:p99", "tpot:p95", "queueTime:p99"]),
-    st.integers(min_value=1, max_value=200),
-))  # fmt: skip
-def test_hints_change_no_answer(rate, hints):
-    """Invariant 3: searching from elsewhere finds the same."""
-    assert sized(CASE, rate, hints=hints) == sized(CASE, rate)
 
 
 @QUICK
@@ -75,13 +67,13 @@ def test_hints_change_no_answer(rate, hints):
 def test_a_safe_count_holds_with_the_spare_ones_lost(rate, lowest, extra, spare):
     """Invariant 2 for steps down: what is called safe survives the failures it is meant for."""
     current = lowest + extra
-    candidates = Candidates(CASE, Load(rate_per_second=rate))
-    safe = least_safe_count(candidates, (), lowest=lowest, current=current, spare=spare)
+    load = Load(rate_per_second=rate)
+    safe = least_safe_count(CASE, load, (), lowest=lowest, current=current, spare=spare)
     assert lowest <= safe <= current
     if safe < current:
         left = safe - spare
         assert left >= 1
-        assert all(candidates.meets(objective, left) for objective in OBJECTIVES)
+        assert holds(left, rate * 0.9995)
 
 
 counts = st.integers(min_value=1, max_value=30)
@@ -99,7 +91,7 @@ counts = st.integers(min_value=1, max_value=30)
 def test_guards_are_idempotent_and_stay_inside_the_bounds(
     wanted, current, safe, ends, blocked, step
 ):
-    """Invariants 4 and 5: a second pass changes nothing; a change never leaves the bounds."""
+    """Invariants 3 and 4: a second pass changes nothing; a change never leaves the bounds."""
     bounds = Bounds(
         minimum=min(ends), maximum=max(ends), maximum_reason=Reason.MAX_REPLICAS_REACHED
     )

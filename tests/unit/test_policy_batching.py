@@ -6,12 +6,12 @@ import pytest
 from policy_world import Run, World
 
 from servingslo import explain
+from servingslo.models.frontier import Frontier
 from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.batch_tuning import PAYBACK_SECONDS
-from servingslo.policy.candidates import Load, SizingCase
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -21,6 +21,7 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.policy.sizing import Load, SizingCase
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Reason
 
@@ -46,7 +47,7 @@ def found(tpot_seconds, current=TODAY):
         Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=tpot_seconds),
     )
     judged = SizingCase(
-        model=LatencyModel(DOCUMENTS, LAW, LIMITS),
+        frontier=Frontier(LatencyModel(DOCUMENTS, LAW, LIMITS)),
         routing=Routing.POOLED,
         objectives=goals,
         utilization_target_ratio=0.85,

@@ -21,9 +21,8 @@ from servingslo.policy.batch_search import (
     largest_batch,
     sized_under,
 )
-from servingslo.policy.candidates import Candidates, Load, replica_saturation_per_second
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import carries, greatest_rate, least_safe_count, need_hints
+from servingslo.policy.sizing import Load, carried_rate_per_second, least_safe_count
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Constraint
 
@@ -36,7 +35,7 @@ def objective(metric, threshold, percentile=95.0):
 def test_utilization_alone_is_rate_over_capacity():
     """⌈λ / (ρ*·λ_sat)⌉, exactly."""
     plain = case()
-    capacity = replica_saturation_per_second(plain)
+    capacity = plain.saturation_per_second
     for count in (1, 3, 7):
         exact = count * 0.85 * capacity
         assert sized(plain, exact).replicas == count
@@ -120,20 +119,12 @@ def test_a_pod_of_several_engines_carries_as_many_times_more():
     assert double.replicas == -(-single.replicas // 2)
 
 
-def test_hints_name_every_need_that_was_found():
-    """The next search starts where this one ended."""
-    goals = (objective(LatencyMetric.TTFT, 1.0), objective(LatencyMetric.TPOT, 0.02))
-    answer = sized(case(*goals), 80.0)
-    hints = need_hints(answer.needs, goals)
-    assert set(hints) == {"kv-cache", "ttft:p95", "tpot:p95"}
-
-
 def test_spare_replicas_must_be_lost_without_harm():
     """N−1 with one tolerated failure needs one more."""
     goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
-    candidates = Candidates(case(goal), Load(rate_per_second=100.0))
-    plain = least_safe_count(candidates, (), lowest=1, current=40)
-    spare = least_safe_count(candidates, (), lowest=1, current=40, spare=2)
+    judged, load = case(goal), Load(rate_per_second=100.0)
+    plain = least_safe_count(judged, load, (), lowest=1, current=40)
+    spare = least_safe_count(judged, load, (), lowest=1, current=40, spare=2)
     assert spare == plain + 2
 
 
@@ -141,7 +132,7 @@ def test_the_greatest_rate_is_where_one_more_replica_becomes_needed():
     """Admission and sizing are two views of one law."""
     goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
     held = case(goal)
-    rate = greatest_rate(held, (), 5).per_second
+    rate = carried_rate_per_second(held, (), 5)
     assert sized(held, rate * 0.99).replicas <= 5
     assert sized(held, rate * 1.02).replicas > 5
 
@@ -186,7 +177,7 @@ def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():
     goals = (objective(LatencyMetric.TPOT, 0.05, 99.0), objective(LatencyMetric.TTFT, 1.0, 99.0))
     plain = batch_case(*goals)
     batch = replace(
-        plain, workload=work, case=replace(plain.case, model=latency_model(work, H100, H100_LIMITS))
+        plain, workload=work, case=case(*goals, model=latency_model(work, H100, H100_LIMITS))
     )
     batch = replace(batch, load=Load(rate_per_second=40.0))
     found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192))
@@ -227,10 +218,12 @@ def test_the_greatest_rate_is_held_and_a_little_more_is_not(budget):
     goals = (objective(LatencyMetric.TTFT, 1.0, 99.0), objective(LatencyMetric.TPOT, 0.05, 99.0))
     limits = replace(H100_LIMITS, max_num_batched_tokens=budget)
     held = case(*goals, model=latency_model(mixed, H100, limits))
-    rate = greatest_rate(held, (), 4).per_second
+    rate = carried_rate_per_second(held, (), 4)
     assert 18.5 < rate < 19.6
-    assert carries(held, (), 4, rate)
-    assert not carries(held, (), 4, 1.005 * rate)
+    limits = [held.kv_limit, *map(held.limit, goals)]
+    at, above = held.predicted(4, 0.9995 * rate), held.predicted(4, 1.005 * rate)
+    assert all(limit.of(at) <= limit.most for limit in limits)
+    assert not all(limit.of(above) <= limit.most for limit in limits)
 
 
 @pytest.mark.parametrize("threshold", [2.0, 4.0, 8.0])
@@ -240,10 +233,9 @@ def test_an_end_to_end_objective_sizes_by_its_percentile(threshold):
     held = case(goal)
     found = sized(held, 150.0)
     need = next(need for need in found.needs if need.constraint is Constraint.LATENCY)
-    candidates = Candidates(held, Load(rate_per_second=150.0))
     if need.least_feasible is not None:
-        assert candidates.seconds(goal, held.largest_count) > threshold
+        assert held.predicted(held.largest_count, 150.0).latency_seconds(95.0) > threshold
         return
-    assert candidates.seconds(goal, need.replicas) <= threshold
-    fewer = candidates.at(need.replicas - 1)
-    assert fewer.utilization > 0.95 or candidates.seconds(goal, need.replicas - 1) > threshold
+    assert held.predicted(need.replicas, 150.0).latency_seconds(95.0) <= threshold
+    fewer = held.predicted(need.replicas - 1, 150.0)
+    assert fewer.utilization > 0.95 or fewer.latency_seconds(95.0) > threshold

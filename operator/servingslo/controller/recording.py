@@ -25,11 +25,11 @@ from servingslo.controller.ranges import (
 )
 from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
-from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.learned import restore
 from servingslo.policy.planner import plan
+from servingslo.policy.sizing import Sized
 from servingslo.policy.state import (
     PlannerState,
     record_scale,

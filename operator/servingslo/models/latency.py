@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from servingslo.errors import InvalidInputError
 from servingslo.models import capacity
 from servingslo.models.batch_model import BatchPrediction, BatchServer
 from servingslo.models.capacity import concurrency_cap, saturation_rate_per_second
-from servingslo.models.judging import replica_rate_per_second
 from servingslo.models.kv_cache import held_tokens
 from servingslo.models.load_laws import EngineLaws, load_laws
 from servingslo.models.objective_metrics import metric_seconds, prepare
@@ -44,6 +44,8 @@ __all__ = [
 
 # Mixes that are evaluated in turn by one process, with what is tried for them.
 _MODEL_CACHE_SIZE = 64
+# Requests per second of a fleet without any: one in thirty years.
+_LEAST_RATE = 1e-9
 # Halvings of the range up to saturation: to 6e-8 of it.
 _BISECTION_STEPS = 24
 
@@ -110,6 +112,11 @@ class LatencyModel:
             self.cap = self.batches.cap
             self.saturation_rate_per_second = self.batches.saturation_rate_per_second
 
+    @property
+    def metrics(self) -> frozenset[LatencyMetric]:
+        """Those that there are percentiles of."""
+        return (Prediction if self.batches is None else BatchPrediction).metrics
+
     def predict(
         self, arrival_rate_per_second: float, replica_count: int, routing: Routing
     ) -> Prediction:
@@ -130,7 +137,7 @@ class LatencyModel:
         Raises: as `predict`.
         """
         rates = [
-            replica_rate_per_second(rate, count)
+            _replica_rate_per_second(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
         engine = self.engine
@@ -138,6 +145,15 @@ class LatencyModel:
             return [BatchPrediction(engine, self.batches, rate) for rate in rates]
         laws = load_laws(engine, rates, replica_counts, pooled=routing is Routing.POOLED)
         return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
+
+
+def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:
+    """The rate of one of these replicas."""
+    if replica_count < 1:
+        raise InvalidInputError("replica_count", replica_count, "1 or more")
+    if not arrival_rate_per_second >= 0:
+        raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "0 or more")
+    return max(arrival_rate_per_second / replica_count, _LEAST_RATE)
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)

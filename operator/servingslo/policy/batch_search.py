@@ -6,15 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.models.admission import EngineBound, in_flight_bound
 from servingslo.models.capacity import kv_concurrency
-from servingslo.models.full_batch import full_batch_of
+from servingslo.models.frontier import Frontier
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
-from servingslo.policy.candidates import Candidates, Load, SizingCase
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import GreatestRate, Sizing, carries, greatest_rate, size
+from servingslo.policy.sizing import Load, Sizing, SizingCase, carried_rate_per_second, size
 from servingslo.policy.state import BatchLimits
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
@@ -47,8 +46,8 @@ class BatchCase:
     """What batch limits are judged by.
 
     limits: of the engine; its memory bounds the batch. case: what replica counts are judged by,
-    with the limits in force. load: to be carried. hints: where the search for a count begins.
-    wait_budget_seconds: how long a request may wait for a slot.
+    with the limits in force. load: to be carried. wait_budget_seconds: how long a request may
+    wait for a slot.
     """
 
     workload: Workload
@@ -58,7 +57,6 @@ class BatchCase:
     load: Load
     objectives: tuple[Objective, ...]
     targets: BatchingTargets = field(default_factory=BatchingTargets)
-    hints: Mapping[str, int] = field(default_factory=dict)
     wait_budget_seconds: float = DEFAULT_WAIT_BUDGET_SECONDS
 
 
@@ -128,8 +126,7 @@ def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> L
                 saturation_rate_per_second=case.model.saturation_rate_per_second,
                 wait_budget_seconds=batch.wait_budget_seconds,
                 engine_count=case.engines_per_replica,
-                full_batch=full_batch_of(
-                    case.model.engine,
+                full_batch=case.frontier.full_batch(
                     batch.objectives,
                     limits.max_num_seqs,
                     case.calibration.get(LatencyMetric.TPOT.value, 1.0),
@@ -142,20 +139,15 @@ def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> L
 def _tried(
     batch: BatchCase, budget: int, carried: dict[BatchLimits, float], near: int | None
 ) -> int | None:
-    """The largest batch with this budget; its rate is put to those carried where it is as good.
+    """The largest batch with this budget; its rate is put to those carried.
 
-    near: the largest batch with another budget. Limits that carry clearly less than the best so
-    far are told by one prediction, and need no rate.
+    near: the largest batch with another budget.
     """
     sequences = largest_batch(batch, budget, near)
     if sequences is None or sequences >= budget:
         return sequences
     trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-    most = max(carried.values())
-    case = _limited(batch, trial)
-    if carries(case, (), COMPARED_REPLICAS, EQUAL_RATE_RATIO * most):
-        hint = GreatestRate(most) if most else None
-        carried[trial] = greatest_rate(case, (), COMPARED_REPLICAS, hint).per_second
+    carried[trial] = _carried(batch, trial)
     return sequences
 
 
@@ -218,12 +210,12 @@ def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int
 
 def sized_under(batch: BatchCase, limits: BatchLimits) -> Sizing:
     """What the load needs under these limits."""
-    return size(Candidates(_limited(batch, limits), batch.load), batch.hints)
+    return size(_limited(batch, limits), batch.load)
 
 
 def _carried(batch: BatchCase, limits: BatchLimits) -> float:
     """Requests per second that a few replicas carry under these limits."""
-    return greatest_rate(_limited(batch, limits), (), COMPARED_REPLICAS).per_second
+    return carried_rate_per_second(_limited(batch, limits), (), COMPARED_REPLICAS)
 
 
 def _limited(batch: BatchCase, limits: BatchLimits) -> SizingCase:
@@ -234,7 +226,7 @@ def _limited(batch: BatchCase, limits: BatchLimits) -> SizingCase:
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
     model = latency_model(batch.workload, batch.law, engine)
-    return replace(batch.case, model=model, alone_seconds={})
+    return replace(batch.case, frontier=Frontier(model, batch.case.frontier))
 
 
 def _distance(limits: BatchLimits, current: BatchLimits) -> float:

@@ -23,7 +23,6 @@ from servingslo.policy.batch_verdict import (
     with_load,
 )
 from servingslo.policy.behavior import SelectPolicy
-from servingslo.policy.candidates import Load
 from servingslo.policy.decision import (
     BatchingDecision,
     CanaryAct,
@@ -35,6 +34,7 @@ from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode, BatchingRollout, InForce
 from servingslo.policy.limits_use import flags_absent
 from servingslo.policy.mix import Mix
+from servingslo.policy.sizing import Load
 from servingslo.policy.state import (
     REFUSED_SECONDS,
     BatchChange,
@@ -86,7 +86,7 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
         frame.mix is None
         or not frame.trusted
         or frame.signals.blind is not None
-        or wish.candidates is None
+        or wish.sized is None
     ):
         decision = _decision(frame, current, None, frame.model_reason)
         return Tuned(decision=decision, memory=memory)
@@ -105,7 +105,7 @@ def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> T
             and frame.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
         )
     ):
-        search = _search(frame, frame.mix, wish.candidates.load, current)
+        search = _search(frame, frame.mix, wish.sized.load, current)
         memory = replace(memory, search=search)
     moving = scaling or frame.coming > 0
     tuned = _judged(
@@ -168,7 +168,6 @@ def _search(frame: Frame, mix: Mix, load: Load, current: BatchLimits) -> BatchSe
             load=load,
             objectives=frame.targets.objectives,
             targets=frame.targets.batching,
-            hints=frame.state.hints,
             wait_budget_seconds=frame.wait_budget_seconds,
         ),
         current,

@@ -7,9 +7,9 @@ from servingslo.estimation.estimator import Estimate
 from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.objective_metrics import ROW_OF
-from servingslo.policy.candidates import Load
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.mix import Mix
+from servingslo.policy.sizing import Load
 
 # Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
 SCRAPE_SECONDS = 15.0
@@ -100,7 +100,9 @@ def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
     for objective in targets.objectives:
         if not ROW_OF[objective.metric].waits:
             continue
-        alone = 0.0 if mix is None else mix.alone_seconds.get(objective.key, 0.0)
+        alone = 0.0
+        if mix is not None:
+            alone = mix.frontier.alone_seconds(objective.metric, objective.percentile)
         budgets.append(max(objective.threshold_seconds - alone, 0.0))
     return min(budgets, default=DEFAULT_WAIT_BUDGET_SECONDS)
 

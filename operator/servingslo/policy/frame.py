@@ -246,7 +246,6 @@ def _mix(
         workload=workload,
         law=law,
         limits=limits,
-        objectives=targets.objectives,
         now_seconds=now_seconds,
     )
 

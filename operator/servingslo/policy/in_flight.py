@@ -7,10 +7,11 @@ Source: J. D. C. Little, "A proof for the queuing formula L = λW", Operations R
 """
 
 import math
+from operator import attrgetter
 
-from servingslo.policy.candidates import SizingCase
 from servingslo.policy.demand import Demand
 from servingslo.policy.frame import Frame
+from servingslo.policy.sizing import SizingCase
 
 # Standard deviations that the number in flight varies by in one window in a thousand.
 SURE_DEVIATIONS = 3.0
@@ -27,7 +28,7 @@ def explaining_rate_per_second(frame: Frame, case: SizingCase, demand: Demand) -
     as should, no model is trusted, nothing arrives, or the present count is beyond saturation.
     """
     rate = demand.rate_per_second
-    count = len(frame.serving) * case.engines_per_replica
+    fleet = case.fleet(len(frame.serving))
     running = [
         engine.running
         for pod in frame.serving
@@ -36,11 +37,14 @@ def explaining_rate_per_second(frame: Frame, case: SizingCase, demand: Demand) -
     ]
     if not frame.trusted or rate <= 0.0 or not running:
         return 0.0
-    expected = case.model.predict(rate, count, case.routing)
-    if not expected.stable:
+
+    def expected(name: str) -> float:
+        return case.frontier.reading(attrgetter(name), rate, fleet)
+
+    if rate >= case.saturation_per_second * len(frame.serving):
         return 0.0
-    sure = sum(running) / len(running) - SURE_DEVIATIONS * math.sqrt(expected.running_variance)
-    if sure <= LEAST_RATIO * expected.running_floor:
+    sure = sum(running) / len(running) - SURE_DEVIATIONS * math.sqrt(expected("running_variance"))
+    if sure <= LEAST_RATIO * expected("running_floor"):
         return 0.0
-    ratio = sure / expected.running_mean
+    ratio = sure / expected("running_mean")
     return rate * min(ratio, LARGEST_RATIO) if ratio > LEAST_RATIO else 0.0

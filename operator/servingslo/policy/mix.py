@@ -4,21 +4,12 @@ Estimates move a little with every scrape. Plans made from slightly different la
 between neighbouring counts and would have to prepare their tables anew at every tick.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from servingslo.models.latency import (
-    LatencyModel,
-    Objective,
-    Routing,
-    latency_model,
-    metric_seconds,
-)
-from servingslo.models.objective_metrics import ROW_OF
+from servingslo.models.frontier import Frontier
+from servingslo.models.latency import LatencyModel, latency_model
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import Workload
-from servingslo.policy.candidates import IDLE_RATE_PER_SECOND, Candidates
-from servingslo.policy.known import Known
 
 # Below the error that the models themselves are validated to (3 % of saturation throughput).
 MATERIAL_CHANGE_RATIO = 0.02
@@ -32,19 +23,20 @@ RENEWAL_SECONDS = 300.0
 class Mix:
     """What requests are like and what serves them.
 
-    workload: at a rate of 1 per second. alone_seconds: percentile of each objective but that of a
-    token, by objective key, for requests that come one at a time: the least that any count can
-    give. model: the laws of one replica, which follow from the rest, prepared. known: percentiles
-    evaluated so far.
+    workload: at a rate of 1 per second. frontier: of one engine, which follows from the rest; it
+    keeps what it has found for as long as the mix lasts.
     """
 
     workload: Workload
     law: ServiceLaw
     limits: EngineLimits
     at_seconds: float
-    alone_seconds: Mapping[str, float]
-    model: LatencyModel = field(compare=False, repr=False)
-    known: Known = field(default=Known(), compare=False, repr=False)
+    frontier: Frontier = field(compare=False, repr=False)
+
+    @property
+    def model(self) -> LatencyModel:
+        """The laws of one engine, prepared."""
+        return self.frontier.model
 
 
 def renewed_mix(
@@ -53,40 +45,25 @@ def renewed_mix(
     workload: Workload,
     law: ServiceLaw,
     limits: EngineLimits,
-    objectives: tuple[Objective, ...],
     now_seconds: float,
 ) -> Mix:
     """The previous mix while nothing material has changed, else one made of these."""
-    # What a token takes alone is asked for only where none is in time, which is seldom.
-    waiting = [o for o in objectives if ROW_OF[o.metric].waits]
-    keys = {objective.key for objective in waiting}
     if (
         previous is not None
         and previous.limits == limits
-        and previous.alone_seconds.keys() == keys
         and now_seconds - previous.at_seconds < RENEWAL_SECONDS
         and not _changed(previous, workload, law)
     ):
         return previous
     unit = workload.at_rate(1.0)
     model = latency_model(unit, law, limits)
-    alone = model.predict(IDLE_RATE_PER_SECOND, 1, Routing.POOLED)
     return Mix(
         workload=unit,
         law=law,
         limits=limits,
         at_seconds=now_seconds,
-        alone_seconds={o.key: metric_seconds(alone, o.metric, o.percentile) for o in waiting},
-        model=model,
+        frontier=Frontier(model, None if previous is None else previous.frontier),
     )
-
-
-def remembering(mix: Mix | None, candidates: Candidates | None) -> Mix | None:
-    """The mix with what these candidates, which are of its model, have evaluated at this tick."""
-    recall = None if candidates is None else candidates.recall
-    if mix is None or recall is None or not recall.changed:
-        return mix
-    return replace(mix, known=recall.known)
 
 
 def _changed(previous: Mix, workload: Workload, law: ServiceLaw) -> bool:

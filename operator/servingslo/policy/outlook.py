@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import replace
+from operator import attrgetter
 
 from servingslo.models.cost import cost_per_megatoken
-from servingslo.models.latency import Objective, Prediction, metric_seconds
+from servingslo.models.latency import Objective
 from servingslo.models.objective_metrics import ROWS
-from servingslo.policy.candidates import Candidates, Sized, SizingCase
 from servingslo.policy.decision import (
     BatchingDecision,
     ColdStartOutlook,
@@ -22,7 +22,7 @@ from servingslo.policy.decision import (
     StepValue,
 )
 from servingslo.policy.frame import Frame
-from servingslo.policy.sizing import greatest_rate
+from servingslo.policy.sizing import Sized, SizingCase, carried_rate_per_second
 from servingslo.policy.wish import Wish
 from servingslo.reasons import Constraint, Reason
 
@@ -100,12 +100,14 @@ def objective_outlooks(
     frame: Frame, wish: Wish, replicas: int | None
 ) -> tuple[ObjectiveOutlook, ...]:
     """Each objective with its prediction at this count, less what does not serve, and as seen."""
-    candidates = wish.candidates
+    sized = wish.sized
     outlooks = []
     for objective in frame.targets.objectives:
         predicted = None
-        if candidates is not None and replicas is not None and replicas > frame.excluded:
-            predicted = candidates.told_seconds(objective, replicas - frame.excluded)
+        if sized is not None and replicas is not None and replicas > frame.excluded:
+            predicted = sized.case.seconds(
+                objective, replicas - frame.excluded, sized.load.rate_per_second
+            )
         outlooks.append(_objective_outlook(frame, objective, predicted))
     return tuple(outlooks)
 
@@ -126,16 +128,20 @@ def cold_start_outlook(frame: Frame) -> ColdStartOutlook:
 
 def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[CountOutlook, ...]:
     """What one replica fewer, this count, and one more are predicted to give."""
-    if wish.candidates is None or replicas is None:
+    if wish.sized is None or replicas is None:
         return ()
+    case, rate = wish.sized.case, wish.sized.load.rate_per_second
     outlooks = []
     for count in range(max(replicas - 1, 1 + frame.excluded), replicas + 2):
-        prediction = wish.candidates.at(count - frame.excluded)
+        fleet = case.fleet(count - frame.excluded)
+        saturation = case.model.saturation_rate_per_second * fleet.engines
         outlooks.append(
             CountOutlook(
                 replicas=count,
-                utilization_ratio=finite(prediction.utilization),
-                kv_usage_ratio=finite(prediction.kv_usage_ratio),
+                utilization_ratio=finite(rate / saturation),
+                kv_usage_ratio=finite(
+                    case.frontier.reading(attrgetter("kv_usage_ratio"), rate, fleet)
+                ),
                 meets_objectives=_meets_all(frame, wish, count),
             )
         )
@@ -144,11 +150,6 @@ def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[Coun
 
 # What is told of every count, whatever the objectives are about.
 _TOLD_METRICS = tuple(row.metric for row in ROWS if row.always_told)
-
-
-def sized_for(candidates: Candidates | None) -> Sized | None:
-    """What counts were judged by at this tick; None without a model."""
-    return None if candidates is None else Sized(case=candidates.case, load=candidates.load)
 
 
 def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
@@ -161,7 +162,6 @@ def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
     """
     if sized is None or not sized.case.objectives:
         return decision
-    judged = Candidates(sized.case, sized.load)
     infeasible = _infeasible(decision, sized.case)
     excluded = decision.replicas.excluded
     return replace(
@@ -169,10 +169,10 @@ def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
         outlook=tuple(
             replace(
                 outlook,
-                latencies=_latencies(sized.case, judged.at(outlook.replicas - excluded)),
-                greatest_rate_per_second=greatest_rate(
+                latencies=_latencies(sized, outlook.replicas - excluded),
+                greatest_rate_per_second=carried_rate_per_second(
                     sized.case, infeasible, outlook.replicas - excluded
-                ).per_second,
+                ),
             )
             for outlook in decision.outlook
         ),
@@ -189,21 +189,18 @@ def _infeasible(decision: Decision, case: SizingCase) -> tuple[Objective, ...]:
     return tuple(one for one in case.objectives if (one.metric.value, one.percentile) in told)
 
 
-def _latencies(case: SizingCase, prediction: Prediction) -> tuple[PredictedLatency, ...]:
+def _latencies(sized: Sized, count: int) -> tuple[PredictedLatency, ...]:
     """The percentiles of one count, by metric."""
+    case = sized.case
     asked = [(objective.metric, objective.percentile) for objective in case.objectives]
     largest = max(percentile for _, percentile in asked)
     metrics = {metric for metric, _ in asked}
-    asked += [(m, largest) for m in _TOLD_METRICS if m in prediction.metrics - metrics]
+    asked += [(m, largest) for m in _TOLD_METRICS if m in case.model.metrics - metrics]
     return tuple(
         PredictedLatency(
             metric=metric.value,
             percentile=percentile,
-            seconds=finite(
-                metric_seconds(prediction, metric, percentile) * case.calibration.get(metric, 1.0)
-            )
-            if prediction.stable
-            else None,
+            seconds=finite(case.seconds_of(metric, percentile, count, sized.load.rate_per_second)),
         )
         for metric, percentile in sorted(asked)
     )

@@ -40,7 +40,6 @@ from servingslo.policy.inputs import (
 from servingslo.policy.left_out import with_left_out
 from servingslo.policy.limits_use import limits_use
 from servingslo.policy.margin import tracked
-from servingslo.policy.mix import remembering
 from servingslo.policy.onset import without_refuted
 from servingslo.policy.outlook import (
     cold_start_outlook,
@@ -52,7 +51,6 @@ from servingslo.policy.outlook import (
     finite_steps,
     model_use,
     objective_outlooks,
-    sized_for,
 )
 from servingslo.policy.signals import Signals, doubted, read_signals, without_families
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
@@ -354,7 +352,7 @@ def _decided(
     apply = after != before
     scaling = apply or (given is not None and wanted != before)
     tuned = tune_batching(frame, wish, scaling=scaling, acting=limit is None)
-    admission, admission_memory = admission_decision(frame, wish)
+    admission = admission_decision(frame, wish)
     bound, limit_memory = limit_decision(frame, admission, acting=limit is None)
     decision = Decision(
         time_seconds=frame.now_seconds,
@@ -399,13 +397,11 @@ def _decided(
     return decision, replace(
         state,
         order=order,
-        hints=wish.hints or state.hints,
         behavior=behavior or state.behavior,
         batching=tuned.memory,
-        admission=admission_memory,
         limit=limit_memory,
-        mix=remembering(frame.mix or state.mix, wish.candidates),
-        sized=sized_for(wish.candidates),
+        mix=frame.mix or state.mix,
+        sized=wish.sized,
     )
 
 

@@ -7,14 +7,13 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import MarginState
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy import behavior as behavior_module
-from servingslo.policy.admission_memory import AdmissionMemory
 from servingslo.policy.behavior import Behavior, BehaviorState
-from servingslo.policy.candidates import Sized
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.limit_memory import LimitMemory
 from servingslo.policy.mix import Mix
 from servingslo.policy.reverts import Reverts, reverted, standing
+from servingslo.policy.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
 # several ticks and one watch gap. Who knows of the write looks the target up after it.
@@ -162,9 +161,7 @@ class PlannerState:
     idle_since_seconds: float | None = None
     fleet: Steadiness | None = None
     mix: Mix | None = None
-    hints: Mapping[str, int] = field(default_factory=dict)
     batching: BatchingMemory = BatchingMemory()
-    admission: AdmissionMemory | None = None
     limit: LimitMemory | None = None
     margin: MarginState = field(default_factory=MarginState)
     sized: Sized | None = field(default=None, compare=False, repr=False)

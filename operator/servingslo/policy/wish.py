@@ -1,21 +1,24 @@
 """The count that demand asks for, before any guard: by the model, or by measured saturation."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.candidates import Candidates, SizingCase
 from servingslo.policy.decision import ConstraintNeed, StepValue
 from servingslo.policy.demand import Demand, step_down_load
 from servingslo.policy.frame import Frame
 from servingslo.policy.guards import Proposal, StepDownBlock
 from servingslo.policy.in_flight import explaining_rate_per_second
-from servingslo.policy.known import Recall
 from servingslo.policy.left_out import doubtful_block, left_out_inputs
 from servingslo.policy.mix import Mix
 from servingslo.policy.onset import crowd_refuted
 from servingslo.policy.saturation import saturation_need
-from servingslo.policy.sizing import DRAIN_UTILIZATION, least_safe_count, need_hints, size
+from servingslo.policy.sizing import (
+    DRAIN_UTILIZATION,
+    Sized,
+    SizingCase,
+    least_safe_count,
+    size,
+)
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
 # Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
@@ -50,8 +53,8 @@ class Wish:
     """The count that demand asks for, and what stands behind it.
 
     safe_replicas: the least count that also holds until a replica could be had again.
-    candidates: predictions at the demand planned for, None without a model. hints: where the next
-    search begins. idle: nothing arrives and nothing is served.
+    sized: what counts were judged by, None without a model. idle: nothing arrives and nothing is
+    served.
     """
 
     proposal: Proposal
@@ -59,8 +62,7 @@ class Wish:
     binding: Constraint | None = None
     needs: tuple[ConstraintNeed, ...] = ()
     infeasible: tuple[Objective, ...] = ()
-    candidates: Candidates | None = None
-    hints: Mapping[str, int] = field(default_factory=dict)
+    sized: Sized | None = None
     idle: bool = False
 
 
@@ -105,7 +107,7 @@ def sizing_case(frame: Frame, mix: Mix) -> SizingCase:
     widest = SEARCH_FACTOR * max(frame.bounds.maximum, frame.current)
     bounded = targets.replicas.maximum is not None
     return SizingCase(
-        model=mix.model,
+        frontier=mix.frontier,
         routing=frame.estimate.routing,
         objectives=targets.objectives if frame.trusted else (),
         utilization_target_ratio=ceiling if frame.trusted else min(ceiling, KNEE_UTILIZATION),
@@ -113,7 +115,6 @@ def sizing_case(frame: Frame, mix: Mix) -> SizingCase:
         largest_count=widest if bounded else max(SEARCH_FACTOR * frame.current, LEAST_SEARCH),
         engines_per_replica=frame.estimate.engines_per_pod,
         calibration=frame.estimate.calibration,
-        alone_seconds=mix.alone_seconds,
     )
 
 
@@ -141,10 +142,7 @@ def utilization_ceiling_ratio(frame: Frame) -> float:
 def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
     """The least count that satisfies every constraint, with spare ones for failures."""
     case = sizing_case(frame, mix)
-    recall = Recall(mix.known)
-    candidates = Candidates(case, demand.up, recall)
-    below = _below(frame, case, demand, recall) if _fewer_before(frame) else None
-    sizing = size(candidates, frame.state.hints, (frame.current - frame.excluded,), below)
+    sizing = size(case, demand.up)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
         "rate_per_second": demand.up.rate_per_second,
@@ -183,45 +181,32 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
             least_feasible_seconds=need.least_feasible,
         )
     proposal, spare = _with_spare(frame, proposal)
-    if below is None and proposal.replicas < frame.current:
-        below = _below(frame, case, demand, recall)
     return Wish(
         proposal=proposal,
-        safe_replicas=_safe(frame, case, below, sizing.infeasible, proposal.replicas, spare),
+        safe_replicas=_safe(frame, case, demand, sizing.infeasible, proposal.replicas, spare),
         binding=binding,
         needs=needs,
         infeasible=sizing.infeasible,
-        candidates=candidates,
-        hints=need_hints(sizing.needs, case.objectives),
+        sized=Sized(case=case, load=demand.up),
         idle=demand.idle,
     )
-
-
-def _fewer_before(frame: Frame) -> bool:
-    """Whether the last tick needed fewer replicas than there are: then this one may as well."""
-    spare = frame.targets.replicas.tolerated_failures + frame.excluded
-    return max(frame.state.hints.values(), default=frame.current) + spare < frame.current
-
-
-def _below(frame: Frame, case: SizingCase, demand: Demand, recall: Recall) -> Candidates:
-    """Predictions at the load that must still be carried after a step down."""
-    explaining = explaining_rate_per_second(frame, case, demand)
-    return Candidates(case, step_down_load(frame.estimate, demand, explaining), recall)
 
 
 def _safe(
     frame: Frame,
     case: SizingCase,
-    below: Candidates | None,
+    demand: Demand,
     infeasible: tuple[Objective, ...],
     wanted: int,
     spare: int,
 ) -> int:
     """The least count that holds until a replica could be had again; one less without trust."""
-    if below is None or wanted >= frame.current:
+    if wanted >= frame.current:
         return frame.current
+    explaining = explaining_rate_per_second(frame, case, demand)
     least = least_safe_count(
-        below,
+        case,
+        step_down_load(frame.estimate, demand, explaining),
         infeasible,
         lowest=wanted,
         current=frame.current,

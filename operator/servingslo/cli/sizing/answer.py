@@ -6,23 +6,31 @@ from servingslo.cli.sizing.inputs import objective_name
 from servingslo.errors import InvalidInputError
 from servingslo.models import cost
 from servingslo.models.capacity import concurrency_cap
-from servingslo.models.latency import LatencyModel, Objective, Routing, latency_model
+from servingslo.models.frontier import Frontier
+from servingslo.models.latency import (
+    LatencyModel,
+    Objective,
+    Prediction,
+    Routing,
+    latency_model,
+    metric_seconds,
+)
 from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
-from servingslo.policy.candidates import (
-    KV_PERCENTILE,
-    Candidates,
-    Load,
-    SizingCase,
-    replica_saturation_per_second,
-)
 from servingslo.policy.decision import ConstraintNeed, LimitsPlan
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.mix import renewed_mix
-from servingslo.policy.sizing import Sizing, greatest_rate, size
+from servingslo.policy.sizing import (
+    KV_PERCENTILE,
+    Load,
+    Sizing,
+    SizingCase,
+    carried_rate_per_second,
+    size,
+)
 from servingslo.policy.state import BatchLimits
 from servingslo.policy.wish import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 
@@ -170,29 +178,28 @@ def answered(question: Question) -> Answer:
     """
     case = sizing_case(question)
     load = Load(rate_per_second=question.rate_per_second)
-    candidates = Candidates(case, load)
-    sizing = size(candidates, {})
+    sizing = size(case, load)
     count = _allowed(question, sizing.replicas)
     spare = question.replicas.tolerated_failures
     counts = tuple(
-        _count_answer(question, candidates, sizing, n) for n in range(max(count - 1, 1), count + 2)
+        _count_answer(question, case, sizing, n) for n in range(max(count - 1, 1), count + 2)
     )
     return Answer(
         feasible=is_feasible(question, sizing),
         replicas=count,
         binding=_binding(question, sizing),
         rate_per_second=question.rate_per_second,
-        needs=_needs(question, candidates, sizing),
-        saturation_rate_per_second=replica_saturation_per_second(case),
+        needs=_needs(question, case, sizing),
+        saturation_rate_per_second=case.saturation_per_second,
         concurrency_cap=case.model.cap,
-        greatest_rate_per_second=greatest_rate(
+        greatest_rate_per_second=carried_rate_per_second(
             case, sizing.infeasible, max(count - spare, 1)
-        ).per_second,
+        ),
         largest_count=question.replicas.maximum or case.largest_count,
         queue_limit=_queue_limit(question, case),
         counts=counts,
         batching=_batching(question, case, load),
-        cost=_cost(question, count, replica_saturation_per_second(case)),
+        cost=_cost(question, count, case.saturation_per_second),
         prompt_tokens_mean=question.workload.prompt.mean_tokens,
         output_tokens_mean=question.workload.output.mean_tokens,
     )
@@ -206,7 +213,7 @@ def sizing_case(question: Question) -> SizingCase:
         raise InvalidInputError("--kv-tokens", question.limits.kv_capacity_tokens, allowed)
     model = latency_model(question.workload, question.law, question.limits)
     return SizingCase(
-        model=model,
+        frontier=Frontier(model),
         routing=question.routing,
         objectives=question.objectives,
         utilization_target_ratio=question.utilization_target_ratio,
@@ -219,7 +226,7 @@ def sizing_case(question: Question) -> SizingCase:
 def sized(question: Question) -> tuple[int, Sizing]:
     """The count with spare ones and bounds, and the sizing behind it."""
     load = Load(rate_per_second=question.rate_per_second)
-    sizing = size(Candidates(sizing_case(question), load), {})
+    sizing = size(sizing_case(question), load)
     return _allowed(question, sizing.replicas), sizing
 
 
@@ -248,11 +255,11 @@ def _binding(question: Question, sizing: Sizing) -> str:
     return "min-replicas" if question.replicas.minimum > wanted else sizing.binding.value
 
 
-def _needs(question: Question, candidates: Candidates, sizing: Sizing) -> tuple[NeedAnswer, ...]:
+def _needs(question: Question, case: SizingCase, sizing: Sizing) -> tuple[NeedAnswer, ...]:
     """The needs in the order of sizing: those of objectives stand in the objectives' order."""
     objectives = iter(question.objectives)
     return tuple(
-        _objective_need(need, next(objectives), candidates)
+        _objective_need(question, need, next(objectives), case)
         if need.constraint in ROW_OF_CONSTRAINT
         else NeedAnswer(constraint=need.constraint.value, objective=None, replicas=need.replicas)
         for need in sizing.needs
@@ -260,12 +267,13 @@ def _needs(question: Question, candidates: Candidates, sizing: Sizing) -> tuple[
 
 
 def _objective_need(
-    need: ConstraintNeed, objective: Objective, candidates: Candidates
+    question: Question, need: ConstraintNeed, objective: Objective, case: SizingCase
 ) -> NeedAnswer:
     """What an objective needs, or what the largest count searched would give it."""
     least = None
-    if need.replicas is None and candidates.at(candidates.case.largest_count).stable:
-        least = candidates.seconds(objective, candidates.case.largest_count)
+    if need.replicas is None:
+        prediction = case.predicted(case.largest_count, question.rate_per_second)
+        least = _seconds(case, objective, prediction)
     return NeedAnswer(
         constraint=need.constraint.value,
         objective=objective_name(objective),
@@ -274,10 +282,8 @@ def _objective_need(
     )
 
 
-def _count_answer(
-    question: Question, candidates: Candidates, sizing: Sizing, count: int
-) -> CountAnswer:
-    prediction = candidates.at(count)
+def _count_answer(question: Question, case: SizingCase, sizing: Sizing, count: int) -> CountAnswer:
+    prediction = case.predicted(count, question.rate_per_second)
     stable = prediction.stable
     left = count - question.replicas.tolerated_failures
     price = question.replica_hourly
@@ -285,8 +291,8 @@ def _count_answer(
         ObjectivePrediction(
             objective=objective_name(objective),
             threshold_seconds=objective.threshold_seconds,
-            predicted_seconds=candidates.seconds(objective, count) if stable else None,
-            met=candidates.meets(objective, count),
+            predicted_seconds=_seconds(case, objective, prediction),
+            met=case.greatest_rate_per_second(objective, count) >= question.rate_per_second,
         )
         for objective in question.objectives
     )
@@ -303,6 +309,14 @@ def _count_answer(
     )
 
 
+def _seconds(case: SizingCase, objective: Objective, prediction: Prediction) -> float | None:
+    """The objective's percentile; None at saturation and above."""
+    if not prediction.stable:
+        return None
+    raw = metric_seconds(prediction, objective.metric, objective.percentile)
+    return raw * case.ratio(objective.metric)
+
+
 def _queue_limit(question: Question, case: SizingCase) -> int:
     """What may wait at one replica: what drains within the wait budget, as admission has it."""
     targets = Targets(
@@ -315,10 +329,9 @@ def _queue_limit(question: Question, case: SizingCase) -> int:
         workload=question.workload,
         law=question.law,
         limits=question.limits,
-        objectives=question.objectives,
         now_seconds=0.0,
     )
-    drained = replica_saturation_per_second(case) * wait_budget_seconds(targets, mix)
+    drained = case.saturation_per_second * wait_budget_seconds(targets, mix)
     return max(1, int(drained))
 
 

@@ -1,0 +1,172 @@
+"""The capacity frontier: what a tick costs, and where a percentile meets its limit."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from policy_world import TARGETS, Run, World
+from tests.sizing_cases import case, sized
+
+from servingslo.models.crossing import CLOSE_RATIO, MOST_ROUNDS, CrossingSearch
+from servingslo.models.frontier import Fleet, Frontier
+from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
+from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
+from servingslo.policy.planner import plan
+
+GOALS = (
+    Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.4),
+    Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.014),
+)
+# Two objectives and KV use at two counts, each found in a few looks from where the last mix ended:
+# one of the runs below took at most two thirds of it.
+MOST_LOADS_OF_A_RENEWAL = 80
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """Loads that laws were prepared for, as they are."""
+    seen = []
+    predict_many = LatencyModel.predict_many
+
+    def counted(self, rates, counts, routing):
+        seen.extend(zip(rates, counts, strict=True))
+        return predict_many(self, rates, counts, routing)
+
+    monkeypatch.setattr(LatencyModel, "predict_many", counted)
+    return seen
+
+
+def _story(swing_per_second):
+    targets = replace(
+        TARGETS,
+        admission_mode=AdmissionMode.RECOMMEND,
+        batching=BatchingTargets(mode=BatchingMode.OFF),
+    )
+    rate = lambda at: 16.0 + swing_per_second * math.sin(at / 300.0)  # noqa: E731
+    return Run(World(rate=rate, replicas=6), targets, Limits())
+
+
+@pytest.mark.parametrize("swing_per_second", [0.0, 6.0], ids=["steady", "swinging"])
+def test_a_quiet_tick_evaluates_no_law_and_a_renewal_a_bounded_number(loads, swing_per_second):
+    """Most ticks keep the mix: they read what is known; a new mix is looked at near its count."""
+    story = _story(swing_per_second)
+    story.until(300.0)
+    quiet, renewals = [], []
+    while story.world.now < 1800.0:
+        before, known = len(loads), story.state.mix
+        story.tick()
+        (quiet if story.state.mix is known else renewals).append(len(loads) - before)
+    # Calibration moves limits now and then while the mix stays: their rows are found anew.
+    assert max(*renewals, *quiet) <= MOST_LOADS_OF_A_RENEWAL
+    if swing_per_second == 0.0:
+        # Arrivals are random: the others read a load that was not read of this mix before.
+        assert sum(count == 0 for count in quiet) > len(quiet) / 3
+    again = story.observations[-1], story.targets, Limits(), story.state, story.world.now
+    first, _ = plan(*again)
+    told = len(loads)
+    second, _ = plan(*again)
+    assert second == first
+    assert len(loads) == told
+
+
+def test_the_same_question_again_evaluates_nothing(loads):
+    """At the same load, at one between, and about what a greater fleet would carry."""
+    judged = case(*GOALS)
+    found = sized(judged, 100.0)
+    assert loads
+    assert len(loads) < MOST_LOADS_OF_A_RENEWAL
+    loads.clear()
+    assert sized(judged, 100.0) == found
+    assert sized(judged, 100.5).replicas in (found.replicas, found.replicas + 1)
+    assert not loads
+
+
+def test_a_mix_much_alike_begins_where_the_last_one_ended(loads):
+    """Two looks a row in place of four or more."""
+    judged = case(*GOALS)
+    sized(judged, 100.0)
+    first = len(loads)
+    loads.clear()
+    again = replace(judged, frontier=Frontier(judged.model, judged.frontier))
+    assert sized(again, 100.0) == sized(judged, 100.0)
+    assert len(loads) < first / 2
+
+
+def test_another_threshold_changes_no_row_but_its_own(loads):
+    """Each constraint has its own rates: none is found anew."""
+    judged = case(*GOALS)
+    needs = {need.constraint: need for need in sized(judged, 100.0).needs}
+    looser = (replace(GOALS[0], threshold_seconds=0.8), GOALS[1])
+    loads.clear()
+    others = {
+        need.constraint: need for need in sized(replace(judged, objectives=looser), 100.0).needs
+    }
+    changed = {one for one in needs if needs[one] != others[one]}
+    assert {one.value for one in changed} <= {"ttft"}
+    limit = judged.limit(GOALS[1])
+    rows = [row for row in judged.frontier.crossings if row[0] == limit]
+    assert rows
+    loads.clear()
+    judged.frontier.solve(rows)
+    assert not loads
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+def test_what_is_told_of_a_load_is_what_the_law_says(routing):
+    """Readings lie between loads close by: within 3 %, next to saturation too."""
+    frontier = Frontier(case().model)
+    fleet = Fleet(8, routing)
+    top = frontier.model.saturation_rate_per_second * fleet.engines
+
+    def measure(prediction):
+        return prediction.ttft_seconds(99.0)
+
+    for share in (0.003, 0.1, 0.333, 0.62, 0.801, 0.9, 0.947, 0.965, 0.999):
+        exact = measure(frontier.model.predict(share * top, *fleet))
+        assert frontier.reading(measure, share * top, fleet) == pytest.approx(exact, rel=0.03)
+    assert frontier.reading(measure, 1.01 * top, fleet) == math.inf
+
+
+def _searched(law, start=None, looser=0.0):
+    search = CrossingSearch(0.95, start, looser)
+    looks = 0
+    while search.ended is None:
+        search.told(law(search.utilization))
+        looks += 1
+    assert looks <= MOST_ROUNDS
+    return search.ended.utilization, looks
+
+
+@pytest.mark.parametrize(
+    ("law", "expected"),
+    [
+        pytest.param(lambda u: 0.4 / (1.0 - u), 0.6, id="as a wait"),
+        pytest.param(lambda u: 0.5 + u, 0.5, id="a line"),
+        pytest.param(lambda u: 0.0 if u < 0.41 else 2.0 * u / 0.82, 0.41, id="from nothing at all"),
+        pytest.param(lambda u: 0.1 if u < 0.8 else 9.0, 0.8, id="a jump"),
+        pytest.param(lambda _: 0.9, 0.95, id="never reached"),
+        pytest.param(lambda _: 1.1, 0.0, id="never kept"),
+        pytest.param(lambda u: u / 0.0123, 0.0123, id="all but idle"),
+    ],
+)
+def test_a_crossing_is_found_in_a_few_looks(law, expected):
+    """Whatever the law looks like, to 0.02 % of the rate, and sooner from where it nearly is."""
+    found, looks = _searched(law)
+    assert found == pytest.approx(expected, rel=2 * CLOSE_RATIO)
+    again, fewer = _searched(law, _crossing(law, found))
+    assert again == pytest.approx(expected, rel=2 * CLOSE_RATIO)
+    assert fewer <= looks
+
+
+def _crossing(law, found):
+    search = CrossingSearch(0.95)
+    while search.ended is None:
+        search.told(law(search.utilization))
+    return search.ended
+
+
+def test_a_jump_is_not_taken_to_be_where_a_load_much_alike_had_one():
+    """The slope between two looks at its sides says nothing of where another load jumps."""
+    first = _crossing(lambda u: 0.98 if u < 0.002 else 1.07, 0.0)
+    found, _ = _searched(lambda u: 0.98 if u < 0.05 else 1.07, first)
+    assert found == pytest.approx(0.05, rel=2 * CLOSE_RATIO)
