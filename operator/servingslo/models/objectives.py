@@ -26,15 +26,8 @@ class LatencyMetric(StrEnum):
     QUEUE_TIME = "queueTime"
 
 
-class _Named:
-    """A slot for a name that is asked for many times a tick; no field, so that it is not stored."""
-
-    __slots__ = ("_key",)
-    _key: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective(_Named):
+class Objective:
     """A percentile (in percent, 50 to 99.9) of a metric stays at or below a threshold."""
 
     metric: LatencyMetric
@@ -44,10 +37,4 @@ class Objective(_Named):
     @property
     def key(self) -> str:
         """A name of the objective that is unique within a resource: 'ttft:p99'."""
-        try:
-            return self._key
-        except AttributeError:
-            key = f"{self.metric}:p{self.percentile:g}"
-            # The value follows from the fields, so the objective stays what it is.
-            object.__setattr__(self, "_key", key)
-            return key
+        return f"{self.metric}:p{self.percentile:g}"
