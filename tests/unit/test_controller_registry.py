@@ -134,3 +134,16 @@ def test_different_targets_do_not_conflict(other: ResourceRecord) -> None:
 def test_the_version_of_a_group_makes_no_other_target() -> None:
     """apps/v1 and apps/v1beta1 name the same Deployment."""
     assert set(_conflicts(_record("a"), _record("b", api_version="apps/v1beta1"))) == {"b"}
+
+
+def test_a_resource_that_was_looked_up_anew_is_no_rival_of_itself() -> None:
+    """In the middle of a tick the registry holds another object of it; an older one owns still."""
+    registry = Registry()
+    planned = registry.upsert(_record(created_seconds=5.0))
+    registry.upsert(_record(created_seconds=5.0))
+    assert registry.resources["team", "chat"] is not planned
+    assert registry.owner_conflict(planned) is None
+    registry.upsert(_record("elder", created_seconds=1.0))
+    conflict = registry.owner_conflict(planned)
+    assert conflict is not None
+    assert "elder" in conflict.detail

@@ -87,10 +87,12 @@ class Registry:
             return None
         ref = resource.record.ref
         wanted = _target_key(ref.namespace, resource.targets.target)
+        # Looked up anew in the middle of a tick it is another object, and no rival of itself.
         rivals = (
             entry
             for entry in self.resources.values()
             if entry.targets is not None
+            and entry.record.ref.uid != ref.uid
             and _target_key(entry.record.ref.namespace, entry.targets.target) == wanted
         )
         return target_conflicts((resource, *rivals)).get(ref.uid)
