@@ -15,6 +15,7 @@ VLLM ?=
 SEED ?=
 FAULTS ?= 60
 STORIES ?= 0:1667
+LIVE ?=
 FUZZ_EXAMPLES ?= 100000
 # One lock for every platform and Python; without --upgrade it keeps the pins that still fit.
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
@@ -95,8 +96,8 @@ guard-baseline: setup ## write the guard's baseline from this checkout
 golden: setup ## write the decisions of the twelve recordings anew, after a change that is meant to move them
 	$(BIN)/python -m tests.golden.replay_cases
 
-chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=60 lives one story again and tells it, STORIES=0:20 for fewer
-	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED),--seeds $(STORIES)) --faults $(FAULTS) --processes $(PROCESSES) $(if $(ONLY),--only $(ONLY))
+chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=60 lives one story again and tells it, STORIES=0:20 for fewer; LIVE=200 faults on the rig
+	$(if $(LIVE),$(BIN)/python -m tests.chaos.live --faults $(LIVE) $(if $(SEED),--seed $(SEED)),$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED),--seeds $(STORIES)) --faults $(FAULTS) --processes $(PROCESSES) $(if $(ONLY),--only $(ONLY)))
 
 acceptance: rig ## what a release waits for, into docs/acceptance.md; ONLY=install,validate for some, VLLM=path/to/python for a real engine
 	$(BIN)/python -m tests.acceptance.run $(if $(ONLY),--only $(ONLY)) $(if $(VLLM),--vllm $(VLLM))

@@ -82,6 +82,16 @@ CHECKS = (
         command=("-m", "tests.chaos.run", "--processes", "2"),
     ),
     Check(
+        name="chaos-live",
+        shows="1,000 faults on the rig: no write in the audit log that the checker forbids",
+        command=("-m", "tests.chaos.live", "--faults", "1000"),
+    ),
+    Check(
+        name="many-workloads",
+        shows="140 workloads with 600 pods: laws trusted, rates within 10 %, nothing ordered",
+        command=(*_TESTS, "tests/integration/test_many_workloads.py"),
+    ),
+    Check(
         name="validate",
         shows="the models beside an independent simulation, the whole sample of the grid",
         command=("-m", "tests.validation.run"),
