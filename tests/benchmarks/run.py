@@ -5,9 +5,9 @@ the ticks of a replay. An evaluation is timed once at each load: a second call w
 made. It is timed of one candidate by itself, and of several replica counts at once, as the planner
 asks for them: then the time is that of all, divided by their number. Others are the best of a few
 repetitions, so that other work on the machine counts as little as it can. Plans are made from the
-observations of a simulated fleet whose demand swings, and of one whose demand is steady, replayed
-tick by tick with the memory that belongs to them and models made anew; counts are searched up to
-64; estimation is told apart. Run `make bench`.
+observations of simulated fleets, with demand that swings and that is steady, of half an hour and of
+two hours, replayed tick by tick with the memory that belongs to them and models made anew; counts
+are searched up to 64; estimation is told apart. Run `make bench`.
 """
 
 import math
@@ -54,6 +54,9 @@ TOGETHER = {1: "alone", 4: "of 4", 16: "of 16"}
 EVALUATIONS = 2000
 REPETITIONS = 3
 REPLAYS = 9
+# Recordings of real length.
+FLEETS = (10, 34)
+LONG_SECONDS = 7200.0
 SEARCHES = 20
 LARGEST_COUNT = 64
 # One replica of the slowest card, so that the least count lies near the end of the search.
@@ -65,7 +68,7 @@ OBJECTIVES = (
 TARGETS = Targets(
     target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
     objectives=OBJECTIVES,
-    replicas=ReplicaTargets(minimum=1, maximum=LARGEST_COUNT // 2),
+    replicas=ReplicaTargets(minimum=1, maximum=LARGEST_COUNT),
     batching=BatchingTargets(mode=BatchingMode.OFF),
     admission_mode=AdmissionMode.RECOMMEND,
 )
@@ -194,13 +197,18 @@ def plain_row(card: Card) -> Row:
     )
 
 
-def observations(swing_per_second: float = 6.0) -> list[Observation]:
-    """What a planner saw of a simulated fleet under a demand that swings by 40 % in 30 minutes."""
-    world = World(rate=lambda at: 16.0 + swing_per_second * math.sin(at / 300.0), replicas=8)
-    return Run(world, TARGETS, Limits()).until(1800.0).observations
+def observations(
+    swing_ratio: float = 0.375, pods: int = 8, seconds: float = 1800.0
+) -> list[Observation]:
+    """What a planner saw of a simulated fleet of so many pods under a demand that swings."""
+    mean = 2.0 * pods
+    world = World(rate=lambda at: mean * (1.0 + swing_ratio * math.sin(at / 300.0)), replicas=pods)
+    return Run(world, TARGETS, Limits()).until(seconds).observations
 
 
-def plan_rows(seen: Sequence[Observation]) -> tuple[list[Row], PlannerState]:
+def plan_rows(
+    seen: Sequence[Observation], replays: int = REPLAYS
+) -> tuple[list[Row], PlannerState]:
     """Every tick of the recorded observations: all of it, and the planner's share."""
     total: list[float] = []
     estimation: list[float] = []
@@ -215,7 +223,7 @@ def plan_rows(seen: Sequence[Observation]) -> tuple[list[Row], PlannerState]:
 
     estimator.update = counted  # type: ignore[assignment]
     try:
-        for replay in range(REPLAYS + 1):
+        for replay in range(replays + 1):
             state = PlannerState()
             forget_models()  # an operator meets every new mix once
             if replay == 1:  # the first one fills caches
@@ -227,8 +235,8 @@ def plan_rows(seen: Sequence[Observation]) -> tuple[list[Row], PlannerState]:
                 total.append((time.process_time_ns() - start) / 1e3)
     finally:
         estimator.update = inner
-    whole = np.array(total).reshape(REPLAYS, -1)
-    part = np.array(estimation).reshape(REPLAYS, -1)
+    whole = np.array(total).reshape(replays, -1)
+    part = np.array(estimation).reshape(replays, -1)
     rows = [
         Row(
             name="plan(): replicas and admission, without estimation",
@@ -312,7 +320,12 @@ def main() -> None:
     rows, state = plan_rows(observations())
     steady, _ = plan_rows(observations(0.0))
     steady_row = replace(steady[0], name="plan(): the same while demand is steady")
-    for row in (*rows, steady_row, size_row(), search_row(state)):
+    long = [
+        replace(row, name=f"{row.name}; {pods} pods, 2 hours")
+        for pods in FLEETS
+        for row in plan_rows(observations(pods=pods, seconds=LONG_SECONDS), 1)[0][::2]
+    ]
+    for row in (*rows, steady_row, *long, size_row(), search_row(state)):
         out(row.text() + "\n")
 
 

@@ -7,7 +7,7 @@ import pytest
 from policy_world import TARGETS, Run, World
 from tests.sizing_cases import case, sized
 
-from servingslo.models.crossing import CLOSE_RATIO, MOST_ROUNDS, CrossingSearch
+from servingslo.models.crossing import CLOSE_RATIO, CLOSE_TO_JUMP_RATIO, MOST_ROUNDS, CrossingSearch
 from servingslo.models.frontier import Fleet, Frontier
 from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
@@ -150,11 +150,16 @@ def _searched(law, start=None, looser=0.0):
     ],
 )
 def test_a_crossing_is_found_in_a_few_looks(law, expected):
-    """Whatever the law looks like, to 0.02 % of the rate, and sooner from where it nearly is."""
+    """Whatever the law looks like, to 0.02 % of the rate, and sooner from where it nearly is.
+
+    A jump is found to 0.2 %, from below.
+    """
     found, looks = _searched(law)
-    assert found == pytest.approx(expected, rel=2 * CLOSE_RATIO)
     again, fewer = _searched(law, _crossing(law, found))
-    assert again == pytest.approx(expected, rel=2 * CLOSE_RATIO)
+    jumps = law(expected + 1e-9) > 1.1
+    below, above = (CLOSE_TO_JUMP_RATIO, 0.0) if jumps else (2 * CLOSE_RATIO, 2 * CLOSE_RATIO)
+    for utilization in (found, again):
+        assert expected * (1.0 - below) <= utilization <= expected * (1.0 + above)
     assert fewer <= looks
 
 
@@ -169,4 +174,4 @@ def test_a_jump_is_not_taken_to_be_where_a_load_much_alike_had_one():
     """The slope between two looks at its sides says nothing of where another load jumps."""
     first = _crossing(lambda u: 0.98 if u < 0.002 else 1.07, 0.0)
     found, _ = _searched(lambda u: 0.98 if u < 0.05 else 1.07, first)
-    assert found == pytest.approx(0.05, rel=2 * CLOSE_RATIO)
+    assert 0.05 * (1.0 - CLOSE_TO_JUMP_RATIO) < found <= 0.05

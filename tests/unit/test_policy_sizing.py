@@ -6,6 +6,7 @@ import pytest
 from tests.cards import H100, H100_LIMITS
 from tests.sizing_cases import WORKLOAD, case, sized
 
+from servingslo.models.frontier import Frontier
 from servingslo.models.latency import (
     LatencyMetric,
     Objective,
@@ -19,10 +20,9 @@ from servingslo.policy.batch_search import (
     BatchCase,
     best_limits,
     largest_batch,
-    sized_under,
 )
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import Load, carried_rate_per_second, least_safe_count
+from servingslo.policy.sizing import Load, carried_rate_per_second, least_safe_count, size
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Constraint
 
@@ -185,6 +185,13 @@ def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():
     assert found.better.replicas < found.today.replicas
 
 
+def sized_under(batch, sequences, budget):
+    """What the load needs under these limits, with nothing known before."""
+    limits = replace(batch.limits, max_num_seqs=sequences, max_num_batched_tokens=budget)
+    frontier = Frontier(latency_model(batch.workload, batch.law, limits))
+    return size(replace(batch.case, frontier=frontier), batch.load)
+
+
 @pytest.mark.parametrize(
     ("ttft", "tpot", "rate"), [(1.0, 0.05, 60.0), (0.5, 0.03, 100.0), (2.0, 0.02, 140.0)]
 )
@@ -195,7 +202,7 @@ def test_no_limits_of_a_grid_need_fewer_replicas_than_those_found(ttft, tpot, ra
     found = best_limits(batch, BatchLimits(max_num_seqs=256, max_num_batched_tokens=2048))
     largest = H100_LIMITS.kv_capacity_tokens * 0.9 / WORKLOAD.held_tokens_per_sequence
     plans = [
-        sized_under(batch, BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget))
+        sized_under(batch, sequences, budget)
         for sequences in (8, 16, 32, 48, 64, 96, 128, 192, 256, 384)
         for budget in TOKEN_BUDGETS
         if sequences <= min(largest, budget)

@@ -1,7 +1,6 @@
 """Which batch limits let a replica carry most: the largest batch, then the token budget."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.models.admission import EngineBound, in_flight_bound
@@ -13,7 +12,7 @@ from servingslo.models.workload import Workload
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import Load, Sizing, SizingCase, carried_rate_per_second, size
+from servingslo.policy.sizing import Load, SizingCase, carried_rate_per_second, size
 from servingslo.policy.state import BatchLimits
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
@@ -83,14 +82,15 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     overload hide in running requests. Limits in force that carry as much stay, unless their batch
     is too large.
     """
-    carried = {current: _carried(batch, current)}
+    tried = {current: _limited(batch, current)}
     safe: dict[int, int | None] = {}
     near = None
     for budget in sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens}):
-        near = safe[budget] = _tried(batch, budget, carried, near)
-    full = full_step_budget(batch, max(carried, key=lambda limits: carried[limits]), carried)
+        near = safe[budget] = _tried(batch, budget, tried, near)
+    full = full_step_budget(batch, max(tried.values(), key=_carried))
     if full is not None and full not in safe:
-        safe[full] = _tried(batch, full, carried, current.max_num_seqs)
+        safe[full] = _tried(batch, full, tried, current.max_num_seqs)
+    carried = {limits: _carried(case) for limits, case in tried.items()}
     most = max(carried.values())
     good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
     largest = safe[current.max_num_batched_tokens]
@@ -98,20 +98,19 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
         best = current
     else:
         best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
-    today = _plan(batch, current, carried[current])
+    today = _plan(batch, current, tried[current])
     if best == current:
         return FoundLimits(today=today, better=today)
-    better = _plan(batch, best, carried[best])
+    better = _plan(batch, best, tried[best])
     if carried[best] <= 0.0:
         return FoundLimits(today=today, better=better)
     gain = carried[best] / carried[current] if carried[current] > 0.0 else math.inf
     return FoundLimits(today=today, better=better, gain_ratio=gain)
 
 
-def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> LimitsPlan:
-    """Replicas and bound in flight that go with these limits."""
-    case = _limited(batch, limits)
-    sizing = sized_under(batch, limits)
+def _plan(batch: BatchCase, limits: BatchLimits, case: SizingCase) -> LimitsPlan:
+    """Replicas and bound in flight that go with these limits, on engines that have them."""
+    sizing = size(case, batch.load)
     return LimitsPlan(
         replicas=sizing.replicas,
         meets_objectives=all(need.replicas is not None for need in sizing.needs),
@@ -119,7 +118,7 @@ def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> L
         max_num_batched_tokens=limits.max_num_batched_tokens,
         in_flight_limit=in_flight_bound(
             case.model.demand,
-            carried_per_second / (COMPARED_REPLICAS * case.engines_per_replica),
+            _carried(case) / (COMPARED_REPLICAS * case.engines_per_replica),
             EngineBound(
                 max_num_seqs=limits.max_num_seqs,
                 max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -137,9 +136,9 @@ def _plan(batch: BatchCase, limits: BatchLimits, carried_per_second: float) -> L
 
 
 def _tried(
-    batch: BatchCase, budget: int, carried: dict[BatchLimits, float], near: int | None
+    batch: BatchCase, budget: int, tried: dict[BatchLimits, SizingCase], near: int | None
 ) -> int | None:
-    """The largest batch with this budget; its rate is put to those carried.
+    """The largest batch with this budget; its case is put to those tried.
 
     near: the largest batch with another budget.
     """
@@ -147,25 +146,25 @@ def _tried(
     if sequences is None or sequences >= budget:
         return sequences
     trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-    carried[trial] = _carried(batch, trial)
+    if trial not in tried:
+        beside = tried[next(reversed(tried))].frontier
+        tried[trial] = _limited(batch, trial, beside)
+        _carried(tried[trial])
     return sequences
 
 
-def full_step_budget(
-    batch: BatchCase, limits: BatchLimits, carried: Mapping[BatchLimits, float]
-) -> int | None:
+def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
     """The largest budget with which a step full of prefill keeps every inter-token objective.
 
-    n + (T − a − (b + d·k)·n)/c tokens, n the batch that these limits seldom exceed at the rate they
-    carry. None without such an objective, or where a block of tokens takes too long already.
+    n + (T − a − (b + d·k)·n)/c tokens, n the batch that the limits of the case seldom exceed at the
+    rate they carry. None without such an objective, or where a block takes too long already.
     """
     ratio = batch.case.calibration.get(LatencyMetric.TPOT.value, 1.0)
     thresholds = [o.threshold_seconds for o in batch.objectives if o.metric is LatencyMetric.TPOT]
-    model = _limited(batch, limits).model
-    demand = model.demand
+    demand = case.model.demand
     if not thresholds or demand.prefill_per_token_seconds <= 0.0:
         return None
-    running = model.predict(carried[limits], COMPARED_REPLICAS, batch.case.routing)
+    running = case.model.predict(_carried(case), COMPARED_REPLICAS, case.routing)
     if not running.stable:
         return None
     sequences = running.running_mean + BATCH_DEVIATIONS * math.sqrt(running.running_variance)
@@ -208,25 +207,20 @@ def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int
     return low
 
 
-def sized_under(batch: BatchCase, limits: BatchLimits) -> Sizing:
-    """What the load needs under these limits."""
-    return size(_limited(batch, limits), batch.load)
+def _carried(case: SizingCase) -> float:
+    """Requests per second that a few replicas carry."""
+    return carried_rate_per_second(case, (), COMPARED_REPLICAS)
 
 
-def _carried(batch: BatchCase, limits: BatchLimits) -> float:
-    """Requests per second that a few replicas carry under these limits."""
-    return carried_rate_per_second(_limited(batch, limits), (), COMPARED_REPLICAS)
-
-
-def _limited(batch: BatchCase, limits: BatchLimits) -> SizingCase:
-    """The case on engines with these limits."""
+def _limited(batch: BatchCase, limits: BatchLimits, beside: Frontier | None = None) -> SizingCase:
+    """The case on engines with these limits. beside: of limits close by."""
     engine = replace(
         batch.limits,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
     model = latency_model(batch.workload, batch.law, engine)
-    return replace(batch.case, frontier=Frontier(model, batch.case.frontier))
+    return replace(batch.case, frontier=Frontier(model, beside or batch.case.frontier))
 
 
 def _distance(limits: BatchLimits, current: BatchLimits) -> float:
