@@ -12,6 +12,7 @@ from pathlib import Path
 
 import kubernetes
 import requests
+import urllib3
 from tests.chaos.live_checker import Asked, End, Journal, Order, Spell, orders_of, violations
 from tests.chaos.live_faults import KINDS, PARTS, POD_FAULTS
 from tests.integration.operator_under_test import (
@@ -39,6 +40,9 @@ PACE_SECONDS = 2.0
 # back. Then a minute: without a law that is trusted one replica goes at a time, five seconds apart.
 CALM_SECONDS = 180.0
 _STATS_SECONDS = 2.0
+
+# Of an API server that is away or refuses.
+_NO_ANSWER = (kubernetes.client.ApiException, urllib3.exceptions.HTTPError, OSError)
 
 _now = SystemClock().now_seconds
 
@@ -157,7 +161,7 @@ class Storm:
         began = _now()
         try:
             mend = begin(kind, name)
-        except (kubernetes.client.ApiException, requests.RequestException, OSError, IndexError):
+        except (*_NO_ANSWER, requests.RequestException, IndexError):
             return  # of something that is not there
         self.drawn.append(kind)
         if mend is None:
@@ -166,6 +170,9 @@ class Storm:
         self._broken.add(part)
 
         def end() -> None:
+            if not self._can(kind) and kind not in {*PARTS, *POD_FAULTS}:
+                heapq.heappush(self._due, _Due(time.monotonic() + 1.0, next(self._numbers), end))
+                return
             mend()
             self._broken.discard(part)
             whose = "" if kind in PARTS else name
@@ -223,7 +230,7 @@ class Storm:
         return mend
 
     def _answers(self) -> bool:
-        with suppress(kubernetes.client.ApiException, OSError):
+        with suppress(*_NO_ANSWER):
             return bool(self.user.slo_names() is not None)
         return False
 
@@ -310,11 +317,9 @@ class Storm:
         for _ in range(30):
             try:
                 deed()
-            except kubernetes.client.ApiException as error:
-                if error.status in {404, 409}:
+            except _NO_ANSWER as error:
+                if getattr(error, "status", None) in {404, 409}:
                     return
-                time.sleep(1.0)
-            except OSError:
                 time.sleep(1.0)
             else:
                 return
