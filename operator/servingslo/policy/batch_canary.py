@@ -38,7 +38,7 @@ LEAST_START_SECONDS = 120.0
 # The third restart of a container waits for 40 s already (kubelet's back-off of 10 s, doubled).
 MOST_RESTARTS = 3
 # Steps this much longer than the law says, against the siblings': real engines are predicted
-# within 19 % at the 95th percentile (docs/validation).
+# within 19 % at the 95th percentile (docs/designs/0006-real-engine.md).
 MODEL_ERROR_RATIO = 1.25
 # Balancing by chance gives a pod this many fewer at times.
 LEAST_FEWER_RATIO = 0.2
