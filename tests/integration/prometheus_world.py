@@ -52,13 +52,16 @@ def _serving(handler: type[_Handler], context: ssl.SSLContext | None = None) -> 
 
 @dataclass
 class Pages:
-    """Metric pages by path, and the scrape targets that lead to them."""
+    """Metric pages by path, and the scrape targets that lead to them.
+
+    texts: a page, what makes it anew for each scrape, or None of one that is gone.
+    """
 
     url: str = ""
-    texts: dict[str, str | None] = field(default_factory=dict)
+    texts: dict[str, str | Callable[[], str] | None] = field(default_factory=dict)
     targets: list[dict[str, object]] = field(default_factory=list)
 
-    def add(self, path: str, text: str | None, **labels: str) -> None:
+    def add(self, path: str, text: str | Callable[[], str] | None, **labels: str) -> None:
         """Serve a page, and list it as a target with these labels."""
         self.texts[path] = text
         address = self.url.partition("//")[2]
@@ -78,6 +81,8 @@ def serving_pages() -> Iterator[Pages]:
                 self.answer(200, "application/json", json.dumps(pages.targets).encode())
                 return
             text = pages.texts.get(self.path[1:])
+            if callable(text):
+                text = text()
             if text is None:
                 self.answer(503, "text/plain", b"gone")
             else:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from tests.integration.prometheus_pods import PATIENCE_SECONDS
 from tests.integration.prometheus_world import Pages, running_prometheus, serving_pages
@@ -109,19 +110,16 @@ class SteadyFleets:
     """
 
     def __init__(self, pages: Pages, exported: Mapping[str, tuple[RuntimeProfile, ...]]) -> None:
-        self._pages, self._exported = pages, exported
         self._began = time.monotonic()
-        for namespace in exported:
+        for namespace, profiles in exported.items():
             for pod in PODS:
-                pages.add(f"{namespace}-{pod}", None, namespace=namespace, pod=pod)
-        self.renew()
+                page = partial(self._page, profiles)
+                pages.add(f"{namespace}-{pod}", page, namespace=namespace, pod=pod)
 
-    def renew(self) -> None:
-        """The pages as they are now."""
+    def _page(self, profiles: tuple[RuntimeProfile, ...]) -> str:
+        """As it is when it is scraped."""
         values = steady_values(BEFORE_SECONDS + time.monotonic() - self._began)
-        for namespace, profiles in self._exported.items():
-            text = "".join(page_of(profile, values) for profile in profiles)
-            self._pages.texts.update(dict.fromkeys((f"{namespace}-{pod}" for pod in PODS), text))
+        return "".join(page_of(profile, values) for profile in profiles)
 
 
 def decisions_of(
@@ -136,13 +134,12 @@ def decisions_of(
     targets = {name: targets_from_spec({**SPEC, **specs.get(name, {})}) for name in exported}
     states = dict.fromkeys(exported, PlannerState())
     with serving_pages() as pages:
-        fleets = SteadyFleets(pages, exported)
+        SteadyFleets(pages, exported)
         with running_prometheus(pages) as prometheus:
             reader = PrometheusReader(PrometheusConfig(url=prometheus.url), profiles=known)
             deadline = time.monotonic() + PATIENCE_SECONDS
             try:
                 while time.monotonic() < deadline:
-                    fleets.renew()
                     metrics = asyncio.run(reader.read())
                     decisions = {}
                     for name, wanted in targets.items():

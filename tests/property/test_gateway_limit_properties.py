@@ -21,6 +21,7 @@ from servingslo.policy.gateway_limit import (
     LIMIT,
     LOWEST_STEP,
     STEP_SECONDS,
+    held_against,
     limit_of_each,
     limit_to_write,
 )
@@ -50,10 +51,12 @@ class Story:
     def tick(self, serving: int, per_replica: int, proxies: int = 1) -> int:
         """One tick; returns the bound in force after it."""
         self.now += TICK_SECONDS
+        needed = limit_of_each(serving * per_replica, proxies)
+        self.memory = held_against(self.standing, self.memory, needed=needed, now_seconds=self.now)
         wanted, reason = limit_to_write(
             self.standing,
             self.memory,
-            needed=limit_of_each(serving * per_replica, proxies),
+            needed=needed,
             serving=serving,
             now_seconds=self.now,
         )

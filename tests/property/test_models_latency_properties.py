@@ -385,4 +385,5 @@ def test_loads_evaluated_together_are_what_each_is_alone(
             for percentile in (50.0, 99.0):
                 expected = metric_seconds(alone, metric, percentile)
                 found = metric_seconds(prediction, metric, percentile)
-                assert found == pytest.approx(expected, rel=1e-9), (metric, percentile)
+                # The transforms that are inverted are known to so much (`models/rows.py`).
+                assert found == pytest.approx(expected, rel=1e-6), (metric, percentile)

@@ -20,6 +20,7 @@ from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
     CostTargets,
+    ErrorBudgetTargets,
     FallbackBehavior,
     FallbackTargets,
     ForecastMode,
@@ -113,6 +114,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 batcher=DynamicBatcher(largest_batch=8, window_seconds=0.005, room=64, instances=2),
             ),
             model="rank",
+            error_budget=ErrorBudgetTargets(target_ratio=0.995, window_seconds=28 * 86400.0),
             service_law=ServiceLaw(
                 step_fixed_seconds=0.0065,
                 step_per_sequence_seconds=0.00004,

@@ -89,8 +89,9 @@ def test_no_bound_before_anything_is_known_and_one_from_then_on():
     assert story.bound is None
     story.until(300.0)
     last = story.decisions[-1]
-    needed = last.admission.in_flight_limit * last.replicas.ready
-    assert needed <= story.bound <= 1.16 * needed
+    # A mix of one tick lowers nothing: what was needed within a minute counts.
+    lately = [d.admission.in_flight_limit * d.replicas.ready for d in story.decisions[-5:]]
+    assert lately[-1] <= story.bound <= 1.16 * max(lately)
     assert last.gateway_limit.reason is Reason.LIMIT_UNVERIFIED
     written = [d for d in story.decisions if d.gateway_limit.change_reason is Reason.LIMIT_SET]
     assert len(written) == 1

@@ -6,6 +6,7 @@ import pytest
 from policy_world import World, run, stepped
 from tests.validation.grid import L4
 
+from servingslo.models.frontier import Fleet, Frontier
 from servingslo.models.latency import LatencyModel, Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -32,7 +33,11 @@ MODEL = LatencyModel(
         kv_capacity_tokens=L4.kv_capacity_tokens,
     ),
 )
-CASE = SimpleNamespace(model=MODEL, engines_per_replica=1, routing=Routing.POOLED)
+CASE = SimpleNamespace(
+    frontier=Frontier(MODEL),
+    fleet=lambda replicas: Fleet(replicas, Routing.POOLED),
+    saturation_per_second=MODEL.saturation_rate_per_second,
+)
 EXPECTED = MODEL.predict(RATE, PODS, Routing.POOLED).running_mean
 
 

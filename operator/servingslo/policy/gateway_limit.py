@@ -67,6 +67,7 @@ def limit_decision(
     if per_replica is None or not serving:
         return _opened(told, standing)
     needed = limit_of_each(per_replica * serving, told.proxies)
+    memory = held_against(standing, memory, needed=needed, now_seconds=frame.now_seconds)
     wanted, reason = limit_to_write(
         standing, memory, needed=needed, serving=serving, now_seconds=frame.now_seconds
     )
@@ -91,6 +92,17 @@ def limit_of_each(in_flight: int, proxies: int) -> int:
     return math.ceil(mean + SPREAD_DEVIATIONS * math.sqrt(mean * (1.0 - 1.0 / proxies)))
 
 
+def held_against(
+    standing: InForce, memory: LimitMemory, *, needed: int, now_seconds: float
+) -> LimitMemory:
+    """The memory with since when the bound in force has been well above what is needed."""
+    limit = standing.values.get(LIMIT)
+    if limit is None or limit <= LOWERED_ABOVE * needed:
+        return replace(memory, above_since_seconds=None)
+    since = memory.above_since_seconds
+    return replace(memory, above_since_seconds=now_seconds if since is None else since)
+
+
 def limit_to_write(
     standing: InForce, memory: LimitMemory, *, needed: int, serving: int, now_seconds: float
 ) -> tuple[int | None, Reason | None]:
@@ -104,12 +116,13 @@ def limit_to_write(
         return wanted, Reason.LIMIT_SET
     if limit < needed:
         return wanted, Reason.LIMIT_RAISED
-    if limit <= LOWERED_ABOVE * needed:
+    above_since, written = memory.above_since_seconds, memory.written
+    if above_since is None:
         return None, None
-    written = memory.written
     if written is not None and serving < written.serving:
         return wanted, Reason.LIMIT_LOWERED
-    if written is not None and now_seconds - written.at_seconds < STEP_SECONDS:
+    last = above_since if written is None else max(above_since, written.at_seconds)
+    if now_seconds - last < STEP_SECONDS:
         return None, None
     return max(wanted, math.ceil(LOWEST_STEP * limit)), Reason.LIMIT_LOWERED
 
