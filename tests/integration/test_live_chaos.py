@@ -21,6 +21,7 @@ def rig() -> Iterator[Rig]:
         yield running
 
 
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)
 def test_a_storm_of_faults_leads_to_no_forbidden_write_and_ends_well_on_the_rig(
     rig: Rig, namespace: str, tmp_path: Path, record_property: Callable[[str, object], None]

@@ -20,9 +20,9 @@ TICK_SECONDS = 5.0
 # A law needs eight windows with histograms; in turns each engine has one in two or three ticks.
 LEARNT_WITHIN_SECONDS = 480.0
 QUIET_TICKS = 12
-# What was ordered while laws were learnt is given back after the stabilization of 45 s.
-SETTLED_WITHIN_SECONDS = 240.0
-SETTLED_TICKS = 6
+# What was ordered while laws were learnt is given back after the stabilization of 45 s, at most.
+SETTLED_WITHIN_SECONDS = 300.0
+SETTLED_TICKS = 15
 # Of a workload's mean over these ticks; in one window of 5 s some thirty requests come, and of it a
 # scrape that is answered half a second late on a busy machine is 10 %.
 RATE_ERROR = 0.1
