@@ -1,4 +1,4 @@
-"""What the page about KEDA tells users to apply."""
+"""What the page about KEDA tells users to apply, and the scaler that it is for."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+DATA = Path(__file__).parent / "data"
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keda.md"
 SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
 
@@ -18,3 +19,12 @@ def documented(needle: str, namespace: str, name: str) -> dict[str, Any]:
         text.replace("inference", namespace).replace("llama-chat", name)
     )
     return found
+
+
+def scaler_settings(port: int) -> tuple[str, ...]:
+    """The operator's settings for an external scaler with the certificate of loopback."""
+    return (
+        f"--keda-scaler-port={port}",
+        f"--keda-scaler-certificate-file={DATA / 'loopback.pem'}",
+        f"--keda-scaler-key-file={DATA / 'loopback.pem'}",
+    )

@@ -1,16 +1,13 @@
 """The operator's external scaler, asked as KEDA's operator asks it, over TLS."""
 
-from pathlib import Path
-
 import pytest
-from tests.integration.keda_manifests import SCALED_OBJECTS, documented
+from tests.integration.keda_manifests import DATA, SCALED_OBJECTS, documented, scaler_settings
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
 from servingslo.rig.waiting import free_port
 
 grpc = pytest.importorskip("grpc", reason="the extra `keda` is not installed")
 
-DATA = Path(__file__).parent / "data"
 METHOD = "/externalscaler.ExternalScaler/GetMetrics"
 # The operator looks for a CRD that is not installed this often.
 ABSENT_CRD_SECONDS = 60.0
@@ -25,11 +22,7 @@ def port() -> int:
 @pytest.fixture(scope="module")
 def operator_settings(port: int) -> tuple[str, ...]:
     """The scaler, with the certificate of loopback."""
-    return (
-        f"--keda-scaler-port={port}",
-        f"--keda-scaler-certificate-file={DATA / 'loopback.pem'}",
-        f"--keda-scaler-key-file={DATA / 'loopback.pem'}",
-    )
+    return scaler_settings(port)
 
 
 def _told(port: int, namespace: str, name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import kubernetes
 import pytest
-from tests.integration.keda_manifests import SCALED_OBJECTS, documented
+from tests.integration.keda_manifests import DATA, SCALED_OBJECTS, documented, scaler_settings
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
 from servingslo.rig.build import ensure_tools
@@ -16,7 +16,6 @@ from servingslo.rig.waiting import free_port
 
 pytest.importorskip("grpc", reason="the extra `keda` is not installed")
 
-DATA = Path(__file__).parent / "data"
 # It looks at a trigger as often as its pollingInterval says, half a minute by default.
 PATIENCE_SECONDS = 120.0
 AUTHENTICATIONS = {**SCALED_OBJECTS, "plural": "triggerauthentications"}
@@ -31,11 +30,7 @@ def port() -> int:
 @pytest.fixture(scope="module")
 def operator_settings(port: int) -> tuple[str, ...]:
     """The scaler, with the certificate of loopback."""
-    return (
-        f"--keda-scaler-port={port}",
-        f"--keda-scaler-certificate-file={DATA / 'loopback.pem'}",
-        f"--keda-scaler-key-file={DATA / 'loopback.pem'}",
-    )
+    return scaler_settings(port)
 
 
 @pytest.fixture

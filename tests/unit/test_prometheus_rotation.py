@@ -11,6 +11,7 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.rotation import HistogramRotation
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
 from servingslo.estimation.sample import EngineSample
+from servingslo.estimation.sample_pairs import without_histograms
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.sim.catalogue import engine_kind
@@ -56,27 +57,13 @@ def _as_read(
     asked = {
         key: metrics
         if turn.holds(key[1])
-        else replace(metrics, engines=tuple(map(_without_buckets, metrics.engines)))
+        else replace(metrics, engines=tuple(map(without_histograms, metrics.engines)))
         for key, metrics in (own | others).items()
     }
     read = rotation.completed(asked, turn, sample.time_seconds)
     return replace(
         sample,
         pods=tuple(replace(pod, engines=read[NAMESPACE, pod.name].engines) for pod in sample.pods),
-    )
-
-
-def _without_buckets(engine: EngineSample) -> EngineSample:
-    return replace(
-        engine,
-        ttft_seconds=None,
-        inter_token_seconds=None,
-        time_per_output_token_seconds=None,
-        latency_seconds=None,
-        queue_seconds=None,
-        prompt_tokens=None,
-        output_tokens=None,
-        iteration_tokens=None,
     )
 
 

@@ -5,7 +5,6 @@ better limits for all of them, tries them in one pod each, and is to be right ab
 """
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from servingslo.cli.demo.system import (
     SCRAPE_INTERVAL_SECONDS,
     Teller,
     install_chart,
+    start_clients,
     start_engines,
     start_operator,
 )
@@ -220,16 +220,7 @@ def _begin(rig: Rig, fleet: Fleet, seconds: float, seed: int) -> None:
             "trace": str(trace), "duration_seconds": seconds, "seed": seed,
         },
     }  # fmt: skip
-    path = rig.work_dir / f"clients-{setting.name}.json"
-    path.write_text(json.dumps(plan), encoding="utf-8")
-    fleet.records = rig.work_dir / f"records-{setting.name}.jsonl"
-    fleet.clients = rig.run_process(
-        f"clients-{setting.name}",
-        [
-            sys.executable, "-m", "servingslo.rig.http_clients",
-            f"--plan={path}", f"--records={fleet.records}",
-        ],
-    )  # fmt: skip
+    fleet.clients, fleet.records = start_clients(rig, setting.name, plan)
 
 
 def _trace(setting: Setting, seconds: float, seed: int) -> str:

@@ -5,8 +5,6 @@ requests. The operator writes the bound of one into its BackendTrafficPolicy; En
 translator and Envoy do the rest.
 """
 
-import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from servingslo.cli.demo.system import (
     TRACE,
     Teller,
     install_chart,
+    start_clients,
     start_engines,
     start_operator,
 )
@@ -75,7 +74,8 @@ def run_crowd(
     with _system(root, reaches_envoy=reaches_envoy, tell=tell) as (rig, arms):
         tell(f"{minutes:g} minutes of traffic on both, the crowd in the second quarter")
         for arm in arms:
-            _begin(rig, arm, _plan(root, arm, seconds, seed))
+            plan = _plan(root, arm, seconds, seed)
+            arm.clients, arm.records = start_clients(rig, arm.name, plan)
         _watch(rig, arms, seconds)
         objectives = _objectives(root)
         figures = [_figures(arm, objectives) for arm in arms]
@@ -159,19 +159,6 @@ def _plan(root: Path, arm: Arm, seconds: float, seed: int) -> Mapping[str, Any]:
             "seed": seed,
         },
     }
-
-
-def _begin(rig: Rig, arm: Arm, plan: Mapping[str, Any]) -> None:
-    path = rig.work_dir / f"clients-{arm.name}.json"
-    path.write_text(json.dumps(plan), encoding="utf-8")
-    arm.records = rig.work_dir / f"records-{arm.name}.jsonl"
-    arm.clients = rig.run_process(
-        f"clients-{arm.name}",
-        [
-            sys.executable, "-m", "servingslo.rig.http_clients",
-            f"--plan={path}", f"--records={arm.records}",
-        ],
-    )  # fmt: skip
 
 
 def _watch(rig: Rig, arms: tuple[Arm, Arm], seconds: float) -> None:

@@ -181,6 +181,18 @@ def start_engines(rig: Rig) -> str:
     return found
 
 
+def start_clients(rig: Rig, name: str, plan: Mapping[str, Any]) -> tuple[ManagedProcess, Path]:
+    """Start the HTTP clients of one fleet by their plan; they, and where their records go."""
+    path = rig.work_dir / f"clients-{name}.json"
+    path.write_text(json.dumps(plan), encoding="utf-8")
+    records = rig.work_dir / f"records-{name}.jsonl"
+    command = [sys.executable, "-m", "servingslo.rig.http_clients"]
+    process = rig.run_process(
+        f"clients-{name}", [*command, f"--plan={path}", f"--records={records}"]
+    )
+    return process, records
+
+
 def install_chart(rig: Rig, root: Path, *settings: str) -> None:
     """Install everything of the chart but the running operator. settings: further Helm values."""
     rig.helm(
