@@ -19,8 +19,8 @@ from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSampl
 from servingslo.estimation.forecast import Forecast
 from servingslo.models import frontier
 from servingslo.models.latency import LatencyMetric, Prediction
-from servingslo.policy import demand, planner, wish
-from servingslo.policy.frame import Frame
+from servingslo.policy import demand, planner, requirement
+from servingslo.policy.context import TickContext
 from servingslo.policy.mix import Mix
 from servingslo.policy.sizing import SizingCase
 from servingslo.policy.state import PlannerState
@@ -77,18 +77,18 @@ def _without_quantile(stack: ExitStack) -> None:
 
 
 def _without_margin(stack: ExitStack) -> None:
-    def tracked(_frame: Frame, state: PlannerState, **_: bool) -> PlannerState:
+    def tracked(_frame: TickContext, state: PlannerState, **_: bool) -> PlannerState:
         return state
 
     _put(stack, planner, "tracked", tracked)
 
 
 def _without_step_down_check(stack: ExitStack) -> None:
-    def safe(frame: Frame, *found: Any) -> int:
+    def safe(context: TickContext, *found: Any) -> int:
         *_, wanted, _spare = found
-        return min(wanted, frame.current)
+        return min(wanted, context.current)
 
-    _put(stack, wish, "_safe", safe)
+    _put(stack, requirement, "_safe", safe)
 
 
 def _by_means(stack: ExitStack) -> None:
@@ -101,12 +101,12 @@ def _by_means(stack: ExitStack) -> None:
 
 
 def _without_ceiling(stack: ExitStack) -> None:
-    inner = wish.sizing_case
+    inner = requirement.sizing_case
 
-    def case(frame: Frame, mix: Mix) -> SizingCase:
-        return replace(inner(frame, mix), utilization_target_ratio=GREATEST_UTILIZATION)
+    def case(context: TickContext, mix: Mix) -> SizingCase:
+        return replace(inner(context, mix), utilization_target_ratio=GREATEST_UTILIZATION)
 
-    _put(stack, wish, "sizing_case", case)
+    _put(stack, requirement, "sizing_case", case)
 
 
 def _by_means_alone(stack: ExitStack) -> None:

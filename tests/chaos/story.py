@@ -31,12 +31,12 @@ from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.replicas import ReplicaCount
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
-from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
-from servingslo.controller.teller import Teller
+from servingslo.controller.reporter import Reporter
 from servingslo.controller.undoing import Undoing
 from servingslo.policy.inputs import Limits
 
@@ -148,7 +148,7 @@ class Operator:
             client=cluster.prometheus,
         )
         workloads = _Workloads(cluster)
-        outside = Outside(
+        adapters = Adapters(
             clock=clock,
             metrics=_Metrics(self.reader, cluster),
             workloads=workloads,
@@ -158,19 +158,21 @@ class Operator:
             exporter=OperatorMetrics(),
         )
         self.registry = Registry()
-        limits, teller = Limits(), Teller(outside=outside)
+        limits, reporter = Limits(), Reporter(adapters=adapters)
         self.reconciler = Reconciler(
-            outside=outside,
+            adapters=adapters,
             registry=self.registry,
             limits=limits,
             recorder=Recorder(None),
-            teller=teller,
+            reporter=reporter,
         )
         self.controller = Controller(
-            outside=outside,
+            adapters=adapters,
             registry=self.registry,
             reconciler=self.reconciler,
-            undoing=Undoing(outside=outside, registry=self.registry, limits=limits, teller=teller),
+            undoing=Undoing(
+                adapters=adapters, registry=self.registry, limits=limits, reporter=reporter
+            ),
             tick_seconds=TICK_SECONDS,
         )
 

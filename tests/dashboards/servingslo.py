@@ -96,7 +96,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
     ),
     "What limits?": (
         Picture(
-            title="Guards that keep the planner from its wish",
+            title="Guards that keep the planner from the required count",
             says="1 for the reason that holds; 0 where nothing does. Each has a runbook.",
             unit="short",
             queries=(

@@ -5,16 +5,16 @@ from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.decision import (
     AdmissionDecision,
     BatchingDecision,
-    ColdStartOutlook,
+    ColdStartReport,
     ConstraintNeed,
-    CostOutlook,
-    CountOutlook,
+    CostReport,
     Decision,
     DecisionStep,
-    DemandOutlook,
+    DemandReport,
     LimitsPlan,
     ModelUse,
-    ObjectiveOutlook,
+    ObjectiveReport,
+    PredictedCount,
     ReplicaView,
     RolloutCost,
 )
@@ -49,7 +49,7 @@ SCALE_UP = Decision(
             inputs={"forecast_rate_per_second": 48.6123, "kv_capacity_tokens": 131072.0},
         ),
     ),
-    demand=DemandOutlook(
+    demand=DemandReport(
         arrival_rate_per_second=41.2345,
         forecast_rate_per_second=48.6123,
         planned_probability=0.662,
@@ -70,7 +70,7 @@ SCALE_UP = Decision(
         ),
     ),
     objectives=(
-        ObjectiveOutlook(
+        ObjectiveReport(
             metric="ttft",
             percentile=99.0,
             threshold_seconds=0.5,
@@ -80,11 +80,11 @@ SCALE_UP = Decision(
             share_high_ratio=0.978,
         ),
     ),
-    outlook=(
-        CountOutlook(
+    predicted_counts=(
+        PredictedCount(
             replicas=4, utilization_ratio=0.8, kv_usage_ratio=0.97, meets_objectives=False
         ),
-        CountOutlook(
+        PredictedCount(
             replicas=5,
             utilization_ratio=0.64,
             kv_usage_ratio=0.78,
@@ -132,7 +132,7 @@ SCALE_UP = Decision(
         shed_ratio=0.19,
     ),
     metrics_age_seconds=4.2,
-    cold_start=ColdStartOutlook(
+    cold_start=ColdStartReport(
         seconds=90.0,
         source="measured",
         sample_count=6,
@@ -140,7 +140,7 @@ SCALE_UP = Decision(
         image_seconds=27.0,
         loading_seconds=60.0,
     ),
-    cost=CostOutlook(
+    cost=CostReport(
         currency="USD",
         per_hour=12.5,
         per_million_output_tokens=0.399,

@@ -19,7 +19,7 @@ from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.estimation.error_budget import BudgetReading
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.error_budget import budget_outlook
+from servingslo.policy.error_budget import budget_report
 from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion
 from servingslo.rig import versions
@@ -209,15 +209,15 @@ def test_28_days_are_what_was_put_there(remembered: tuple[str, int]) -> None:
         assert window.requests == pytest.approx(requests, rel=0.03), window
         assert window.least == pytest.approx(least, rel=0.05), window
         assert window.most == pytest.approx(most, rel=0.05), window
-    outlook = budget_outlook(
+    report = budget_report(
         TARGETS,
         Observation(time_seconds=found.time_seconds, namespace="a", name="b", error_budget=found),
     )
-    assert outlook is not None
+    assert report is not None
     requests, least, most = expected(now, now, DAYS * DAY)
-    assert outlook.remaining_ratio == pytest.approx(1 - most / requests / 0.01, abs=0.03)
-    assert outlook.remaining_most_ratio == pytest.approx(1 - least / requests / 0.01, abs=0.03)
-    rates = {burn.seconds: burn.rate for burn in outlook.burn_rates}
+    assert report.remaining_ratio == pytest.approx(1 - most / requests / 0.01, abs=0.03)
+    assert report.remaining_most_ratio == pytest.approx(1 - least / requests / 0.01, abs=0.03)
+    rates = {burn.seconds: burn.rate for burn in report.burn_rates}
     assert rates[HOUR] > 4.0
     assert rates[3 * DAY] < 1.0
 

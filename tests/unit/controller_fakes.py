@@ -16,12 +16,12 @@ from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.api.v1alpha1.status import ServingSLOStatus
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.replicas import ReplicaCount
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
-from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry, Resource
-from servingslo.controller.teller import Teller
+from servingslo.controller.reporter import Reporter
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, NotFoundError, ServingSLOError, WriteConflictError
 from servingslo.estimation.season import RateHistory
@@ -358,7 +358,7 @@ class Operator:
     def start(self) -> None:
         """A new process of the operator on the same cluster: nothing is remembered."""
         workloads = _Workloads(self.fleet)
-        self.outside = Outside(
+        self.adapters = Adapters(
             clock=self.fleet,
             metrics=_Metrics(self.fleet),
             workloads=workloads,
@@ -368,24 +368,24 @@ class Operator:
             exporter=self.exporter,
             history=self.history,
         )
-        self.teller = Teller(outside=self.outside)
+        self.reporter = Reporter(adapters=self.adapters)
         self.registry = Registry()
         self.reconciler = Reconciler(
-            outside=self.outside,
+            adapters=self.adapters,
             registry=self.registry,
             limits=self.limits,
             recorder=self.recorder,
-            teller=self.teller,
+            reporter=self.reporter,
         )
         self.controller = Controller(
-            outside=self.outside,
+            adapters=self.adapters,
             registry=self.registry,
             reconciler=self.reconciler,
             undoing=Undoing(
-                outside=self.outside,
+                adapters=self.adapters,
                 registry=self.registry,
                 limits=self.limits,
-                teller=self.teller,
+                reporter=self.reporter,
             ),
             tick_seconds=self.tick_seconds,
         )

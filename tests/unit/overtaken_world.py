@@ -11,12 +11,12 @@ from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.replicas import ReplicaCount
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
-from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
-from servingslo.controller.teller import Teller
+from servingslo.controller.reporter import Reporter
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterUnavailableError, NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
@@ -218,7 +218,7 @@ class World:
         self.exporter = OperatorMetrics()
         self.workloads = _Workloads(self.cluster)
         writer = _Writer(self.cluster)
-        outside = Outside(
+        adapters = Adapters(
             clock=self.cluster,
             metrics=_Metrics(self.cluster),
             workloads=self.workloads,
@@ -227,18 +227,20 @@ class World:
             events=_Events(self.cluster),
             exporter=self.exporter,
         )
-        teller, limits = Teller(outside), self.limits
+        reporter, limits = Reporter(adapters), self.limits
         self.controller = Controller(
-            outside=outside,
+            adapters=adapters,
             registry=self.registry,
             reconciler=Reconciler(
-                outside=outside,
+                adapters=adapters,
                 limits=limits,
                 recorder=Recorder(None),
-                teller=teller,
+                reporter=reporter,
                 registry=self.registry,
             ),
-            undoing=Undoing(outside=outside, registry=self.registry, limits=limits, teller=teller),
+            undoing=Undoing(
+                adapters=adapters, registry=self.registry, limits=limits, reporter=reporter
+            ),
             tick_seconds=15.0,
         )
 

@@ -8,7 +8,7 @@ from tests.golden.decisions import SCALE_UP
 
 from servingslo.cli.sizing.inputs import parse_law, spread_lengths, traced_workload
 from servingslo.cli.sizing.live import course_of, with_observed
-from servingslo.policy.decision import ColdStartOutlook, DemandOutlook
+from servingslo.policy.decision import ColdStartReport, DemandReport
 from servingslo.units import format_short_duration, parse_short_duration_seconds
 
 
@@ -25,8 +25,8 @@ def test_a_live_sweep_sizes_for_the_planned_rate_and_prices_the_cold_start(
     now, planned, seconds, rate, growth
 ):
     """A straight line from now to what was planned for: another cold start meets another rate."""
-    start = None if seconds is None else ColdStartOutlook(seconds=seconds, source="measured")
-    demand = DemandOutlook(arrival_rate_per_second=now, forecast_rate_per_second=planned)
+    start = None if seconds is None else ColdStartReport(seconds=seconds, source="measured")
+    demand = DemandReport(arrival_rate_per_second=now, forecast_rate_per_second=planned)
     course = course_of(replace(SCALE_UP, demand=demand, cold_start=start))
     assert (course.rate_per_second, course.growth_per_second2) == pytest.approx((rate, growth))
     lead = course.cold_start_seconds + 30.0
@@ -34,7 +34,7 @@ def test_a_live_sweep_sizes_for_the_planned_rate_and_prices_the_cold_start(
     assert course.dispersion == 1.0
     bursty = replace(SCALE_UP, demand=replace(demand, scrape_dispersion=3.5), cold_start=start)
     assert course_of(bursty).dispersion == 3.5
-    assert course_of(replace(SCALE_UP, demand=DemandOutlook())) is None
+    assert course_of(replace(SCALE_UP, demand=DemandReport())) is None
 
 
 @pytest.mark.parametrize(

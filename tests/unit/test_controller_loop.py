@@ -43,14 +43,14 @@ async def test_a_fault_of_one_resource_stops_no_other(caplog):
     operator = Operator()
     operator.apply(record_of())
     operator.apply(named("broken"))
-    read = operator.outside.workloads.read
+    read = operator.adapters.workloads.read
 
     async def faulty(namespace, target, container, recognize):
         if target.name == "broken":
             raise ZeroDivisionError("a fault")
         return await read(namespace, target, container, recognize)
 
-    operator.outside.workloads.read = faulty
+    operator.adapters.workloads.read = faulty
     await operator.ticks(2)
     assert operator.resources.condition("Ready", "broken") == ("False", Reason.INTERNAL_ERROR)
     assert operator.counted("servingslo_failures_total", part="controller") == 2

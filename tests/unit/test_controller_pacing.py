@@ -50,7 +50,7 @@ async def test_urgent_ones_do_not_wait_for_the_pause_of_the_others() -> None:
 
 @asynccontextmanager
 async def _behind(operator: Operator) -> AsyncIterator[None]:
-    writing = asyncio.create_task(operator.teller.write_behind(1.0))
+    writing = asyncio.create_task(operator.reporter.write_behind(1.0))
     await asyncio.sleep(0)
     try:
         yield

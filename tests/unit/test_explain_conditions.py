@@ -7,7 +7,7 @@ from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
 from servingslo.explain.conditions import NOT_READY_REASONS
-from servingslo.policy.decision import DecisionStep, ObjectiveOutlook
+from servingslo.policy.decision import DecisionStep, ObjectiveReport
 from servingslo.reasons import Action, Reason
 
 
@@ -17,7 +17,7 @@ def _of(decision, previous=(), now=NOON_SECONDS):
 
 
 def _objective(low, high, percentile=99.0):
-    return ObjectiveOutlook(
+    return ObjectiveReport(
         metric="ttft",
         percentile=percentile,
         threshold_seconds=0.5,

@@ -14,7 +14,7 @@ from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
 from servingslo.policy.decision import (
-    BudgetOutlook,
+    BudgetReport,
     BurnRate,
     DecisionStep,
     HandOver,
@@ -121,7 +121,7 @@ def test_every_sample_belongs_to_a_declared_gauge():
     bounded = replace(SCALE_UP, gateway_limit=bound)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
     handed = replace(SCALE_UP, handed_over=given)
-    budget = BudgetOutlook(
+    budget = BudgetReport(
         target_ratio=0.99,
         window_seconds=86400.0,
         remaining_ratio=0.4,

@@ -7,9 +7,9 @@ from policy_world import TARGETS, Run, World, steady, stepped
 from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
-from servingslo.policy.decision import ColdStartOutlook, DecisionStep, PredictedLatency
+from servingslo.policy.decision import ColdStartReport, DecisionStep, PredictedLatency
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
-from servingslo.policy.outlook import with_latencies
+from servingslo.policy.report import with_latencies
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -56,7 +56,7 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
     ("start", "line"),
     [
         pytest.param(
-            ColdStartOutlook(
+            ColdStartReport(
                 seconds=92.0,
                 source="measured",
                 sample_count=5,
@@ -68,7 +68,7 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
             id="measured",
         ),
         pytest.param(
-            ColdStartOutlook(
+            ColdStartReport(
                 seconds=92.0,
                 source="measured",
                 sample_count=1,
@@ -79,15 +79,13 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
             id="not-split",
         ),
         pytest.param(
-            ColdStartOutlook(seconds=120.0, source="prior"),
+            ColdStartReport(seconds=120.0, source="prior"),
             "2m, assumed until one is measured",
             id="prior",
         ),
+        pytest.param(ColdStartReport(seconds=120.0, source="stated"), "2m, as stated", id="stated"),
         pytest.param(
-            ColdStartOutlook(seconds=120.0, source="stated"), "2m, as stated", id="stated"
-        ),
-        pytest.param(
-            ColdStartOutlook(
+            ColdStartReport(
                 seconds=30.0,
                 source="stated",
                 sample_count=4,
@@ -98,7 +96,7 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
             id="stated-and-seen",
         ),
         pytest.param(
-            ColdStartOutlook(seconds=30.0, source="stated", first_token_at_most_seconds=9.0),
+            ColdStartReport(seconds=30.0, source="stated", first_token_at_most_seconds=9.0),
             "30s, as stated; the first token at most 9s after readiness",
             id="first-token",
         ),
@@ -120,7 +118,7 @@ def test_a_prediction_tells_how_observations_corrected_it():
 def test_counts_that_cannot_be_judged_are_told_by_their_utilization():
     """A law that is not trusted yet: no count is said to do, and none to miss an objective."""
     story = Run(World(rate=lambda _seconds: 6.0, replicas=3), TARGETS, Limits()).until(60)
-    unsure = next(d for d in story.decisions if d.outlook and not d.model.trusted)
+    unsure = next(d for d in story.decisions if d.predicted_counts and not d.model.trusted)
     lines = told(unsure)
     assert "would run at " in lines["Otherwise"]
     assert "None" not in explain.text(unsure)
@@ -134,7 +132,7 @@ def test_a_count_that_holds_for_now_is_not_said_to_hold_until_a_replica_could_be
     unsafe = next(
         d
         for d in story.decisions
-        if d.limited_by is Reason.STEP_DOWN_UNSAFE and d.outlook[0].meets_objectives
+        if d.limited_by is Reason.STEP_DOWN_UNSAFE and d.predicted_counts[0].meets_objectives
     )
     lines = told(unsafe)
     fewer, more = lines["Otherwise"].split("; ")
@@ -204,9 +202,11 @@ GUARDS = [
 @pytest.mark.parametrize(("stage", "reason"), GUARDS)
 def test_a_count_that_would_do_stands_with_the_guard_that_refused_it(stage, reason):
     """In words, whichever of them it was; of counts that no guard refused it is silent."""
-    would = replace(SCALE_UP.outlook[0], meets_objectives=True)
+    would = replace(SCALE_UP.predicted_counts[0], meets_objectives=True)
     step = DecisionStep(stage=stage, knob="replicas", before=4, after=5, reason=reason)
-    decision = replace(SCALE_UP, outlook=(would,), steps=(*SCALE_UP.steps, step), limited_by=reason)
+    decision = replace(
+        SCALE_UP, predicted_counts=(would,), steps=(*SCALE_UP.steps, step), limited_by=reason
+    )
     lines = told(decision)
     assert lines["Otherwise"].startswith("4 would do at 80.0 % utilization for the demand planned")
     why = lines["Otherwise"].partition(", but ")[2]
@@ -225,7 +225,7 @@ def test_every_guard_that_refused_a_count_is_named():
     held = next(
         d
         for d in story.decisions
-        if d.limited_by is Reason.ROLLOUT_IN_PROGRESS and d.outlook[0].meets_objectives
+        if d.limited_by is Reason.ROLLOUT_IN_PROGRESS and d.predicted_counts[0].meets_objectives
     )
     fewer = told(held)["Otherwise"].split("; 7")[0]
     assert "but a rollout is in progress" in fewer
@@ -236,8 +236,8 @@ def test_the_latency_that_binds_stands_beside_the_other_counts():
     """Where it was evaluated for who is told."""
     latency = PredictedLatency(metric="ttft", percentile=99.0, seconds=0.91)
     never = PredictedLatency(metric="tpot", percentile=95.0)
-    outlook = replace(SCALE_UP.outlook[0], latencies=(latency, never))
-    decision = replace(SCALE_UP, outlook=(outlook,), binding=Constraint.TTFT)
+    count = replace(SCALE_UP.predicted_counts[0], latencies=(latency, never))
+    decision = replace(SCALE_UP, predicted_counts=(count,), binding=Constraint.TTFT)
     assert told(decision)["Otherwise"].endswith("utilization, ttft p99 0.91s")
     assert "ttft p99 0.91s, tpot p95 without bound" in explain.text(decision)
 
@@ -267,7 +267,7 @@ def test_who_explains_is_told_up_to_which_demand_the_count_holds():
     """More than is there, less than one replica more holds."""
     story = Run(World(rate=steady(20.0), replicas=7), TARGETS, Limits()).until(600)
     decision = with_latencies(story.at(600.0), story.state.sized)
-    most = {outlook.replicas: outlook.greatest_rate_per_second for outlook in decision.outlook}
+    most = {count.replicas: count.greatest_rate_per_second for count in decision.predicted_counts}
     wanted = decision.recommended_replicas
     planned = decision.demand.forecast_rate_per_second
     assert most[wanted - 1] < planned <= most[wanted] < most[wanted + 1]

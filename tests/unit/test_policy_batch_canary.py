@@ -262,5 +262,5 @@ def _group(requests, engines, late_ratio):
 )
 def test_who_serves_fewer_and_late_is_worse(new, old, worse) -> None:
     """Clients that give up are in no histogram: what a slow pod did not serve tells."""
-    frame = Run(None, TARGETS, ALLOWED)
-    assert bool(batch_canary._worse(frame, new, old)) is worse
+    context = Run(None, TARGETS, ALLOWED)
+    assert bool(batch_canary._worse(context, new, old)) is worse

@@ -8,7 +8,7 @@ from servingslo.estimation.estimator import EstimatorState, FleetSample, update
 from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.rate_filters import RateWindow
 from servingslo.estimation.season import Season
-from servingslo.estimation.seasonal import SeasonOutlook
+from servingslo.estimation.seasonal import SeasonForecast
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.demand import (
     CALM_PROBABILITY,
@@ -120,7 +120,7 @@ def _kept(lead_seconds: float) -> float:
     for tick in range(40):
         at = noon - 15.0 * (39 - tick)
         state = observe(state, RateWindow(rate_per_second=20.0, seconds=15.0), at)
-    believed = SeasonOutlook(
+    believed = SeasonForecast(
         season=season, time_seconds=noon, offset=0.0, variance=1e-4, weights=(1.0, 1.0, 1.0)
     )
     known = replace(forecast(state, noon), season=believed)

@@ -10,7 +10,7 @@ from servingslo.policy.error_budget import (
     BURN_SECONDS,
     HIGHEST_BUDGET_SCORE,
     OLDEST_READING_SECONDS,
-    budget_outlook,
+    budget_report,
     budget_score,
 )
 from servingslo.policy.inputs import AdmissionMode, ErrorBudgetTargets, Observation, ReplicaTargets
@@ -35,16 +35,16 @@ def _reading(missed, at=0.0, least=None):
     return BudgetReading(time_seconds=at, windows=windows, covered_ratio=1.0)
 
 
-def _outlook(missed, targets=BUDGETED, now=0.0, **changes):
+def _report(missed, targets=BUDGETED, now=0.0, **changes):
     observation = Observation(
         time_seconds=now, namespace="a", name="b", error_budget=_reading(missed, **changes)
     )
-    return budget_outlook(targets, observation)
+    return budget_report(targets, observation)
 
 
 def test_the_budget_is_spent_at_its_pessimistic_end():
     """5 % may miss: of 4 % that may have missed a fifth is left, of 2 % that surely did more."""
-    found = _outlook(0.04, least=0.02)
+    found = _report(0.04, least=0.02)
     assert found.target_ratio == 0.95
     assert found.remaining_ratio == pytest.approx(0.2)
     assert found.remaining_most_ratio == pytest.approx(0.6)
@@ -55,7 +55,7 @@ def test_the_budget_is_spent_at_its_pessimistic_end():
 def test_a_stated_target_is_another_budget():
     """The smallest percentile stands in only where no target is stated."""
     stated = replace(BUDGETED, error_budget=ErrorBudgetTargets(target_ratio=0.999))
-    assert _outlook(0.004, stated).remaining_ratio == pytest.approx(-3.0)
+    assert _report(0.004, stated).remaining_ratio == pytest.approx(-3.0)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_stated_target_is_another_budget():
 )
 def test_what_it_adds_is_bounded(missed, score):
     """Nothing before half of it is spent, the most at its end."""
-    assert budget_score(_outlook(missed)) == pytest.approx(score)
+    assert budget_score(_report(missed)) == pytest.approx(score)
 
 
 def test_without_one_or_with_an_old_reading_nothing_is_added():
     """A reading that nobody asked for, or of long ago, is none."""
-    assert _outlook(1.0, replace(BUDGETED, error_budget=None)) is None
-    assert _outlook(1.0, now=OLDEST_READING_SECONDS + 1) is None
+    assert _report(1.0, replace(BUDGETED, error_budget=None)) is None
+    assert _report(1.0, now=OLDEST_READING_SECONDS + 1) is None
     assert budget_score(None) == 0.0
 
 

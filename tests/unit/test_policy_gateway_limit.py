@@ -27,7 +27,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.wish import (
+from servingslo.policy.requirement import (
     LEAST_BOUNDED_CEILING,
     LEAST_UTILIZATION_CEILING,
     utilization_ceiling_ratio,
@@ -264,15 +264,15 @@ def test_a_verified_bound_gives_the_ceiling_of_the_simulator_s_knobs():
     """Before load has shown that it holds, the ceiling is that of a fleet that nothing bounds."""
     story = under_load(0.95, 2.0)
     memory = story.state.limit
-    frame = SimpleNamespace(
+    context = SimpleNamespace(
         targets=story.targets,
         state=story.state,
         estimate=SimpleNamespace(forecast=SimpleNamespace(largest_excess_ratio=None)),
     )
     assert memory.held is True
-    assert utilization_ceiling_ratio(frame) == LEAST_BOUNDED_CEILING
-    frame.state = replace(story.state, limit=replace(memory, held=None))
-    assert utilization_ceiling_ratio(frame) == LEAST_UTILIZATION_CEILING
+    assert utilization_ceiling_ratio(context) == LEAST_BOUNDED_CEILING
+    context.state = replace(story.state, limit=replace(memory, held=None))
+    assert utilization_ceiling_ratio(context) == LEAST_UTILIZATION_CEILING
 
 
 def test_the_bound_is_told_wherever_a_decision_is():

@@ -53,7 +53,7 @@ def test_another_scaler_that_is_fed_by_the_metric_is_no_conflict():
 
 
 def test_a_metric_that_nobody_scales_by_is_told():
-    """Without an autoscaler on the target the count that is wanted stays a wish, and is one."""
+    """Without an autoscaler on the target the count that is wanted stays a recommendation."""
     end = run(_busy(), METRIC).until(300).at(300.0)
     limited = verdicts(end)[ConditionType.SCALING_LIMITED]
     assert limited.reason is Reason.NOBODY_SCALES

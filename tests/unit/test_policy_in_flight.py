@@ -49,8 +49,8 @@ def _explained(running, waiting=0.0, *, trusted=True, rate=RATE):
             for _ in range(PODS - 1)
         ),
     ]
-    frame = SimpleNamespace(serving=pods, trusted=trusted)
-    return explaining_rate_per_second(frame, CASE, SimpleNamespace(rate_per_second=rate))
+    context = SimpleNamespace(serving=pods, trusted=trusted)
+    return explaining_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=rate))
 
 
 def test_as_many_as_should_run_explain_nothing_more():
@@ -80,8 +80,8 @@ def test_engines_with_a_queue_speak_of_the_past():
         SimpleNamespace(engines=(SimpleNamespace(running=EXPECTED, waiting=0.0),)),
         SimpleNamespace(engines=(SimpleNamespace(running=None, waiting=None),)),
     ]
-    frame = SimpleNamespace(serving=pods, trusted=True)
-    assert explaining_rate_per_second(frame, CASE, SimpleNamespace(rate_per_second=RATE)) == 0.0
+    context = SimpleNamespace(serving=pods, trusted=True)
+    assert explaining_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=RATE)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def _least_after_the_change():
 def test_fewer_but_longer_requests_take_no_replica_away(monkeypatch):
     """Half the rate at four times the length is more work; those that ended do not tell it yet."""
     before, least = _least_after_the_change()
-    monkeypatch.setattr("servingslo.policy.wish.explaining_rate_per_second", lambda *_: 0.0)
+    monkeypatch.setattr("servingslo.policy.requirement.explaining_rate_per_second", lambda *_: 0.0)
     _, blind = _least_after_the_change()
     assert blind < least == before

@@ -36,6 +36,7 @@ from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
 from servingslo.cli.options import path_text
 from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow, Means
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.election import Election, Terms
 from servingslo.controller.leadership import (
     NAMESPACE_TERMS,
@@ -44,12 +45,11 @@ from servingslo.controller.leadership import (
     ReleaseFence,
 )
 from servingslo.controller.loop import Controller
-from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
+from servingslo.controller.reporter import Reporter
 from servingslo.controller.scaled_objects import ScaledObjectCounts
-from servingslo.controller.teller import Teller
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
@@ -220,7 +220,7 @@ async def _controller(
         limit_kinds=options.limit_kinds,
         batching_apply=options.limits.batching_apply_enabled,
     )
-    outside = Outside(
+    adapters = Adapters(
         clock=clock,
         metrics=reader,
         workloads=workloads,
@@ -231,17 +231,21 @@ async def _controller(
         history=history,
         budgets=budgets,
     )
-    teller, limits = Teller(outside), options.limits
+    reporter, limits = Reporter(adapters), options.limits
     # Last, when everything is warm: whoever leads decides at once.
     stack.push_async_callback(leads.leadership.stop)
     await leads.leadership.start()
     return Controller(
-        outside=outside,
+        adapters=adapters,
         registry=registry,
         reconciler=Reconciler(
-            outside=outside, limits=limits, recorder=recorder, teller=teller, registry=registry
+            adapters=adapters,
+            limits=limits,
+            recorder=recorder,
+            reporter=reporter,
+            registry=registry,
         ),
-        undoing=Undoing(outside=outside, registry=registry, limits=limits, teller=teller),
+        undoing=Undoing(adapters=adapters, registry=registry, limits=limits, reporter=reporter),
         tick_seconds=limits.tick_seconds,
         lead=leads.leadership,
     )

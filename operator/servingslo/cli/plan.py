@@ -12,7 +12,7 @@ from servingslo.controller.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.explain.text import text
 from servingslo.policy.inputs import Limits
-from servingslo.policy.outlook import with_latencies
+from servingslo.policy.report import with_latencies
 
 
 def plan(

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.leadership import Alone, Lead
-from servingslo.controller.outside import Outside
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.registry import Key, Registry, Resource, target_conflicts
 from servingslo.controller.undoing import Undoing
@@ -43,7 +43,7 @@ class Controller:
     it knows of the cluster warm.
     """
 
-    outside: Outside
+    adapters: Adapters
     registry: Registry
     reconciler: Reconciler
     tick_seconds: float
@@ -59,8 +59,8 @@ class Controller:
 
     async def run(self) -> None:
         """Tick until cancelled."""
-        teller = self.reconciler.teller
-        writing = asyncio.create_task(teller.write_behind(self.tick_seconds), name="statuses")
+        reporter = self.reconciler.reporter
+        writing = asyncio.create_task(reporter.write_behind(self.tick_seconds), name="statuses")
         try:
             await self._ticks()
         finally:
@@ -76,7 +76,7 @@ class Controller:
             await self._tick(tuple(self.registry.resources))
             await self._undo()
             duration_seconds = SystemClock.elapsed_seconds() - started
-            self.outside.exporter.observe_tick(duration_seconds, succeeded=self._listed)
+            self.adapters.exporter.observe_tick(duration_seconds, succeeded=self._listed)
             self.note_duration(duration_seconds)
             self._spare_collector()
             await self._rest(started + self.tick_seconds)
@@ -92,7 +92,7 @@ class Controller:
             self._overruns = 0
         else:
             self._overruns += 1
-        self.outside.exporter.observe_overruns(
+        self.adapters.exporter.observe_overruns(
             self._overruns, seconds=duration_seconds, tick_seconds=self.tick_seconds
         )
         if not self._overruns:
@@ -137,15 +137,15 @@ class Controller:
         known = (entry for key in keys if (entry := self.registry.resources.get(key)))
         resources = [entry for entry in known if self._acts(entry)]
         if resources:
-            if self.outside.history is not None:
-                self.outside.history.tick()
-            if self.outside.budgets is not None:
-                self.outside.budgets.tick()
-            metrics = await self.outside.metrics.read()
-            news = self.reconciler.teller.reading
-            news.take(metrics.problem, self.outside.clock.now_seconds())
+            if self.adapters.history is not None:
+                self.adapters.history.tick()
+            if self.adapters.budgets is not None:
+                self.adapters.budgets.tick()
+            metrics = await self.adapters.metrics.read()
+            news = self.reconciler.reporter.reading
+            news.take(metrics.problem, self.adapters.clock.now_seconds())
             if metrics.problem is not None:
-                self.outside.exporter.count_failure("prometheus")
+                self.adapters.exporter.count_failure("prometheus")
             conflicts = target_conflicts(self.registry.resources.values())
             limit = asyncio.Semaphore(_CONCURRENCY)
             await asyncio.gather(
@@ -179,12 +179,12 @@ class Controller:
             ref = entry.record.ref
             term, before = self.lead.term(ref.namespace), self._terms.get(ref.namespace)
             if term is None:
-                self.outside.exporter.forget(ref.namespace, ref.name)
+                self.adapters.exporter.forget(ref.namespace, ref.name)
                 continue
             terms[ref.namespace] = term
             if before not in {None, term}:
                 self.reconciler.forget(ref.uid)
-                self.reconciler.teller.forget(entry)
+                self.reconciler.reporter.forget(entry)
         self._terms = terms
 
     def _acts(self, resource: Resource) -> bool:
@@ -207,9 +207,9 @@ class Controller:
                 again = await self.reconciler.reconcile(resource, metrics, conflict)
             except Exception as error:  # noqa: BLE001  the loop over resources must survive
                 _LOG.exception("failed namespace=%s name=%s", ref.namespace, ref.name)
-                self.outside.exporter.count_failure("controller")
+                self.adapters.exporter.count_failure("controller")
                 with suppress(Exception):
-                    await self.reconciler.teller.fail(resource, error)
+                    await self.reconciler.reporter.fail(resource, error)
                 return
         if again:
             self.registry.wake((ref.namespace, ref.name))
@@ -220,22 +220,22 @@ class Controller:
         for uid, resource in self._known.items():
             if uid not in now:
                 self.reconciler.forget(uid)
-                self.reconciler.teller.forget(resource)
+                self.reconciler.reporter.forget(resource)
                 # A namesake made meanwhile exports under the same labels again on its next tick.
         self._known = now
 
     async def _relist_when_due(self, now: float) -> None:
         if now - self._relisted_at < _RELIST_SECONDS:
             return
-        outages = self.reconciler.teller.outages
+        outages = self.reconciler.reporter.outages
         try:
-            records = await self.outside.resources.read_all()
+            records = await self.adapters.resources.read_all()
         except ClusterError as error:
-            self.outside.exporter.count_failure("kubernetes")
-            outages.met(_LIST, error, self.outside.clock.now_seconds())
+            self.adapters.exporter.count_failure("kubernetes")
+            outages.met(_LIST, error, self.adapters.clock.now_seconds())
             self._relisted_at = now - _RELIST_SECONDS + _RELIST_RETRY_SECONDS
             return
-        outages.passed(_LIST, self.outside.clock.now_seconds())
+        outages.passed(_LIST, self.adapters.clock.now_seconds())
         self.registry.replace_all(records)
         self._relisted_at = now
         self._listed = True

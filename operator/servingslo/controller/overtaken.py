@@ -6,7 +6,7 @@ the API server itself, at the last moment.
 
 from dataclasses import dataclass
 
-from servingslo.controller.outside import Outside
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Registry, Resource
 from servingslo.errors import NotFoundError
 from servingslo.policy import guards
@@ -25,7 +25,7 @@ class Standing:
 
 
 async def last_look(
-    outside: Outside, registry: Registry, resource: Resource, limits: Limits
+    adapters: Adapters, registry: Registry, resource: Resource, limits: Limits
 ) -> Standing:
     """What has changed of a resource and its target since it was planned for.
 
@@ -37,11 +37,11 @@ async def last_look(
         return Standing(changed="acting is switched off")
     owner = registry.owner_conflict(resource)
     if owner is None and targets.actuation is Actuation.SCALE:
-        scalers = await outside.workloads.other_scalers(ref.namespace, targets.target)
+        scalers = await adapters.workloads.other_scalers(ref.namespace, targets.target)
         owner = next(iter(scalers), None)
     # The resource comes last: what its owner says counts up to the write itself.
     try:
-        now = await outside.resources.read(ref)
+        now = await adapters.resources.read(ref)
     except NotFoundError:
         registry.remove((ref.namespace, ref.name), ref.uid)
         return Standing(changed="it was deleted")

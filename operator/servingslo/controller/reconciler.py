@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Actuator, Assignment
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.join import Subject, join
-from servingslo.controller.outside import Outside
 from servingslo.controller.overtaken import Standing, last_look
 from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
 from servingslo.controller.registry import Registry, Resource
-from servingslo.controller.teller import Teller
+from servingslo.controller.reporter import Reporter
 from servingslo.errors import (
     ClusterUnavailableError,
     NotLeaderError,
@@ -67,10 +67,10 @@ class _Order:
 class Reconciler:
     """Carries the planner's memory of every resource from tick to tick."""
 
-    outside: Outside
+    adapters: Adapters
     limits: Limits
     recorder: Recorder
-    teller: Teller
+    reporter: Reporter
     registry: Registry
     _memories: dict[str, _Memory] = field(default_factory=dict)
     _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -83,14 +83,14 @@ class Reconciler:
         conflict: why another ServingSLO owns the target, None when this one does.
         """
         if resource.targets is None:
-            await self.teller.refuse(resource)
+            await self.reporter.refuse(resource)
             return False
         if resource.targets.mode is Mode.PAUSED:
-            await self.teller.pause(resource)
+            await self.reporter.pause(resource)
             return False
         memory = self._remember(resource, metrics)
         if memory.lost:
-            await self.teller.tell_lost(resource, memory.lost)
+            await self.reporter.tell_lost(resource, memory.lost)
             memory.lost = ()
         assignment = await self._decide(resource, resource.targets, metrics, conflict, memory)
         orders: Sequence[_Order] = self._orders(assignment)
@@ -100,7 +100,7 @@ class Reconciler:
                 return True
             assignment, orders = standing
         decision, again = await self._act(resource, assignment, orders, memory)
-        await self.teller.tell(resource, decision, memory.state)
+        await self.reporter.tell(resource, decision, memory.state)
         return again
 
     def forget(self, uid: str) -> None:
@@ -109,7 +109,7 @@ class Reconciler:
 
     def _remember(self, resource: Resource, metrics: ClusterMetrics) -> _Memory:
         record = resource.record
-        now_seconds = self.outside.clock.now_seconds()
+        now_seconds = self.adapters.clock.now_seconds()
         memory = self._memories.get(record.ref.uid)
         clocks = None if metrics.time_seconds is None else metrics.clocks_set
         stored = (record.status.get("learned") or {}).get("state")
@@ -155,7 +155,7 @@ class Reconciler:
         memory: _Memory,
     ) -> Assignment:
         ref = resource.record.ref
-        view = await self.outside.workloads.read(
+        view = await self.adapters.workloads.read(
             ref.namespace,
             targets.target,
             targets.batching.container,
@@ -174,7 +174,7 @@ class Reconciler:
             ),
             view,
             metrics,
-            now_seconds=self.outside.clock.now_seconds(),
+            now_seconds=self.adapters.clock.now_seconds(),
             problems=() if conflict is None else (conflict,),
             history=self._history(ref, targets, view),
         )
@@ -195,32 +195,32 @@ class Reconciler:
         """What stands of each actuator beside the view of the workload."""
         found = [
             (actuator.knob, await actuator.in_force(ref, targets, view))
-            for actuator in self.outside.actuators
+            for actuator in self.adapters.actuators
         ]
         return {knob: standing for knob, standing in found if standing is not None}
 
     def _history(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> RateHistory | None:
-        if self.outside.history is None:
+        if self.adapters.history is None:
             return None
         pods = [pod.name for pod in view.pods]
-        return self.outside.history.take(ref.uid, ref.namespace, targets, pods)
+        return self.adapters.history.take(ref.uid, ref.namespace, targets, pods)
 
     def _error_budget(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> BudgetReading | None:
-        if self.outside.budgets is None or targets.error_budget is None:
+        if self.adapters.budgets is None or targets.error_budget is None:
             return None
         pods = [pod.name for pod in view.pods]
         asked = BudgetQuestion(
             namespace=ref.namespace, targets=targets, runtime=view.read_as.runtime
         )
-        return self.outside.budgets.take(ref.uid, asked, pods)
+        return self.adapters.budgets.take(ref.uid, asked, pods)
 
     def _orders(self, assignment: Assignment) -> tuple[_Order, ...]:
         """The changes that a decision orders, in the order in which they are made."""
-        wanted = [(actuator, actuator.wanted(assignment)) for actuator in self.outside.actuators]
+        wanted = [(actuator, actuator.wanted(assignment)) for actuator in self.adapters.actuators]
         return tuple(
             _Order(actuator=actuator, change=change)
             for actuator, change in wanted
@@ -236,17 +236,17 @@ class Reconciler:
     ) -> tuple[Assignment, Sequence[_Order]] | None:
         """What may be carried out after a last look; None where the resource has changed."""
         ref, decision = resource.record.ref, assignment.decision
-        began_seconds = self.outside.clock.now_seconds()
+        began_seconds = self.adapters.clock.now_seconds()
         try:
-            standing = await last_look(self.outside, self.registry, resource, self.limits)
+            standing = await last_look(self.adapters, self.registry, resource, self.limits)
         except ServingSLOError as error:
             self._void(assignment, orders, memory)
             reason, detail = self._count_refusal(error), str(error)
             for order in orders:
                 ended = not_written(order.change, reason, detail, answered=True)
-                await self.teller.tell_change(resource, ended)
+                await self.reporter.tell_change(resource, ended)
             return self._held(assignment, orders, reason, detail)
-        took_seconds = self.outside.clock.now_seconds() - began_seconds
+        took_seconds = self.adapters.clock.now_seconds() - began_seconds
         if not standing.changed and took_seconds > _LONGEST_LOOK_SECONDS:
             standing = Standing(changed=f"the last look took {took_seconds:.0f} s")
         if standing.changed:
@@ -318,16 +318,16 @@ class Reconciler:
         except asyncio.CancelledError:
             # The request may be on its way already.
             ended = not_written(change, Reason.WRITE_FAILED, "the operator ends", answered=False)
-            self.teller.log_change(ended)
+            self.reporter.log_change(ended)
             raise
         except ServingSLOError as error:
             failure = _Failure(reason=self._count_refusal(error), detail=str(error))
             answered = not isinstance(error, ClusterUnavailableError)
             ended = not_written(change, failure.reason, failure.detail, answered=answered)
-            await self.teller.tell_change(resource, ended)
+            await self.reporter.tell_change(resource, ended)
             return failure
         if written is not False:
-            await self.teller.tell_change(resource, change)
+            await self.reporter.tell_change(resource, change)
         return None
 
     def _settle(
@@ -336,7 +336,7 @@ class Reconciler:
         first = order.change.settings[0]
         outcome = Outcome(
             uid=memory.uid,
-            time_seconds=self.outside.clock.now_seconds(),
+            time_seconds=self.adapters.clock.now_seconds(),
             before=first.before or 0,
             after=first.after or 0,
             written=written,
@@ -348,11 +348,11 @@ class Reconciler:
     def _count_refusal(self, error: ServingSLOError) -> Reason:
         """Why a write was refused, counted."""
         if isinstance(error, WriteConflictError):
-            self.outside.exporter.count_conflict()
+            self.adapters.exporter.count_conflict()
             return Reason.WRITE_CONFLICT
         if isinstance(error, NotLeaderError):
             return Reason.LEASE_LOST
-        self.outside.exporter.count_failure("kubernetes")
+        self.adapters.exporter.count_failure("kubernetes")
         return Reason.WRITE_FAILED
 
 

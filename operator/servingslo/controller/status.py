@@ -35,8 +35,8 @@ from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
 from servingslo.models.objective_metrics import ROWS
 from servingslo.policy.decision import (
     BatchingDecision,
-    BudgetOutlook,
-    CostOutlook,
+    BudgetReport,
+    CostReport,
     Decision,
     LimitsPlan,
 )
@@ -222,8 +222,9 @@ def _ledger(ledger: RequestLedger) -> LedgerStatus:
 
 
 def _predicted(decision: Decision) -> PredictedStatus | None:
-    outlook = next(
-        (entry for entry in decision.outlook if entry.replicas == decision.replicas_after), None
+    count = next(
+        (entry for entry in decision.predicted_counts if entry.replicas == decision.replicas_after),
+        None,
     )
     predicted: dict[str, float] = {}
     for entry in decision.objectives:
@@ -231,11 +232,11 @@ def _predicted(decision: Decision) -> PredictedStatus | None:
         if value is not None:
             # Several percentiles of one metric: the strictest one is what the status shows.
             predicted[entry.metric] = max(value, predicted.get(entry.metric, value))
-    if outlook is None and not predicted:
+    if count is None and not predicted:
         return None
     return PredictedStatus(
-        utilization=None if outlook is None else _rounded(outlook.utilization_ratio),
-        kv_usage=None if outlook is None else _rounded(outlook.kv_usage_ratio),
+        utilization=None if count is None else _rounded(count.utilization_ratio),
+        kv_usage=None if count is None else _rounded(count.kv_usage_ratio),
         **{row.status_field: predicted.get(row.metric) for row in ROWS},
     )
 
@@ -275,7 +276,7 @@ def _limits(
     )
 
 
-def _cost(cost: CostOutlook) -> CostStatus:
+def _cost(cost: CostReport) -> CostStatus:
     return CostStatus(
         currency=cost.currency,
         per_hour=_rounded(cost.per_hour),
@@ -285,7 +286,7 @@ def _cost(cost: CostOutlook) -> CostStatus:
     )
 
 
-def _budget(budget: BudgetOutlook) -> ErrorBudgetStatus:
+def _budget(budget: BudgetReport) -> ErrorBudgetStatus:
     rates = {burn.seconds: _rounded(burn.rate) for burn in budget.burn_rates}
     return ErrorBudgetStatus(
         remaining=_rounded(budget.remaining_ratio),

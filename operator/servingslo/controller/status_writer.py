@@ -14,8 +14,8 @@ from zlib import crc32
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller import status as status_of
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.outage import Outages, Part
-from servingslo.controller.outside import Outside
 from servingslo.controller.pacing import PacedQueue
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError, WriteConflictError
 
@@ -41,7 +41,7 @@ class _Standing:
 class StatusWriter:
     """Knows what every status says, and brings it to what it shall say."""
 
-    outside: Outside
+    adapters: Adapters
     outages: Outages
     _standing: dict[str, _Standing] = field(default_factory=dict)
     _queue: PacedQueue | None = None
@@ -105,7 +105,7 @@ class StatusWriter:
             await self._write(uid)
         except Exception:  # noqa: BLE001  a fault in one status must not end the writing of all
             _LOG.exception("failed to write a status uid=%s", uid)
-            self.outside.exporter.count_failure("controller")
+            self.adapters.exporter.count_failure("controller")
 
     async def _write(self, uid: str) -> None:
         standing = self._standing.get(uid)
@@ -116,13 +116,13 @@ class StatusWriter:
             return
         part = _part(standing.ref)
         try:
-            await self.outside.resources.patch_status(
+            await self.adapters.resources.patch_status(
                 standing.ref, status_of.merge_patch(standing.status, changed)
             )
         except (NotFoundError, WriteConflictError, NotLeaderError):
             return  # deleted meanwhile, as the registry will say; or another tells it now
         except ClusterError as error:
-            self.outside.exporter.count_failure("status")
+            self.adapters.exporter.count_failure("status")
             self.outages.met(part, error, now_seconds)
             return
         self.outages.passed(part, now_seconds)
@@ -135,7 +135,7 @@ class StatusWriter:
                 del standing.wanted[name]
 
     def _now_seconds(self) -> float:
-        return self.outside.clock.now_seconds()
+        return self.adapters.clock.now_seconds()
 
 
 def _part(ref: ResourceRef) -> Part:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.outside import Outside
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Registry
-from servingslo.controller.teller import Teller
+from servingslo.controller.reporter import Reporter
 from servingslo.errors import ClusterError
 from servingslo.explain.changes import Change
 from servingslo.policy import guards
@@ -21,10 +21,10 @@ _RETRY_SECONDS = 15.0
 class Undoing:
     """Asks every actuator now and then to put back what nobody wants any more."""
 
-    outside: Outside
+    adapters: Adapters
     registry: Registry
     limits: Limits
-    teller: Teller
+    reporter: Reporter
     _due_at: float = float("-inf")
 
     def ask(self) -> None:
@@ -36,18 +36,18 @@ class Undoing:
         if elapsed_seconds < self._due_at:
             return
         self._due_at = elapsed_seconds + SWEEP_SECONDS
-        for actuator in self.outside.actuators:
+        for actuator in self.adapters.actuators:
             part = ("putting back", actuator.knob)
-            now_seconds = self.outside.clock.now_seconds()
+            now_seconds = self.adapters.clock.now_seconds()
             try:
                 for change in await actuator.undo(self.wanted):
                     await self._tell(change)
             except ClusterError as error:
-                self.outside.exporter.count_failure("kubernetes")
-                self.teller.outages.met(part, error, now_seconds)
+                self.adapters.exporter.count_failure("kubernetes")
+                self.reporter.outages.met(part, error, now_seconds)
                 self._due_at = elapsed_seconds + _RETRY_SECONDS
             else:
-                self.teller.outages.passed(part, now_seconds)
+                self.reporter.outages.passed(part, now_seconds)
 
     def wanted(self, ref: ResourceRef) -> Targets | None:
         """The targets of that very resource where it may act on its workload; None where not."""
@@ -61,6 +61,6 @@ class Undoing:
     async def _tell(self, change: Change) -> None:
         resource = self.registry.resources.get((change.namespace, change.name))
         if resource is None:
-            self.teller.log_line(change)
+            self.reporter.log_line(change)
         else:
-            await self.teller.tell_change(resource, change)
+            await self.reporter.tell_change(resource, change)

@@ -38,7 +38,7 @@ from servingslo.estimation.scored_leads import (
     slope_gain_at,
 )
 from servingslo.estimation.season import RateHistory
-from servingslo.estimation.seasonal import NO_SEASON, SeasonOutlook, SeasonState
+from servingslo.estimation.seasonal import NO_SEASON, SeasonForecast, SeasonState
 from servingslo.estimation.slopes import CROWD_PROBABILITY, NO_EVIDENCE, SlopeEvidence, learnt
 from servingslo.estimation.spans import with_window
 from servingslo.estimation.surprises import (
@@ -128,7 +128,7 @@ class Forecast(_Mixtures):
     usual_variance: float = 0.0
     return_probabilities: tuple[float, ...] = (0.0, 0.0, 0.0)
     age_seconds: float = 0.0
-    season: SeasonOutlook | None = None
+    season: SeasonForecast | None = None
     furthest_lead_seconds: float = math.inf
     recurrence: Recurrence | None = None
     largest_excess_ratio: float | None = None
@@ -249,7 +249,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
             for odds in state.return_log_odds
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
-        season=seasonal.outlook(state.season, state.time_seconds),
+        season=seasonal.season_forecast(state.season, state.time_seconds),
         recurrence=recurrence(
             state.surprises, _level_before_bursts(state), state.noise_variance, now_seconds
         ),
@@ -346,7 +346,7 @@ def _scored(
 ) -> ForecastState:
     """The state with due predictions scored and new ones noted; level: of the filters now."""
     pending, errors, odds, seasons = [], [], [], []
-    season, begun = seasonal.outlook(state.season, now_seconds), state.begun_seconds
+    season, begun = seasonal.season_forecast(state.season, now_seconds), state.begun_seconds
     for index, lead in enumerate(SCORED_LEADS_SECONDS):
         queue = state.pending[index]
         due = [p for p in queue if p.due_seconds <= now_seconds]
@@ -395,7 +395,7 @@ def _scored(
 def _note(
     state: ForecastState,
     level: float,
-    season: SeasonOutlook | None,
+    season: SeasonForecast | None,
     now_seconds: float,
     lead: float,
 ) -> PendingScore:

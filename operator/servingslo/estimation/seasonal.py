@@ -66,7 +66,7 @@ class SeasonState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeasonOutlook:
+class SeasonForecast:
     """What the season says of the time after `time_seconds`, and its weight by scored lead."""
 
     season: Season
@@ -122,7 +122,7 @@ def observe(
     )
 
 
-def outlook(state: SeasonState, time_seconds: float) -> SeasonOutlook | None:
+def season_forecast(state: SeasonState, time_seconds: float) -> SeasonForecast | None:
     """What the season says after its last window at this time; None without a season."""
     season = state.season
     if season is None:
@@ -130,7 +130,7 @@ def outlook(state: SeasonState, time_seconds: float) -> SeasonOutlook | None:
     share = min(max(season.strength_ratio, LEAST_PRIOR), LARGEST_PRIOR)
     prior = math.log(share / (1.0 - share))
     expected = math.exp(-0.5 * max(state.distance - USUAL_DISTANCE, 0.0))
-    return SeasonOutlook(
+    return SeasonForecast(
         season=season,
         time_seconds=time_seconds,
         offset=state.offset,

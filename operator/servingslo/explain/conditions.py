@@ -10,7 +10,7 @@ from servingslo.policy.decision import (
     DecisionStep,
     HandOver,
     LimitDecision,
-    ObjectiveOutlook,
+    ObjectiveReport,
 )
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
@@ -183,7 +183,7 @@ def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
     }
 
 
-def objective_verdict(objective: ObjectiveOutlook) -> Verdict:
+def objective_verdict(objective: ObjectiveReport) -> Verdict:
     """Whether one objective is met, as far as histogram buckets can tell.
 
     The message holds no measured number: conditions are written when they change, and a share
@@ -310,7 +310,7 @@ def _slo_met(decision: Decision) -> Verdict:
     return each[0]
 
 
-def _infeasible(decision: Decision, objective: ObjectiveOutlook, seen: Verdict) -> Verdict:
+def _infeasible(decision: Decision, objective: ObjectiveReport, seen: Verdict) -> Verdict:
     """What is seen of an objective, unless no count would meet it: then what could be met.
 
     An objective that is met, whatever the model says of it, is met. Two digits: the value moves a
@@ -322,7 +322,7 @@ def _infeasible(decision: Decision, objective: ObjectiveOutlook, seen: Verdict) 
     return Verdict(ConditionStatus.FALSE, Reason.INFEASIBLE_OBJECTIVE, message)
 
 
-def infeasible_message(decision: Decision, objective: ObjectiveOutlook) -> str:
+def infeasible_message(decision: Decision, objective: ObjectiveReport) -> str:
     """That no count would meet the objective, and what one would; '' where one would."""
     step = next(
         (

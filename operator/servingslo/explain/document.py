@@ -17,7 +17,7 @@ JSONValue = float | int | str | bool | list["JSONValue"] | dict[str, "JSONValue"
 # The status holds the name of its own resource already.
 _LEFT_OUT = frozenset({"namespace", "name", "time_seconds"})
 # What may go, in this order, when a document is too long; the head always stays.
-_DROPPED_FIRST = ("outlook", "steps", "needs", "objectives", "demand")
+_DROPPED_FIRST = ("predictedCounts", "steps", "needs", "objectives", "demand")
 # An input value or a detail longer than this says too much.
 _TEXT_LENGTH = 512
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from servingslo.policy.decision import (
     ConstraintNeed,
     Decision,
-    ObjectiveOutlook,
+    ObjectiveReport,
     PredictedLatency,
     StepValue,
 )
@@ -82,7 +82,7 @@ def replica_change(decision: Decision) -> str:
     return f"{count(before)}->{count(after)}"
 
 
-def percentile(objective: ObjectiveOutlook | PredictedLatency) -> str:
+def percentile(objective: ObjectiveReport | PredictedLatency) -> str:
     """'p99' or 'p99.9'."""
     return f"p{objective.percentile:g}"
 
@@ -94,7 +94,7 @@ def predicted(latency: PredictedLatency) -> str:
     return f"{latency.metric} {percentile(latency)} {format_duration(latency.seconds)}"
 
 
-def objective_name(objective: ObjectiveOutlook) -> str:
+def objective_name(objective: ObjectiveReport) -> str:
     """'ttft p99 ≤ 0.5s'."""
     threshold = format_duration(objective.threshold_seconds)
     return f"{objective.metric} {percentile(objective)} ≤ {threshold}"

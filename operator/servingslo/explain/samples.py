@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.conditions import ConditionStatus, ready_verdict
-from servingslo.policy.decision import BudgetOutlook, Decision
+from servingslo.policy.decision import BudgetReport, Decision
 from servingslo.policy.inputs import Actuation
 from servingslo.units import format_duration, ratio_from_percent
 
@@ -55,7 +55,7 @@ GAUGES = (
     ),
     GaugeFamily(
         name="servingslo_limited_by",
-        help="1 while a guard keeps the planner from its wish.",
+        help="1 while a guard keeps the planner from the required count.",
         labels=("reason",),
     ),
     GaugeFamily(
@@ -207,7 +207,7 @@ def _values(decision: Decision) -> Iterator[_Value]:
     if decision.cost is not None:
         labels = {"currency": decision.cost.currency}
         yield "servingslo_cost_per_hour", labels, decision.cost.per_hour
-    yield from _outlook_values(decision)
+    yield from _predicted_values(decision)
     yield from _objective_values(decision)
     yield from _budget_values(decision.error_budget)
     yield "servingslo_model_trusted", none, model.trusted
@@ -236,15 +236,15 @@ def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
         yield "servingslo_requests_per_second", {"outcome": outcome}, rate
 
 
-def _outlook_values(decision: Decision) -> Iterator[_Value]:
-    for outlook in decision.outlook:
-        if outlook.replicas == decision.replicas_after:
-            yield "servingslo_utilization_ratio", {}, outlook.utilization_ratio
-            yield "servingslo_kv_usage_ratio", {}, outlook.kv_usage_ratio
+def _predicted_values(decision: Decision) -> Iterator[_Value]:
+    for count in decision.predicted_counts:
+        if count.replicas == decision.replicas_after:
+            yield "servingslo_utilization_ratio", {}, count.utilization_ratio
+            yield "servingslo_kv_usage_ratio", {}, count.kv_usage_ratio
             return
 
 
-def _budget_values(budget: BudgetOutlook | None) -> Iterator[_Value]:
+def _budget_values(budget: BudgetReport | None) -> Iterator[_Value]:
     if budget is None:
         return
     yield "servingslo_error_budget_remaining_ratio", {}, budget.remaining_ratio

@@ -6,7 +6,7 @@ from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.explain.conditions import in_doubt, infeasible_message, left_out, limit_detail
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
 from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT, ROWS
-from servingslo.policy.decision import CountOutlook, Decision, DecisionStep, StepValue
+from servingslo.policy.decision import Decision, DecisionStep, PredictedCount, StepValue
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {
@@ -162,29 +162,29 @@ def _demand_certainty(decision: Decision) -> Iterator[str]:
 def _otherwise(decision: Decision) -> Iterator[str]:
     """Up to which demand the count holds, and what one replica fewer and one more would give."""
     wanted = decision.recommended_replicas
-    for outlook in decision.outlook:
-        if outlook.replicas == wanted and outlook.greatest_rate_per_second is not None:
-            most = number(outlook.greatest_rate_per_second)
+    for count in decision.predicted_counts:
+        if count.replicas == wanted and count.greatest_rate_per_second is not None:
+            most = number(count.greatest_rate_per_second)
             yield f"{wanted} would hold up to {most} requests/s"
-    for outlook in decision.outlook:
-        if wanted is not None and abs(outlook.replicas - wanted) == 1:
-            latency = _binding_latency(decision, outlook)
-            yield f"{_alternative(outlook)}{latency}{_held(decision, outlook)}"
+    for count in decision.predicted_counts:
+        if wanted is not None and abs(count.replicas - wanted) == 1:
+            latency = _binding_latency(decision, count)
+            yield f"{_alternative(count)}{latency}{_held(decision, count)}"
 
 
-def _binding_latency(decision: Decision, outlook: CountOutlook) -> str:
+def _binding_latency(decision: Decision, count: PredictedCount) -> str:
     """What the count makes of the latency that binds, where one does and it was evaluated."""
     row = None if decision.binding is None else ROW_OF_CONSTRAINT.get(decision.binding)
-    told = [predicted(one) for one in outlook.latencies if row and one.metric == row.metric]
+    told = [predicted(one) for one in count.latencies if row and one.metric == row.metric]
     return f", {', '.join(told)}" if told else ""
 
 
-def _held(decision: Decision, outlook: CountOutlook) -> str:
+def _held(decision: Decision, count: PredictedCount) -> str:
     """Which guards refused a count that would do now, in the order in which they were asked."""
     wanted = decision.recommended_replicas
-    if not outlook.meets_objectives or wanted is None or outlook.replicas > wanted:
+    if not count.meets_objectives or wanted is None or count.replicas > wanted:
         return ""
-    why = [_why_held(step) for step in decision.steps if _refused(step, outlook.replicas)]
+    why = [_why_held(step) for step in decision.steps if _refused(step, count.replicas)]
     return f" for the demand planned for, {'; '.join(dict.fromkeys(why))}" if why else ""
 
 
@@ -202,16 +202,14 @@ def _refused(step: DecisionStep, replicas: int) -> bool:
     return isinstance(before, int) and isinstance(after, int) and before <= replicas < after
 
 
-def _alternative(outlook: CountOutlook) -> str:
+def _alternative(count: PredictedCount) -> str:
     usage = ""
-    if outlook.utilization_ratio is not None:
-        usage = f" at {percent(outlook.utilization_ratio)} utilization"
-    if outlook.meets_objectives is None:
+    if count.utilization_ratio is not None:
+        usage = f" at {percent(count.utilization_ratio)} utilization"
+    if count.meets_objectives is None:
         # The model is not trusted.
         return (
-            f"{outlook.replicas} would run{usage}"
-            if usage
-            else f"{outlook.replicas} is not predicted"
+            f"{count.replicas} would run{usage}" if usage else f"{count.replicas} is not predicted"
         )
-    verdict = "would do" if outlook.meets_objectives else "would fall short"
-    return f"{outlook.replicas} {verdict}{usage}"
+    verdict = "would do" if count.meets_objectives else "would fall short"
+    return f"{count.replicas} {verdict}{usage}"

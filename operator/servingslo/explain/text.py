@@ -22,16 +22,16 @@ from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.decision import (
     AdmissionDecision,
     BatchingDecision,
-    ColdStartOutlook,
-    CostOutlook,
-    CountOutlook,
+    ColdStartReport,
+    CostReport,
     Decision,
     DecisionStep,
-    DemandOutlook,
+    DemandReport,
     LimitDecision,
     LimitsPlan,
     LimitsUse,
-    ObjectiveOutlook,
+    ObjectiveReport,
+    PredictedCount,
     RolloutCost,
     StepValue,
 )
@@ -139,20 +139,20 @@ def _demand(decision: Decision) -> Iterator[str]:
         yield f"  a cold start takes {_cold_start(start)}{_first(start)}"
 
 
-def _swings(demand: DemandOutlook) -> Iterator[str]:
+def _swings(demand: DemandReport) -> Iterator[str]:
     """How far arrivals swing beyond chance."""
     if demand.scrape_dispersion is not None:
         told = number(demand.scrape_dispersion)
         yield f"  dispersion of arrivals from scrape to scrape (1 is chance): {told}"
 
 
-def _first(start: ColdStartOutlook) -> str:
+def _first(start: ColdStartReport) -> str:
     """The first token, which readiness does not wait for."""
     least = start.first_token_at_most_seconds
     return "" if least is None else f"; the first token at most {seconds(least)} after readiness"
 
 
-def _cold_start(start: ColdStartOutlook) -> str:
+def _cold_start(start: ColdStartReport) -> str:
     """How long, how that is known, and what the starts that were measured were made of."""
     parts = (
         ("scheduling", start.scheduling_seconds),
@@ -186,7 +186,7 @@ def _objectives(decision: Decision) -> Iterator[str]:
         )
 
 
-def _predicted(objective: ObjectiveOutlook) -> str:
+def _predicted(objective: ObjectiveReport) -> str:
     """The prediction, and how far observations have corrected the model's."""
     value, ratio = seconds(objective.predicted_seconds), objective.calibration_ratio
     if objective.predicted_seconds is None or ratio is None or abs(ratio - 1.0) < SMALL_CORRECTION:
@@ -194,7 +194,7 @@ def _predicted(objective: ObjectiveOutlook) -> str:
     return f"{value} (the model's × {ratio:.2f}, by what was observed)"
 
 
-def _share(objective: ObjectiveOutlook) -> str:
+def _share(objective: ObjectiveReport) -> str:
     low, high = objective.share_low_ratio, objective.share_high_ratio
     wanted = percent(objective.percentile / PERCENT)
     if low is None or high is None:
@@ -268,26 +268,26 @@ def _value(value: StepValue) -> StepValue:
 
 def _alternatives(decision: Decision) -> Iterator[str]:
     """What other counts are predicted to give: what would change the decision."""
-    if decision.outlook:
+    if decision.predicted_counts:
         yield "Other counts:"
-    for outlook in decision.outlook:
-        yield f"  {_count_outlook(outlook)}"
+    for other in decision.predicted_counts:
+        yield f"  {_predicted_count(other)}"
 
 
-def _count_outlook(outlook: CountOutlook) -> str:
+def _predicted_count(count: PredictedCount) -> str:
     verdict = {True: "meets all that is planned for", False: "falls short", None: "not judged"}
     usage = "".join(
         f", {what} {percent(value)}"
         for what, value in (
-            ("utilization", outlook.utilization_ratio),
-            ("KV cache", outlook.kv_usage_ratio),
+            ("utilization", count.utilization_ratio),
+            ("KV cache", count.kv_usage_ratio),
         )
         if value is not None
     )
-    latencies = "".join(f", {predicted(latency)}" for latency in outlook.latencies)
-    most = outlook.greatest_rate_per_second
+    latencies = "".join(f", {predicted(latency)}" for latency in count.latencies)
+    most = count.greatest_rate_per_second
     holds = "" if most is None else f", holds up to {number(most)} requests/s"
-    return f"{outlook.replicas}: {verdict[outlook.meets_objectives]}{usage}{latencies}{holds}"
+    return f"{count.replicas}: {verdict[count.meets_objectives]}{usage}{latencies}{holds}"
 
 
 def _knobs(decision: Decision) -> Iterator[str]:
@@ -342,7 +342,7 @@ def _knob(now: int | None, wanted: int | None) -> str:
     return count(now) if wanted in {None, now} else f"{count(now)} → {wanted}"
 
 
-def _cost(cost: CostOutlook) -> Iterator[str]:
+def _cost(cost: CostReport) -> Iterator[str]:
     yield f"{number(cost.per_hour)} {cost.currency} an hour"
     if cost.per_million_output_tokens is not None and cost.per_million_tokens is not None:
         yield (

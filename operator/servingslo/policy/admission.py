@@ -7,16 +7,16 @@ capacity is there, and relaxes by itself as soon as it is.
 from servingslo.models.admission import EngineBound, in_flight_bound, shed_ratio
 from servingslo.models.full_batch import full_batch_now
 from servingslo.models.latency import LatencyMetric
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import AdmissionDecision
-from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode
 from servingslo.policy.mix import Mix
+from servingslo.policy.requirement import Requirement, sizing_case
 from servingslo.policy.sizing import carried_rate_per_second
-from servingslo.policy.wish import Wish, sizing_case
 from servingslo.reasons import Reason
 
 
-def admission_decision(frame: Frame, wish: Wish) -> AdmissionDecision:
+def admission_decision(context: TickContext, requirement: Requirement) -> AdmissionDecision:
     """Admitted rate, queue bound and share to shed at this tick.
 
     The queue bound of one replica is what drains within the wait budget, Q = μ·w (Little's law);
@@ -25,26 +25,33 @@ def admission_decision(frame: Frame, wish: Wish) -> AdmissionDecision:
     replica amplify it.
     Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", load shedding.
     """
-    if frame.targets.admission_mode is AdmissionMode.OFF:
+    if context.targets.admission_mode is AdmissionMode.OFF:
         return AdmissionDecision(reason=Reason.ADMISSION_OFF)
-    serving = len(frame.serving)
-    if frame.mix is None or not frame.trusted or not serving or frame.signals.blind is not None:
+    serving = len(context.serving)
+    if (
+        context.mix is None
+        or not context.trusted
+        or not serving
+        or context.signals.blind is not None
+    ):
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
-    if frame.mix.limits.batcher is not None:
+    if context.mix.limits.batcher is not None:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
-    admitted = carried_rate_per_second(sizing_case(frame, frame.mix), wish.infeasible, serving)
-    engines = frame.estimate.engines_per_pod
-    bound = EngineBound(
-        max_num_seqs=frame.mix.limits.max_num_seqs,
-        max_num_batched_tokens=frame.mix.limits.max_num_batched_tokens,
-        saturation_rate_per_second=frame.mix.model.saturation_rate_per_second,
-        wait_budget_seconds=frame.wait_budget_seconds,
-        engine_count=engines,
-        full_batch=_full_batch_now(frame, frame.mix),
+    admitted = carried_rate_per_second(
+        sizing_case(context, context.mix), requirement.infeasible, serving
     )
-    in_flight = in_flight_bound(frame.mix.model.demand, admitted / (serving * engines), bound)
+    engines = context.estimate.engines_per_pod
+    bound = EngineBound(
+        max_num_seqs=context.mix.limits.max_num_seqs,
+        max_num_batched_tokens=context.mix.limits.max_num_batched_tokens,
+        saturation_rate_per_second=context.mix.model.saturation_rate_per_second,
+        wait_budget_seconds=context.wait_budget_seconds,
+        engine_count=engines,
+        full_batch=_full_batch_now(context, context.mix),
+    )
+    in_flight = in_flight_bound(context.mix.model.demand, admitted / (serving * engines), bound)
     # Requests that come again must be shed as well.
-    arriving = frame.estimate.offered_rate_per_second
+    arriving = context.estimate.offered_rate_per_second
     shed = None if arriving is None else shed_ratio(arriving, admitted)
     return AdmissionDecision(
         reason=Reason.ADMISSION_RECOMMENDED,
@@ -55,13 +62,13 @@ def admission_decision(frame: Frame, wish: Wish) -> AdmissionDecision:
     )
 
 
-def _full_batch_now(frame: Frame, mix: Mix) -> int | None:
+def _full_batch_now(context: TickContext, mix: Mix) -> int | None:
     """The full batch at the prefill of the last scrapes: batches fill before mixes are seen."""
     sequences = mix.frontier.full_batch(
-        frame.targets.objectives,
+        context.targets.objectives,
         mix.limits.max_num_seqs,
-        frame.estimate.calibration.get(LatencyMetric.TPOT.value, 1.0),
+        context.estimate.calibration.get(LatencyMetric.TPOT.value, 1.0),
     )
     if sequences is None:
         return None
-    return full_batch_now(mix.model.demand, sequences, frame.estimate.prefill_tokens_per_token)
+    return full_batch_now(mix.model.demand, sequences, context.estimate.prefill_tokens_per_token)

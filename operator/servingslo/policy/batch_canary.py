@@ -13,8 +13,8 @@ from servingslo.estimation.histograms import HistogramDelta, pooled_delta, share
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.objective_metrics import ROW_OF
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import CanaryAct
-from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import InForce
 from servingslo.policy.state import LIMIT_FIELDS, BatchLimits, CanaryMemory
 from servingslo.reasons import Reason
@@ -128,7 +128,9 @@ def requests_needed(objectives: Sequence[Objective]) -> int:
     return math.ceil(DESIGN_EFFECT * 2.0 * deviations**2 * share * (1.0 - share))
 
 
-def judge_canary(frame: Frame, canary: Canary, memory: CanaryMemory | None) -> CanaryVerdict:
+def judge_canary(
+    context: TickContext, canary: Canary, memory: CanaryMemory | None
+) -> CanaryVerdict:
     """What becomes of the canary at this tick."""
     if memory is not None and memory.since_seconds != canary.since_seconds:
         memory = None
@@ -140,39 +142,39 @@ def judge_canary(frame: Frame, canary: Canary, memory: CanaryMemory | None) -> C
     if canary.new_pods and not canary.held:
         reason = Reason.BATCHING_CANARY_HELD
         return CanaryVerdict(act=CanaryAct.HOLD, reason=reason, memory=memory)
-    new, old = _split(frame, canary)
+    new, old = _split(context, canary)
     ready = [pod for pod in new if pod.ready]
-    failed = _failed(frame, canary, new) if not ready or memory is None else ""
+    failed = _failed(context, canary, new) if not ready or memory is None else ""
     if failed:
         return _back(Reason.BATCHING_CANARY_FAILED, failed)
     if ready and not old:
         # Nothing is left to compare with; what was measured before tells all the same, later.
         return _finished("no pod has the limits from before any more")
-    return _compared(frame, canary, memory, (ready, [pod for pod in old if pod.ready]))
+    return _compared(context, canary, memory, (ready, [pod for pod in old if pod.ready]))
 
 
 def _compared(
-    frame: Frame,
+    context: TickContext,
     canary: Canary,
     memory: CanaryMemory | None,
     pods: tuple[Sequence[PodSample], Sequence[PodSample]],
 ) -> CanaryVerdict:
     """The verdict by what both groups measured, as soon as that is enough."""
-    now = frame.now_seconds
-    needed = requests_needed(frame.targets.objectives)
+    now = context.now_seconds
+    needed = requests_needed(context.targets.objectives)
     settled = bool(pods[0]) and all(_settled(pod) for pod in pods[0])
-    if memory is None and settled and frame.signals.blind is None:
+    if memory is None and settled and context.signals.blind is None:
         engines = {key: e for group in pods for pod in group for key, e in _engines(pod)}
         memory = CanaryMemory(
             since_seconds=canary.since_seconds, began_seconds=now, engines=engines
         )
     longest = WARM_UP_SECONDS + COMPARED_WITHIN_SECONDS
-    late = now - canary.since_seconds > _start_within(frame) + longest
+    late = now - canary.since_seconds > _start_within(context) + longest
     if memory is not None:
         late = late or now - memory.began_seconds >= COMPARED_WITHIN_SECONDS
-    new, old = (_measured(frame, memory, group) for group in pods)
+    new, old = (_measured(context, memory, group) for group in pods)
     detail = f"{new.requests:.0f} of {needed} requests compared"
-    told = frame.signals.blind is None and min(new.requests, old.requests) >= LEAST_REQUESTS
+    told = context.signals.blind is None and min(new.requests, old.requests) >= LEAST_REQUESTS
     # A pod that is far slower than its siblings would take for ever to serve as many.
     enough = max(new.requests, old.requests / max(old.engines, 1)) >= needed
     if not late and not (told and enough):
@@ -180,13 +182,13 @@ def _compared(
         return CanaryVerdict(act=None, reason=running, memory=memory, detail=detail)
     if not told:
         return _back(Reason.BATCHING_CANARY_NOT_COMPARED, detail)
-    worse = _worse(frame, new, old) or _refuted(frame, canary, memory, (new, old))
+    worse = _worse(context, new, old) or _refuted(context, canary, memory, (new, old))
     if worse:
         return _back(Reason.BATCHING_ROLLED_BACK, worse)
     return _finished(f"{new.requests:.0f} requests, no worse than {old.requests:.0f} elsewhere")
 
 
-def _worse(frame: Frame, new: _Group, old: _Group) -> str:
+def _worse(context: TickContext, new: _Group, old: _Group) -> str:
     """Where the new limits cost an objective more than they give any other, in words.
 
     A pod that serves fewer requests than its siblings gives that many fewer. Where it misses an
@@ -194,7 +196,7 @@ def _worse(frame: Frame, new: _Group, old: _Group) -> str:
     """
     served = min(new.requests * old.engines / (old.requests * max(new.engines, 1)), 1.0)
     harm, gained, told, misses = 0.0, 0.0, "", ""
-    for objective in frame.targets.objectives:
+    for objective in context.targets.objectives:
         ours, theirs = (_missed(objective, group) for group in (new, old))
         if ours is None or theirs is None:
             continue
@@ -222,7 +224,7 @@ def _worse(frame: Frame, new: _Group, old: _Group) -> str:
 
 
 def _refuted(
-    frame: Frame, canary: Canary, memory: CanaryMemory | None, groups: tuple[_Group, _Group]
+    context: TickContext, canary: Canary, memory: CanaryMemory | None, groups: tuple[_Group, _Group]
 ) -> str:
     """Where tokens take longer than with the siblings, and the law does not say so; in words.
 
@@ -230,11 +232,11 @@ def _refuted(
     """
     if memory is None:
         return ""
-    seconds = frame.now_seconds - memory.began_seconds
+    seconds = context.now_seconds - memory.began_seconds
     measured = _ratio(*(group.token_seconds for group in groups))
     expected = _ratio(
-        _predicted_token_seconds(frame, canary.after, groups[0], seconds),
-        _predicted_token_seconds(frame, canary.before, groups[1], seconds),
+        _predicted_token_seconds(context, canary.after, groups[0], seconds),
+        _predicted_token_seconds(context, canary.before, groups[1], seconds),
     )
     if measured is None or expected is None or measured <= MODEL_ERROR_RATIO * max(expected, 1.0):
         return ""
@@ -249,10 +251,10 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _predicted_token_seconds(
-    frame: Frame, limits: BatchLimits, group: _Group, seconds: float
+    context: TickContext, limits: BatchLimits, group: _Group, seconds: float
 ) -> float | None:
     """Mean gap between tokens under the load that the group had; None where no law is known."""
-    mix = frame.mix
+    mix = context.mix
     if mix is None or seconds <= 0 or not group.engines:
         return None
     in_force = replace(
@@ -279,7 +281,9 @@ def _variance(share: float, requests: float) -> float:
     return share * (1.0 - share) / requests
 
 
-def _measured(frame: Frame, memory: CanaryMemory | None, pods: Sequence[PodSample]) -> _Group:
+def _measured(
+    context: TickContext, memory: CanaryMemory | None, pods: Sequence[PodSample]
+) -> _Group:
     """What these pods measured since the comparison began; those that came later are left out."""
     if memory is None:
         return _Group()
@@ -289,7 +293,7 @@ def _measured(frame: Frame, memory: CanaryMemory | None, pods: Sequence[PodSampl
         for key, engine in _engines(pod)
         if key in memory.engines
     ]
-    metrics = {LatencyMetric.TPOT, *(objective.metric for objective in frame.targets.objectives)}
+    metrics = {LatencyMetric.TPOT, *(objective.metric for objective in context.targets.objectives)}
     deltas = {}
     for metric in metrics:
         read = attrgetter(ROW_OF[metric].histogram)
@@ -299,9 +303,9 @@ def _measured(frame: Frame, memory: CanaryMemory | None, pods: Sequence[PodSampl
     return _Group(deltas=deltas, engines=len(pairs))
 
 
-def _split(frame: Frame, canary: Canary) -> tuple[list[PodSample], list[PodSample]]:
+def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[PodSample]]:
     """The pods of the new template, and those of the one before."""
-    pods = [pod for pod in frame.observation.pods if not pod.deleting]
+    pods = [pod for pod in context.observation.pods if not pod.deleting]
     new = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.after}
     old = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.before} - new
     # A pod that is not read yet is told by its template.
@@ -331,20 +335,20 @@ def _settled(pod: PodSample) -> bool:
     return bool(pod.engines) and (pod.ready_for_seconds or 0.0) >= WARM_UP_SECONDS
 
 
-def _failed(frame: Frame, canary: Canary, new: Sequence[PodSample]) -> str:
+def _failed(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> str:
     """Why the new pod does not come, in words; '' while it may."""
     restarts = max((pod.restarts for pod in new), default=0)
     if restarts >= MOST_RESTARTS:
         return f"the new pod restarted {restarts} times"
-    waited = frame.now_seconds - canary.since_seconds
-    if waited <= _start_within(frame) or any(pod.ready for pod in new):
+    waited = context.now_seconds - canary.since_seconds
+    if waited <= _start_within(context) or any(pod.ready for pod in new):
         return ""
     unplaced = next((pod.unschedulable_reason for pod in new if pod.unschedulable_reason), None)
     return unplaced or f"no new pod became ready within {waited:.0f} s"
 
 
-def _start_within(frame: Frame) -> float:
-    return max(COLD_STARTS * frame.cold_start_seconds, LEAST_START_SECONDS)
+def _start_within(context: TickContext) -> float:
+    return max(COLD_STARTS * context.cold_start_seconds, LEAST_START_SECONDS)
 
 
 def _back(reason: Reason, detail: str) -> CanaryVerdict:

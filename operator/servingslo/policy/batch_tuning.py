@@ -23,6 +23,7 @@ from servingslo.policy.batch_verdict import (
     with_load,
 )
 from servingslo.policy.behavior import SelectPolicy
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     BatchingDecision,
     CanaryAct,
@@ -30,10 +31,10 @@ from servingslo.policy.decision import (
     LimitsPlan,
     RolloutCost,
 )
-from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import BatchingMode, BatchingRollout, InForce
 from servingslo.policy.limits_use import flags_absent
 from servingslo.policy.mix import Mix
+from servingslo.policy.requirement import Requirement, sizing_case, warming_up
 from servingslo.policy.sizing import Load
 from servingslo.policy.state import (
     REFUSED_SECONDS,
@@ -42,7 +43,6 @@ from servingslo.policy.state import (
     BatchLimits,
     BatchSearch,
 )
-from servingslo.policy.wish import Wish, sizing_case, warming_up
 from servingslo.reasons import Reason
 
 # The search costs hundreds of predictions; once a minute follows every change of the mix.
@@ -65,51 +65,58 @@ class Tuned:
     steps: tuple[DecisionStep, ...] = ()
 
 
-def tune_batching(frame: Frame, wish: Wish, *, scaling: bool, acting: bool) -> Tuned:
+def tune_batching(
+    context: TickContext, requirement: Requirement, *, scaling: bool, acting: bool
+) -> Tuned:
     """The batch limits in force and the better ones, and whether to change them now.
 
     scaling: the replica count changes at this tick. acting: decisions are carried out.
     """
-    memory = with_load(frame, frame.state.batching)
-    targets = frame.targets.batching
+    memory = with_load(context, context.state.batching)
+    targets = context.targets.batching
     if targets.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
-    canary = standing_canary(_standing(frame))
+    canary = standing_canary(_standing(context))
     if canary is not None:
-        return _watched(frame, memory, canary, acting=acting)
-    limits = frame.estimate.limits
+        return _watched(context, memory, canary, acting=acting)
+    limits = context.estimate.limits
     if limits is None or limits.batcher is not None:
         decision = BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=targets.container)
         return Tuned(decision=decision, memory=memory)
     current = _limits_of(limits)
     if (
-        frame.mix is None
-        or not frame.trusted
-        or frame.signals.blind is not None
-        or wish.sized is None
+        context.mix is None
+        or not context.trusted
+        or context.signals.blind is not None
+        or requirement.sized is None
     ):
-        decision = _decision(frame, current, None, frame.model_reason)
+        decision = _decision(context, current, None, context.model_reason)
         return Tuned(decision=decision, memory=memory)
-    verdict = judge(frame, memory, current)
+    verdict = judge(context, memory, current)
     memory = verdict.memory
     if verdict.rollback is not None:
         return _rolled_back(
-            frame, memory, current, verdict.rollback, scaling=scaling, acting=acting
+            context, memory, current, verdict.rollback, scaling=scaling, acting=acting
         )
     search = memory.search
     if (
         search is None
         or search.current != current
         or (
-            search.mix_at_seconds != frame.mix.at_seconds
-            and frame.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
+            search.mix_at_seconds != context.mix.at_seconds
+            and context.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
         )
     ):
-        search = _search(frame, frame.mix, wish.sized.load, current)
+        search = _search(context, context.mix, requirement.sized.load, current)
         memory = replace(memory, search=search)
-    moving = scaling or frame.coming > 0
+    moving = scaling or context.coming > 0
     tuned = _judged(
-        frame, memory, search, leaving=_leaving(frame, wish), moving=moving, acting=acting
+        context,
+        memory,
+        search,
+        leaving=_leaving(context, requirement),
+        moving=moving,
+        acting=acting,
     )
     return replace(tuned, steps=(*verdict.steps, *tuned.steps))
 
@@ -121,7 +128,7 @@ def _limits_of(limits: EngineLimits) -> BatchLimits:
 
 
 def _decision(
-    frame: Frame,
+    context: TickContext,
     current: BatchLimits,
     best: BatchLimits | None,
     reason: Reason,
@@ -134,7 +141,7 @@ def _decision(
     return BatchingDecision(
         reason=reason,
         apply=apply,
-        container=frame.targets.batching.container,
+        container=context.targets.batching.container,
         current_max_num_seqs=current.max_num_seqs,
         recommended_max_num_seqs=None if best is None else best.max_num_seqs,
         current_max_num_batched_tokens=current.max_num_batched_tokens,
@@ -142,39 +149,39 @@ def _decision(
         replicas_saved=search.replicas_saved if search is not None and differs else None,
         today=None if search is None else search.today,
         better=search.better if search is not None and differs else None,
-        rollout=_rollout_cost(frame, search) if search is not None and differs else None,
+        rollout=_rollout_cost(context, search) if search is not None and differs else None,
     )
 
 
-def _rollout_cost(frame: Frame, search: BatchSearch) -> RolloutCost:
+def _rollout_cost(context: TickContext, search: BatchSearch) -> RolloutCost:
     """What changing the limits of all pods costs, each with a surge pod for its cold start."""
-    surge = frame.current * frame.cold_start_seconds
+    surge = context.current * context.cold_start_seconds
     saved = search.replicas_saved
     return RolloutCost(
-        restarted_replicas=frame.current,
+        restarted_replicas=context.current,
         surge_replica_seconds=surge,
         payback_seconds=surge / saved if saved > 0 else None,
     )
 
 
-def _search(frame: Frame, mix: Mix, load: Load, current: BatchLimits) -> BatchSearch:
+def _search(context: TickContext, mix: Mix, load: Load, current: BatchLimits) -> BatchSearch:
     """The cheapest plan for the demand planned for, beside the one with the limits in force."""
     found = best_limits(
         BatchCase(
             workload=mix.workload,
             law=mix.law,
             limits=mix.limits,
-            case=sizing_case(frame, mix),
+            case=sizing_case(context, mix),
             load=load,
-            objectives=frame.targets.objectives,
-            targets=frame.targets.batching,
-            wait_budget_seconds=frame.wait_budget_seconds,
+            objectives=context.targets.objectives,
+            targets=context.targets.batching,
+            wait_budget_seconds=context.wait_budget_seconds,
         ),
         current,
     )
-    today, better = _within_bounds(frame, found.today), _within_bounds(frame, found.better)
+    today, better = _within_bounds(context, found.today), _within_bounds(context, found.better)
     return BatchSearch(
-        at_seconds=frame.now_seconds,
+        at_seconds=context.now_seconds,
         mix_at_seconds=mix.at_seconds,
         current=current,
         best=BatchLimits(
@@ -186,25 +193,25 @@ def _search(frame: Frame, mix: Mix, load: Load, current: BatchLimits) -> BatchSe
         if found.better.meets_objectives
         else 0.0,
         objectives_gained=not today.meets_objectives
-        and (better.meets_objectives or _shortage_pays(frame, found)),
+        and (better.meets_objectives or _shortage_pays(context, found)),
     )
 
 
-def _shortage_pays(frame: Frame, found: FoundLimits) -> bool:
+def _shortage_pays(context: TickContext, found: FoundLimits) -> bool:
     """Whether, short with either plan, a rollout pays by what the same replicas carry more."""
-    if found.today.replicas <= frame.bounds.maximum:
+    if found.today.replicas <= context.bounds.maximum:
         return False
     spared_ratio = 1.0 - 1.0 / found.gain_ratio
-    return spared_ratio * PAYBACK_SECONDS >= frame.cold_start_seconds
+    return spared_ratio * PAYBACK_SECONDS >= context.cold_start_seconds
 
 
-def _within_bounds(frame: Frame, plan: LimitsPlan) -> LimitsPlan:
+def _within_bounds(context: TickContext, plan: LimitsPlan) -> LimitsPlan:
     """The plan with spare replicas and what may be ordered at all.
 
     A count beyond it leaves an objective missed, whatever is saved.
     """
-    wanted = plan.replicas + frame.targets.replicas.tolerated_failures + frame.excluded
-    bounds = frame.bounds
+    wanted = plan.replicas + context.targets.replicas.tolerated_failures + context.excluded
+    bounds = context.bounds
     return replace(
         plan,
         replicas=max(min(wanted, bounds.maximum), bounds.minimum),
@@ -213,7 +220,7 @@ def _within_bounds(frame: Frame, plan: LimitsPlan) -> LimitsPlan:
 
 
 def _judged(
-    frame: Frame,
+    context: TickContext,
     memory: BatchingMemory,
     search: BatchSearch,
     *,
@@ -227,45 +234,45 @@ def _judged(
     """
     current, best = search.current, search.best
     if _alike(best, current):
-        decision = _decision(frame, current, current, Reason.BATCHING_IN_SYNC, search=search)
+        decision = _decision(context, current, current, Reason.BATCHING_IN_SYNC, search=search)
         return Tuned(decision=decision, memory=memory)
     checks = (
-        *_forbidden(frame, acting=acting),
-        *_not_worth_it(frame, search),
-        (_was_refused(frame, memory, current, best), Reason.BATCHING_ROLLED_BACK),
-        (_no_canary(frame) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
-        (frame.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
+        *_forbidden(context, acting=acting),
+        *_not_worth_it(context, search),
+        (_was_refused(context, memory, current, best), Reason.BATCHING_ROLLED_BACK),
+        (_no_canary(context) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
+        (context.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
         (moving, Reason.PENDING_PODS),
         # Pods that are about to go need no restart, and no step down is made during a rollout.
         (leaving, Reason.STABILIZED),
-        (_too_soon(frame, memory), Reason.BATCHING_TOO_SOON),
+        (_too_soon(context, memory), Reason.BATCHING_TOO_SOON),
     )
     reason = next((reason for holds, reason in checks if holds), None)
-    first = frame.targets.batching.rollout is BatchingRollout.CANARY
+    first = context.targets.batching.rollout is BatchingRollout.CANARY
     change = Reason.BATCHING_CANARY_STARTED if first else Reason.BATCHING_CHANGED
     decision = _decision(
-        frame, current, best, reason or change, apply=reason is None, search=search
+        context, current, best, reason or change, apply=reason is None, search=search
     )
     if reason is not None:
-        refused = _no_canary(frame)
+        refused = _no_canary(context)
         told = reason is Reason.BATCHING_CANARY_NOT_POSSIBLE and refused is not None
         decision = replace(decision, detail=refused if refused is not None and told else "")
         return Tuned(decision=decision, memory=memory)
-    added = flags_absent(frame)
+    added = flags_absent(context)
     act = CanaryAct.START if first else None
     decision = replace(decision, canary=act, flags_added=added)
     ordered = BatchChange(
-        at_seconds=frame.now_seconds,
+        at_seconds=context.now_seconds,
         before=current,
         after=best,
-        observed_before=observed_seconds(frame),
-        judged_up_to_per_second=judged_up_to_per_second(frame, search),
+        observed_before=observed_seconds(context),
+        judged_up_to_per_second=judged_up_to_per_second(context, search),
         replicas_saved=max(search.replicas_saved, 0),
         flags_added=added,
     )
     memory = replace(
         memory,
-        last_change_seconds=frame.now_seconds,
+        last_change_seconds=context.now_seconds,
         verifying=ordered,
         before_order=replace(memory, before_order=None),
     )
@@ -273,20 +280,22 @@ def _judged(
     return Tuned(decision=decision, memory=memory, steps=(step,))
 
 
-def _standing(frame: Frame) -> InForce | None:
-    return frame.observation.in_force.get(KNOB)
+def _standing(context: TickContext) -> InForce | None:
+    return context.observation.in_force.get(KNOB)
 
 
-def _no_canary(frame: Frame) -> str | None:
+def _no_canary(context: TickContext) -> str | None:
     """Why one pod cannot go first, where it should; None where it can."""
-    standing = _standing(frame)
+    standing = _standing(context)
     if standing is None or standing.refused is None:
         return None
-    asked = frame.targets.batching.rollout is BatchingRollout.CANARY
+    asked = context.targets.batching.rollout is BatchingRollout.CANARY
     return standing.refused.detail if asked else None
 
 
-def _watched(frame: Frame, memory: BatchingMemory, canary: Canary, *, acting: bool) -> Tuned:
+def _watched(
+    context: TickContext, memory: BatchingMemory, canary: Canary, *, acting: bool
+) -> Tuned:
     """The canary that stands, and what is done about it now."""
     change = memory.verifying
     if change is None or change.after != canary.after:
@@ -299,32 +308,32 @@ def _watched(frame: Frame, memory: BatchingMemory, canary: Canary, *, acting: bo
             flags_added=canary.flags_added,
         )
         memory = replace(memory, verifying=change)
-    verdict = judge_canary(frame, canary, memory.canary)
+    verdict = judge_canary(context, canary, memory.canary)
     memory = replace(memory, canary=verdict.memory)
-    act = verdict.act if acting and frame.limits.batching_apply_enabled else None
+    act = verdict.act if acting and context.limits.batching_apply_enabled else None
     back = act is CanaryAct.TAKE_BACK
     now, wanted = (canary.after, canary.before) if back else (canary.before, canary.after)
     decision = replace(
-        _decision(frame, now, wanted, verdict.reason, apply=act is not None),
+        _decision(context, now, wanted, verdict.reason, apply=act is not None),
         canary=act,
         detail=verdict.detail,
         flags_removed=canary.flags_added if back else (),
     )
     if act is None:
         return Tuned(decision=decision, memory=memory)
-    ended = _ended(frame, memory, change, verdict)
+    ended = _ended(context, memory, change, verdict)
     steps = () if act is CanaryAct.HOLD else (_step(change, decision.reason, decision),)
     return Tuned(decision=decision, memory=ended, steps=steps)
 
 
 def _ended(
-    frame: Frame, memory: BatchingMemory, change: BatchChange, verdict: CanaryVerdict
+    context: TickContext, memory: BatchingMemory, change: BatchChange, verdict: CanaryVerdict
 ) -> BatchingMemory:
     """The memory once the canary's act is written; as it is where that is refused."""
     before = replace(memory, before_order=None)
     if verdict.act is CanaryAct.HOLD:
         return replace(before, before_order=before)
-    now = frame.now_seconds
+    now = context.now_seconds
     memory = replace(before, last_change_seconds=now, before_order=before)
     if verdict.act is CanaryAct.COMPLETE:
         return replace(memory, verifying=replace(change, at_seconds=now))
@@ -336,55 +345,55 @@ def _ended(
     )
 
 
-def _forbidden(frame: Frame, *, acting: bool) -> tuple[tuple[bool, Reason], ...]:
+def _forbidden(context: TickContext, *, acting: bool) -> tuple[tuple[bool, Reason], ...]:
     """Who or what stands against any change."""
-    refused = frame.observation.batching_change_refused
+    refused = context.observation.batching_change_refused
     return (
-        (frame.targets.batching.mode is not BatchingMode.AUTO or not acting,
+        (context.targets.batching.mode is not BatchingMode.AUTO or not acting,
          Reason.BATCHING_RECOMMENDED),
-        (not frame.limits.batching_apply_enabled, Reason.NOT_PERMITTED),
+        (not context.limits.batching_apply_enabled, Reason.NOT_PERMITTED),
         (refused is not None, refused.reason if refused else Reason.NOT_PERMITTED),
         # What is stated holds whatever the command line says: a change there would not be believed.
-        (_stated(frame), Reason.LIMITS_STATED),
+        (_stated(context), Reason.LIMITS_STATED),
         # No pod is restarted for a law that may yet be refuted.
-        (frame.estimate.law.source == STATED_SOURCE, Reason.LAW_FROM_SPEC),
+        (context.estimate.law.source == STATED_SOURCE, Reason.LAW_FROM_SPEC),
     )  # fmt: skip
 
 
-def _stated(frame: Frame) -> bool:
-    stated = frame.targets.stated_limits
+def _stated(context: TickContext) -> bool:
+    stated = context.targets.stated_limits
     return stated.max_num_seqs is not None or stated.max_num_batched_tokens is not None
 
 
-def _not_worth_it(frame: Frame, search: BatchSearch) -> tuple[tuple[bool, Reason], ...]:
+def _not_worth_it(context: TickContext, search: BatchSearch) -> tuple[tuple[bool, Reason], ...]:
     """Whether what is gained does not outweigh the rollout."""
-    payback = _rollout_cost(frame, search).payback_seconds
+    payback = _rollout_cost(context, search).payback_seconds
     too_dear = payback is None or payback > PAYBACK_SECONDS
     return ((too_dear and not search.objectives_gained, Reason.BATCHING_GAIN_TOO_SMALL),)
 
 
-def _too_soon(frame: Frame, memory: BatchingMemory) -> bool:
+def _too_soon(context: TickContext, memory: BatchingMemory) -> bool:
     """Whether the last change is too recent, or not judged yet."""
     last = memory.last_change_seconds
-    least = frame.targets.batching.min_interval_seconds
-    return memory.verifying is not None or (last is not None and frame.now_seconds - last < least)
+    least = context.targets.batching.min_interval_seconds
+    return memory.verifying is not None or (last is not None and context.now_seconds - last < least)
 
 
-def _leaving(frame: Frame, wish: Wish) -> bool:
+def _leaving(context: TickContext, requirement: Requirement) -> bool:
     """Whether the count is about to fall: only waiting for its window, or to know its demand."""
-    if frame.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
+    if context.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
         return False
-    unknown = warming_up(frame) is not None and wish.proposal.replicas < frame.current
-    return unknown or max(wish.safe_replicas, frame.bounds.minimum) < frame.current
+    unknown = warming_up(context) is not None and requirement.proposal.replicas < context.current
+    return unknown or max(requirement.safe_replicas, context.bounds.minimum) < context.current
 
 
 def _was_refused(
-    frame: Frame, memory: BatchingMemory, current: BatchLimits, best: BatchLimits
+    context: TickContext, memory: BatchingMemory, current: BatchLimits, best: BatchLimits
 ) -> bool:
     """Whether a limit would move as it did in a change that was taken back."""
     refused, until = memory.refused, memory.refused_until_seconds
-    if refused is None or until is None or frame.now_seconds >= until:
-        refused = refused_limits(_standing(frame))
+    if refused is None or until is None or context.now_seconds >= until:
+        refused = refused_limits(_standing(context))
     if refused is None:
         return False
     moves = (
@@ -398,7 +407,7 @@ def _was_refused(
 
 
 def _rolled_back(
-    frame: Frame,
+    context: TickContext,
     memory: BatchingMemory,
     current: BatchLimits,
     change: BatchChange,
@@ -407,31 +416,31 @@ def _rolled_back(
     acting: bool,
 ) -> Tuned:
     """The limits from before a change that made it worse, applied where changes may be applied."""
-    allowed = acting and not scaling and frame.limits.batching_apply_enabled
-    if not allowed or frame.observation.batching_change_refused is not None:
-        decision = _decision(frame, current, change.before, Reason.BATCHING_ROLLED_BACK)
+    allowed = acting and not scaling and context.limits.batching_apply_enabled
+    if not allowed or context.observation.batching_change_refused is not None:
+        decision = _decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK)
         return Tuned(decision=decision, memory=replace(memory, verifying=change))
     back = BatchChange(
-        at_seconds=frame.now_seconds,
+        at_seconds=context.now_seconds,
         before=change.after,
         after=change.before,
-        observed_before=observed_seconds(frame),
+        observed_before=observed_seconds(context),
         rollback=True,
     )
     # Whatever becomes of the write: these limits have proved worse.
     judged = replace(
         memory,
         refused=change.after,
-        refused_until_seconds=frame.now_seconds + REFUSED_SECONDS,
+        refused_until_seconds=context.now_seconds + REFUSED_SECONDS,
         before_order=None,
     )
     memory = replace(
         judged,
-        last_change_seconds=frame.now_seconds,
+        last_change_seconds=context.now_seconds,
         verifying=back,
         before_order=replace(judged, verifying=change),
     )
-    decision = _decision(frame, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
+    decision = _decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
     decision = replace(decision, flags_removed=change.flags_added)
     step = _step(back, decision.reason, decision)
     return Tuned(decision=decision, memory=memory, steps=(step,))

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from servingslo.models.latency import LatencyMetric
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep
-from servingslo.policy.frame import Frame
 from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, BatchSearch
 from servingslo.reasons import Reason
 
@@ -32,84 +32,84 @@ class Verdict:
     steps: tuple[DecisionStep, ...] = ()
 
 
-def with_load(frame: Frame, memory: BatchingMemory) -> BatchingMemory:
+def with_load(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
     """The memory with when more last arrived at a replica than an open change is judged by."""
-    change, rate = memory.verifying, _rate_per_replica_per_second(frame)
+    change, rate = memory.verifying, _rate_per_replica_per_second(context)
     if change is None or change.judged_up_to_per_second is None or rate is None:
         return memory
     if rate <= change.judged_up_to_per_second:
         return memory
-    return replace(memory, verifying=replace(change, beyond_seconds=frame.now_seconds))
+    return replace(memory, verifying=replace(change, beyond_seconds=context.now_seconds))
 
 
-def judge(frame: Frame, memory: BatchingMemory, current: BatchLimits) -> Verdict:
+def judge(context: TickContext, memory: BatchingMemory, current: BatchLimits) -> Verdict:
     """The verdict on the open change, where there is one and it can be judged."""
     change, waits = memory.verifying, Verdict(memory=memory)
-    if change is None or frame.observation.rollout_in_progress or frame.coming:
+    if change is None or context.observation.rollout_in_progress or context.coming:
         return waits
     closed = Verdict(memory=replace(memory, verifying=None))
-    age = frame.now_seconds - change.at_seconds
+    age = context.now_seconds - change.at_seconds
     late = age > VERIFY_WITHIN_SECONDS
     if current != change.after:
-        return closed if late or _taken_back(frame, memory, change) else waits
-    youngest = min((pod.ready_for_seconds or 0.0 for pod in frame.serving), default=0.0)
+        return closed if late or _taken_back(context, memory, change) else waits
+    youngest = min((pod.ready_for_seconds or 0.0 for pod in context.serving), default=0.0)
     if min(age, youngest) < VERIFY_AFTER_SECONDS:
         return waits
-    if change.rollback or not _worse(frame, change):
+    if change.rollback or not _worse(context, change):
         return closed
-    if not _beyond(frame, change):
+    if not _beyond(context, change):
         return replace(closed, rollback=change)
-    return replace(closed, steps=(_not_judged(frame, change),)) if late else waits
+    return replace(closed, steps=(_not_judged(context, change),)) if late else waits
 
 
-def judged_up_to_per_second(frame: Frame, search: BatchSearch) -> float | None:
+def judged_up_to_per_second(context: TickContext, search: BatchSearch) -> float | None:
     """Arrivals at a replica up to which the limits found are judged.
 
     What the search says that they hold; at least as many as those before them had.
     """
-    now = _rate_per_replica_per_second(frame)
+    now = _rate_per_replica_per_second(context)
     return None if now is None else max(SAME_LOAD_RATIO * now, search.held_per_replica_per_second)
 
 
-def observed_seconds(frame: Frame) -> dict[str, float]:
+def observed_seconds(context: TickContext) -> dict[str, float]:
     """Each objective's measured percentile, by its key, where there is one."""
     found = {}
-    for objective in frame.targets.objectives:
-        latency = frame.estimate.observed.get(objective.metric)
+    for objective in context.targets.objectives:
+        latency = context.estimate.observed.get(objective.metric)
         seconds = None if latency is None else latency.quantile(objective.percentile)
         if seconds is not None:
             found[objective.key] = seconds
     return found
 
 
-def _rate_per_replica_per_second(frame: Frame) -> float | None:
+def _rate_per_replica_per_second(context: TickContext) -> float | None:
     """Arrivals at a ready replica: what runs and waits would grow by bad limits too."""
-    rate = frame.estimate.arrival_rate_per_second
-    return None if rate is None or not frame.serving else rate / len(frame.serving)
+    rate = context.estimate.arrival_rate_per_second
+    return None if rate is None or not context.serving else rate / len(context.serving)
 
 
-def _taken_back(frame: Frame, memory: BatchingMemory, change: BatchChange) -> bool:
+def _taken_back(context: TickContext, memory: BatchingMemory, change: BatchChange) -> bool:
     """Whether limits that are not in force were ordered back: an answer to that may be lost."""
     until = memory.refused_until_seconds
-    return memory.refused == change.after and until is not None and frame.now_seconds < until
+    return memory.refused == change.after and until is not None and context.now_seconds < until
 
 
-def _beyond(frame: Frame, change: BatchChange) -> bool:
+def _beyond(context: TickContext, change: BatchChange) -> bool:
     """Whether what is measured is of requests that came while too many did.
 
     Who had to wait for a first token came that much earlier: a backlog outlasts its crowd.
     """
     if change.beyond_seconds is None:
         return False
-    waited = frame.estimate.observed.get(LatencyMetric.TTFT)
+    waited = context.estimate.observed.get(LatencyMetric.TTFT)
     longest = 0.0 if waited is None else waited.quantile(WAIT_PERCENTILE) or 0.0
-    return frame.now_seconds - change.beyond_seconds < VERIFY_AFTER_SECONDS + longest
+    return context.now_seconds - change.beyond_seconds < VERIFY_AFTER_SECONDS + longest
 
 
-def _worse(frame: Frame, change: BatchChange) -> bool:
+def _worse(context: TickContext, change: BatchChange) -> bool:
     """Whether an objective is missed by more than before the change."""
-    now = observed_seconds(frame)
-    for objective in frame.targets.objectives:
+    now = observed_seconds(context)
+    for objective in context.targets.objectives:
         key = objective.key
         before, after = change.observed_before.get(key), now.get(key)
         if before is None or after is None:
@@ -119,7 +119,7 @@ def _worse(frame: Frame, change: BatchChange) -> bool:
     return False
 
 
-def _not_judged(frame: Frame, change: BatchChange) -> DecisionStep:
+def _not_judged(context: TickContext, change: BatchChange) -> DecisionStep:
     """Limits are kept because the load never was what they were found for."""
     return DecisionStep(
         stage="batching",
@@ -128,7 +128,7 @@ def _not_judged(frame: Frame, change: BatchChange) -> DecisionStep:
         after=change.after.max_num_seqs,
         reason=Reason.BATCHING_NOT_JUDGED,
         inputs={
-            "rate_per_replica_per_second": _rate_per_replica_per_second(frame),
+            "rate_per_replica_per_second": _rate_per_replica_per_second(context),
             "beyond_seconds": change.beyond_seconds,
             "judged_up_to_per_second": change.judged_up_to_per_second,
         },

@@ -39,7 +39,7 @@ class ConstraintNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveOutlook:
+class ObjectiveReport:
     """One objective beside its prediction (at the decided count) and its observation.
 
     observed_seconds: the percentile over the recent window, from histograms.
@@ -72,14 +72,14 @@ class PredictedLatency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountOutlook:
+class PredictedCount:
     """What a replica count is predicted to give.
 
     meets_objectives: whether it meets all that is planned for: every objective, utilization, KV
     cache, backlog and saturation, with the failures tolerated and without the pods left out. None
     where that is not known. latencies, greatest_rate_per_second (of arrivals at which the count
     keeps every constraint while none fails): unknown until somebody is told, see
-    `outlook.with_latencies`.
+    `report.with_latencies`.
     """
 
     replicas: int
@@ -91,7 +91,7 @@ class CountOutlook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemandOutlook:
+class DemandReport:
     """Demand as measured and as expected when capacity ordered now would be ready.
 
     planned_probability: of the forecast's quantile that is planned for, within (0, 1).
@@ -117,7 +117,7 @@ class DemandOutlook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColdStartOutlook:
+class ColdStartReport:
     """How long a replica takes from its order to readiness, and where that is known from.
 
     source: 'stated' (spec.coldStart), 'measured' (sample_count starts) or 'prior' (none seen yet).
@@ -247,7 +247,7 @@ class BatchingDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostOutlook:
+class CostReport:
     """What the decided count costs, in the currency of the price.
 
     per_million_output_tokens, per_million_tokens: at the present demand, of generated tokens alone
@@ -331,7 +331,7 @@ class BurnRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetOutlook:
+class BudgetReport:
     """The error budget over its window.
 
     remaining_ratio: of the budget, if no two misses were of one request; negative when overspent.
@@ -374,7 +374,7 @@ class Decision:
     ownership); equal to replicas_after in mode Auto.
     apply_replicas: whether the write may happen (mode Auto, no kill switch, no conflict, a change).
     needs: each constraint's own requirement, at the demand planned for.
-    limited_by: the guard that kept the planner from its wish, None when none did.
+    limited_by: the guard that kept the planner from its requirement, None when none did.
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
     limits: in force on the newest ready pods. runtime: that the engines were read as.
@@ -396,21 +396,21 @@ class Decision:
     limited_by: Reason | None = None
     needs: tuple[ConstraintNeed, ...] = ()
     steps: tuple[DecisionStep, ...] = ()
-    demand: DemandOutlook = DemandOutlook()
-    objectives: tuple[ObjectiveOutlook, ...] = ()
-    outlook: tuple[CountOutlook, ...] = ()
+    demand: DemandReport = DemandReport()
+    objectives: tuple[ObjectiveReport, ...] = ()
+    predicted_counts: tuple[PredictedCount, ...] = ()
     model: ModelUse
     batching: BatchingDecision
     admission: AdmissionDecision
     metrics: Reason = Reason.METRICS_FRESH
     metrics_age_seconds: float | None = None
-    cost: CostOutlook | None = None
-    cold_start: ColdStartOutlook | None = None
+    cost: CostReport | None = None
+    cold_start: ColdStartReport | None = None
     limits: LimitsUse = LimitsUse()
     runtime: RuntimeUse = RuntimeUse()
     gateway_limit: LimitDecision | None = None
     handed_over: HandOver | None = None
-    error_budget: BudgetOutlook | None = None
+    error_budget: BudgetReport | None = None
     detail: str = ""
 
 

@@ -9,7 +9,7 @@ from servingslo.models.error_budget import (
     burn_rate,
     exhaustion_seconds,
 )
-from servingslo.policy.decision import BudgetOutlook, BurnRate
+from servingslo.policy.decision import BudgetReport, BurnRate
 from servingslo.policy.inputs import Observation, Targets
 
 BURN_WINDOWS = (FAST_BURN, MEDIUM_BURN, SLOW_BURN)
@@ -26,7 +26,7 @@ UNTOUCHED_RATIO = 0.5
 HIGHEST_BUDGET_SCORE = 0.25
 
 
-def budget_outlook(targets: Targets, observation: Observation) -> BudgetOutlook | None:
+def budget_report(targets: Targets, observation: Observation) -> BudgetReport | None:
     """The budget by its pessimistic end; None where none is asked for or nothing is known."""
     budget, reading = targets.error_budget, observation.error_budget
     if budget is None or reading is None or not reading.windows:
@@ -39,7 +39,7 @@ def budget_outlook(targets: Targets, observation: Observation) -> BudgetOutlook 
     remaining = budget_left_ratio(whole.most, whole.requests, target)
     rates = _burn_rates(reading, target)
     slow = next((one.rate for one in rates if one.seconds == SLOW_BURN.long_seconds), None)
-    return BudgetOutlook(
+    return BudgetReport(
         target_ratio=target,
         window_seconds=budget.window_seconds,
         remaining_ratio=remaining,
@@ -52,11 +52,11 @@ def budget_outlook(targets: Targets, observation: Observation) -> BudgetOutlook 
     )
 
 
-def budget_score(outlook: BudgetOutlook | None) -> float:
+def budget_score(report: BudgetReport | None) -> float:
     """What a budget that runs out adds to the normal score of the quantile planned for."""
-    if outlook is None:
+    if report is None:
         return 0.0
-    spent = (UNTOUCHED_RATIO - outlook.remaining_ratio) / UNTOUCHED_RATIO
+    spent = (UNTOUCHED_RATIO - report.remaining_ratio) / UNTOUCHED_RATIO
     return HIGHEST_BUDGET_SCORE * min(max(spent, 0.0), 1.0)
 
 

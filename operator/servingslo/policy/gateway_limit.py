@@ -8,8 +8,8 @@ chase each other.
 import math
 from dataclasses import replace
 
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import AdmissionDecision, LimitDecision
-from servingslo.policy.frame import Frame
 from servingslo.policy.inputs import AdmissionMode, InForce, SignalProblem
 from servingslo.policy.limit_memory import LimitMemory, LimitWrite
 from servingslo.reasons import Reason
@@ -41,41 +41,41 @@ NOT_HELD_SECONDS = 60.0
 
 
 def limit_decision(
-    frame: Frame, admission: AdmissionDecision, *, acting: bool
+    context: TickContext, admission: AdmissionDecision, *, acting: bool
 ) -> tuple[LimitDecision | None, LimitMemory | None]:
     """What the gateway's bound is and what it is to be, and what is remembered of it.
 
     acting: whether decisions about this workload are carried out; where not, or where no bound is
     asked for, there is none.
     """
-    via, standing = frame.targets.admission_via, frame.observation.in_force.get(GATEWAY_LIMITS)
-    asked = acting and frame.targets.admission_mode is AdmissionMode.AUTO
+    via, standing = context.targets.admission_via, context.observation.in_force.get(GATEWAY_LIMITS)
+    asked = acting and context.targets.admission_mode is AdmissionMode.AUTO
     if not asked or via is None or standing is None:
         return None, None
     told = LimitDecision(
         reason=Reason.LIMIT_UNVERIFIED,
         kind=via.kind,
         object_name=via.name,
-        proxies=proxies_of(frame),
+        proxies=proxies_of(context),
         before=standing.values.get(LIMIT),
         after=standing.values.get(LIMIT),
     )
     if standing.refused is not None:
-        return _refused(frame, told, standing, standing.refused)
-    memory = _confirmed(frame.state.limit or LimitMemory(), standing)
-    per_replica, serving = admission.in_flight_limit, len(frame.serving)
+        return _refused(context, told, standing, standing.refused)
+    memory = _confirmed(context.state.limit or LimitMemory(), standing)
+    per_replica, serving = admission.in_flight_limit, len(context.serving)
     if per_replica is None or not serving:
         return _opened(told, standing)
     needed = limit_of_each(per_replica * serving, told.proxies)
-    memory = held_against(standing, memory, needed=needed, now_seconds=frame.now_seconds)
+    memory = held_against(standing, memory, needed=needed, now_seconds=context.now_seconds)
     wanted, reason = limit_to_write(
-        standing, memory, needed=needed, serving=serving, now_seconds=frame.now_seconds
+        standing, memory, needed=needed, serving=serving, now_seconds=context.now_seconds
     )
-    memory = _judged(frame, memory, standing, told.proxies)
-    told = replace(told, reason=_verdict(memory), detail=_detail(frame, memory))
+    memory = _judged(context, memory, standing, told.proxies)
+    told = replace(told, reason=_verdict(memory), detail=_detail(context, memory))
     if wanted is None or reason is None:
         return told, memory
-    order = LimitWrite(limit=wanted, serving=serving, at_seconds=frame.now_seconds)
+    order = LimitWrite(limit=wanted, serving=serving, at_seconds=context.now_seconds)
     return (
         replace(told, after=wanted, change_reason=reason),
         replace(memory, order=order),
@@ -127,25 +127,25 @@ def limit_to_write(
     return max(wanted, math.ceil(LOWEST_STEP * limit)), Reason.LIMIT_LOWERED
 
 
-def proxies_of(frame: Frame) -> int:
+def proxies_of(context: TickContext) -> int:
     """How many proxies share the bound: as stated, else as many as are read, at least one."""
-    stated = frame.targets.admission_proxies
+    stated = context.targets.admission_proxies
     if stated is not None:
         return stated
-    gateway = frame.observation.gateway
-    stale_after = frame.targets.fallback.stale_after_seconds
+    gateway = context.observation.gateway
+    stale_after = context.targets.fallback.stale_after_seconds
     seen = () if gateway is None else gateway.all_instances
     ages = [instance.age_seconds for instance in seen]
     return max(sum(1 for age in ages if age is not None and age <= stale_after), 1)
 
 
 def _refused(
-    frame: Frame, told: LimitDecision, standing: InForce, problem: SignalProblem
+    context: TickContext, told: LimitDecision, standing: InForce, problem: SignalProblem
 ) -> tuple[LimitDecision, LimitMemory | None]:
     """The bound may not be changed any more: one of ours that nobody follows now is taken out."""
     told = replace(told, reason=problem.reason, detail=problem.detail)
     if problem.reason is Reason.CLUSTER_UNAVAILABLE:
-        return told, frame.state.limit
+        return told, context.state.limit
     if FORMER not in standing.values:
         return told, None
     former = standing.values[FORMER]
@@ -174,7 +174,9 @@ def _confirmed(memory: LimitMemory, standing: InForce) -> LimitMemory:
     return replace(memory, order=None, written=memory.order, over_since_seconds=None)
 
 
-def _judged(frame: Frame, memory: LimitMemory, standing: InForce, proxies: int) -> LimitMemory:
+def _judged(
+    context: TickContext, memory: LimitMemory, standing: InForce, proxies: int
+) -> LimitMemory:
     """Whether the bound holds, as far as the present load can tell.
 
     What ran before a change is let go on by Envoy, so nothing is concluded soon after one.
@@ -182,10 +184,10 @@ def _judged(frame: Frame, memory: LimitMemory, standing: InForce, proxies: int) 
     limit = standing.values.get(LIMIT)
     if limit is None or FORMER not in standing.values:
         return replace(memory, held=None, over_since_seconds=None)
-    written, now_seconds = memory.written, frame.now_seconds
+    written, now_seconds = memory.written, context.now_seconds
     if written is not None and now_seconds - written.at_seconds < STEP_SECONDS:
         return memory
-    in_flight = frame.estimate.running_requests + frame.estimate.waiting_requests
+    in_flight = context.estimate.running_requests + context.estimate.waiting_requests
     if in_flight < PROVING_SHARE * limit * proxies:
         return replace(memory, over_since_seconds=None)
     if in_flight > HELD_SHARE * limit * proxies:
@@ -193,7 +195,7 @@ def _judged(frame: Frame, memory: LimitMemory, standing: InForce, proxies: int) 
         since = now_seconds if since is None else since
         over = now_seconds - since >= NOT_HELD_SECONDS
         return replace(memory, over_since_seconds=since, held=False if over else memory.held)
-    use = frame.estimate.gateway
+    use = context.estimate.gateway
     refusing = use is not None and bool(use.refused_per_second)
     return replace(memory, over_since_seconds=None, held=True if refusing else memory.held)
 
@@ -204,9 +206,9 @@ def _verdict(memory: LimitMemory) -> Reason:
     return Reason.LIMIT_VERIFIED if memory.held else Reason.LIMIT_NOT_HELD
 
 
-def _detail(frame: Frame, memory: LimitMemory) -> str:
+def _detail(context: TickContext, memory: LimitMemory) -> str:
     if memory.held is False:
         return "more is in flight than the bound allows: another route or policy leads past it"
-    if memory.held is None and frame.observation.gateway is None:
+    if memory.held is None and context.observation.gateway is None:
         return "refusals cannot be seen: no gateway is read"
     return ""

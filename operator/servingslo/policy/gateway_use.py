@@ -1,22 +1,22 @@
 """What a decision says of a gateway's count: used, added to, or why it was not."""
 
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep
-from servingslo.policy.frame import Frame
 
 
-def gateway_step(frame: Frame) -> DecisionStep | None:
+def gateway_step(context: TickContext) -> DecisionStep | None:
     """Whose count the arrivals are, with both; None where no gateway is read.
 
     before: what the engines counted. after: the arrival rate that is planned with.
     """
-    use = frame.estimate.gateway
+    use = context.estimate.gateway
     if use is None:
         return None
     return DecisionStep(
         stage="observed",
         knob="arrival-rate",
         before=use.engines_per_second,
-        after=frame.estimate.arrival_rate_per_second,
+        after=context.estimate.arrival_rate_per_second,
         reason=use.reason,
         inputs={
             "gateway_per_second": use.gateway_per_second,

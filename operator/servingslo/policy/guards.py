@@ -69,7 +69,7 @@ class Bounds:
 class Proposal:
     """A count on its way through the guards.
 
-    limited_by: the last guard that kept the planner from its wish; None while none did.
+    limited_by: the last guard that kept the planner from its requirement; None while none did.
     """
 
     replicas: int
@@ -83,8 +83,10 @@ class Proposal:
         steps = self._steps_with(stage, replicas, reason, inputs)
         return Proposal(replicas=replicas, limited_by=reason, steps=steps)
 
-    def wished(self, stage: str, replicas: int, reason: Reason, **inputs: StepValue) -> "Proposal":
-        """The proposal after this stage changed the wish itself: nothing was limited."""
+    def required(
+        self, stage: str, replicas: int, reason: Reason, **inputs: StepValue
+    ) -> "Proposal":
+        """The proposal after this stage changed the requirement itself: nothing was limited."""
         steps = self._steps_with(stage, replicas, reason, inputs)
         return Proposal(replicas=replicas, limited_by=self.limited_by, steps=steps)
 

@@ -9,8 +9,8 @@ Source: J. D. C. Little, "A proof for the queuing formula L = λW", Operations R
 import math
 from operator import attrgetter
 
+from servingslo.policy.context import TickContext
 from servingslo.policy.demand import Demand
-from servingslo.policy.frame import Frame
 from servingslo.policy.sizing import SizingCase
 
 # Standard deviations that the number in flight varies by in one window in a thousand.
@@ -21,27 +21,27 @@ LEAST_RATIO = 1.25
 LARGEST_RATIO = 3.0
 
 
-def explaining_rate_per_second(frame: Frame, case: SizingCase, demand: Demand) -> float:
+def explaining_rate_per_second(context: TickContext, case: SizingCase, demand: Demand) -> float:
     """The arrival rate at which as many would run as surely run now, requests per second.
 
     Engines whose requests wait are left out: they serve what came before. 0 where about as many run
     as should, no model is trusted, nothing arrives, or the present count is beyond saturation.
     """
     rate = demand.rate_per_second
-    fleet = case.fleet(len(frame.serving))
+    fleet = case.fleet(len(context.serving))
     running = [
         engine.running
-        for pod in frame.serving
+        for pod in context.serving
         for engine in pod.engines
         if engine.running is not None and not engine.waiting
     ]
-    if not frame.trusted or rate <= 0.0 or not running:
+    if not context.trusted or rate <= 0.0 or not running:
         return 0.0
 
     def expected(name: str) -> float:
         return case.frontier.reading(attrgetter(name), rate, fleet)
 
-    if rate >= case.saturation_per_second * len(frame.serving):
+    if rate >= case.saturation_per_second * len(context.serving):
         return 0.0
     sure = sum(running) / len(running) - SURE_DEVIATIONS * math.sqrt(expected("running_variance"))
     if sure <= LEAST_RATIO * expected("running_floor"):

@@ -1,7 +1,7 @@
 """What a decision says of ready pods that cannot be relied on."""
 
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
-from servingslo.policy.frame import Frame
 from servingslo.policy.guards import StepDownBlock
 from servingslo.reasons import Reason
 
@@ -9,7 +9,9 @@ from servingslo.reasons import Reason
 MOST_NAMED = 3
 
 
-def with_left_out(frame: Frame, steps: tuple[DecisionStep, ...]) -> tuple[DecisionStep, ...]:
+def with_left_out(
+    context: TickContext, steps: tuple[DecisionStep, ...]
+) -> tuple[DecisionStep, ...]:
     """The steps with one that names the pods left out or in doubt, where none does already.
 
     By the model others are ordered on top of those left out, and the step that says so names them;
@@ -17,33 +19,33 @@ def with_left_out(frame: Frame, steps: tuple[DecisionStep, ...]) -> tuple[Decisi
     what serves, and a hold orders nothing: they are named all the same.
     """
     told = {step.reason for step in steps}
-    if Reason.UNRELIABLE_PODS in told or not (frame.unreliable or frame.doubtful):
+    if Reason.UNRELIABLE_PODS in told or not (context.unreliable or context.doubtful):
         return steps
     step = DecisionStep(
         stage="observed",
-        knob="pods-left-out" if frame.unreliable else "pods-in-doubt",
+        knob="pods-left-out" if context.unreliable else "pods-in-doubt",
         before=None,
-        after=len(frame.unreliable or frame.doubtful),
+        after=len(context.unreliable or context.doubtful),
         reason=Reason.UNRELIABLE_PODS,
-        inputs=left_out_inputs(frame) if frame.unreliable else _doubtful_inputs(frame),
+        inputs=left_out_inputs(context) if context.unreliable else _doubtful_inputs(context),
     )
     return (*steps, step)
 
 
-def left_out_inputs(frame: Frame) -> dict[str, StepValue]:
+def left_out_inputs(context: TickContext) -> dict[str, StepValue]:
     """How many pods are left out, and 'llama-7 (zero throughput)': the first few with why."""
-    return {"excluded_pods": frame.excluded, "detail": _named(frame.unreliable)}
+    return {"excluded_pods": context.excluded, "detail": _named(context.unreliable)}
 
 
-def doubtful_block(frame: Frame) -> StepDownBlock | None:
+def doubtful_block(context: TickContext) -> StepDownBlock | None:
     """While most pods seem to lie: what they say of demand is no ground to give any away."""
-    if not frame.doubtful:
+    if not context.doubtful:
         return None
-    return StepDownBlock(reason=Reason.UNRELIABLE_PODS, inputs=_doubtful_inputs(frame))
+    return StepDownBlock(reason=Reason.UNRELIABLE_PODS, inputs=_doubtful_inputs(context))
 
 
-def _doubtful_inputs(frame: Frame) -> dict[str, StepValue]:
-    return {"doubted_pods": len(frame.doubtful), "detail": _named(frame.doubtful)}
+def _doubtful_inputs(context: TickContext) -> dict[str, StepValue]:
+    return {"doubted_pods": len(context.doubtful), "detail": _named(context.doubtful)}
 
 
 def _named(pods: tuple[tuple[str, str], ...]) -> str:

@@ -1,15 +1,15 @@
 """Which batch limits the plan rests on, and how they are known."""
 
 from servingslo.estimation.limits import Limit, LimitSource
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, LimitsUse, StepValue
-from servingslo.policy.frame import Frame
 from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 
 
-def limits_use(frame: Frame) -> LimitsUse:
+def limits_use(context: TickContext) -> LimitsUse:
     """Both limits with their sources."""
-    in_force = frame.estimate.in_force
+    in_force = context.estimate.in_force
     sequences, budget = in_force.max_num_seqs, in_force.max_num_batched_tokens
     return LimitsUse(
         max_num_seqs=None if sequences is None else sequences.value,
@@ -20,12 +20,12 @@ def limits_use(frame: Frame) -> LimitsUse:
     )
 
 
-def limits_step(frame: Frame) -> DecisionStep | None:
+def limits_step(context: TickContext) -> DecisionStep | None:
     """A limit that nobody gave: the default, or what data show in its place; None without one.
 
     A limit that is learnt is told with the default that it takes the place of.
     """
-    in_force = frame.estimate.in_force
+    in_force = context.estimate.in_force
     named = zip(LIMIT_FIELDS, (in_force.max_num_seqs, in_force.max_num_batched_tokens), strict=True)
     unstated: list[tuple[str, Limit]] = [
         (name, limit)
@@ -51,9 +51,9 @@ def limits_step(frame: Frame) -> DecisionStep | None:
     )
 
 
-def flags_absent(frame: Frame) -> tuple[str, ...]:
+def flags_absent(context: TickContext) -> tuple[str, ...]:
     """Limits whose flags no serving container's command line has; none where that is unknown."""
-    launches = [pod.launch for pod in frame.serving if pod.launch is not None]
+    launches = [pod.launch for pod in context.serving if pod.launch is not None]
     if not launches:
         return ()
     had = {name for launch in launches for name in launch.flags}

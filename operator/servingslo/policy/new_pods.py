@@ -1,13 +1,13 @@
 """What a decision says of a count that does not stand, because new pods served unseen."""
 
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep
-from servingslo.policy.frame import Frame
 from servingslo.reasons import Reason
 
 
-def new_pods_step(frame: Frame) -> DecisionStep | None:
+def new_pods_step(context: TickContext) -> DecisionStep | None:
     """What the pods that were scraped count, and the rate that stands; None where they agree."""
-    estimate = frame.estimate
+    estimate = context.estimate
     if estimate.passed_over_per_second is None:
         return None
     return DecisionStep(

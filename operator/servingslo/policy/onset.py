@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 from servingslo.policy.behavior import BehaviorState
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep
-from servingslo.policy.frame import Frame
 from servingslo.reasons import Reason
 
 CROWD_KNOB = "crowd-probability"
 
 
-def onset_step(frame: Frame) -> DecisionStep | None:
+def onset_step(context: TickContext) -> DecisionStep | None:
     """The probability that a rise which has just begun is a crowd; None where nothing rises.
 
     before: when it was first seen, None at that tick. after: what is planned with now.
     """
-    onset = frame.estimate.forecast.onset
+    onset = context.estimate.forecast.onset
     if onset is None:
         return None
     return DecisionStep(
@@ -28,18 +28,18 @@ def onset_step(frame: Frame) -> DecisionStep | None:
     )
 
 
-def crowd_refuted(frame: Frame) -> bool:
+def crowd_refuted(context: TickContext) -> bool:
     """Whether the newest window has shown that a rise is no crowd."""
-    onset = frame.estimate.forecast.onset
+    onset = context.estimate.forecast.onset
     return onset is not None and onset.refuted
 
 
-def without_refuted(frame: Frame, state: BehaviorState) -> BehaviorState:
+def without_refuted(context: TickContext, state: BehaviorState) -> BehaviorState:
     """The memory without what was recommended for a crowd that turned out to be none.
 
     Demand has not fallen since, so that there is no swing to be smoothed.
     """
-    onset = frame.estimate.forecast.onset
+    onset = context.estimate.forecast.onset
     if onset is None or not onset.refuted:
         return state
     kept = tuple(r for r in state.recommendations if r[0] < onset.since_seconds)

@@ -16,6 +16,7 @@ from servingslo.policy import guards
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
 from servingslo.policy.behavior import BehaviorState
+from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.decision import (
     Decision,
     DecisionStep,
@@ -24,8 +25,7 @@ from servingslo.policy.decision import (
     RuntimeSource,
     RuntimeUse,
 )
-from servingslo.policy.found import found_steps
-from servingslo.policy.frame import Frame, frame_of
+from servingslo.policy.findings import findings
 from servingslo.policy.gateway_limit import limit_decision
 from servingslo.policy.guards import Proposal
 from servingslo.policy.hand_over import hand_over
@@ -41,20 +41,20 @@ from servingslo.policy.left_out import with_left_out
 from servingslo.policy.limits_use import limits_use
 from servingslo.policy.margin import tracked
 from servingslo.policy.onset import without_refuted
-from servingslo.policy.outlook import (
-    cold_start_outlook,
-    cost_outlook,
-    count_outlooks,
-    demand_outlook,
+from servingslo.policy.report import (
+    cold_start_report,
+    cost_report,
+    demand_report,
     finite,
     finite_needs,
     finite_steps,
     model_use,
-    objective_outlooks,
+    objective_reports,
+    predicted_counts,
 )
+from servingslo.policy.requirement import Requirement, required_replicas, step_down_blocks
 from servingslo.policy.signals import Signals, doubted, read_signals, without_families
 from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
-from servingslo.policy.wish import Wish, step_down_blocks, wished_count
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
 
 
@@ -84,19 +84,19 @@ def plan(
     )
     state, estimate = _estimated(observation, targets, state, signals, now_seconds)
     signals = without_families(doubted(signals, estimate.doubts), estimate.lost_families)
-    frame = frame_of(
+    context = tick_context(
         observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
     )
-    state = _calibrated(frame, state)
-    notes = _notes(frame, edit)
+    state = _calibrated(context, state)
+    notes = _notes(context, edit)
     owner = guards.ownership_problem(observation, targets.actuation)
-    acting = _acting_limit(frame, owner) is None and targets.actuation is not Actuation.NONE
-    state = tracked(frame, state, acting=acting)
+    acting = _acting_limit(context, owner) is None and targets.actuation is not Actuation.NONE
+    state = tracked(context, state, acting=acting)
     if owner is not None and owner.reason not in guards.CONFLICTS:
-        return _hands_off(frame, state, owner, notes)
+        return _hands_off(context, state, owner, notes)
     if signals.blind is not None:
-        return _without_sight(frame, state, signals.blind, owner, notes)
-    return _with_sight(frame, state, owner, notes)
+        return _without_sight(context, state, signals.blind, owner, notes)
+    return _with_sight(context, state, owner, notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Verdict:
     """
 
     proposal: Proposal
-    wish: Wish
+    requirement: Requirement
     acting_limit: Reason | None
     detail: str = ""
 
@@ -155,43 +155,43 @@ def _estimated(
     ), estimate
 
 
-def _calibrated(frame: Frame, state: PlannerState) -> PlannerState:
+def _calibrated(context: TickContext, state: PlannerState) -> PlannerState:
     """The memory after comparing the model's percentiles for the present load with those seen.
 
     Only while the same replicas have served for as long as latencies are observed over, and
     without a queue from before: otherwise two different loads would be compared. Once for each
     such time: windows that overlap would count the same requests again.
     """
-    serving = len(frame.serving)
+    serving = len(context.serving)
     fleet = state.fleet
     if fleet is None or fleet.serving != serving:
-        fleet = Steadiness(serving=serving, since_seconds=frame.now_seconds)
+        fleet = Steadiness(serving=serving, since_seconds=context.now_seconds)
         state = replace(state, fleet=fleet)
-    steady = frame.now_seconds - fleet.since_seconds >= RECENT_SECONDS
-    rate = frame.estimate.arrival_rate_per_second
-    if not steady or not rate or not serving or frame.mix is None or not frame.trusted:
+    steady = context.now_seconds - fleet.since_seconds >= RECENT_SECONDS
+    rate = context.estimate.arrival_rate_per_second
+    if not steady or not rate or not serving or context.mix is None or not context.trusted:
         return state
-    if frame.signals.blind is not None or frame.mix.at_seconds == frame.now_seconds:
+    if context.signals.blind is not None or context.mix.at_seconds == context.now_seconds:
         # A mix that has just been renewed has tables to make as well: it is compared at the next.
         return state
-    engines = serving * frame.estimate.engines_per_pod
-    present = frame.mix.model.predict(rate, engines, frame.estimate.routing)
+    engines = serving * context.estimate.engines_per_pod
+    present = context.mix.model.predict(rate, engines, context.estimate.routing)
     if not present.stable:
         return state
     predicted: dict[str, dict[float, float]] = {}
-    for objective in frame.targets.objectives:
+    for objective in context.targets.objectives:
         seconds = metric_seconds(present, objective.metric, objective.percentile)
         predicted.setdefault(objective.metric.value, {})[objective.percentile] = seconds
-    learnt = estimator.calibrate(state.estimator, predicted, frame.estimate)
-    compared = replace(fleet, since_seconds=frame.now_seconds)
+    learnt = estimator.calibrate(state.estimator, predicted, context.estimate)
+    compared = replace(fleet, since_seconds=context.now_seconds)
     return replace(state, estimator=learnt, fleet=compared)
 
 
-def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
+def _notes(context: TickContext, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
     """Steps about what was found, before anything is decided."""
     notes = []
-    ours = frame.targets.actuation is Actuation.SCALE
-    if edit is not None and ours and guards.acting_limit(frame.targets, frame.limits) is None:
+    ours = context.targets.actuation is Actuation.SCALE
+    if edit is not None and ours and guards.acting_limit(context.targets, context.limits) is None:
         notes.append(
             DecisionStep(
                 stage="observed",
@@ -201,28 +201,34 @@ def _notes(frame: Frame, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
                 reason=Reason.REPLICAS_CHANGED_BY_USER,
             )
         )
-    return (*notes, *found_steps(frame))
+    return (*notes, *findings(context))
 
 
 def _hands_off(
-    frame: Frame, state: PlannerState, problem: SignalProblem, notes: tuple[DecisionStep, ...]
+    context: TickContext,
+    state: PlannerState,
+    problem: SignalProblem,
+    notes: tuple[DecisionStep, ...],
 ) -> tuple[Decision, PlannerState]:
     """The decision for a count that is not ours to set."""
     proposal = replace(
-        Proposal(replicas=frame.current, steps=notes).noted(
-            "ownership", frame.current, problem.reason, detail=problem.detail or None
+        Proposal(replicas=context.current, steps=notes).noted(
+            "ownership", context.current, problem.reason, detail=problem.detail or None
         ),
         limited_by=problem.reason,
     )
-    wish = Wish(proposal=proposal, safe_replicas=frame.current)
+    requirement = Requirement(proposal=proposal, safe_replicas=context.current)
     verdict = Verdict(
-        proposal=proposal, wish=wish, acting_limit=problem.reason, detail=problem.detail
+        proposal=proposal,
+        requirement=requirement,
+        acting_limit=problem.reason,
+        detail=problem.detail,
     )
-    return _decided(frame, state, verdict)
+    return _decided(context, state, verdict)
 
 
 def _without_sight(
-    frame: Frame,
+    context: TickContext,
     state: PlannerState,
     problem: SignalProblem,
     owner: SignalProblem | None,
@@ -231,177 +237,184 @@ def _without_sight(
     """The decision while nothing can be concluded from metrics."""
     fresh = state.fresh_seconds if state.fresh_seconds is not None else state.started_seconds
     proposal = guards.hold_blind(
-        current=frame.current,
-        bounds=frame.bounds,
-        fallback=frame.targets.fallback,
+        current=context.current,
+        bounds=context.bounds,
+        fallback=context.targets.fallback,
         problem=problem,
-        blind_for_seconds=None if fresh is None else frame.now_seconds - fresh,
-        max_step=frame.limits.max_step,
+        blind_for_seconds=None if fresh is None else context.now_seconds - fresh,
+        max_step=context.limits.max_step,
     )
-    proposal = _unless_reverted(frame, proposal)
+    proposal = _unless_reverted(context, proposal)
     proposal = replace(proposal, steps=(*notes, *proposal.steps))
     verdict = Verdict(
         proposal=proposal,
-        wish=Wish(proposal=Proposal(replicas=frame.current), safe_replicas=frame.current),
-        acting_limit=_acting_limit(frame, owner),
+        requirement=Requirement(
+            proposal=Proposal(replicas=context.current), safe_replicas=context.current
+        ),
+        acting_limit=_acting_limit(context, owner),
         # Another owner is what a person must act on; the outage has a step of its own.
         detail=problem.detail if owner is None else owner.detail,
     )
-    return _decided(frame, state, verdict)
+    return _decided(context, state, verdict)
 
 
 def _with_sight(
-    frame: Frame,
+    context: TickContext,
     state: PlannerState,
     owner: SignalProblem | None,
     notes: tuple[DecisionStep, ...],
 ) -> tuple[Decision, PlannerState]:
-    """The decision from estimates: the wish, then every guard."""
-    wish = wished_count(frame)
-    proposal = replace(wish.proposal, steps=(*notes, *wish.proposal.steps))
+    """The decision from estimates: the requirement, then every guard."""
+    requirement = required_replicas(context)
+    proposal = replace(requirement.proposal, steps=(*notes, *requirement.proposal.steps))
     proposal = guards.block_step_down(
-        proposal, current=frame.current, blocks=step_down_blocks(frame)
+        proposal, current=context.current, blocks=step_down_blocks(context)
     )
     proposal = guards.check_step_down(
         proposal,
-        current=frame.current,
-        safe_replicas=wish.safe_replicas,
-        lead_seconds=frame.lead_seconds,
+        current=context.current,
+        safe_replicas=requirement.safe_replicas,
+        lead_seconds=context.lead_seconds,
     )
-    proposal = guards.clamp(proposal, frame.bounds)
+    proposal = guards.clamp(proposal, context.bounds)
     proposal, behavior = guards.apply_behavior(
         proposal,
-        without_refuted(frame, state.behavior),
-        behavior=frame.targets.behavior,
-        current=frame.current,
-        bounds=frame.bounds,
-        now_seconds=frame.now_seconds,
+        without_refuted(context, state.behavior),
+        behavior=context.targets.behavior,
+        current=context.current,
+        bounds=context.bounds,
+        now_seconds=context.now_seconds,
     )
-    proposal = guards.limit_step(proposal, current=frame.current, max_step=frame.limits.max_step)
-    proposal = _unless_reverted(frame, proposal)
-    proposal = _with_pending(frame, proposal)
+    proposal = guards.limit_step(
+        proposal, current=context.current, max_step=context.limits.max_step
+    )
+    proposal = _unless_reverted(context, proposal)
+    proposal = _with_pending(context, proposal)
     verdict = Verdict(
         proposal=proposal,
-        wish=wish,
-        acting_limit=_acting_limit(frame, owner),
+        requirement=requirement,
+        acting_limit=_acting_limit(context, owner),
         detail="" if owner is None else owner.detail,
     )
-    return _decided(frame, state, verdict, behavior)
+    return _decided(context, state, verdict, behavior)
 
 
-def _acting_limit(frame: Frame, owner: SignalProblem | None) -> Reason | None:
+def _acting_limit(context: TickContext, owner: SignalProblem | None) -> Reason | None:
     """Why the count is only reported: somebody else owns it, or the mode says so."""
     if owner is not None:
         return owner.reason
-    return guards.acting_limit(frame.targets, frame.limits)
+    return guards.acting_limit(context.targets, context.limits)
 
 
-def _unless_reverted(frame: Frame, proposal: Proposal) -> Proposal:
+def _unless_reverted(context: TickContext, proposal: Proposal) -> Proposal:
     """The count, left to whoever puts it back."""
-    if frame.targets.actuation is not Actuation.SCALE:
+    if context.targets.actuation is not Actuation.SCALE:
         return proposal
     return guards.leave_to_reverter(
-        proposal, frame.state.reverts, current=frame.current, now_seconds=frame.now_seconds
+        proposal, context.state.reverts, current=context.current, now_seconds=context.now_seconds
     )
 
 
-def _with_pending(frame: Frame, proposal: Proposal) -> Proposal:
+def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
     """What is ordered and not yet there: told, and the first limit where it cannot come."""
-    refused = guards.refused_pods(frame.observation)
-    wants_more = proposal.replicas > len(frame.signals.serving_pods)
+    refused = guards.refused_pods(context.observation)
+    wants_more = proposal.replicas > len(context.signals.serving_pods)
     if refused is not None and wants_more:
         noted = proposal.noted("pending", proposal.replicas, refused.reason, detail=refused.detail)
         return replace(noted, limited_by=refused.reason)
-    if frame.unschedulable:
+    if context.unschedulable:
         noted = proposal.noted(
             "pending",
             proposal.replicas,
             Reason.UNSCHEDULABLE_PODS,
-            unschedulable_pods=len(frame.unschedulable),
-            detail=frame.unschedulable[0].unschedulable_reason,
+            unschedulable_pods=len(context.unschedulable),
+            detail=context.unschedulable[0].unschedulable_reason,
         )
         limit = Reason.UNSCHEDULABLE_PODS if wants_more else proposal.limited_by
         return replace(noted, limited_by=limit)
-    if frame.coming:
+    if context.coming:
         return proposal.noted(
-            "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=frame.coming
+            "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=context.coming
         )
     return proposal
 
 
 def _decided(
-    frame: Frame, state: PlannerState, verdict: Verdict, behavior: BehaviorState | None = None
+    context: TickContext,
+    state: PlannerState,
+    verdict: Verdict,
+    behavior: BehaviorState | None = None,
 ) -> tuple[Decision, PlannerState]:
     """The decision with batching, admission and what they are explained by.
 
-    behavior: its memory where a count was wished for; else that of the state stays.
+    behavior: its memory where a count was required; else that of the state stays.
     """
-    proposal, wish = verdict.proposal, verdict.wish
-    known = frame.observation.desired_replicas is not None
-    before = frame.current if known else None
+    proposal, requirement = verdict.proposal, verdict.requirement
+    known = context.observation.desired_replicas is not None
+    before = context.current if known else None
     wanted = proposal.replicas if known else None
     limit = verdict.acting_limit
     given = None
     if limit is None:
-        known = frame.signals.blind is None
-        given = hand_over(frame.targets, frame.observation, wanted, known=known)
+        known = context.signals.blind is None
+        given = hand_over(context.targets, context.observation, wanted, known=known)
     after = before if limit is not None or given is not None else wanted
-    steps = with_left_out(frame, proposal.steps)
+    steps = with_left_out(context, proposal.steps)
     if limit is not None and limit not in {step.reason for step in steps}:
         steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
     apply = after != before
     scaling = apply or (given is not None and wanted != before)
-    tuned = tune_batching(frame, wish, scaling=scaling, acting=limit is None)
-    admission = admission_decision(frame, wish)
-    bound, limit_memory = limit_decision(frame, admission, acting=limit is None)
+    tuned = tune_batching(context, requirement, scaling=scaling, acting=limit is None)
+    admission = admission_decision(context, requirement)
+    bound, limit_memory = limit_decision(context, admission, acting=limit is None)
     decision = Decision(
-        time_seconds=frame.now_seconds,
-        namespace=frame.observation.namespace,
-        name=frame.observation.name,
+        time_seconds=context.now_seconds,
+        namespace=context.observation.namespace,
+        name=context.observation.name,
         action=_action(before, after),
-        reason=_reason(frame, verdict, before, wanted),
+        reason=_reason(context, verdict, before, wanted),
         replicas_before=before,
         replicas_after=after,
         recommended_replicas=wanted,
         apply_replicas=apply,
         replicas=ReplicaView(
-            current=frame.observation.current_replicas,
-            ready=len(frame.signals.serving_pods),
-            pending=frame.coming,
-            excluded=frame.excluded,
+            current=context.observation.current_replicas,
+            ready=len(context.signals.serving_pods),
+            pending=context.coming,
+            excluded=context.excluded,
         ),
-        binding=_binding(frame, verdict),
+        binding=_binding(context, verdict),
         limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),
-        needs=finite_needs(wish.needs),
+        needs=finite_needs(requirement.needs),
         steps=finite_steps((*steps, *tuned.steps)),
-        demand=demand_outlook(frame),
-        objectives=objective_outlooks(frame, wish, wanted),
-        outlook=count_outlooks(frame, wish, wanted),
-        model=model_use(frame),
+        demand=demand_report(context),
+        objectives=objective_reports(context, requirement, wanted),
+        predicted_counts=predicted_counts(context, requirement, wanted),
+        model=model_use(context),
         batching=tuned.decision,
         admission=admission,
-        metrics=frame.signals.reason,
-        metrics_age_seconds=finite(frame.signals.age_seconds),
-        cost=cost_outlook(frame, after, tuned.decision),
-        cold_start=cold_start_outlook(frame),
-        limits=limits_use(frame),
-        runtime=_runtime(frame),
+        metrics=context.signals.reason,
+        metrics_age_seconds=finite(context.signals.age_seconds),
+        cost=cost_report(context, after, tuned.decision),
+        cold_start=cold_start_report(context),
+        limits=limits_use(context),
+        runtime=_runtime(context),
         gateway_limit=bound,
         handed_over=given,
-        error_budget=frame.error_budget,
+        error_budget=context.error_budget,
         detail=verdict.detail,
     )
     order = state.order
     if apply and before is not None and after is not None:
-        order = Order(before=before, after=after, at_seconds=frame.now_seconds)
+        order = Order(before=before, after=after, at_seconds=context.now_seconds)
     return decision, replace(
         state,
         order=order,
         behavior=behavior or state.behavior,
         batching=tuned.memory,
         limit=limit_memory,
-        mix=frame.mix or state.mix,
-        sized=wish.sized,
+        mix=context.mix or state.mix,
+        sized=requirement.sized,
     )
 
 
@@ -414,11 +427,11 @@ def _not_carried_out(
     return given.reason
 
 
-def _runtime(frame: Frame) -> RuntimeUse:
-    name = frame.observation.runtime
+def _runtime(context: TickContext) -> RuntimeUse:
+    name = context.observation.runtime
     if name is None:
         return RuntimeUse()
-    stated = frame.targets.runtime is not None
+    stated = context.targets.runtime is not None
     source = RuntimeSource.STATED if stated else RuntimeSource.RECOGNIZED
     return RuntimeUse(name=name, source=source)
 
@@ -429,43 +442,51 @@ def _action(before: int | None, after: int | None) -> Action:
     return Action.SCALE_UP if after > before else Action.SCALE_DOWN
 
 
-def _binding(frame: Frame, verdict: Verdict) -> Constraint | None:
+def _binding(context: TickContext, verdict: Verdict) -> Constraint | None:
     """The constraint behind the count; the minimum where demand alone needs fewer."""
-    wish = verdict.wish
-    at_minimum = verdict.proposal.replicas == frame.bounds.minimum
-    if wish.binding is not None and at_minimum and wish.proposal.replicas <= frame.bounds.minimum:
+    requirement = verdict.requirement
+    at_minimum = verdict.proposal.replicas == context.bounds.minimum
+    if (
+        requirement.binding is not None
+        and at_minimum
+        and requirement.proposal.replicas <= context.bounds.minimum
+    ):
         return Constraint.MIN_REPLICAS
-    return wish.binding
+    return requirement.binding
 
 
-def _reason(frame: Frame, verdict: Verdict, before: int | None, wanted: int | None) -> Reason:
+def _reason(
+    context: TickContext, verdict: Verdict, before: int | None, wanted: int | None
+) -> Reason:
     """The one reason of the decision: who forbade it, what binds, or that all is well.
 
     Where acting is merely switched off it is that of what would be done; the mode stands beside it.
     """
-    proposal, wish = verdict.proposal, verdict.wish
+    proposal, requirement = verdict.proposal, verdict.requirement
     limit = verdict.acting_limit
     if limit is not None and limit not in guards.ADVICE_ONLY:
         return limit
     action = _action(before, wanted)
-    against_the_wish = {
-        Action.SCALE_UP: wish.proposal.replicas <= frame.current,
-        Action.SCALE_DOWN: wish.proposal.replicas >= frame.current,
+    against_requirement = {
+        Action.SCALE_UP: requirement.proposal.replicas <= context.current,
+        Action.SCALE_DOWN: requirement.proposal.replicas >= context.current,
         Action.HOLD: True,
     }[action]
-    if against_the_wish and proposal.limited_by is not None:
+    if against_requirement and proposal.limited_by is not None:
         return proposal.limited_by
     if action is Action.SCALE_UP:
-        return Reason.DEMAND_MET if wish.binding is None else BOUND_REASON[wish.binding]
-    return _content(frame, wish, action)
+        return (
+            Reason.DEMAND_MET if requirement.binding is None else BOUND_REASON[requirement.binding]
+        )
+    return _content(context, requirement, action)
 
 
-def _content(frame: Frame, wish: Wish, action: Action) -> Reason:
+def _content(context: TickContext, requirement: Requirement, action: Action) -> Reason:
     """Why no more replicas are needed."""
-    if action is Action.HOLD and wish.infeasible:
+    if action is Action.HOLD and requirement.infeasible:
         return Reason.INFEASIBLE_OBJECTIVE
-    if wish.idle:
+    if requirement.idle:
         return Reason.IDLE
-    if action is Action.HOLD and frame.coming:
+    if action is Action.HOLD and context.coming:
         return Reason.PENDING_PODS
     return Reason.DEMAND_MET

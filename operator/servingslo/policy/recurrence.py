@@ -1,18 +1,18 @@
 """What a decision says of rises that nothing foretells and that keep coming."""
 
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep
-from servingslo.policy.frame import Frame
 from servingslo.reasons import Reason
 
 KEPT_RATE_KNOB = "arrival-rate-kept"
 
 
-def recurrence_step(frame: Frame) -> DecisionStep | None:
+def recurrence_step(context: TickContext) -> DecisionStep | None:
     """The rate that is kept capacity for, where bursts recur and the forecast alone says less.
 
     before: what is forecast at the lead time. after: what two bursts of the last hour reached.
     """
-    demand, known = frame.demand, frame.estimate.forecast.recurrence
+    demand, known = context.demand, context.estimate.forecast.recurrence
     if demand is None or known is None or known.rate_per_second <= demand.up.rate_per_second:
         return None
     return DecisionStep(

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from servingslo.estimation.season import Season
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
-from servingslo.policy.frame import Frame
 from servingslo.reasons import Reason
 
 SEASON_KNOB = "season"
@@ -13,14 +13,14 @@ RATE_KNOB = "arrival-rate"
 TOLD_SHARE = 0.1
 
 
-def season_step(frame: Frame) -> DecisionStep | None:
+def season_step(context: TickContext) -> DecisionStep | None:
     """What history holds, at the tick at which it was read; else what the season changes, if much.
 
     before and after, of the arrival rate: expected at the lead time without the season and with it.
     """
-    if frame.observation.history is not None:
-        return _finding(frame)
-    demand, forecast = frame.demand, frame.estimate.forecast
+    if context.observation.history is not None:
+        return _finding(context)
+    demand, forecast = context.demand, context.estimate.forecast
     if demand is None or forecast.season is None:
         return None
     plain = replace(forecast, season=None).mean_per_second(demand.lead_seconds)
@@ -40,9 +40,9 @@ def season_step(frame: Frame) -> DecisionStep | None:
     )
 
 
-def _finding(frame: Frame) -> DecisionStep | None:
-    finding = frame.state.estimator.forecast.season.finding
-    history = frame.observation.history
+def _finding(context: TickContext) -> DecisionStep | None:
+    finding = context.state.estimator.forecast.season.finding
+    history = context.observation.history
     if finding is None or history is None:
         return None
     inputs: dict[str, StepValue] = {

@@ -13,7 +13,7 @@ from servingslo.policy.mix import Mix
 from servingslo.reasons import Reason
 
 if TYPE_CHECKING:
-    from servingslo.policy.frame import Frame
+    from servingslo.policy.context import TickContext
 
 # Shares of requests between which the law's percentiles stand for a histogram.
 _SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
@@ -50,12 +50,12 @@ def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> Obse
     return ObservedLatency(delta=delta)
 
 
-def told_step(frame: "Frame") -> DecisionStep | None:
+def told_step(context: "TickContext") -> DecisionStep | None:
     """Says of observed percentiles that no histogram is behind them, and what is."""
-    estimate = frame.estimate
+    estimate = context.estimate
     if not estimate.means or not estimate.observed:
         return None
-    asked = {objective.metric.value for objective in frame.targets.objectives}
+    asked = {objective.metric.value for objective in context.targets.objectives}
     from_law = bool(asked & estimate.observed.keys() - estimate.summaries)
     return DecisionStep(
         stage="observed",

@@ -21,7 +21,7 @@ from servingslo.cli.demo.limits_verdict import LimitsFigures, missed, shares_of,
 from servingslo.cli.demo.system import (
     EXAMPLE,
     SCRAPE_INTERVAL_SECONDS,
-    Teller,
+    Reporter,
     install_chart,
     start_clients,
     start_engines,
@@ -119,7 +119,7 @@ class Fleet:
     replicas: list[int] = field(default_factory=list)
 
 
-def run_limits(root: Path, *, minutes: float, seed: int, out: Path, tell: Teller) -> str:
+def run_limits(root: Path, *, minutes: float, seed: int, out: Path, tell: Reporter) -> str:
     """Run it and return the figures. Raises: RigError where something is missed at full length."""
     seconds = minutes * SECONDS_PER_MINUTE
     with _system(root, tell) as (rig, fleets):
@@ -141,7 +141,7 @@ def run_limits(root: Path, *, minutes: float, seed: int, out: Path, tell: Teller
 
 
 @contextmanager
-def _system(root: Path, tell: Teller) -> Iterator[tuple[Rig, Sequence[Fleet]]]:
+def _system(root: Path, tell: Reporter) -> Iterator[tuple[Rig, Sequence[Fleet]]]:
     tell("starting the control plane, KWOK and Prometheus")
     with Rig.start(RigOptions(scrape_interval_seconds=SCRAPE_INTERVAL_SECONDS)) as rig:
         rig.add_nodes(NODE_COUNT)
@@ -239,7 +239,7 @@ def _trace(setting: Setting, seconds: float, seed: int) -> str:
     return "\n".join(["arrival_seconds,prompt_tokens,output_tokens", *lines]) + "\n"
 
 
-def _watch(rig: Rig, fleets: Sequence[Fleet], seconds: float, tell: Teller) -> None:
+def _watch(rig: Rig, fleets: Sequence[Fleet], seconds: float, tell: Reporter) -> None:
     """Read the fleets until all clients are done. Raises: RigError when they are not."""
     began, told, asked = time.monotonic(), 0.0, False
     while any(fleet.clients is not None and fleet.clients.running for fleet in fleets):

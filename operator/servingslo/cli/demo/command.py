@@ -21,7 +21,7 @@ from servingslo.cli.demo.system import (
     TICK_SECONDS,
     TRACE,
     DemoSystem,
-    Teller,
+    Reporter,
     demo_system,
 )
 from servingslo.cli.demo.timeline import DemoSample, Timeline
@@ -92,19 +92,19 @@ def demo(
         with _ending_on_termination():
             text = run_crowd(
                 root, minutes=minutes, seed=seed, out=out, reaches_envoy=not no_policy,
-                tell=Teller(),
+                tell=Reporter(),
             )  # fmt: skip
         print(text)
         return
     if scenario is Scenario.BATCH_LIMITS:
         with _ending_on_termination():
-            text = run_limits(root, minutes=minutes, seed=seed, out=out, tell=Teller())
+            text = run_limits(root, minutes=minutes, seed=seed, out=out, tell=Reporter())
         print(text)
         return
     source = trace or root / TRACE
     read_trace(source, "--trace")  # a bad file is told before anything starts
     console = Console()
-    with _ending_on_termination(), demo_system(root, tell=Teller()) as system:
+    with _ending_on_termination(), demo_system(root, tell=Reporter()) as system:
         timeline = _timeline(system, minutes * SECONDS_PER_MINUTE)
         plan = _plan(
             source.resolve(), timeline, minutes * SECONDS_PER_MINUTE, own_trace=trace is None
@@ -185,7 +185,7 @@ def _look(system: DemoSystem, elapsed_seconds: float) -> DemoSample:
     engines = traffic["engines"]
     recent = traffic["recent"]
     usages = [e["kv_usage_ratio"] for e in engines if e["kv_usage_ratio"] is not None]
-    ttft = _ttft_outlook(status)
+    ttft = _ttft_report(status)
     return DemoSample(
         elapsed_seconds=elapsed_seconds,
         arrival_rate_per_second=recent["arrival_rate_per_second"]
@@ -203,9 +203,9 @@ def _look(system: DemoSystem, elapsed_seconds: float) -> DemoSample:
     )
 
 
-def _ttft_outlook(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    outlooks: list[Mapping[str, Any]] = status.get("observed", {}).get("objectives", [])
-    return next((o for o in outlooks if o["metric"] == "ttft"), {})
+def _ttft_report(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    reports: list[Mapping[str, Any]] = status.get("observed", {}).get("objectives", [])
+    return next((o for o in reports if o["metric"] == "ttft"), {})
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from servingslo.cli.demo.system import (
     EXAMPLE,
     SCRAPE_INTERVAL_SECONDS,
     TRACE,
-    Teller,
+    Reporter,
     install_chart,
     start_clients,
     start_engines,
@@ -63,7 +63,7 @@ class Arm:
 
 
 def run_crowd(
-    root: Path, *, minutes: float, seed: int, out: Path, reaches_envoy: bool, tell: Teller
+    root: Path, *, minutes: float, seed: int, out: Path, reaches_envoy: bool, tell: Reporter
 ) -> str:
     """Run it and return the figures. Raises: RigError where it shows nothing or misses.
 
@@ -94,7 +94,7 @@ def run_crowd(
 
 @contextmanager
 def _system(
-    root: Path, *, reaches_envoy: bool, tell: Teller
+    root: Path, *, reaches_envoy: bool, tell: Reporter
 ) -> Iterator[tuple[Rig, tuple[Arm, Arm]]]:
     tell("starting the control plane, KWOK and Prometheus")
     with Rig.start(RigOptions(scrape_interval_seconds=SCRAPE_INTERVAL_SECONDS)) as rig:

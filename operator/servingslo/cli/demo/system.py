@@ -131,7 +131,7 @@ class DemoSystem:
 
 
 @contextmanager
-def demo_system(root: Path, *, tell: "Teller") -> Iterator[DemoSystem]:
+def demo_system(root: Path, *, tell: "Reporter") -> Iterator[DemoSystem]:
     """Start everything, in the order a user would, and stop everything at the end."""
     tell("starting etcd, API server, controller manager, scheduler, KWOK and Prometheus")
     with Rig.start(RigOptions(scrape_interval_seconds=SCRAPE_INTERVAL_SECONDS)) as rig:
@@ -154,7 +154,7 @@ def demo_system(root: Path, *, tell: "Teller") -> Iterator[DemoSystem]:
         )
 
 
-class Teller:
+class Reporter:
     """Says what happens, in plain lines."""
 
     def __call__(self, text: str) -> None:

@@ -23,6 +23,7 @@ from servingslo.policy.decision import ConstraintNeed, LimitsPlan
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.mix import renewed_mix
+from servingslo.policy.requirement import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 from servingslo.policy.sizing import (
     KV_PERCENTILE,
     Load,
@@ -32,7 +33,6 @@ from servingslo.policy.sizing import (
     size,
 )
 from servingslo.policy.state import BatchLimits
-from servingslo.policy.wish import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 
 # The search for a count ends at this multiple of what utilization alone needs: at a hundredth of
 # the load per replica every latency is all but that of a request alone.

@@ -18,7 +18,7 @@ from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
 from servingslo.policy.demand import SCRAPE_SECONDS
 from servingslo.policy.inputs import Limits, Targets
-from servingslo.policy.wish import LEAST_UTILIZATION_CEILING, UTILIZATION_INPUT
+from servingslo.policy.requirement import LEAST_UTILIZATION_CEILING, UTILIZATION_INPUT
 
 Known = TypeVar("Known")
 

@@ -9,7 +9,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
-from servingslo.policy.decision import BudgetOutlook
+from servingslo.policy.decision import BudgetReport
 from servingslo.policy.demand import (
     Demand,
     Fleet,
@@ -19,7 +19,7 @@ from servingslo.policy.demand import (
     target_odds,
     wait_budget_seconds,
 )
-from servingslo.policy.error_budget import budget_outlook, budget_score
+from servingslo.policy.error_budget import budget_report, budget_score
 from servingslo.policy.guards import Bounds, bounds_of, refused_pods
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.mix import Mix, renewed_mix
@@ -40,7 +40,7 @@ _Told = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class TickContext:
     """One tick.
 
     current: the target's replica count, the number that a write would test. serving: pods that
@@ -74,7 +74,7 @@ class Frame:
     mix: Mix | None
     lead_seconds: float
     wait_budget_seconds: float
-    error_budget: BudgetOutlook | None
+    error_budget: BudgetReport | None
     margin_score: float
     demand: Demand | None
 
@@ -102,7 +102,7 @@ class Frame:
         return Reason.LIMITS_UNKNOWN if self.estimate.limits is None else Reason.MODEL_LEARNING
 
 
-def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
+def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     observation: Observation,
     targets: Targets,
     limits: Limits,
@@ -111,8 +111,8 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
     *,
     signals: Signals,
     estimate: Estimate,
-) -> Frame:
-    """The frame of this tick."""
+) -> TickContext:
+    """The context of this tick."""
     current = observation.desired_replicas or 0
     serving, unreliable, doubtful = _reliable(signals.serving_pods, estimate)
     coming = max(current - len(signals.serving_pods), 0)
@@ -129,12 +129,12 @@ def frame_of(  # noqa: PLR0913 - gathers what a tick is made of
             None if mix is None else mix.model.saturation_rate_per_second * estimate.engines_per_pod
         ),
     )
-    budget_left = budget_outlook(targets, observation)
+    budget_left = budget_report(targets, observation)
     margin = min(state.margin.score + budget_score(budget_left), HIGHEST_SCORE)
     estimate = with_means(estimate, mix, len(serving))
     lead = lead_seconds(estimate, targets, limits)
     budget = wait_budget_seconds(targets, mix)
-    return Frame(
+    return TickContext(
         observation=observation,
         targets=targets,
         limits=limits,

@@ -46,7 +46,7 @@ class EventSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class Adapters:
     """The outside world of one operator.
 
     actuators: in the order in which a decision is carried out. history, budgets: None where the

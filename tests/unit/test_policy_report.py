@@ -9,8 +9,8 @@ from servingslo import explain
 from servingslo.cli.decision_document import decision_of
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
-from servingslo.policy.outlook import with_latencies
 from servingslo.policy.planner import plan
+from servingslo.policy.report import with_latencies
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Constraint, Reason
 
@@ -25,7 +25,7 @@ WARM_SECONDS = 300.0
 
 def verdicts(decision):
     """What is said of each count."""
-    return {outlook.replicas: outlook.meets_objectives for outlook in decision.outlook}
+    return {count.replicas: count.meets_objectives for count in decision.predicted_counts}
 
 
 def step_of(decision, reason):
@@ -84,7 +84,7 @@ def test_no_count_is_said_to_meet_an_objective_that_is_infeasible():
 def test_without_trust_a_count_is_never_said_to_do():
     """It falls short of what the law asks for all the same, or is not judged."""
     story = run(World(rate=stepped((0, 6.0), (30, 30.0)), replicas=2)).until(120)
-    unsure = [d for d in story.decisions if d.outlook and not d.model.trusted]
+    unsure = [d for d in story.decisions if d.predicted_counts and not d.model.trusted]
     assert unsure
     for decision in unsure:
         decides = [
@@ -159,8 +159,8 @@ def test_the_error_told_is_that_of_the_percentiles_that_were_compared():
 def latencies(decision):
     """Seconds by count, and there by metric."""
     return {
-        outlook.replicas: {latency.metric: latency.seconds for latency in outlook.latencies}
-        for outlook in decision.outlook
+        count.replicas: {latency.metric: latency.seconds for latency in count.latencies}
+        for count in decision.predicted_counts
     }
 
 
@@ -168,7 +168,7 @@ def test_who_explains_a_decision_is_told_what_one_fewer_and_one_more_would_give(
     """Each latency falls with the count; ticks do not evaluate what decides nothing."""
     story = run(World(rate=steady(20.0), replicas=7)).until(600)
     decision = story.at(600.0)
-    assert all(not outlook.latencies for outlook in decision.outlook)
+    assert all(not count.latencies for count in decision.predicted_counts)
     told = with_latencies(decision, story.state.sized)
     fewer, same, more = latencies(told).values()
     assert set(same) == {"ttft", "tpot", "queueTime"}
@@ -178,11 +178,11 @@ def test_who_explains_a_decision_is_told_what_one_fewer_and_one_more_would_give(
     predicted = {o.metric: o.predicted_seconds for o in decision.objectives}
     assert {name: same[name] for name in predicted} == pytest.approx(predicted, rel=0.03)
     stored = decision_of(explain.as_dict(told), "inference", "llama")
-    assert latencies(stored)[told.outlook[0].replicas] == pytest.approx(fewer, rel=0.01)
+    assert latencies(stored)[told.predicted_counts[0].replicas] == pytest.approx(fewer, rel=0.01)
     line = next(
         line
         for line in explain.text(stored).splitlines()
-        if line.startswith(f"  {told.outlook[0].replicas}: ")
+        if line.startswith(f"  {told.predicted_counts[0].replicas}: ")
     )
     assert all(f"{name} p95 " in line for name in ("ttft", "tpot", "queueTime"))
 

@@ -1,7 +1,7 @@
 """What was found before anything is decided, as steps of the decision."""
 
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
-from servingslo.policy.frame import Frame
 from servingslo.policy.gateway_use import gateway_step
 from servingslo.policy.limits_use import limits_step
 from servingslo.policy.margin import margin_step
@@ -14,9 +14,9 @@ from servingslo.policy.slow_pods import slow_pods_step
 from servingslo.policy.told_latencies import told_step
 
 
-def law_step(frame: Frame) -> DecisionStep:
+def law_step(context: TickContext) -> DecisionStep:
     """Where the service law is from and how far it is known to be off."""
-    law = frame.estimate.law
+    law = context.estimate.law
     inputs: dict[str, StepValue] = {
         "fit_error": law.fit_error,
         "samples": law.sample_count,
@@ -48,7 +48,7 @@ _STEPS = (
 )
 
 
-def found_steps(frame: Frame) -> tuple[DecisionStep, ...]:
+def findings(context: TickContext) -> tuple[DecisionStep, ...]:
     """A step for everything that there is something to say about."""
-    told = (step(frame) for step in _STEPS)
+    told = (step(context) for step in _STEPS)
     return tuple(step for step in told if step is not None)

@@ -7,23 +7,23 @@ from operator import attrgetter
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
 from servingslo.models.objective_metrics import ROWS
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     BatchingDecision,
-    ColdStartOutlook,
+    ColdStartReport,
     ConstraintNeed,
-    CostOutlook,
-    CountOutlook,
+    CostReport,
     Decision,
     DecisionStep,
-    DemandOutlook,
+    DemandReport,
     ModelUse,
-    ObjectiveOutlook,
+    ObjectiveReport,
+    PredictedCount,
     PredictedLatency,
     StepValue,
 )
-from servingslo.policy.frame import Frame
+from servingslo.policy.requirement import Requirement
 from servingslo.policy.sizing import Sized, SizingCase, carried_rate_per_second
-from servingslo.policy.wish import Wish
 from servingslo.reasons import Constraint, Reason
 
 
@@ -47,14 +47,14 @@ def finite_needs(needs: tuple[ConstraintNeed, ...]) -> tuple[ConstraintNeed, ...
     )
 
 
-def demand_outlook(frame: Frame) -> DemandOutlook:
+def demand_report(context: TickContext) -> DemandReport:
     """Demand as measured, and as planned for."""
-    estimate, demand = frame.estimate, frame.demand
-    return DemandOutlook(
+    estimate, demand = context.estimate, context.demand
+    return DemandReport(
         arrival_rate_per_second=finite(estimate.arrival_rate_per_second),
         forecast_rate_per_second=None if demand is None else finite(demand.up.rate_per_second),
         planned_probability=None if demand is None else finite(demand.probability),
-        lead_seconds=finite(frame.lead_seconds),
+        lead_seconds=finite(context.lead_seconds),
         backlog_requests=finite(estimate.backlog_requests),
         running_requests=finite(estimate.running_requests),
         waiting_requests=finite(estimate.waiting_requests),
@@ -70,20 +70,20 @@ def demand_outlook(frame: Frame) -> DemandOutlook:
     )
 
 
-def cost_outlook(
-    frame: Frame, replicas: int | None, batching: BatchingDecision
-) -> CostOutlook | None:
+def cost_report(
+    context: TickContext, replicas: int | None, batching: BatchingDecision
+) -> CostReport | None:
     """What this count costs at the present demand; None without a price or a count."""
-    price = frame.targets.cost
+    price = context.targets.cost
     if price is None or replicas is None:
         return None
     per_hour = price.replica_hourly * replicas
-    estimate = frame.estimate
+    estimate = context.estimate
     rate, output = estimate.arrival_rate_per_second, estimate.output_tokens_mean
     generated = (rate or 0.0) * (output or 0.0)
     every = generated + (rate or 0.0) * (estimate.prompt_tokens_mean or 0.0)
     saved = batching.replicas_saved
-    return CostOutlook(
+    return CostReport(
         currency=price.currency,
         per_hour=per_hour,
         per_million_output_tokens=_per_million(per_hour, generated),
@@ -96,28 +96,28 @@ def _per_million(per_hour: float, tokens_per_second: float) -> float | None:
     return cost_per_megatoken(per_hour, tokens_per_second) if tokens_per_second > 0 else None
 
 
-def objective_outlooks(
-    frame: Frame, wish: Wish, replicas: int | None
-) -> tuple[ObjectiveOutlook, ...]:
+def objective_reports(
+    context: TickContext, requirement: Requirement, replicas: int | None
+) -> tuple[ObjectiveReport, ...]:
     """Each objective with its prediction at this count, less what does not serve, and as seen."""
-    sized = wish.sized
-    outlooks = []
-    for objective in frame.targets.objectives:
+    sized = requirement.sized
+    reports = []
+    for objective in context.targets.objectives:
         predicted = None
-        if sized is not None and replicas is not None and replicas > frame.excluded:
+        if sized is not None and replicas is not None and replicas > context.excluded:
             predicted = sized.case.seconds(
-                objective, replicas - frame.excluded, sized.load.rate_per_second
+                objective, replicas - context.excluded, sized.load.rate_per_second
             )
-        outlooks.append(_objective_outlook(frame, objective, predicted))
-    return tuple(outlooks)
+        reports.append(_objective_report(context, objective, predicted))
+    return tuple(reports)
 
 
-def cold_start_outlook(frame: Frame) -> ColdStartOutlook:
+def cold_start_report(context: TickContext) -> ColdStartReport:
     """The cold start that is planned with, stated or measured, and what it is made of."""
-    measured = frame.estimate.cold_start
-    return ColdStartOutlook(
-        seconds=frame.cold_start_seconds,
-        source=measured.source if frame.targets.cold_start_seconds is None else "stated",
+    measured = context.estimate.cold_start
+    return ColdStartReport(
+        seconds=context.cold_start_seconds,
+        source=measured.source if context.targets.cold_start_seconds is None else "stated",
         sample_count=measured.sample_count,
         scheduling_seconds=finite(measured.scheduling_mean_seconds),
         image_seconds=finite(measured.image_mean_seconds),
@@ -126,26 +126,28 @@ def cold_start_outlook(frame: Frame) -> ColdStartOutlook:
     )
 
 
-def count_outlooks(frame: Frame, wish: Wish, replicas: int | None) -> tuple[CountOutlook, ...]:
+def predicted_counts(
+    context: TickContext, requirement: Requirement, replicas: int | None
+) -> tuple[PredictedCount, ...]:
     """What one replica fewer, this count, and one more are predicted to give."""
-    if wish.sized is None or replicas is None:
+    if requirement.sized is None or replicas is None:
         return ()
-    case, rate = wish.sized.case, wish.sized.load.rate_per_second
-    outlooks = []
-    for count in range(max(replicas - 1, 1 + frame.excluded), replicas + 2):
-        fleet = case.fleet(count - frame.excluded)
+    case, rate = requirement.sized.case, requirement.sized.load.rate_per_second
+    reports = []
+    for count in range(max(replicas - 1, 1 + context.excluded), replicas + 2):
+        fleet = case.fleet(count - context.excluded)
         saturation = case.model.saturation_rate_per_second * fleet.engines
-        outlooks.append(
-            CountOutlook(
+        reports.append(
+            PredictedCount(
                 replicas=count,
                 utilization_ratio=finite(rate / saturation),
                 kv_usage_ratio=finite(
                     case.frontier.reading(attrgetter("kv_usage_ratio"), rate, fleet)
                 ),
-                meets_objectives=_meets_all(frame, wish, count),
+                meets_objectives=_meets_all(context, requirement, count),
             )
         )
-    return tuple(outlooks)
+    return tuple(reports)
 
 
 # What is told of every count, whatever the objectives are about.
@@ -166,15 +168,15 @@ def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
     excluded = decision.replicas.excluded
     return replace(
         decision,
-        outlook=tuple(
+        predicted_counts=tuple(
             replace(
-                outlook,
-                latencies=_latencies(sized, outlook.replicas - excluded),
+                count,
+                latencies=_latencies(sized, count.replicas - excluded),
                 greatest_rate_per_second=carried_rate_per_second(
-                    sized.case, infeasible, outlook.replicas - excluded
+                    sized.case, infeasible, count.replicas - excluded
                 ),
             )
-            for outlook in decision.outlook
+            for count in decision.predicted_counts
         ),
     )
 
@@ -206,61 +208,62 @@ def _latencies(sized: Sized, count: int) -> tuple[PredictedLatency, ...]:
     )
 
 
-def model_use(frame: Frame) -> ModelUse:
+def model_use(context: TickContext) -> ModelUse:
     """The law that was used and how far it is trusted."""
-    law = frame.estimate.law
+    law = context.estimate.law
     return ModelUse(
-        trusted=frame.trusted,
-        reason=frame.model_reason,
-        source=law.source if frame.mix is not None else "saturation",
+        trusted=context.trusted,
+        reason=context.model_reason,
+        source=law.source if context.mix is not None else "saturation",
         law=law.law,
-        relative_error=_percentile_error(frame),
+        relative_error=_percentile_error(context),
         fit_error=finite(law.fit_error),
         sample_count=law.sample_count,
     )
 
 
-def _percentile_error(frame: Frame) -> float | None:
+def _percentile_error(context: TickContext) -> float | None:
     """The largest |observed / predicted − 1| over the objectives, None before one was compared."""
-    ratios = [frame.estimate.calibration.get(one.metric) for one in frame.targets.objectives]
+    ratios = [context.estimate.calibration.get(one.metric) for one in context.targets.objectives]
     return max((abs(ratio - 1.0) for ratio in ratios if ratio is not None), default=None)
 
 
-def _objective_outlook(
-    frame: Frame, objective: Objective, predicted: float | None
-) -> ObjectiveOutlook:
-    observed = frame.estimate.observed.get(objective.metric)
+def _objective_report(
+    context: TickContext, objective: Objective, predicted: float | None
+) -> ObjectiveReport:
+    observed = context.estimate.observed.get(objective.metric)
     share = None if observed is None else observed.share_within(objective.threshold_seconds)
     seen = None if observed is None else observed.quantile(objective.percentile)
-    return ObjectiveOutlook(
+    return ObjectiveReport(
         metric=objective.metric.value,
         percentile=objective.percentile,
         threshold_seconds=objective.threshold_seconds,
         predicted_seconds=finite(predicted),
-        calibration_ratio=frame.estimate.calibration.get(objective.metric),
+        calibration_ratio=context.estimate.calibration.get(objective.metric),
         observed_seconds=finite(seen),
         share_low_ratio=None if share is None else finite(share[0]),
         share_high_ratio=None if share is None else finite(share[1]),
     )
 
 
-def _meets_all(frame: Frame, wish: Wish, replicas: int) -> bool | None:
+def _meets_all(context: TickContext, requirement: Requirement, replicas: int) -> bool | None:
     """Whether this count meets every need with what may fail and what does not serve on top.
 
     False wherever an objective is infeasible. None while the latency model is not trusted and no
     need speaks against the count: what it gives is then not known.
     """
-    holding = replicas - frame.excluded - frame.targets.replicas.tolerated_failures
+    holding = replicas - context.excluded - context.targets.replicas.tolerated_failures
     # Measured saturation always names a count, and decides only where it binds.
     needs = [
         need
-        for need in wish.needs
-        if need.constraint is not Constraint.SATURATION or wish.binding is Constraint.SATURATION
+        for need in requirement.needs
+        if need.constraint is not Constraint.SATURATION
+        or requirement.binding is Constraint.SATURATION
     ]
     # Every need is a least count, so the needs already say what each count meets.
     if any(need.replicas is None or need.replicas > holding for need in needs):
         return False
-    return True if frame.trusted else None
+    return True if context.trusted else None
 
 
 def _finite_step(step: DecisionStep) -> DecisionStep:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.context import TickContext
 from servingslo.policy.decision import ConstraintNeed, StepValue
 from servingslo.policy.demand import Demand, step_down_load
-from servingslo.policy.frame import Frame
 from servingslo.policy.guards import Proposal, StepDownBlock
 from servingslo.policy.in_flight import explaining_rate_per_second
 from servingslo.policy.left_out import doubtful_block, left_out_inputs
@@ -49,7 +49,7 @@ IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Requirement:
     """The count that demand asks for, and what stands behind it.
 
     safe_replicas: the least count that also holds until a replica could be had again.
@@ -66,82 +66,82 @@ class Wish:
     idle: bool = False
 
 
-def wished_count(frame: Frame) -> Wish:
+def required_replicas(context: TickContext) -> Requirement:
     """The count that demand asks for at this tick."""
-    demand = frame.demand
+    demand = context.demand
     if demand is None:
         # Requests that are only beginning to be counted say nothing about too few or too many.
-        proposal = Proposal(replicas=frame.current, limited_by=Reason.WARMING_UP).noted(
-            "demand", frame.current, Reason.WARMING_UP
+        proposal = Proposal(replicas=context.current, limited_by=Reason.WARMING_UP).noted(
+            "demand", context.current, Reason.WARMING_UP
         )
-        return Wish(proposal=proposal, safe_replicas=frame.current)
-    if frame.mix is not None:
-        return _by_model(frame, frame.mix, demand)
+        return Requirement(proposal=proposal, safe_replicas=context.current)
+    if context.mix is not None:
+        return _by_model(context, context.mix, demand)
     if demand.idle:
-        return _idle_without_model(frame)
-    return _by_saturation(frame)
+        return _idle_without_model(context)
+    return _by_saturation(context)
 
 
-def step_down_blocks(frame: Frame) -> tuple[StepDownBlock, ...]:
+def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
     """What forbids fewer replicas than now, whatever the demand."""
     blocks = []
-    if (block := frame.signals.step_down_block) is not None:
+    if (block := context.signals.step_down_block) is not None:
         blocks.append(block)
-    if frame.observation.rollout_in_progress and frame.own_rollout is None:
+    if context.observation.rollout_in_progress and context.own_rollout is None:
         blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
-    if (block := warming_up(frame)) is not None:
+    if (block := warming_up(context)) is not None:
         blocks.append(block)
-    if (block := doubtful_block(frame)) is not None:
+    if (block := doubtful_block(context)) is not None:
         blocks.append(block)
-    if (block := _backlog(frame)) is not None:
+    if (block := _backlog(context)) is not None:
         blocks.append(block)
-    if (block := _model_block(frame)) is not None:
+    if (block := _model_block(context)) is not None:
         blocks.append(block)
     return tuple(blocks)
 
 
-def sizing_case(frame: Frame, mix: Mix) -> SizingCase:
+def sizing_case(context: TickContext, mix: Mix) -> SizingCase:
     """What counts are judged by at this tick: less of it while the model is not trusted."""
-    targets = frame.targets
-    ceiling = utilization_ceiling_ratio(frame)
-    widest = SEARCH_FACTOR * max(frame.bounds.maximum, frame.current)
+    targets = context.targets
+    ceiling = utilization_ceiling_ratio(context)
+    widest = SEARCH_FACTOR * max(context.bounds.maximum, context.current)
     bounded = targets.replicas.maximum is not None
     return SizingCase(
         frontier=mix.frontier,
-        routing=frame.estimate.routing,
-        objectives=targets.objectives if frame.trusted else (),
-        utilization_target_ratio=ceiling if frame.trusted else min(ceiling, KNEE_UTILIZATION),
+        routing=context.estimate.routing,
+        objectives=targets.objectives if context.trusted else (),
+        utilization_target_ratio=ceiling if context.trusted else min(ceiling, KNEE_UTILIZATION),
         kv_cache_target_ratio=targets.kv_cache_target_ratio,
-        largest_count=widest if bounded else max(SEARCH_FACTOR * frame.current, LEAST_SEARCH),
-        engines_per_replica=frame.estimate.engines_per_pod,
-        calibration=frame.estimate.calibration,
+        largest_count=widest if bounded else max(SEARCH_FACTOR * context.current, LEAST_SEARCH),
+        engines_per_replica=context.estimate.engines_per_pod,
+        calibration=context.estimate.calibration,
     )
 
 
-def utilization_ceiling_ratio(frame: Frame) -> float:
+def utilization_ceiling_ratio(context: TickContext) -> float:
     """The utilization that no plan exceeds: what is stated, else what demand lately asked for.
 
     A rise beyond the forecast as large as the largest of the last hour must still be below
     saturation, 1/(1 + rise), within bounds; the lower one where nothing is known yet.
     """
-    stated = frame.targets.utilization_target_ratio
+    stated = context.targets.utilization_target_ratio
     if stated is not None:
         return stated
-    targets = frame.targets
+    targets = context.targets
     # Only an inter-token objective bounds the batch.
     bounded = any(o.metric is LatencyMetric.TPOT for o in targets.objectives)
-    held = frame.state.limit is not None and frame.state.limit.held is True
+    held = context.state.limit is not None and context.state.limit.held is True
     enforced = (targets.admission_enforced or held) and bounded
     least = LEAST_BOUNDED_CEILING if enforced else LEAST_UTILIZATION_CEILING
-    excess = frame.estimate.forecast.largest_excess_ratio
+    excess = context.estimate.forecast.largest_excess_ratio
     if excess is None:
         return least
     return min(max(1.0 / (1.0 + excess), least), DRAIN_UTILIZATION)
 
 
-def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
+def _by_model(context: TickContext, mix: Mix, demand: Demand) -> Requirement:
     """The least count that satisfies every constraint, with spare ones for failures."""
-    case = sizing_case(frame, mix)
+    case = sizing_case(context, mix)
     sizing = size(case, demand.up)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
@@ -150,10 +150,10 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
         "lead_seconds": demand.lead_seconds,
         UTILIZATION_INPUT: case.utilization_target_ratio,
     }
-    if frame.targets.utilization_target_ratio is None:
-        inputs["largest_excess_ratio"] = frame.estimate.forecast.largest_excess_ratio
-    if not frame.trusted:
-        measured = saturation_need(frame.estimate, frame.targets, frame.serving)
+    if context.targets.utilization_target_ratio is None:
+        inputs["largest_excess_ratio"] = context.estimate.forecast.largest_excess_ratio
+    if not context.trusted:
+        measured = saturation_need(context.estimate, context.targets, context.serving)
         needs = (
             *needs,
             ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas),
@@ -161,10 +161,10 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
         inputs |= {"saturation_ratio": measured.ratio, "saturation_signal": measured.signal}
         if measured.ratio > 1.0 and measured.replicas > wanted:
             binding, wanted = Constraint.SATURATION, measured.replicas
-    proposal = Proposal(replicas=frame.current).wished(
+    proposal = Proposal(replicas=context.current).required(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
-    proposal = _at_first_sight(frame, proposal)
+    proposal = _at_first_sight(context, proposal)
     wanted = proposal.replicas
     for objective, need in zip(
         sizing.infeasible,
@@ -180,10 +180,10 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
             threshold_seconds=objective.threshold_seconds,
             least_feasible_seconds=need.least_feasible,
         )
-    proposal, spare = _with_spare(frame, proposal)
-    return Wish(
+    proposal, spare = _with_spare(context, proposal)
+    return Requirement(
         proposal=proposal,
-        safe_replicas=_safe(frame, case, demand, sizing.infeasible, proposal.replicas, spare),
+        safe_replicas=_safe(context, case, demand, sizing.infeasible, proposal.replicas, spare),
         binding=binding,
         needs=needs,
         infeasible=sizing.infeasible,
@@ -193,7 +193,7 @@ def _by_model(frame: Frame, mix: Mix, demand: Demand) -> Wish:
 
 
 def _safe(
-    frame: Frame,
+    context: TickContext,
     case: SizingCase,
     demand: Demand,
     infeasible: tuple[Objective, ...],
@@ -201,112 +201,112 @@ def _safe(
     spare: int,
 ) -> int:
     """The least count that holds until a replica could be had again; one less without trust."""
-    if wanted >= frame.current:
-        return frame.current
-    explaining = explaining_rate_per_second(frame, case, demand)
+    if wanted >= context.current:
+        return context.current
+    explaining = explaining_rate_per_second(context, case, demand)
     least = least_safe_count(
         case,
-        step_down_load(frame.estimate, demand, explaining),
+        step_down_load(context.estimate, demand, explaining),
         infeasible,
         lowest=wanted,
-        current=frame.current,
-        spare=spare + _pods_behind(frame, case),
+        current=context.current,
+        spare=spare + _pods_behind(context, case),
     )
-    return least if frame.trusted else max(least, frame.current - 1)
+    return least if context.trusted else max(least, context.current - 1)
 
 
-def _pods_behind(frame: Frame, case: SizingCase) -> int:
+def _pods_behind(context: TickContext, case: SizingCase) -> int:
     """Pods with more in their queue than they start within the wait budget.
 
     They serve what came before, late already; what arrives meanwhile rests on the others.
     """
-    in_time = case.model.saturation_rate_per_second * frame.wait_budget_seconds
+    in_time = case.model.saturation_rate_per_second * context.wait_budget_seconds
     return sum(
-        any((engine.waiting or 0.0) > in_time for engine in pod.engines) for pod in frame.serving
+        any((engine.waiting or 0.0) > in_time for engine in pod.engines) for pod in context.serving
     )
 
 
-def _with_spare(frame: Frame, proposal: Proposal) -> tuple[Proposal, int]:
+def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int]:
     """The count with what may fail and what does not serve on top, and how many that is."""
-    failures = frame.targets.replicas.tolerated_failures
+    failures = context.targets.replicas.tolerated_failures
     if failures:
-        proposal = proposal.wished(
+        proposal = proposal.required(
             "redundancy",
             proposal.replicas + failures,
             Reason.TOLERATED_FAILURES,
             tolerated_failures=failures,
         )
-    if frame.excluded:
-        proposal = proposal.wished(
+    if context.excluded:
+        proposal = proposal.required(
             "redundancy",
-            proposal.replicas + frame.excluded,
+            proposal.replicas + context.excluded,
             Reason.UNRELIABLE_PODS,
-            **left_out_inputs(frame),
+            **left_out_inputs(context),
         )
-    return proposal, failures + frame.excluded
+    return proposal, failures + context.excluded
 
 
-def _by_saturation(frame: Frame) -> Wish:
+def _by_saturation(context: TickContext) -> Requirement:
     """What the measured signals ask for, and never fewer than now."""
-    measured = saturation_need(frame.estimate, frame.targets, frame.serving)
+    measured = saturation_need(context.estimate, context.targets, context.serving)
     need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
-    wanted = max(measured.replicas, frame.current) if measured.ratio > 1.0 else frame.current
-    proposal = Proposal(replicas=frame.current).wished(
+    wanted = max(measured.replicas, context.current) if measured.ratio > 1.0 else context.current
+    proposal = Proposal(replicas=context.current).required(
         "sizing",
         wanted,
-        Reason.SATURATION_BOUND if wanted > frame.current else frame.model_reason,
+        Reason.SATURATION_BOUND if wanted > context.current else context.model_reason,
         saturation_ratio=measured.ratio,
         saturation_signal=measured.signal,
     )
-    return Wish(
+    return Requirement(
         proposal=proposal,
-        safe_replicas=frame.current,
+        safe_replicas=context.current,
         binding=Constraint.SATURATION,
         needs=(need,),
     )
 
 
-def _idle_without_model(frame: Frame) -> Wish:
+def _idle_without_model(context: TickContext) -> Requirement:
     """The minimum, once nothing has happened for long enough."""
-    least = frame.bounds.minimum + frame.targets.replicas.tolerated_failures
-    since = frame.state.idle_since_seconds
-    idle_seconds = 0.0 if since is None else frame.now_seconds - since
-    proposal = Proposal(replicas=frame.current).wished(
+    least = context.bounds.minimum + context.targets.replicas.tolerated_failures
+    since = context.state.idle_since_seconds
+    idle_seconds = 0.0 if since is None else context.now_seconds - since
+    proposal = Proposal(replicas=context.current).required(
         "sizing", least, Reason.IDLE, idle_seconds=idle_seconds
     )
-    return Wish(
+    return Requirement(
         proposal=proposal,
-        safe_replicas=least if idle_seconds >= IDLE_SECONDS else frame.current,
+        safe_replicas=least if idle_seconds >= IDLE_SECONDS else context.current,
         binding=Constraint.MIN_REPLICAS,
         idle=True,
     )
 
 
-def _at_first_sight(frame: Frame, proposal: Proposal) -> Proposal:
+def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     """No more than now while all rests on a window or two, unless the fleet is saturated."""
-    since = frame.state.sighted_seconds
-    seen = 0.0 if since is None else frame.now_seconds - since
-    if frame.trusted or proposal.replicas <= frame.current or seen >= FIRST_SIGHT_SECONDS:
+    since = context.state.sighted_seconds
+    seen = 0.0 if since is None else context.now_seconds - since
+    if context.trusted or proposal.replicas <= context.current or seen >= FIRST_SIGHT_SECONDS:
         return proposal
-    if saturation_need(frame.estimate, frame.targets, frame.serving).ratio > 1.0:
+    if saturation_need(context.estimate, context.targets, context.serving).ratio > 1.0:
         return proposal
-    return proposal.moved("sizing", frame.current, Reason.WARMING_UP, seen_seconds=seen)
+    return proposal.moved("sizing", context.current, Reason.WARMING_UP, seen_seconds=seen)
 
 
-def _backlog(frame: Frame) -> StepDownBlock | None:
+def _backlog(context: TickContext) -> StepDownBlock | None:
     """While pods come and those that serve are short, for what arrives or for what waits.
 
     What is on its way will serve them; to give part of it back, because little will be left to do
     once all of it is there, would order it anew a moment later. The more are on their way, the
     sooner the first of them are there. What was ordered for a crowd that is none goes at once.
     """
-    if frame.mix is None or not frame.starting or crowd_refuted(frame):
+    if context.mix is None or not context.starting or crowd_refuted(context):
         return None
-    engines = len(frame.serving) * frame.estimate.engines_per_pod
-    capacity = engines * frame.mix.model.saturation_rate_per_second
-    waiting = frame.estimate.backlog_requests
-    started = capacity * frame.wait_budget_seconds
-    arriving = frame.estimate.arrival_rate_per_second or 0.0
+    engines = len(context.serving) * context.estimate.engines_per_pod
+    capacity = engines * context.mix.model.saturation_rate_per_second
+    waiting = context.estimate.backlog_requests
+    started = capacity * context.wait_budget_seconds
+    arriving = context.estimate.arrival_rate_per_second or 0.0
     if waiting <= started and arriving <= capacity:
         return None
     return StepDownBlock(
@@ -320,11 +320,11 @@ def _backlog(frame: Frame) -> StepDownBlock | None:
     )
 
 
-def warming_up(frame: Frame) -> StepDownBlock | None:
+def warming_up(context: TickContext) -> StepDownBlock | None:
     """While the workload has been seen for less than a few residences of its requests."""
-    since = frame.state.sighted_seconds
-    seen = 0.0 if since is None else frame.now_seconds - since
-    rate, running = frame.estimate.arrival_rate_per_second, frame.estimate.running_requests
+    since = context.state.sighted_seconds
+    seen = 0.0 if since is None else context.now_seconds - since
+    rate, running = context.estimate.arrival_rate_per_second, context.estimate.running_requests
     residence = running / rate if rate and running is not None else 0.0
     needed = min(
         max(WARM_UP_RESIDENCES * residence, LEAST_WARM_UP_SECONDS), LONGEST_WARM_UP_SECONDS
@@ -336,16 +336,20 @@ def warming_up(frame: Frame) -> StepDownBlock | None:
     )
 
 
-def _model_block(frame: Frame) -> StepDownBlock | None:
+def _model_block(context: TickContext) -> StepDownBlock | None:
     """A law that does not predict may shrink a fleet only while it is seen to do well."""
-    if frame.mix is None or frame.trusted or (frame.demand is not None and frame.demand.idle):
+    if (
+        context.mix is None
+        or context.trusted
+        or (context.demand is not None and context.demand.idle)
+    ):
         return None
-    for objective in frame.targets.objectives:
-        observed = frame.estimate.observed.get(objective.metric)
+    for objective in context.targets.objectives:
+        observed = context.estimate.observed.get(objective.metric)
         share = None if observed is None else observed.share_within(objective.threshold_seconds)
         if share is None or share[0] < objective.percentile / 100.0:
             return StepDownBlock(
-                reason=frame.estimate.law.reason,
+                reason=context.estimate.law.reason,
                 inputs={
                     "metric": objective.metric.value,
                     "share_ratio": None if share is None else share[0],

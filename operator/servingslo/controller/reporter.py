@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servingslo.controller import status as status_of
+from servingslo.controller.adapters import Adapters
 from servingslo.controller.outage import Outages, Part
-from servingslo.controller.outside import Outside
 from servingslo.controller.reading_news import ReadingNews
 from servingslo.controller.registry import Resource
 from servingslo.controller.status_writer import StatusWriter
@@ -26,7 +26,7 @@ from servingslo.explain.format import timestamp
 from servingslo.explain.log_line import held_by, log_line, material_change, why_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.learned import LEARNED_VERSION, learned
-from servingslo.policy.outlook import with_latencies
+from servingslo.policy.report import with_latencies
 from servingslo.policy.reverts import Reverts
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
@@ -58,17 +58,17 @@ class _Told:
 
 
 @dataclass(slots=True)
-class Teller:
+class Reporter:
     """Remembers what was told, so that nothing is told twice."""
 
-    outside: Outside
+    adapters: Adapters
     outages: Outages = field(default_factory=Outages)
     reading: ReadingNews = field(default_factory=ReadingNews)
     _told: dict[str, _Told] = field(default_factory=dict)
     _statuses: StatusWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._statuses = StatusWriter(self.outside, self.outages)
+        self._statuses = StatusWriter(self.adapters, self.outages)
 
     async def write_behind(self, tick_seconds: float) -> None:
         """Write statuses behind the loop until cancelled, so that no tick waits for them."""
@@ -79,7 +79,7 @@ class Teller:
         told = self._remember(resource)
         generation, now_seconds = resource.record.generation, self._now_seconds()
         uid = resource.record.ref.uid
-        self.outside.exporter.observe_decision(decision)
+        self.adapters.exporter.observe_decision(decision)
         material = material_change(told.logged, decision)
         new_decision = material and _differs(told.logged, decision)
         if material:
@@ -186,7 +186,7 @@ class Teller:
     def log_change(self, change: Change) -> None:
         """Log and count a change; alone where there is no time left for an event."""
         self.log_line(change)
-        self.outside.exporter.count_change(change)
+        self.adapters.exporter.count_change(change)
 
     def log_line(self, change: Change) -> None:
         """Log a change, of a resource that is gone: nothing more is counted of it."""
@@ -211,11 +211,11 @@ class Teller:
         """Post an event; that it cannot be posted is only logged, once."""
         ref = resource.record.ref
         try:
-            await self.outside.events.post(ref, event, self._now_seconds())
+            await self.adapters.events.post(ref, event, self._now_seconds())
         except (NotFoundError, NotLeaderError):
             return  # the namespace is being deleted, or another tells it now
         except ClusterError as error:
-            self.outside.exporter.count_failure("events")
+            self.adapters.exporter.count_failure("events")
             self.outages.met(_part("event", resource), error, self._now_seconds())
 
     def forget(self, resource: Resource) -> None:
@@ -223,8 +223,8 @@ class Teller:
         ref = resource.record.ref
         self._told.pop(ref.uid, None)
         self._statuses.forget(ref.uid)
-        self.outside.events.forget(ref)
-        self.outside.exporter.forget(ref.namespace, ref.name)
+        self.adapters.events.forget(ref)
+        self.adapters.exporter.forget(ref.namespace, ref.name)
 
     def _remember(self, resource: Resource) -> _Told:
         record = resource.record
@@ -244,7 +244,7 @@ class Teller:
     ) -> None:
         """Write conditions alone, for a resource that nothing was decided for."""
         ref = resource.record.ref
-        self.outside.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
+        self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
         await self._write(resource, told, {"observedGeneration": resource.record.generation})
 
     async def _write(self, resource: Resource, told: _Told, fields: Mapping[str, Any]) -> None:
@@ -252,7 +252,7 @@ class Teller:
         await self._statuses.want(resource.record.ref.uid, wanted)
 
     def _now_seconds(self) -> float:
-        return self.outside.clock.now_seconds()
+        return self.adapters.clock.now_seconds()
 
 
 def _explain_hold(told: _Told, decision: Decision) -> None:
