@@ -21,7 +21,7 @@ from servingslo.models import frontier
 from servingslo.models.latency import LatencyMetric, Prediction
 from servingslo.policy import demand, planner, requirement
 from servingslo.policy.context import TickContext
-from servingslo.policy.mix import Mix
+from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.sizing import SizingCase
 from servingslo.policy.state import PlannerState
 from servingslo.sim.backtest import oracle_of
@@ -103,8 +103,8 @@ def _by_means(stack: ExitStack) -> None:
 def _without_ceiling(stack: ExitStack) -> None:
     inner = requirement.sizing_case
 
-    def case(context: TickContext, mix: Mix) -> SizingCase:
-        return replace(inner(context, mix), utilization_target_ratio=GREATEST_UTILIZATION)
+    def case(context: TickContext, prepared: PreparedModel) -> SizingCase:
+        return replace(inner(context, prepared), utilization_target_ratio=GREATEST_UTILIZATION)
 
     _put(stack, requirement, "sizing_case", case)
 

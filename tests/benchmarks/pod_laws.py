@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from tests.unit.estimation_fleet import SimulatedFleet, poisson
 
-from servingslo.estimation import pod_paces, service_law
+from servingslo.estimation import pod_slowdown, service_law
 from servingslo.estimation.counters import EngineMemory, advance
-from servingslo.estimation.law_rows import Row, law_rows
 from servingslo.estimation.least_squares import Vector
+from servingslo.estimation.regression_rows import Row, regression_rows
 from servingslo.estimation.service_law import Configuration, LawFit
 from servingslo.models.service_time import ServiceLaw
 from servingslo.sim import layout
@@ -115,7 +115,7 @@ def seen(kind: EngineKind, rate: float, what: str, seed: int) -> Seen:
         for pod in sample.pods:
             step = advance(memories.get(pod.name), pod, pod.engines[0], sample.time_seconds, None)
             memories[pod.name] = step.memory
-            rows[pod.name] = law_rows(step.flow, 1.0, REPLICAS) if step.flow else ()
+            rows[pod.name] = regression_rows(step.flow, 1.0, REPLICAS) if step.flow else ()
         ticks.append(rows)
         running.append(float(engine.running))
     return Seen(ticks=ticks, running=float(np.mean(running[8:])))
@@ -132,9 +132,9 @@ def errors(
     by_pod = dict.fromkeys(found.ticks[0], start)
     for rows in learnt:
         law = service_law.solution(pooled)
-        paces = pod_paces.observe(paces, rows, law, frozenset(rows))
+        paces = pod_slowdown.observe(paces, rows, law, frozenset(rows))
         pooled = service_law.learn(pooled, [row for each in rows.values() for row in each])
-        own_paces = pod_paces.observe(
+        own_paces = pod_slowdown.observe(
             own_paces, rows, service_law.solution(beside), frozenset(rows)
         )
         beside = service_law.learn(beside, _at_one_pace(rows, own_paces))
@@ -166,10 +166,10 @@ def _split(
 
 
 def _at_one_pace(
-    rows: Mapping[str, Sequence[Row]], paces: Sequence[pod_paces.PodPace]
+    rows: Mapping[str, Sequence[Row]], paces: Sequence[pod_slowdown.PodSlowdown]
 ) -> list[Row]:
     """The equations of all pods as if each were as fast as their geometric mean."""
-    logs = {p.pod: p.log_ratio for p in paces if p.window_count >= pod_paces.LEAST_WINDOWS}
+    logs = {p.pod: p.log_ratio for p in paces if p.window_count >= pod_slowdown.LEAST_WINDOWS}
     usual = float(np.mean(list(logs.values()))) if logs else 0.0
     found = []
     for pod, each in rows.items():

@@ -259,7 +259,7 @@ class Cluster:
 
     # What is seen of the target
 
-    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+    def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """The next look passes over the watch."""
         self._view_at = -math.inf
 

@@ -114,8 +114,8 @@ class _Workloads:
         view = await self.cluster.read_workload(target)
         return replace(view, read_as=recognize([pod.name for pod in view.pods]))
 
-    def distrust(self, namespace, target):
-        self.cluster.distrust(namespace, target)
+    def invalidate(self, namespace, target):
+        self.cluster.invalidate(namespace, target)
 
     async def other_scalers(self, namespace, target):
         return await self.cluster.other_scalers(namespace, target)

@@ -24,8 +24,8 @@ from servingslo.controller.recording import (
     Outcome,
     Recorder,
     initial_state,
+    reconciled,
     replay,
-    settled,
 )
 from servingslo.estimation.sample import GatewaySample
 from servingslo.models.service_time import EngineLimits
@@ -270,7 +270,7 @@ class RecordedPlanner:
         )
         self.writes += 1
         self.recorder.outcome(outcome)
-        self.state = settled(self.state, outcome, self.targets)
+        self.state = reconciled(self.state, outcome, self.targets)
         return outcome.written
 
 

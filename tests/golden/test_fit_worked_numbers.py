@@ -1,9 +1,9 @@
 """Worked figures of fitting a step law to what simulated engines export, 15 s apart.
 
-Accounting, as `estimation/law_rows` has it: time = a·steps + b·generated tokens + c·uncached prompt
-tokens, from counters that vLLM exports. Stated: residual 0.5 to 1.6 %, a within 2 to 4 %, c within
-5 %; a regression of the mean inter-token latency on the sampled running gauge has 1 to 3 % on
-steady load and 43 % on bursty load, where the gauge is stale.
+Accounting, as `estimation/regression_rows` has it: time = a·steps + b·generated tokens + c·uncached
+prompt tokens, from counters that vLLM exports. Stated: residual 0.5 to 1.6 %, a within 2 to 4 %, c
+within 5 %; a regression of the mean inter-token latency on the sampled running gauge has 1 to 3 %
+on steady load and 43 % on bursty load, where the gauge is stale.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from tests.validation.grid import conversation_lengths
 from tests.validation.step_simulation import bursty_arrivals, poisson_arrivals
 
 from servingslo.estimation.counters import Window
-from servingslo.estimation.law_rows import law_rows
 from servingslo.estimation.least_squares import EMPTY_INFORMATION, add_row, solve_nonnegative
+from servingslo.estimation.regression_rows import regression_rows
 from servingslo.sim.catalogue import engine_kind
 
 # Tokens held for each running sequence of the conversation trace.
@@ -91,7 +91,7 @@ def spread(values: np.ndarray) -> float:
 
 def accounted(scrapes: Scrapes) -> tuple[np.ndarray, float]:
     """a, b and c by accounting of time, and the relative residual of a window."""
-    rows = [row for window in scrapes.windows for row in law_rows(window)]
+    rows = [row for window in scrapes.windows for row in regression_rows(window)]
     information = EMPTY_INFORMATION
     for row in rows:
         information = add_row(information, row.x, 1.0, 1.0)

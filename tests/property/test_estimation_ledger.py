@@ -110,8 +110,8 @@ def test_in_step_it_is_the_truth(story) -> None:
         had = before[0]
         lost = math.floor(before[1] * had)
         let_in = had - lost - math.floor(before[2] * (had - lost))
-        assert seen.unique_per_second is not None
-        assert seen.unique_per_second >= came / TICK_SECONDS * min(let_in / had, 1.0) - 1e-9
+        assert seen.first_attempts_per_second is not None
+        assert seen.first_attempts_per_second >= came / TICK_SECONDS * min(let_in / had, 1.0) - 1e-9
 
 
 @given(st.lists(ticks, min_size=1, max_size=6))

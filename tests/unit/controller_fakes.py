@@ -67,7 +67,7 @@ class FakeFleet:
     """The target: its engines, pods and count. Clock, metrics, workload source and both writers.
 
     The view of Kubernetes is a cache, as that of the real source: it is renewed at `tick`, and by
-    `distrust` for the next reading. down: what every request to the API server raises.
+    `invalidate` for the next reading. down: what every request to the API server raises.
     metrics_down: what reading Prometheus answers. scaled, applied: what was written, in order.
     """
 
@@ -94,7 +94,7 @@ class FakeFleet:
         """Of the world's clock."""
         return self.now
 
-    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+    def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """The next reading passes over the cache."""
         assert namespace == NAMESPACE
         self.distrusted.append(target)
@@ -215,9 +215,9 @@ class _Workloads:
         """One target and its pods."""
         return await self.fleet.read_workload(namespace, target, container, recognize)
 
-    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+    def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """Pass over the cache the next time."""
-        self.fleet.distrust(namespace, target)
+        self.fleet.invalidate(namespace, target)
 
     async def other_scalers(self, _namespace: str, _target: ScaleTarget) -> Sequence[SignalProblem]:
         """Nobody else scales the fleet."""

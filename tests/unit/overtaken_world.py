@@ -118,7 +118,7 @@ class _Workloads:
     cluster: Cluster
     distrusted: int = 0
 
-    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+    def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         self.distrusted += 1
 
     async def read(

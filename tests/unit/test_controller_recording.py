@@ -14,8 +14,8 @@ from servingslo.controller.recording import (
     initial_state,
     observation_line,
     observations,
+    reconciled,
     replay,
-    settled,
 )
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
@@ -103,7 +103,7 @@ def _live(path: Path) -> list[Decision]:
                 written=tick > 0,
             )
             recorder.outcome(outcome)
-            state = settled(state, outcome, targets)
+            state = reconciled(state, outcome, targets)
     recorder.close()
     return decisions
 

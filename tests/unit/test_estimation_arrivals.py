@@ -148,10 +148,10 @@ def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
     scraped = _pod("a", _idle(140.0)), _pod("b", _engine(50.0), ready_for=26.0)
     held = _after(*before, relieved)
     assert held.arrival_rate_per_second == pytest.approx(2.0)
-    assert held.passed_over_per_second == pytest.approx(10.0 / 15.0)
+    assert held.discarded_per_second == pytest.approx(10.0 / 15.0)
     after = _after(*before, relieved, scraped)
     assert after.arrival_rate_per_second == pytest.approx(50.0 / 25.0)
-    assert after.passed_over_per_second is None
+    assert after.discarded_per_second is None
 
 
 def test_more_than_before_counts_though_a_new_pod_serves_unscraped() -> None:
@@ -160,7 +160,7 @@ def test_more_than_before_counts_though_a_new_pod_serves_unscraped() -> None:
     more = _pod("a", _engine(190.0)), _pod("b", ready_for=11.0)
     counted = _after(*before, more)
     assert counted.arrival_rate_per_second == pytest.approx(4.0)
-    assert counted.passed_over_per_second is None
+    assert counted.discarded_per_second is None
 
 
 def test_a_new_pod_seen_for_most_of_the_window_hides_no_fall() -> None:
@@ -255,7 +255,7 @@ def _unique_rate(*flows: tuple[float, float]) -> float:
     state, unique = ArrivalState(), None
     for offered, rejected in flows:
         state, measured = measure(state, [_rejecting(offered, rejected)], _ONE_POD, None)
-        unique = measured.unique_per_second
+        unique = measured.first_attempts_per_second
     assert unique is not None
     return unique
 

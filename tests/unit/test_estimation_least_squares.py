@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from servingslo.estimation.law_rows import Row
 from servingslo.estimation.least_squares import (
     EMPTY_INFORMATION,
     add_row,
     residual_variance,
     solve_nonnegative,
 )
+from servingslo.estimation.regression_rows import Row
 from servingslo.estimation.service_law import (
     Configuration,
     LawFit,

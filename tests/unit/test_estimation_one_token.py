@@ -8,7 +8,7 @@ import pytest
 
 from servingslo.estimation.counters import Window
 from servingslo.estimation.estimator import EstimatorState, FleetSample, update
-from servingslo.estimation.law_rows import busy_ratio, law_rows
+from servingslo.estimation.regression_rows import busy_ratio, regression_rows
 from servingslo.estimation.service_law import (
     Configuration,
     LawFit,
@@ -52,7 +52,7 @@ def test_many_engines_hold_what_they_serve():
 
 def test_a_window_tells_steps_and_prompts_and_nothing_of_decoding():
     """1 = (a·steps + c·prefilled) / busy time."""
-    (row,) = law_rows(WINDOW)
+    (row,) = regression_rows(WINDOW)
     busy_seconds = 15.0 * (1.0 / 15.0) / (1.0 + 1.0 / 15.0)
 
     assert row.x == pytest.approx((10.0 / busy_seconds, 0.0, 1e4 / busy_seconds), rel=1e-4)
@@ -74,7 +74,7 @@ def test_a_window_tells_steps_and_prompts_and_nothing_of_decoding():
 )
 def test_other_windows_without_gaps_tell_nothing(changed):
     """As before: no equation is better than a wrong one."""
-    assert law_rows(replace(WINDOW, **changed)) == ()
+    assert regression_rows(replace(WINDOW, **changed)) == ()
 
 
 def learnt(windows: int, seed: int = 1) -> LawFit:
@@ -90,7 +90,7 @@ def learnt(windows: int, seed: int = 1) -> LawFit:
             generated_tokens=float(steps), prompt_tokens=tokens * steps,
             ttft_sum_seconds=15.0 * held,
         )  # fmt: skip
-        fit = learn(fit, law_rows(window))
+        fit = learn(fit, regression_rows(window))
     return fit
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from servingslo.estimation import service_law
-from servingslo.estimation.law_rows import Row
+from servingslo.estimation.regression_rows import Row
 from servingslo.estimation.service_law import (
     CARD_SEPARATOR,
     FIT_MEMORY_WINDOWS,

@@ -8,8 +8,8 @@ import pytest
 from servingslo.estimation import calibration, service_law, stated_law
 from servingslo.estimation.calibration import CalibrationState
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.law_rows import Row
 from servingslo.estimation.learned import learned, restore
+from servingslo.estimation.regression_rows import Row
 from servingslo.estimation.service_law import Configuration, LawFit, LawState, StatedScore
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason

@@ -66,9 +66,9 @@ def test_bounds_are_of_replicas_that_serve_and_not_of_those_on_their_way():
 def test_the_queue_bound_of_a_replica_is_what_it_serves_within_the_wait_budget():
     """Q = μ·w, whatever the number of replicas."""
     story = _story()
-    decision, mix = story.at(690.0), story.state.mix
-    budget = wait_budget_seconds(story.targets, mix)
-    expected = mix.model.saturation_rate_per_second * budget
+    decision, prepared = story.at(690.0), story.state.prepared
+    budget = wait_budget_seconds(story.targets, prepared)
+    expected = prepared.model.saturation_rate_per_second * budget
     assert decision.admission.queue_limit == max(1, math.floor(expected))
     assert decision.admission.in_flight_limit > decision.admission.queue_limit
 

@@ -33,7 +33,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.state import LIMIT_FIELDS, PlannerState, settle_batching
+from servingslo.policy.state import LIMIT_FIELDS, PlannerState, reconcile_batching
 from servingslo.reasons import Reason
 
 TARGETS = Targets(
@@ -90,7 +90,7 @@ class Story(Run):
         batching = decision.batching
         if batching.apply:
             self.acts += (batching,)
-            self.state = settle_batching(self.state, written=True)
+            self.state = reconcile_batching(self.state, written=True)
             self._carry_out(batching)
         return decision
 

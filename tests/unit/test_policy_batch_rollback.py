@@ -18,7 +18,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.learned import learned, restore
-from servingslo.policy.state import REFUSED_SECONDS, settle_batching
+from servingslo.policy.state import REFUSED_SECONDS, reconcile_batching
 from servingslo.reasons import Reason
 
 TARGETS = Targets(
@@ -50,7 +50,7 @@ class Rolled(Run):
         decision = super().tick()
         batching = decision.batching
         if batching.apply:
-            self.state = settle_batching(self.state, written=not self.refuses)
+            self.state = reconcile_batching(self.state, written=not self.refuses)
         if batching.apply and (self.rolls or not self.refuses):
             self.changes += 1
             self.world.max_num_seqs = batching.recommended_max_num_seqs

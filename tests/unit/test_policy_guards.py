@@ -37,10 +37,10 @@ def blind(**changes):
         "bounds": BOUNDS,
         "fallback": FallbackTargets(),
         "problem": SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="timeout"),
-        "blind_for_seconds": 600.0,
+        "without_metrics_seconds": 600.0,
         "max_step": None,
     }
-    return guards.hold_blind(**(values | changes))
+    return guards.hold_without_metrics(**(values | changes))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_unknown_count_is_not_ours():
 def test_an_ordinary_observation_is_ours():
     """No problem, no veto."""
     assert guards.ownership_problem(observation()) is None
-    assert guards.blindness_problem(observation()) is None
+    assert guards.metrics_problem(observation()) is None
 
 
 def test_blindness_holds_the_count_and_says_why():
@@ -104,7 +104,7 @@ def test_blindness_holds_the_count_and_says_why():
 def test_the_floor_applies_when_metrics_stay_away(current, floor, away_seconds, expected):
     """Fallback Floor: at least that many after a while, never fewer than now."""
     fallback = FallbackTargets(behavior=FallbackBehavior.FLOOR, replicas=floor)
-    held = blind(current=current, fallback=fallback, blind_for_seconds=away_seconds)
+    held = blind(current=current, fallback=fallback, without_metrics_seconds=away_seconds)
     assert held.replicas == expected
 
 

@@ -10,7 +10,7 @@ from servingslo.models.frontier import Fleet, Frontier
 from servingslo.models.latency import LatencyModel, Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.in_flight import LARGEST_RATIO, explaining_rate_per_second
+from servingslo.policy.in_flight import LARGEST_RATIO, implied_arrival_rate_per_second
 
 RATE = 9.0
 PODS = 3
@@ -50,7 +50,7 @@ def _explained(running, waiting=0.0, *, trusted=True, rate=RATE):
         ),
     ]
     context = SimpleNamespace(serving=pods, trusted=trusted)
-    return explaining_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=rate))
+    return implied_arrival_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=rate))
 
 
 def test_as_many_as_should_run_explain_nothing_more():
@@ -81,7 +81,9 @@ def test_engines_with_a_queue_speak_of_the_past():
         SimpleNamespace(engines=(SimpleNamespace(running=None, waiting=None),)),
     ]
     context = SimpleNamespace(serving=pods, trusted=True)
-    assert explaining_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=RATE)) == 0.0
+    assert (
+        implied_arrival_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=RATE)) == 0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,8 @@ def _least_after_the_change():
 def test_fewer_but_longer_requests_take_no_replica_away(monkeypatch):
     """Half the rate at four times the length is more work; those that ended do not tell it yet."""
     before, least = _least_after_the_change()
-    monkeypatch.setattr("servingslo.policy.requirement.explaining_rate_per_second", lambda *_: 0.0)
+    monkeypatch.setattr(
+        "servingslo.policy.requirement.implied_arrival_rate_per_second", lambda *_: 0.0
+    )
     _, blind = _least_after_the_change()
     assert blind < least == before

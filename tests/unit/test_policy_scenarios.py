@@ -196,7 +196,7 @@ def test_pods_that_are_refused_or_have_no_place_are_no_capacity(refused):
     short = story.at(900.0)
     assert short.replicas.ready == 5
     assert short.replicas.pending > 2
-    capacity = 5 * story.state.mix.model.saturation_rate_per_second
+    capacity = 5 * story.state.prepared.model.saturation_rate_per_second
     rate = short.demand.arrival_rate_per_second
     growing = (rate - capacity) * short.demand.lead_seconds
     assert growing > 0.0

@@ -16,7 +16,7 @@ from servingslo.policy.state import (
     BatchingMemory,
     BatchLimits,
     HandEdit,
-    Order,
+    PendingWrite,
     PlannerState,
     observe_count,
     record_scale,
@@ -60,20 +60,20 @@ def test_our_own_order_is_no_hand_edit(told):
         behavior=state.behavior,
         started_seconds=state.started_seconds,
         seen_desired=3,
-        order=Order(before=3, after=5, at_seconds=15.0),
+        pending_write=PendingWrite(before=3, after=5, at_seconds=15.0),
     )
     if told:
         state = record_scale(state, before=3, after=5, now_seconds=15.0)
     state, edit = seen(state, 5, 30.0)
     assert edit is None
-    assert state.order is None
+    assert state.pending_write is None
     assert state.behavior.scale_up_events == ((15.0, 2),)
 
 
 def test_a_read_that_lags_behind_our_write_is_no_hand_edit():
     """For a while after an order the old count may still be read, unless its write is known."""
     state, _ = seen(PlannerState(), 3, 0.0)
-    state = replace(state, order=Order(before=3, after=5, at_seconds=15.0))
+    state = replace(state, pending_write=PendingWrite(before=3, after=5, at_seconds=15.0))
     state, edit = seen(state, 3, 30.0)
     assert edit is None
     state, edit = seen(state, 5, 45.0)
@@ -90,7 +90,9 @@ def test_a_count_put_back_long_after_our_write_is_a_hand_edit():
 
 def test_a_refused_write_leaves_no_order():
     """Nothing was scaled, so no scale event is remembered."""
-    state = PlannerState(seen_desired=3, order=Order(before=3, after=5, at_seconds=0.0))
+    state = PlannerState(
+        seen_desired=3, pending_write=PendingWrite(before=3, after=5, at_seconds=0.0)
+    )
     state, edit = seen(record_write_failed(state), 3, 15.0)
     assert edit is None
     assert state.behavior.scale_up_events == ()

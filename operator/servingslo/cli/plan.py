@@ -7,8 +7,8 @@ import typer
 
 from servingslo.cli.manifest import lines_of, read_spec
 from servingslo.cli.output import OutputFormat, answer_no, as_json
-from servingslo.controller.ranges import check_tick
 from servingslo.controller.recording import replay
+from servingslo.controller.recording_validation import check_tick
 from servingslo.errors import InvalidInputError
 from servingslo.explain.text import text
 from servingslo.policy.inputs import Limits

@@ -39,8 +39,8 @@ from servingslo.cli.options import (
     PrometheusTenant,
     path_text,
 )
-from servingslo.controller.ranges import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
 from servingslo.controller.recording import Header, Recorder
+from servingslo.controller.recording_validation import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
 from servingslo.controller.registry import Resource, target_conflicts
 from servingslo.errors import InvalidInputError, InvalidSpecError, MetricsUnavailableError
 from servingslo.policy.inputs import Limits, SignalProblem

@@ -17,7 +17,7 @@ from servingslo.cli.options import (
     GatewayReporter,
     GatewayWorkloadLabel,
 )
-from servingslo.controller.ranges import check_tick
+from servingslo.controller.recording_validation import check_tick
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import LimitKind, Limits
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile

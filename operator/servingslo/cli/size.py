@@ -22,7 +22,7 @@ from servingslo.cli.sizing.inputs import (
 )
 from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import answer_text
-from servingslo.controller.ranges import MOST_BATCHED_TOKENS
+from servingslo.controller.recording_validation import MOST_BATCHED_TOKENS
 from servingslo.errors import InvalidInputError
 from servingslo.models.bursts import CORRELATION_PER_BURST
 from servingslo.models.latency import Routing

@@ -10,7 +10,7 @@ from servingslo.controller.actuators.protocol import Actuator, Assignment
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.join import Subject, join
 from servingslo.controller.overtaken import Standing, last_look
-from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, settled
+from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, reconciled
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.reporter import Reporter
 from servingslo.errors import (
@@ -343,7 +343,7 @@ class Reconciler:
             knob=order.actuator.knob,
         )
         self.recorder.outcome(outcome)
-        memory.state = settled(memory.state, outcome, assignment.targets)
+        memory.state = reconciled(memory.state, outcome, assignment.targets)
 
     def _count_refusal(self, error: ServingSLOError) -> Reason:
         """Why a write was refused, counted."""

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from servingslo import __version__
 from servingslo.api.convert import targets_from_spec
 from servingslo.api.refusals import first_refusal
-from servingslo.controller.ranges import (
+from servingslo.controller.recording_validation import (
     check_limits,
     check_observation,
     check_replicas,
@@ -32,9 +32,9 @@ from servingslo.policy.planner import plan
 from servingslo.policy.sizing import Sized
 from servingslo.policy.state import (
     PlannerState,
+    reconcile_batching,
     record_scale,
     record_write_failed,
-    settle_batching,
 )
 
 HEADER = "header"
@@ -174,7 +174,7 @@ def replay(
         if OUTCOME in entry:
             outcome = _outcome(entry, number)
             memory = _known(memories, outcome.uid, number)
-            memory.state = settled(memory.state, outcome, memory.targets)
+            memory.state = reconciled(memory.state, outcome, memory.targets)
             continue
         observation = _observation(entry, number, times)
         key = _key(observation)
@@ -187,10 +187,10 @@ def replay(
         yield Replayed(observation=observation, decision=decision, sized=memory.state.sized)
 
 
-def settled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
+def reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
     """The planner's memory after it is known what came of its order; used live and in replays."""
     if outcome.knob == Knob.BATCH_LIMITS:
-        return settle_batching(state, written=outcome.written)
+        return reconcile_batching(state, written=outcome.written)
     if outcome.knob != Knob.REPLICAS:
         return state  # what stands of it is read anew at every tick
     if not outcome.written:

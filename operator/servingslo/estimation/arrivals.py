@@ -127,25 +127,25 @@ class ArrivalState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalMeasurement:
-    """Arrivals over the last window, per second; unique_per_second has no echo of retries in it.
+    """Arrivals over the last window, per second; first_attempts_per_second without retry traffic.
 
     seconds: length of the window. is_new: something was measured at this tick. error_ratio: error
     beyond counting noise, since windows of several engines are not in step, their flow moves when
     engines come and go, and an echo is not known well. gateway: None where none is read.
     retries_known: whether what refusals bring back was measured; else it is assumed.
-    passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
+    discarded_per_second: counted, and does not stand since new pods served unseen; else None.
     ledger: where the requests went; None while no rate is known.
     """
 
     offered_per_second: float | None = None
-    unique_per_second: float | None = None
+    first_attempts_per_second: float | None = None
     rejected_per_second: float = 0.0
     seconds: float = 0.0
     is_new: bool = False
     error_ratio: float = COUNTING_ERROR_RATIO
     gateway: GatewayUse | None = None
     retries_known: bool = False
-    passed_over_per_second: float | None = None
+    discarded_per_second: float | None = None
     ledger: RequestLedger | None = None
 
 
@@ -202,16 +202,16 @@ def measure(
     if offered is None or not counted.is_new:
         return state, ArrivalMeasurement(
             offered_per_second=offered,
-            unique_per_second=offered,
+            first_attempts_per_second=offered,
             gateway=use,
-            passed_over_per_second=passed_over,
+            discarded_per_second=passed_over,
             ledger=_ledger(counted, offered),
         )
     retries, unique = without_echo(state.retries, offered, rejected)
     state = replace(state, retries=retries)
     return _with_dispersion(state, unique, counted.seconds), ArrivalMeasurement(
         offered_per_second=offered,
-        unique_per_second=unique,
+        first_attempts_per_second=unique,
         rejected_per_second=rejected,
         seconds=counted.seconds,
         is_new=True,

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from servingslo.estimation.counters import Window
 from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
-from servingslo.estimation.law_rows import Row
 from servingslo.estimation.lengths import Lengths, LengthState, ended_requests
 from servingslo.estimation.observed import MEANS
+from servingslo.estimation.regression_rows import Row
 from servingslo.estimation.sample import EngineSample
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.service_time import DynamicBatcher, EngineLimits

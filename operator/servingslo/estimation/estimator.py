@@ -18,7 +18,7 @@ from servingslo.estimation import (
     health,
     lengths,
     limits,
-    pod_paces,
+    pod_slowdown,
     service_law,
     stated_law,
 )
@@ -52,7 +52,6 @@ from servingslo.estimation.freshness import (
 )
 from servingslo.estimation.health import HealthState, SaturationSignal
 from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
-from servingslo.estimation.law_rows import Row, law_rows
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.estimation.lengths import Lengths, LengthState
 from servingslo.estimation.limits import (
@@ -62,8 +61,9 @@ from servingslo.estimation.limits import (
     StatedLimits,
 )
 from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
-from servingslo.estimation.pod_paces import PodPace, SlowPod
+from servingslo.estimation.pod_slowdown import PodSlowdown, SlowPod
 from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.regression_rows import Row, regression_rows
 from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
@@ -120,7 +120,7 @@ class EstimatorState:
     arrivals: ArrivalState = field(default_factory=ArrivalState)
     lengths: LengthState = field(default_factory=LengthState)
     law: LawState = field(default_factory=LawState)
-    paces: tuple[PodPace, ...] = ()
+    slowdowns: tuple[PodSlowdown, ...] = ()
     forecast: ForecastState = field(default_factory=ForecastState)
     cold_start: ColdStartState = field(default_factory=ColdStartState)
     health: HealthState = field(default_factory=HealthState)
@@ -147,7 +147,7 @@ class Estimate:
     the oldest group used.
     gateway: what became of its count, None where none is read. ledger: where the requests went.
     retries_known: whether what refusals bring back was measured; else it is assumed.
-    passed_over_per_second: counted, and does not stand since new pods served unseen; else None.
+    discarded_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
     lost_families: pods that had counters or histograms and have no more, each with which; and those
     whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
@@ -184,7 +184,7 @@ class Estimate:
     freshness: Freshness
     gateway: GatewayUse | None = None
     retries_known: bool = False
-    passed_over_per_second: float | None = None
+    discarded_per_second: float | None = None
     ledger: RequestLedger | None = None
     doubts: tuple[Doubt, ...] = ()
     lost_families: tuple[tuple[str, str], ...] = ()
@@ -270,9 +270,9 @@ def _learn(
     moving = [window for window in windows if not window.still]
     flow, measured = arrivals.measure(before, moving, fresh, counted)
     demand = state.forecast
-    if measured.is_new and measured.unique_per_second is not None:
+    if measured.is_new and measured.first_attempts_per_second is not None:
         window = RateWindow(
-            rate_per_second=measured.unique_per_second,
+            rate_per_second=measured.first_attempts_per_second,
             seconds=measured.seconds,
             dispersion=flow.dispersion,
             error_ratio=measured.error_ratio,
@@ -286,7 +286,7 @@ def _learn(
     latencies = histograms if len(warm) == len(steps) else pooled(warm)
     share = (measured.offered_per_second or 0.0) / max(len(_serving(fresh)), 1)
     paired = [w for step in steps if (w := step.lasting) is not None]
-    law, paces = _learn_law(state, sample, paired, flow.dispersion)
+    law, slowdowns = _learn_law(state, sample, paired, flow.dispersion)
     learnt = replace(
         state,
         time_seconds=now,
@@ -300,7 +300,7 @@ def _learn(
             state.lengths, paired, histograms.get("prompt"), histograms.get("output")
         ),
         law=law,
-        paces=paces,
+        slowdowns=slowdowns,
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
         limits=_learn_limits(state.limits, sample, steps),
@@ -335,11 +335,11 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
 
 def _learn_law(
     state: EstimatorState, sample: FleetSample, windows: Sequence[Window], dispersion: float
-) -> tuple[LawState, tuple[PodPace, ...]]:
-    """The law pooled over the pods of the configuration in force, and the pace of each of them."""
+) -> tuple[LawState, tuple[PodSlowdown, ...]]:
+    """The law pooled over the pods of the configuration in force, and how slow each of them is."""
     found = fleet_configuration(sample.pods)
     if found is None:
-        return state.law, state.paces
+        return state.law, state.slowdowns
     configuration, same = found
     law = service_law.select_configuration(state.law, configuration)
     rows: dict[str, list[Row]] = {}
@@ -351,18 +351,18 @@ def _learn_law(
     ]
     for window in alike:
         found_rows = (
-            law_rows(window, dispersion, len(alike))
+            regression_rows(window, dispersion, len(alike))
             if window.executions is None
             else batch_rows(window, sample.batcher)
         )
         rows.setdefault(window.pod, []).extend(found_rows)
-    paces = pod_paces.observe(state.paces, rows, service_law.solution(law.fits[0]), same)
+    slowdowns = pod_slowdown.observe(state.slowdowns, rows, service_law.solution(law.fits[0]), same)
     learnt = [row for each in rows.values() for row in each]
     fit = stated_law.scored(
         law.fits[0], sample.service_law, learnt, partial(_context_tokens, state)
     )
     fit = service_law.learn(fit, learnt)
-    return LawState(fits=(fit, *law.fits[1:])), paces
+    return LawState(fits=(fit, *law.fits[1:])), slowdowns
 
 
 def _learn_limits(
@@ -402,7 +402,7 @@ def _estimate(
         calibration=calibration.of_law(state.calibration, stated),
     )
     offered = measured.offered_per_second
-    rate = measured.unique_per_second
+    rate = measured.first_attempts_per_second
     if rate is None and state.arrivals.recent_rates_per_second and fresh.engines:
         rate = state.arrivals.recent_rates_per_second[-1]
     unreliable = health.unreliable(state.health, sample.pods, dict(fresh.unseen))
@@ -451,12 +451,12 @@ def _estimate(
         routing=routing_of(state.routing),
         reliable_pods=reliable,
         unreliable_pods=unreliable,
-        slow_pods=pod_paces.slow_pods(state.paces),
+        slow_pods=pod_slowdown.slow_pods(state.slowdowns),
         saturation_signal=signal,
         freshness=fresh,
         gateway=measured.gateway,
         retries_known=measured.retries_known,
-        passed_over_per_second=measured.passed_over_per_second,
+        discarded_per_second=measured.discarded_per_second,
         ledger=measured.ledger,
     )
 

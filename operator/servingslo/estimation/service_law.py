@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.law_rows import Row
 from servingslo.estimation.least_squares import (
     EMPTY_INFORMATION,
     Information,
@@ -24,6 +23,7 @@ from servingslo.estimation.least_squares import (
     standard_error,
 )
 from servingslo.estimation.plausible import is_law
+from servingslo.estimation.regression_rows import Row
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
 

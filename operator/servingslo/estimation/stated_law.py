@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from servingslo.estimation import service_law
-from servingslo.estimation.law_rows import Row
 from servingslo.estimation.least_squares import Vector
+from servingslo.estimation.regression_rows import Row
 from servingslo.estimation.service_law import (
     ERROR_MEMORY_WINDOWS,
     LEAST_SCORED_WINDOWS,

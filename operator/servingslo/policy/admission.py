@@ -10,7 +10,7 @@ from servingslo.models.latency import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.inputs import AdmissionMode
-from servingslo.policy.mix import Mix
+from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.requirement import Requirement, sizing_case
 from servingslo.policy.sizing import carried_rate_per_second
 from servingslo.reasons import Reason
@@ -29,27 +29,29 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
         return AdmissionDecision(reason=Reason.ADMISSION_OFF)
     serving = len(context.serving)
     if (
-        context.mix is None
+        context.prepared is None
         or not context.trusted
         or not serving
-        or context.signals.blind is not None
+        or context.signals.no_metrics is not None
     ):
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
-    if context.mix.limits.batcher is not None:
+    if context.prepared.limits.batcher is not None:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
     admitted = carried_rate_per_second(
-        sizing_case(context, context.mix), requirement.infeasible, serving
+        sizing_case(context, context.prepared), requirement.infeasible, serving
     )
     engines = context.estimate.engines_per_pod
     bound = EngineBound(
-        max_num_seqs=context.mix.limits.max_num_seqs,
-        max_num_batched_tokens=context.mix.limits.max_num_batched_tokens,
-        saturation_rate_per_second=context.mix.model.saturation_rate_per_second,
+        max_num_seqs=context.prepared.limits.max_num_seqs,
+        max_num_batched_tokens=context.prepared.limits.max_num_batched_tokens,
+        saturation_rate_per_second=context.prepared.model.saturation_rate_per_second,
         wait_budget_seconds=context.wait_budget_seconds,
         engine_count=engines,
-        full_batch=_full_batch_now(context, context.mix),
+        full_batch=_full_batch_now(context, context.prepared),
     )
-    in_flight = in_flight_bound(context.mix.model.demand, admitted / (serving * engines), bound)
+    in_flight = in_flight_bound(
+        context.prepared.model.demand, admitted / (serving * engines), bound
+    )
     # Requests that come again must be shed as well.
     arriving = context.estimate.offered_rate_per_second
     shed = None if arriving is None else shed_ratio(arriving, admitted)
@@ -62,13 +64,15 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
     )
 
 
-def _full_batch_now(context: TickContext, mix: Mix) -> int | None:
+def _full_batch_now(context: TickContext, prepared: PreparedModel) -> int | None:
     """The full batch at the prefill of the last scrapes: batches fill before mixes are seen."""
-    sequences = mix.frontier.full_batch(
+    sequences = prepared.frontier.full_batch(
         context.targets.objectives,
-        mix.limits.max_num_seqs,
+        prepared.limits.max_num_seqs,
         context.estimate.calibration.get(LatencyMetric.TPOT.value, 1.0),
     )
     if sequences is None:
         return None
-    return full_batch_now(mix.model.demand, sequences, context.estimate.prefill_tokens_per_token)
+    return full_batch_now(
+        prepared.model.demand, sequences, context.estimate.prefill_tokens_per_token
+    )

@@ -163,7 +163,7 @@ def _compared(
     now = context.now_seconds
     needed = requests_needed(context.targets.objectives)
     settled = bool(pods[0]) and all(_settled(pod) for pod in pods[0])
-    if memory is None and settled and context.signals.blind is None:
+    if memory is None and settled and context.signals.no_metrics is None:
         engines = {key: e for group in pods for pod in group for key, e in _engines(pod)}
         memory = CanaryMemory(
             since_seconds=canary.since_seconds, began_seconds=now, engines=engines
@@ -174,7 +174,7 @@ def _compared(
         late = late or now - memory.began_seconds >= COMPARED_WITHIN_SECONDS
     new, old = (_measured(context, memory, group) for group in pods)
     detail = f"{new.requests:.0f} of {needed} requests compared"
-    told = context.signals.blind is None and min(new.requests, old.requests) >= LEAST_REQUESTS
+    told = context.signals.no_metrics is None and min(new.requests, old.requests) >= LEAST_REQUESTS
     # A pod that is far slower than its siblings would take for ever to serve as many.
     enough = max(new.requests, old.requests / max(old.engines, 1)) >= needed
     if not late and not (told and enough):
@@ -254,16 +254,16 @@ def _predicted_token_seconds(
     context: TickContext, limits: BatchLimits, group: _Group, seconds: float
 ) -> float | None:
     """Mean gap between tokens under the load that the group had; None where no law is known."""
-    mix = context.mix
-    if mix is None or seconds <= 0 or not group.engines:
+    prepared = context.prepared
+    if prepared is None or seconds <= 0 or not group.engines:
         return None
     in_force = replace(
-        mix.limits,
+        prepared.limits,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
     rate = group.requests / seconds / group.engines
-    model = latency_model(mix.workload, mix.law, in_force)
+    model = latency_model(prepared.workload, prepared.law, in_force)
     return model.predict(rate, 1, Routing.POOLED).itl_mean_seconds
 
 

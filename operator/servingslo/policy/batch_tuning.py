@@ -33,7 +33,7 @@ from servingslo.policy.decision import (
 )
 from servingslo.policy.inputs import BatchingMode, BatchingRollout, InForce
 from servingslo.policy.limits_use import flags_absent
-from servingslo.policy.mix import Mix
+from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.requirement import Requirement, sizing_case, warming_up
 from servingslo.policy.sizing import Load
 from servingslo.policy.state import (
@@ -85,9 +85,9 @@ def tune_batching(
         return Tuned(decision=decision, memory=memory)
     current = _limits_of(limits)
     if (
-        context.mix is None
+        context.prepared is None
         or not context.trusted
-        or context.signals.blind is not None
+        or context.signals.no_metrics is not None
         or requirement.sized is None
     ):
         decision = _decision(context, current, None, context.model_reason)
@@ -103,11 +103,11 @@ def tune_batching(
         search is None
         or search.current != current
         or (
-            search.mix_at_seconds != context.mix.at_seconds
+            search.mix_at_seconds != context.prepared.at_seconds
             and context.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
         )
     ):
-        search = _search(context, context.mix, requirement.sized.load, current)
+        search = _search(context, context.prepared, requirement.sized.load, current)
         memory = replace(memory, search=search)
     moving = scaling or context.coming > 0
     tuned = _judged(
@@ -164,14 +164,16 @@ def _rollout_cost(context: TickContext, search: BatchSearch) -> RolloutCost:
     )
 
 
-def _search(context: TickContext, mix: Mix, load: Load, current: BatchLimits) -> BatchSearch:
+def _search(
+    context: TickContext, prepared: PreparedModel, load: Load, current: BatchLimits
+) -> BatchSearch:
     """The cheapest plan for the demand planned for, beside the one with the limits in force."""
     found = best_limits(
         BatchCase(
-            workload=mix.workload,
-            law=mix.law,
-            limits=mix.limits,
-            case=sizing_case(context, mix),
+            workload=prepared.workload,
+            law=prepared.law,
+            limits=prepared.limits,
+            case=sizing_case(context, prepared),
             load=load,
             objectives=context.targets.objectives,
             targets=context.targets.batching,
@@ -182,7 +184,7 @@ def _search(context: TickContext, mix: Mix, load: Load, current: BatchLimits) ->
     today, better = _within_bounds(context, found.today), _within_bounds(context, found.better)
     return BatchSearch(
         at_seconds=context.now_seconds,
-        mix_at_seconds=mix.at_seconds,
+        mix_at_seconds=prepared.at_seconds,
         current=current,
         best=BatchLimits(
             max_num_seqs=better.max_num_seqs, max_num_batched_tokens=better.max_num_batched_tokens
@@ -274,7 +276,7 @@ def _judged(
         memory,
         last_change_seconds=context.now_seconds,
         verifying=ordered,
-        before_order=replace(memory, before_order=None),
+        before_write=replace(memory, before_write=None),
     )
     step = _step(ordered, decision.reason, decision)
     return Tuned(decision=decision, memory=memory, steps=(step,))
@@ -330,11 +332,11 @@ def _ended(
     context: TickContext, memory: BatchingMemory, change: BatchChange, verdict: CanaryVerdict
 ) -> BatchingMemory:
     """The memory once the canary's act is written; as it is where that is refused."""
-    before = replace(memory, before_order=None)
+    before = replace(memory, before_write=None)
     if verdict.act is CanaryAct.HOLD:
-        return replace(before, before_order=before)
+        return replace(before, before_write=before)
     now = context.now_seconds
-    memory = replace(before, last_change_seconds=now, before_order=before)
+    memory = replace(before, last_change_seconds=now, before_write=before)
     if verdict.act is CanaryAct.COMPLETE:
         return replace(memory, verifying=replace(change, at_seconds=now))
     return replace(
@@ -432,13 +434,13 @@ def _rolled_back(
         memory,
         refused=change.after,
         refused_until_seconds=context.now_seconds + REFUSED_SECONDS,
-        before_order=None,
+        before_write=None,
     )
     memory = replace(
         judged,
         last_change_seconds=context.now_seconds,
         verifying=back,
-        before_order=replace(judged, verifying=change),
+        before_write=replace(judged, verifying=change),
     )
     decision = _decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
     decision = replace(decision, flags_removed=change.flags_added)

@@ -22,7 +22,7 @@ from servingslo.policy.demand import (
 from servingslo.policy.error_budget import budget_report, budget_score
 from servingslo.policy.guards import Bounds, bounds_of, refused_pods
 from servingslo.policy.inputs import Limits, Observation, Targets
-from servingslo.policy.mix import Mix, renewed_mix
+from servingslo.policy.prepared_model import PreparedModel, renewed_model
 from servingslo.policy.signals import Signals
 from servingslo.policy.state import BatchChange, PlannerState
 from servingslo.policy.told_latencies import with_means
@@ -43,16 +43,15 @@ _Told = tuple[tuple[str, str], ...]
 class TickContext:
     """One tick.
 
-    current: the target's replica count, the number that a write would test. serving: pods that
-    are ready and can be relied on. unreliable: ready pods that cannot, each with why. doubtful: the
-    same where they are too many to be left out: they count, and nothing is given away on what they
-    say. coming: pods ordered and not ready. starting: those of them that have a place: what is
-    refused or cannot be placed is no capacity. unschedulable: those that the scheduler cannot
-    place, with its reason.
-    own_rollout: the change of batch limits that the rollout in progress carries out, None without
-    one or for any other. mix: None while no law, limits or lengths are known. margin_score: what
-    misses, of late and over the budget's window, add to the normal score of the quantile planned
-    for. demand: None while no rate is known.
+    current: the target's replica count, the number that a write would test. serving: pods that are
+    ready and can be relied on. unreliable: ready pods that cannot, each with why. suspect: the same
+    where they are too many to be left out: they count, and nothing is given away on what they say.
+    coming: pods ordered and not ready. starting: those of them that have a place: what is refused
+    or cannot be placed is no capacity. unschedulable: those that the scheduler cannot place, with
+    its reason. own_rollout: the change of batch limits that the rollout in progress carries out,
+    None without one or for any other. prepared: None while no law, limits or lengths are known.
+    margin_score: what misses, of late and over the budget's window, add to the normal score of the
+    quantile planned for. demand: None while no rate is known.
     """
 
     observation: Observation
@@ -66,12 +65,12 @@ class TickContext:
     current: int
     serving: tuple[PodSample, ...]
     unreliable: tuple[tuple[str, str], ...]
-    doubtful: tuple[tuple[str, str], ...]
+    suspect: tuple[tuple[str, str], ...]
     coming: int
     starting: int
     unschedulable: tuple[PodSample, ...]
     own_rollout: BatchChange | None
-    mix: Mix | None
+    prepared: PreparedModel | None
     lead_seconds: float
     wait_budget_seconds: float
     error_budget: BudgetReport | None
@@ -91,13 +90,13 @@ class TickContext:
     @property
     def trusted(self) -> bool:
         """Whether the latency model decides."""
-        return self.mix is not None and self.estimate.law.trusted
+        return self.prepared is not None and self.estimate.law.trusted
 
     @property
     def model_reason(self) -> Reason:
         """Why the latency model decides or does not: a law alone is not enough for one."""
         law = self.estimate.law
-        if law.law is None or self.mix is not None:
+        if law.law is None or self.prepared is not None:
             return law.reason
         return Reason.LIMITS_UNKNOWN if self.estimate.limits is None else Reason.MODEL_LEARNING
 
@@ -114,26 +113,28 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
 ) -> TickContext:
     """The context of this tick."""
     current = observation.desired_replicas or 0
-    serving, unreliable, doubtful = _reliable(signals.serving_pods, estimate)
+    serving, unreliable, suspect = _reliable(signals.serving_pods, estimate)
     coming = max(current - len(signals.serving_pods), 0)
     unschedulable = tuple(
         pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
     )
     starting = _starting(observation, coming, len(unschedulable))
     rollout = _own_rollout(observation, state.batching.verifying, serving)
-    mix = _mix(targets, state, estimate, rollout, now_seconds)
+    prepared = _prepared(targets, state, estimate, rollout, now_seconds)
     fleet = Fleet(
         serving=len(serving),
         coming=starting,
         saturation_rate_per_second=(
-            None if mix is None else mix.model.saturation_rate_per_second * estimate.engines_per_pod
+            None
+            if prepared is None
+            else prepared.model.saturation_rate_per_second * estimate.engines_per_pod
         ),
     )
     budget_left = budget_report(targets, observation)
     margin = min(state.margin.score + budget_score(budget_left), HIGHEST_SCORE)
-    estimate = with_means(estimate, mix, len(serving))
+    estimate = with_means(estimate, prepared, len(serving))
     lead = lead_seconds(estimate, targets, limits)
-    budget = wait_budget_seconds(targets, mix)
+    budget = wait_budget_seconds(targets, prepared)
     return TickContext(
         observation=observation,
         targets=targets,
@@ -146,12 +147,12 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         current=current,
         serving=serving,
         unreliable=unreliable,
-        doubtful=doubtful,
+        suspect=suspect,
         coming=coming,
         starting=starting,
         unschedulable=unschedulable,
         own_rollout=rollout,
-        mix=mix,
+        prepared=prepared,
         lead_seconds=lead,
         wait_budget_seconds=budget,
         error_budget=budget_left,
@@ -217,21 +218,21 @@ def _own_rollout(
     return change if in_force <= ours and len(templates) <= len(ours) else None
 
 
-def _mix(
+def _prepared(
     targets: Targets,
     state: PlannerState,
     estimate: Estimate,
     rollout: BatchChange | None,
     now_seconds: float,
-) -> Mix | None:
-    """The mix to plan with; the last one where requests stopped coming and lengths are unknown.
+) -> PreparedModel | None:
+    """The model to plan with; the last one where requests stopped coming and lengths are unknown.
 
     Until the last pod has new limits of ours the fleet is worth what the old ones carry: the newest
     pod, which tells those in force, may be the first that a step down takes.
     """
     law, workload = estimate.law.law, estimate.workload
-    if workload is None and state.mix is not None:
-        workload = state.mix.workload
+    if workload is None and state.prepared is not None:
+        workload = state.prepared.workload
     limits = _limits(targets, estimate)
     if law is None or workload is None or limits is None or not _serves(law, workload):
         return None
@@ -241,8 +242,8 @@ def _mix(
             max_num_seqs=rollout.before.max_num_seqs,
             max_num_batched_tokens=rollout.before.max_num_batched_tokens,
         )
-    return renewed_mix(
-        state.mix,
+    return renewed_model(
+        state.prepared,
         workload=workload,
         law=law,
         limits=limits,

@@ -8,7 +8,7 @@ from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.objective_metrics import ROW_OF
 from servingslo.policy.inputs import Limits, Targets
-from servingslo.policy.mix import Mix
+from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.sizing import Load
 
 # Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
@@ -90,7 +90,7 @@ def target_odds(targets: Targets) -> float:
     return float((PLAIN_MISS_RATIO / allowed) ** MISS_ODDS_EXPONENT)
 
 
-def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
+def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> float:
     """How long a request may wait for a slot and still meet the objectives, in seconds.
 
     The least of the queue-time thresholds, and of the TTFT and latency thresholds less what a
@@ -101,8 +101,8 @@ def wait_budget_seconds(targets: Targets, mix: Mix | None) -> float:
         if not ROW_OF[objective.metric].waits:
             continue
         alone = 0.0
-        if mix is not None:
-            alone = mix.frontier.alone_seconds(objective.metric, objective.percentile)
+        if prepared is not None:
+            alone = prepared.frontier.alone_seconds(objective.metric, objective.percentile)
         budgets.append(max(objective.threshold_seconds - alone, 0.0))
     return min(budgets, default=DEFAULT_WAIT_BUDGET_SECONDS)
 
@@ -165,7 +165,7 @@ def expected_demand(
 
 
 def step_down_load(
-    estimate: Estimate, demand: Demand, explaining_rate_per_second: float = 0.0
+    estimate: Estimate, demand: Demand, implied_arrival_rate_per_second: float = 0.0
 ) -> Load:
     """The load that must still be carried after a step down: the most until the lead time is over.
 
@@ -173,7 +173,7 @@ def step_down_load(
     grow with long leads as those of ordering do; short ones do not lower them, because what dips
     for a few scrapes does so at any lead. Where rises recur that nothing foretells, what they reach
     is kept.
-    explaining_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
+    implied_arrival_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
     """
     forecast = estimate.forecast
     share = forecast.unsettled_probability
@@ -187,7 +187,7 @@ def step_down_load(
     times = (demand.lead_seconds * part / parts for part in range(parts + 1))
     highest = max(
         *(forecast.quantile_per_second(at, probability) for at in times),
-        explaining_rate_per_second,
+        implied_arrival_rate_per_second,
     )
     if forecast.recurrence is not None:
         highest = max(highest, forecast.recurrence.rate_per_second)

@@ -75,10 +75,10 @@ def limit_decision(
     told = replace(told, reason=_verdict(memory), detail=_detail(context, memory))
     if wanted is None or reason is None:
         return told, memory
-    order = LimitWrite(limit=wanted, serving=serving, at_seconds=context.now_seconds)
+    pending = LimitWrite(limit=wanted, serving=serving, at_seconds=context.now_seconds)
     return (
         replace(told, after=wanted, change_reason=reason),
-        replace(memory, order=order),
+        replace(memory, pending=pending),
     )
 
 
@@ -167,11 +167,11 @@ def _opened(told: LimitDecision, standing: InForce) -> tuple[LimitDecision, Limi
 
 def _confirmed(memory: LimitMemory, standing: InForce) -> LimitMemory:
     """The memory after it is seen whether what was ordered last is in force."""
-    if memory.order is None:
+    if memory.pending is None:
         return memory
-    if standing.values.get(LIMIT) != memory.order.limit:
-        return replace(memory, order=None)
-    return replace(memory, order=None, written=memory.order, over_since_seconds=None)
+    if standing.values.get(LIMIT) != memory.pending.limit:
+        return replace(memory, pending=None)
+    return replace(memory, pending=None, written=memory.pending, over_since_seconds=None)
 
 
 def _judged(

@@ -157,7 +157,7 @@ def ownership_problem(
     return None
 
 
-def blindness_problem(observation: Observation) -> SignalProblem | None:
+def metrics_problem(observation: Observation) -> SignalProblem | None:
     """Why nothing can be seen of this workload's engines, where the reader says so."""
     return next((p for p in observation.problems if p.reason in _BLINDNESS), None)
 
@@ -167,27 +167,29 @@ def refused_pods(observation: Observation) -> SignalProblem | None:
     return next((p for p in observation.problems if p.reason in _REFUSALS), None)
 
 
-def hold_blind(
+def hold_without_metrics(
     *,
     current: int,
     bounds: Bounds,
     fallback: FallbackTargets,
     problem: SignalProblem,
-    blind_for_seconds: float | None,
+    without_metrics_seconds: float | None,
     max_step: int | None,
 ) -> Proposal:
-    """What is ordered without eyes: the count of now, the floor after a while, never fewer.
+    """What is ordered without metrics: the count of now, the floor after a while, never fewer.
 
     Raising to the stated minimum needs no metrics, so it still happens. A count above the maximum
-    stays until there is sight again: an outage never takes capacity away.
-    blind_for_seconds: since metrics were last good; None when they never were, which counts as
+    stays until there are metrics again: an outage never takes capacity away.
+    without_metrics_seconds: since they were last good; None when they never were, which counts as
     long.
     """
     proposal = Proposal(replicas=current).noted(
         "signals", current, problem.reason, detail=problem.detail or None
     )
     proposal = replace(proposal, limited_by=problem.reason)
-    away = blind_for_seconds is None or blind_for_seconds >= fallback.stale_after_seconds
+    away = (
+        without_metrics_seconds is None or without_metrics_seconds >= fallback.stale_after_seconds
+    )
     if fallback.behavior is FallbackBehavior.FLOOR and fallback.replicas is not None and away:
         floor = max(current, min(fallback.replicas, bounds.maximum))
         proposal = proposal.moved(
@@ -195,7 +197,7 @@ def hold_blind(
             floor,
             Reason.FALLBACK_FLOOR,
             fallback_replicas=fallback.replicas,
-            blind_for_seconds=blind_for_seconds,
+            without_metrics_seconds=without_metrics_seconds,
         )
     proposal = proposal.moved(
         "bounds",

@@ -21,7 +21,9 @@ LEAST_RATIO = 1.25
 LARGEST_RATIO = 3.0
 
 
-def explaining_rate_per_second(context: TickContext, case: SizingCase, demand: Demand) -> float:
+def implied_arrival_rate_per_second(
+    context: TickContext, case: SizingCase, demand: Demand
+) -> float:
     """The arrival rate at which as many would run as surely run now, requests per second.
 
     Engines whose requests wait are left out: they serve what came before. 0 where about as many run

@@ -9,7 +9,7 @@ from servingslo.reasons import Reason
 MOST_NAMED = 3
 
 
-def with_left_out(
+def with_unreliable(
     context: TickContext, steps: tuple[DecisionStep, ...]
 ) -> tuple[DecisionStep, ...]:
     """The steps with one that names the pods left out or in doubt, where none does already.
@@ -19,33 +19,33 @@ def with_left_out(
     what serves, and a hold orders nothing: they are named all the same.
     """
     told = {step.reason for step in steps}
-    if Reason.UNRELIABLE_PODS in told or not (context.unreliable or context.doubtful):
+    if Reason.UNRELIABLE_PODS in told or not (context.unreliable or context.suspect):
         return steps
     step = DecisionStep(
         stage="observed",
         knob="pods-left-out" if context.unreliable else "pods-in-doubt",
         before=None,
-        after=len(context.unreliable or context.doubtful),
+        after=len(context.unreliable or context.suspect),
         reason=Reason.UNRELIABLE_PODS,
-        inputs=left_out_inputs(context) if context.unreliable else _doubtful_inputs(context),
+        inputs=unreliable_inputs(context) if context.unreliable else _suspect_inputs(context),
     )
     return (*steps, step)
 
 
-def left_out_inputs(context: TickContext) -> dict[str, StepValue]:
+def unreliable_inputs(context: TickContext) -> dict[str, StepValue]:
     """How many pods are left out, and 'llama-7 (zero throughput)': the first few with why."""
     return {"excluded_pods": context.excluded, "detail": _named(context.unreliable)}
 
 
-def doubtful_block(context: TickContext) -> StepDownBlock | None:
+def suspect_block(context: TickContext) -> StepDownBlock | None:
     """While most pods seem to lie: what they say of demand is no ground to give any away."""
-    if not context.doubtful:
+    if not context.suspect:
         return None
-    return StepDownBlock(reason=Reason.UNRELIABLE_PODS, inputs=_doubtful_inputs(context))
+    return StepDownBlock(reason=Reason.UNRELIABLE_PODS, inputs=_suspect_inputs(context))
 
 
-def _doubtful_inputs(context: TickContext) -> dict[str, StepValue]:
-    return {"doubted_pods": len(context.doubtful), "detail": _named(context.doubtful)}
+def _suspect_inputs(context: TickContext) -> dict[str, StepValue]:
+    return {"doubted_pods": len(context.suspect), "detail": _named(context.suspect)}
 
 
 def _named(pods: tuple[tuple[str, str], ...]) -> str:

@@ -16,13 +16,13 @@ class LimitWrite:
 class LimitMemory:
     """The bound that was written last, and whether load has shown that it holds.
 
-    order: until it is seen in force or not. held: None until load was near it. over_since_seconds:
-    since when more is in flight than it allows. above_since_seconds: since when it is more than
-    replicas need.
+    pending: until it is seen in force or not. held: None until load was near it.
+    over_since_seconds: since when more is in flight than it allows. above_since_seconds: since when
+    it is more than replicas need.
     """
 
     written: LimitWrite | None = None
-    order: LimitWrite | None = None
+    pending: LimitWrite | None = None
     held: bool | None = None
     over_since_seconds: float | None = None
     above_since_seconds: float | None = None

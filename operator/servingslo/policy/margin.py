@@ -31,7 +31,7 @@ def tracked(context: TickContext, state: PlannerState, *, acting: bool) -> Plann
     if (
         not acting
         or not context.trusted
-        or context.signals.blind is not None
+        or context.signals.no_metrics is not None
         or context.unschedulable
         or context.observation.rollout_in_progress
         or context.current >= context.bounds.maximum

@@ -37,7 +37,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.left_out import with_left_out
+from servingslo.policy.left_out import with_unreliable
 from servingslo.policy.limits_use import limits_use
 from servingslo.policy.margin import tracked
 from servingslo.policy.onset import without_refuted
@@ -54,7 +54,7 @@ from servingslo.policy.report import (
 )
 from servingslo.policy.requirement import Requirement, required_replicas, step_down_blocks
 from servingslo.policy.signals import Signals, doubted, read_signals, without_families
-from servingslo.policy.state import HandEdit, Order, PlannerState, Steadiness, observe_count
+from servingslo.policy.state import HandEdit, PendingWrite, PlannerState, Steadiness, observe_count
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
 
 
@@ -94,9 +94,9 @@ def plan(
     state = tracked(context, state, acting=acting)
     if owner is not None and owner.reason not in guards.CONFLICTS:
         return _hands_off(context, state, owner, notes)
-    if signals.blind is not None:
-        return _without_sight(context, state, signals.blind, owner, notes)
-    return _with_sight(context, state, owner, notes)
+    if signals.no_metrics is not None:
+        return _without_metrics(context, state, signals.no_metrics, owner, notes)
+    return _with_metrics(context, state, owner, notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +138,9 @@ def _estimated(
             estimate.forecast, season=None, furthest_lead_seconds=0.0, recurrence=None
         )
         estimate = replace(estimate, forecast=present)
-    if signals.blind is not None:
+    if signals.no_metrics is not None:
         return replace(state, estimator=estimator_state), estimate
-    sighted = now_seconds if state.sighted_seconds is None else state.sighted_seconds
+    sighted = now_seconds if state.first_fresh_seconds is None else state.first_fresh_seconds
     since = state.idle_since_seconds
     busy = bool(
         estimate.arrival_rate_per_second or estimate.running_requests or estimate.waiting_requests
@@ -149,7 +149,7 @@ def _estimated(
     return replace(
         state,
         estimator=estimator_state,
-        sighted_seconds=sighted,
+        first_fresh_seconds=sighted,
         fresh_seconds=now_seconds - (signals.age_seconds or 0.0),
         idle_since_seconds=idle_since,
     ), estimate
@@ -169,13 +169,13 @@ def _calibrated(context: TickContext, state: PlannerState) -> PlannerState:
         state = replace(state, fleet=fleet)
     steady = context.now_seconds - fleet.since_seconds >= RECENT_SECONDS
     rate = context.estimate.arrival_rate_per_second
-    if not steady or not rate or not serving or context.mix is None or not context.trusted:
+    if not steady or not rate or not serving or context.prepared is None or not context.trusted:
         return state
-    if context.signals.blind is not None or context.mix.at_seconds == context.now_seconds:
+    if context.signals.no_metrics is not None or context.prepared.at_seconds == context.now_seconds:
         # A mix that has just been renewed has tables to make as well: it is compared at the next.
         return state
     engines = serving * context.estimate.engines_per_pod
-    present = context.mix.model.predict(rate, engines, context.estimate.routing)
+    present = context.prepared.model.predict(rate, engines, context.estimate.routing)
     if not present.stable:
         return state
     predicted: dict[str, dict[float, float]] = {}
@@ -227,7 +227,7 @@ def _hands_off(
     return _decided(context, state, verdict)
 
 
-def _without_sight(
+def _without_metrics(
     context: TickContext,
     state: PlannerState,
     problem: SignalProblem,
@@ -236,12 +236,12 @@ def _without_sight(
 ) -> tuple[Decision, PlannerState]:
     """The decision while nothing can be concluded from metrics."""
     fresh = state.fresh_seconds if state.fresh_seconds is not None else state.started_seconds
-    proposal = guards.hold_blind(
+    proposal = guards.hold_without_metrics(
         current=context.current,
         bounds=context.bounds,
         fallback=context.targets.fallback,
         problem=problem,
-        blind_for_seconds=None if fresh is None else context.now_seconds - fresh,
+        without_metrics_seconds=None if fresh is None else context.now_seconds - fresh,
         max_step=context.limits.max_step,
     )
     proposal = _unless_reverted(context, proposal)
@@ -258,7 +258,7 @@ def _without_sight(
     return _decided(context, state, verdict)
 
 
-def _with_sight(
+def _with_metrics(
     context: TickContext,
     state: PlannerState,
     owner: SignalProblem | None,
@@ -356,10 +356,10 @@ def _decided(
     limit = verdict.acting_limit
     given = None
     if limit is None:
-        known = context.signals.blind is None
+        known = context.signals.no_metrics is None
         given = hand_over(context.targets, context.observation, wanted, known=known)
     after = before if limit is not None or given is not None else wanted
-    steps = with_left_out(context, proposal.steps)
+    steps = with_unreliable(context, proposal.steps)
     if limit is not None and limit not in {step.reason for step in steps}:
         steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
     apply = after != before
@@ -404,16 +404,16 @@ def _decided(
         error_budget=context.error_budget,
         detail=verdict.detail,
     )
-    order = state.order
+    order = state.pending_write
     if apply and before is not None and after is not None:
-        order = Order(before=before, after=after, at_seconds=context.now_seconds)
+        order = PendingWrite(before=before, after=after, at_seconds=context.now_seconds)
     return decision, replace(
         state,
-        order=order,
+        pending_write=order,
         behavior=behavior or state.behavior,
         batching=tuned.memory,
         limit=limit_memory,
-        mix=context.mix or state.mix,
+        prepared=context.prepared or state.prepared,
         sized=requirement.sized,
     )
 

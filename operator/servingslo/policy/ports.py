@@ -156,7 +156,7 @@ class WorkloadSource(Protocol):
 class RereadableWorkloads(WorkloadSource, Protocol):
     """A workload source with a memory that can be passed over."""
 
-    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+    def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """Read this target from the API server itself the next time."""
         ...
 

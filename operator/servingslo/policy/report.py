@@ -214,7 +214,7 @@ def model_use(context: TickContext) -> ModelUse:
     return ModelUse(
         trusted=context.trusted,
         reason=context.model_reason,
-        source=law.source if context.mix is not None else "saturation",
+        source=law.source if context.prepared is not None else "saturation",
         law=law.law,
         relative_error=_percentile_error(context),
         fit_error=finite(law.fit_error),

@@ -7,10 +7,10 @@ from servingslo.policy.context import TickContext
 from servingslo.policy.decision import ConstraintNeed, StepValue
 from servingslo.policy.demand import Demand, step_down_load
 from servingslo.policy.guards import Proposal, StepDownBlock
-from servingslo.policy.in_flight import explaining_rate_per_second
-from servingslo.policy.left_out import doubtful_block, left_out_inputs
-from servingslo.policy.mix import Mix
+from servingslo.policy.in_flight import implied_arrival_rate_per_second
+from servingslo.policy.left_out import suspect_block, unreliable_inputs
 from servingslo.policy.onset import crowd_refuted
+from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.saturation import saturation_need
 from servingslo.policy.sizing import (
     DRAIN_UTILIZATION,
@@ -75,8 +75,8 @@ def required_replicas(context: TickContext) -> Requirement:
             "demand", context.current, Reason.WARMING_UP
         )
         return Requirement(proposal=proposal, safe_replicas=context.current)
-    if context.mix is not None:
-        return _by_model(context, context.mix, demand)
+    if context.prepared is not None:
+        return _by_model(context, context.prepared, demand)
     if demand.idle:
         return _idle_without_model(context)
     return _by_saturation(context)
@@ -91,7 +91,7 @@ def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
         blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
     if (block := warming_up(context)) is not None:
         blocks.append(block)
-    if (block := doubtful_block(context)) is not None:
+    if (block := suspect_block(context)) is not None:
         blocks.append(block)
     if (block := _backlog(context)) is not None:
         blocks.append(block)
@@ -100,14 +100,14 @@ def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
     return tuple(blocks)
 
 
-def sizing_case(context: TickContext, mix: Mix) -> SizingCase:
+def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
     """What counts are judged by at this tick: less of it while the model is not trusted."""
     targets = context.targets
     ceiling = utilization_ceiling_ratio(context)
     widest = SEARCH_FACTOR * max(context.bounds.maximum, context.current)
     bounded = targets.replicas.maximum is not None
     return SizingCase(
-        frontier=mix.frontier,
+        frontier=prepared.frontier,
         routing=context.estimate.routing,
         objectives=targets.objectives if context.trusted else (),
         utilization_target_ratio=ceiling if context.trusted else min(ceiling, KNEE_UTILIZATION),
@@ -139,9 +139,9 @@ def utilization_ceiling_ratio(context: TickContext) -> float:
     return min(max(1.0 / (1.0 + excess), least), DRAIN_UTILIZATION)
 
 
-def _by_model(context: TickContext, mix: Mix, demand: Demand) -> Requirement:
+def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
     """The least count that satisfies every constraint, with spare ones for failures."""
-    case = sizing_case(context, mix)
+    case = sizing_case(context, prepared)
     sizing = size(case, demand.up)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
@@ -203,7 +203,7 @@ def _safe(
     """The least count that holds until a replica could be had again; one less without trust."""
     if wanted >= context.current:
         return context.current
-    explaining = explaining_rate_per_second(context, case, demand)
+    explaining = implied_arrival_rate_per_second(context, case, demand)
     least = least_safe_count(
         case,
         step_down_load(context.estimate, demand, explaining),
@@ -241,7 +241,7 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
             "redundancy",
             proposal.replicas + context.excluded,
             Reason.UNRELIABLE_PODS,
-            **left_out_inputs(context),
+            **unreliable_inputs(context),
         )
     return proposal, failures + context.excluded
 
@@ -284,7 +284,7 @@ def _idle_without_model(context: TickContext) -> Requirement:
 
 def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     """No more than now while all rests on a window or two, unless the fleet is saturated."""
-    since = context.state.sighted_seconds
+    since = context.state.first_fresh_seconds
     seen = 0.0 if since is None else context.now_seconds - since
     if context.trusted or proposal.replicas <= context.current or seen >= FIRST_SIGHT_SECONDS:
         return proposal
@@ -300,10 +300,10 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
     once all of it is there, would order it anew a moment later. The more are on their way, the
     sooner the first of them are there. What was ordered for a crowd that is none goes at once.
     """
-    if context.mix is None or not context.starting or crowd_refuted(context):
+    if context.prepared is None or not context.starting or crowd_refuted(context):
         return None
     engines = len(context.serving) * context.estimate.engines_per_pod
-    capacity = engines * context.mix.model.saturation_rate_per_second
+    capacity = engines * context.prepared.model.saturation_rate_per_second
     waiting = context.estimate.backlog_requests
     started = capacity * context.wait_budget_seconds
     arriving = context.estimate.arrival_rate_per_second or 0.0
@@ -322,7 +322,7 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
 
 def warming_up(context: TickContext) -> StepDownBlock | None:
     """While the workload has been seen for less than a few residences of its requests."""
-    since = context.state.sighted_seconds
+    since = context.state.first_fresh_seconds
     seen = 0.0 if since is None else context.now_seconds - since
     rate, running = context.estimate.arrival_rate_per_second, context.estimate.running_requests
     residence = running / rate if rate and running is not None else 0.0
@@ -339,7 +339,7 @@ def warming_up(context: TickContext) -> StepDownBlock | None:
 def _model_block(context: TickContext) -> StepDownBlock | None:
     """A law that does not predict may shrink a fleet only while it is seen to do well."""
     if (
-        context.mix is None
+        context.prepared is None
         or context.trusted
         or (context.demand is not None and context.demand.idle)
     ):

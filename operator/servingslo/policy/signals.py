@@ -7,7 +7,7 @@ from servingslo.estimation.counters import DOUBTED_WINDOWS
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.freshness import first_scrape_seconds, fresh_seconds
 from servingslo.estimation.sample import PodSample
-from servingslo.policy.guards import StepDownBlock, blindness_problem
+from servingslo.policy.guards import StepDownBlock, metrics_problem
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import RUNTIME_NAMES
@@ -26,14 +26,14 @@ class Signals:
     """How far the planner can see.
 
     serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
-    beyond the grace of a new pod. reason: METRICS_FRESH or what is wrong. blind: why nothing can
-    be concluded, None when something can. age_seconds: of the oldest group that was used.
+    beyond the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why nothing
+    can be concluded, None when something can. age_seconds: of the oldest group that was used.
     """
 
     serving_pods: tuple[PodSample, ...]
     unseen_pods: tuple[str, ...] = ()
     reason: Reason = Reason.METRICS_FRESH
-    blind: SignalProblem | None = None
+    no_metrics: SignalProblem | None = None
     age_seconds: float | None = None
 
     @property
@@ -67,19 +67,19 @@ def read_signals(
     }
     ages = [age for name, age in ages_by_pod.items() if age is not None and states[name] in _USED]
     signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
-    problem = blindness_problem(observation)
+    problem = metrics_problem(observation)
     if problem is not None:
-        return replace(signals, reason=problem.reason, blind=problem)
+        return replace(signals, reason=problem.reason, no_metrics=problem)
     if not serving:
         problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
-        return replace(signals, reason=Reason.METRICS_MISSING, blind=problem)
+        return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
     signals = _judge(signals, states)
-    blind = signals.blind
-    if blind is None or blind.reason is not Reason.METRICS_MISSING or observation.runtime:
+    no_metrics = signals.no_metrics
+    if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING or observation.runtime:
         return signals
     known = ", ".join(RUNTIME_NAMES)
-    detail = f"{blind.detail}: no metrics of a runtime that is known here ({known})"
-    return replace(signals, blind=replace(blind, detail=detail))
+    detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known})"
+    return replace(signals, no_metrics=replace(no_metrics, detail=detail))
 
 
 def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
@@ -95,7 +95,7 @@ def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
 
     A pod whose counters go on so is one that is not seen, as long as there are others.
     """
-    if not doubts or signals.blind is not None:
+    if not doubts or signals.no_metrics is not None:
         return signals
     pods = tuple(sorted({*signals.unseen_pods, *(doubt.pod for doubt in doubts)}))
     unseen = len(pods) >= len(signals.serving_pods)
@@ -105,7 +105,7 @@ def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
     problem = SignalProblem(
         reason=Reason.METRICS_IMPLAUSIBLE, detail=f"pod {newest.pod}: {newest.why}"
     )
-    return replace(signals, reason=problem.reason, blind=problem, unseen_pods=pods)
+    return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
 
 
 def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
@@ -116,7 +116,7 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     found = set(states.values())
     if found == {None}:
         problem = SignalProblem(reason=Reason.WARMING_UP, detail="no pod has been scraped yet")
-        return replace(signals, reason=Reason.METRICS_MISSING, blind=problem)
+        return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
     if not unseen:
         return signals
     if Reason.METRICS_FRESH in found:
@@ -128,7 +128,7 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     said = [m for pod in signals.serving_pods for e in pod.engines for m in e.impossible_metrics]
     detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
     problem = SignalProblem(reason=reason, detail=detail)
-    return replace(signals, reason=reason, blind=problem, unseen_pods=unseen)
+    return replace(signals, reason=reason, no_metrics=problem, unseen_pods=unseen)
 
 
 def _state(

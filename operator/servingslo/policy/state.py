@@ -11,7 +11,7 @@ from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.limit_memory import LimitMemory
-from servingslo.policy.mix import Mix
+from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.reverts import Reverts, reverted, standing
 from servingslo.policy.sizing import Sized
 
@@ -26,7 +26,7 @@ LIMIT_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class PendingWrite:
     """A replica count that a decision asked to be written, until it is read back or given up.
 
     written: the write is known to have succeeded and its scale event is recorded.
@@ -117,7 +117,7 @@ class BatchingMemory:
     verifying: the change whose effect is not yet judged. refused: limits that made latency worse
     than predicted and were taken back; none in their direction are tried before
     refused_until_seconds. canary: of the one that is compared; begun anew after a restart.
-    before_order: the memory to go back to where the write of what was
+    before_write: the memory to go back to where the write of what was
     ordered last is refused; None once it is known what came of it.
     """
 
@@ -127,7 +127,7 @@ class BatchingMemory:
     refused_until_seconds: float | None = None
     search: BatchSearch | None = None
     canary: CanaryMemory | None = None
-    before_order: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
+    before_write: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +152,15 @@ class PlannerState:
     estimator: EstimatorState = field(default_factory=EstimatorState)
     behavior: BehaviorState = field(default_factory=BehaviorState)
     started_seconds: float | None = None
-    sighted_seconds: float | None = None
+    first_fresh_seconds: float | None = None
     fresh_seconds: float | None = None
     seen_desired: int | None = None
-    order: Order | None = None
-    scaled: Order | None = None
+    pending_write: PendingWrite | None = None
+    scaled: PendingWrite | None = None
     reverts: Reverts | None = None
     idle_since_seconds: float | None = None
     fleet: Steadiness | None = None
-    mix: Mix | None = None
+    prepared: PreparedModel | None = None
     batching: BatchingMemory = BatchingMemory()
     limit: LimitMemory | None = None
     margin: MarginState = field(default_factory=MarginState)
@@ -196,23 +196,25 @@ def record_scale(
         new=after,
         now_seconds=now_seconds,
     )
-    order = Order(before=before, after=after, at_seconds=now_seconds, written=True)
-    return replace(state, behavior=remembered, seen_desired=after, order=order, scaled=order)
+    order = PendingWrite(before=before, after=after, at_seconds=now_seconds, written=True)
+    return replace(
+        state, behavior=remembered, seen_desired=after, pending_write=order, scaled=order
+    )
 
 
 def record_write_failed(state: PlannerState) -> PlannerState:
     """The memory after the write of an order was refused: the order is void."""
-    return replace(state, order=None)
+    return replace(state, pending_write=None)
 
 
-def settle_batching(state: PlannerState, *, written: bool) -> PlannerState:
+def reconcile_batching(state: PlannerState, *, written: bool) -> PlannerState:
     """The memory after the batch limits that were ordered were written, or that was refused.
 
     Refused ones are no change: what was remembered before them holds, and they may be tried again.
     """
-    before = state.batching.before_order
+    before = state.batching.before_write
     batching = state.batching if written or before is None else before
-    return replace(state, batching=replace(batching, before_order=None))
+    return replace(state, batching=replace(batching, before_write=None))
 
 
 def observe_count(
@@ -235,7 +237,7 @@ def observe_count(
     desired = observation.desired_replicas
     if desired is None:
         return state, None
-    state, ours = _settle_order(state, desired, behavior, now_seconds)
+    state, ours = _reconciled_write(state, desired, behavior, now_seconds)
     before = state.seen_desired
     if desired == before:
         return _with_standing(state, now_seconds), None
@@ -268,11 +270,11 @@ def _with_standing(state: PlannerState, now_seconds: float) -> PlannerState:
     return replace(state, reverts=left)
 
 
-def _settle_order(
+def _reconciled_write(
     state: PlannerState, desired: int, behavior: Behavior, now_seconds: float
 ) -> tuple[PlannerState, bool]:
     """The memory after the open order met the count read, and whether the order explains it."""
-    order = state.order
+    order = state.pending_write
     if order is None:
         return state, False
     if desired == order.after:
@@ -284,9 +286,9 @@ def _settle_order(
                 now_seconds=order.at_seconds,
                 behavior=behavior,
             )
-        return replace(state, order=None), True
+        return replace(state, pending_write=None), True
     # Whether it was written is not known yet; until then the count before it is no hand edit.
     waits = not order.written and 0 <= now_seconds - order.at_seconds < READ_BACK_SECONDS
     if desired == order.before and waits:
         return state, True
-    return replace(state, order=None), False
+    return replace(state, pending_write=None), False

@@ -9,7 +9,7 @@ from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
 from servingslo.models.batch_model import BatchPrediction
 from servingslo.models.latency import LatencyMetric, metric_seconds
 from servingslo.policy.decision import DecisionStep
-from servingslo.policy.mix import Mix
+from servingslo.policy.prepared_model import PreparedModel
 from servingslo.reasons import Reason
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 
-def with_means(estimate: Estimate, mix: Mix | None, serving: int) -> Estimate:
+def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int) -> Estimate:
     """The estimate with the law's percentiles, moved so that their mean is the observed one.
 
     Nothing where engines export histograms or summaries, or no law of batches is known.
     """
     lacking = estimate.means.keys() - estimate.observed.keys()
     rate = estimate.arrival_rate_per_second
-    if mix is None or not lacking or not rate or not serving:
+    if prepared is None or not lacking or not rate or not serving:
         return estimate
-    present = mix.model.predict(rate, serving * estimate.engines_per_pod, estimate.routing)
+    present = prepared.model.predict(rate, serving * estimate.engines_per_pod, estimate.routing)
     if not isinstance(present, BatchPrediction) or not present.stable:
         return estimate
     found = {metric: _of_law(present, metric, estimate.means[metric]) for metric in lacking}

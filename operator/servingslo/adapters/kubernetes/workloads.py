@@ -75,7 +75,7 @@ class KubernetesWorkloads:
         # The version below which a watch tells of the past; None until it is looked up.
         self._distrusted: dict[tuple[str, ScaleTarget], int | None] = {}
 
-    def distrust(self, namespace: str, target: ScaleTarget) -> None:
+    def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """Read this target from the API server itself, until its watch has come so far."""
         self._distrusted[namespace, target] = None
 

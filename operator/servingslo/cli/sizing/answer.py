@@ -22,7 +22,7 @@ from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.decision import ConstraintNeed, LimitsPlan
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
-from servingslo.policy.mix import renewed_mix
+from servingslo.policy.prepared_model import renewed_model
 from servingslo.policy.requirement import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
 from servingslo.policy.sizing import (
     KV_PERCENTILE,
@@ -324,14 +324,14 @@ def _queue_limit(question: Question, case: SizingCase) -> int:
         objectives=question.objectives,
         replicas=question.replicas,
     )
-    mix = renewed_mix(
+    prepared = renewed_model(
         None,
         workload=question.workload,
         law=question.law,
         limits=question.limits,
         now_seconds=0.0,
     )
-    drained = case.saturation_per_second * wait_budget_seconds(targets, mix)
+    drained = case.saturation_per_second * wait_budget_seconds(targets, prepared)
     return max(1, int(drained))
 
 

@@ -41,7 +41,7 @@ class ReplicaCount:
         try:
             await self.writer.scale(namespace, target, before, after)
         finally:
-            self.workloads.distrust(namespace, target)
+            self.workloads.invalidate(namespace, target)
         return True
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:

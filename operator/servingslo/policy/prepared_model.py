@@ -20,7 +20,7 @@ RENEWAL_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class PreparedModel:
     """What requests are like and what serves them.
 
     workload: at a rate of 1 per second. frontier: of one engine, which follows from the rest; it
@@ -39,14 +39,14 @@ class Mix:
         return self.frontier.model
 
 
-def renewed_mix(
-    previous: Mix | None,
+def renewed_model(
+    previous: PreparedModel | None,
     *,
     workload: Workload,
     law: ServiceLaw,
     limits: EngineLimits,
     now_seconds: float,
-) -> Mix:
+) -> PreparedModel:
     """The previous mix while nothing material has changed, else one made of these."""
     if (
         previous is not None
@@ -57,7 +57,7 @@ def renewed_mix(
         return previous
     unit = workload.at_rate(1.0)
     model = latency_model(unit, law, limits)
-    return Mix(
+    return PreparedModel(
         workload=unit,
         law=law,
         limits=limits,
@@ -66,7 +66,7 @@ def renewed_mix(
     )
 
 
-def _changed(previous: Mix, workload: Workload, law: ServiceLaw) -> bool:
+def _changed(previous: PreparedModel, workload: Workload, law: ServiceLaw) -> bool:
     """Whether requests or engine differ by more than the models' own error."""
     before = previous.model.demand
     after = request_demand(workload, law)

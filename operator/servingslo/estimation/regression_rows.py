@@ -50,7 +50,9 @@ class Row:
     sequence_ratio: float | None = None
 
 
-def law_rows(window: Window, dispersion: float = 1.0, engine_count: int = 1) -> tuple[Row, ...]:
+def regression_rows(
+    window: Window, dispersion: float = 1.0, engine_count: int = 1
+) -> tuple[Row, ...]:
     """The equations that a window gives, none where it gives none.
 
     With a step count and little idle time: time = a·steps + b·generated + c·prefilled, where the

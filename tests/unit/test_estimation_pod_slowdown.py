@@ -2,8 +2,8 @@
 
 import pytest
 
-from servingslo.estimation.law_rows import Row
-from servingslo.estimation.pod_paces import LEAST_WINDOWS, observe, slow_pods
+from servingslo.estimation.pod_slowdown import LEAST_WINDOWS, observe, slow_pods
+from servingslo.estimation.regression_rows import Row
 
 LAW = (0.01, 0.0002, 0.00003)
 
@@ -16,12 +16,12 @@ def window(slowness: float) -> Row:
 
 
 def paces_of(slowness: dict[str, float], ticks: int = LEAST_WINDOWS):
-    """The paces after so many windows of each pod."""
-    paces = ()
+    """The slowdowns after so many windows of each pod."""
+    slowdowns = ()
     for _ in range(ticks):
         rows = {pod: [window(value)] for pod, value in slowness.items()}
-        paces = observe(paces, rows, LAW, frozenset(slowness))
-    return paces
+        slowdowns = observe(slowdowns, rows, LAW, frozenset(slowness))
+    return slowdowns
 
 
 @pytest.mark.parametrize(
@@ -48,5 +48,5 @@ def test_too_few_windows_name_nobody():
 def test_pods_that_are_gone_are_forgotten():
     """The state is bounded by the pods there are."""
     left = observe(paces_of({"a": 1.0, "b": 3.0}), {}, LAW, frozenset({"a"}))
-    assert [pace.pod for pace in left] == ["a"]
+    assert [slowdown.pod for slowdown in left] == ["a"]
     assert observe(left, {}, None, frozenset()) == ()

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from servingslo.estimation.law_rows import Row
 from servingslo.estimation.least_squares import Vector
+from servingslo.estimation.regression_rows import Row
 
 # Windows of a pod that count: two minutes at 15 s scrapes.
 MEMORY_WINDOWS = 8.0
@@ -23,7 +23,7 @@ LARGEST_LOG = math.log(4.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodPace:
+class PodSlowdown:
     """Logarithm of observed over predicted busy time, a moving average; windows that entered."""
 
     pod: str
@@ -40,45 +40,45 @@ class SlowPod:
 
 
 def observe(
-    paces: Sequence[PodPace],
+    slowdowns: Sequence[PodSlowdown],
     rows: Mapping[str, Sequence[Row]],
     law: Vector | None,
     pods: frozenset[str],
-) -> tuple[PodPace, ...]:
-    """The paces after one tick's equations by pod, against the law before them.
+) -> tuple[PodSlowdown, ...]:
+    """The slowdowns after one tick's equations by pod, against the law before them.
 
     pods: of the configuration in force; others are forgotten.
     """
-    known = {pace.pod: pace for pace in paces if pace.pod in pods}
+    known = {slowdown.pod: slowdown for slowdown in slowdowns if slowdown.pod in pods}
     if law is None:
         return tuple(known.values())
     for pod, equations in rows.items():
         for row in equations:
             predicted = sum(x * value for x, value in zip(row.x, law, strict=True))
             if row.scored and predicted > 0:
-                known[pod] = _after(known.get(pod) or PodPace(pod=pod), -math.log(predicted))
+                known[pod] = _after(known.get(pod) or PodSlowdown(pod=pod), -math.log(predicted))
     return tuple(known.values())
 
 
-def slow_pods(paces: Sequence[PodPace]) -> tuple[SlowPod, ...]:
+def slow_pods(slowdowns: Sequence[PodSlowdown]) -> tuple[SlowPod, ...]:
     """Pods that are slower than their siblings, the slowest first; none where fewer than two."""
-    settled = [pace for pace in paces if pace.window_count >= LEAST_WINDOWS]
+    settled = [slowdown for slowdown in slowdowns if slowdown.window_count >= LEAST_WINDOWS]
     if len(settled) < 2:
         return ()
-    usual = median_low([pace.log_ratio for pace in settled])
+    usual = median_low([slowdown.log_ratio for slowdown in settled])
     found = [
-        SlowPod(pod=pace.pod, ratio=math.exp(pace.log_ratio - usual))
-        for pace in settled
-        if pace.log_ratio - usual > math.log(SLOW_RATIO)
+        SlowPod(pod=slowdown.pod, ratio=math.exp(slowdown.log_ratio - usual))
+        for slowdown in settled
+        if slowdown.log_ratio - usual > math.log(SLOW_RATIO)
     ]
     return tuple(sorted(found, key=lambda pod: (-pod.ratio, pod.pod)))
 
 
-def _after(pace: PodPace, log_ratio: float) -> PodPace:
+def _after(slowdown: PodSlowdown, log_ratio: float) -> PodSlowdown:
     bounded = min(max(log_ratio, -LARGEST_LOG), LARGEST_LOG)
-    share = 1.0 / min(pace.window_count + 1.0, MEMORY_WINDOWS)
-    return PodPace(
-        pod=pace.pod,
-        log_ratio=pace.log_ratio + share * (bounded - pace.log_ratio),
-        window_count=pace.window_count + 1,
+    share = 1.0 / min(slowdown.window_count + 1.0, MEMORY_WINDOWS)
+    return PodSlowdown(
+        pod=slowdown.pod,
+        log_ratio=slowdown.log_ratio + share * (bounded - slowdown.log_ratio),
+        window_count=slowdown.window_count + 1,
     )

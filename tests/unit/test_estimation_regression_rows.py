@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from servingslo.estimation.counters import Window
-from servingslo.estimation.law_rows import law_rows
+from servingslo.estimation.regression_rows import regression_rows
 from servingslo.models.service_time import ServiceLaw
 
 # The small card of the catalogue at 580 tokens of context, its c left out.
@@ -47,7 +47,7 @@ def test_a_few_running_are_known_well_enough_to_be_scored(
     Without it a fleet of three that had four to five running each waited for its law for up to two
     minutes of 1 s windows: they entered the fit and counted for nothing else.
     """
-    row = law_rows(_window(sequences), dispersion)[0]
+    row = regression_rows(_window(sequences), dispersion)[0]
     assert row.scored
     predicted = row.x[0] * LAW.step_fixed_seconds + row.x[1] * LAW.step_per_sequence_seconds
     assert predicted == pytest.approx(1.0, abs=0.03)
@@ -66,8 +66,8 @@ def test_a_few_running_are_known_well_enough_to_be_scored(
 )
 def test_a_window_with_an_unknown_idle_share_says_nothing(changed: dict[str, object]) -> None:
     """Ten running on average may be twenty for half of the time: the steps are those of twenty."""
-    assert law_rows(_window(10.0)) != ()
-    assert law_rows(replace(_window(10.0), **changed)) == ()
+    assert regression_rows(_window(10.0)) != ()
+    assert regression_rows(replace(_window(10.0), **changed)) == ()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_window_with_an_unknown_idle_share_says_nothing(changed: dict[str, obj
 )
 def test_an_engine_that_is_not_known_to_be_empty_is_not_empty(changed: dict[str, object]) -> None:
     """Gauges may be missing; counters and histograms say what they said."""
-    assert law_rows(replace(_window(10.0), **changed)) == law_rows(_window(10.0))
+    assert regression_rows(replace(_window(10.0), **changed)) == regression_rows(_window(10.0))
 
 
 def test_a_draft_makes_the_law_that_of_a_token() -> None:
@@ -101,7 +101,7 @@ def test_a_draft_makes_the_law_that_of_a_token() -> None:
         prefill_per_token_seconds=0.0,
     )
     for window in (drafted, replace(drafted, step_count=None)):
-        row = law_rows(window)[0]
+        row = regression_rows(window)[0]
         predicted = row.x[0] * token.step_fixed_seconds + row.x[1] * token.step_per_sequence_seconds
         assert predicted == pytest.approx(1.0, abs=0.03)
         assert row.sequences == pytest.approx(8.0, abs=1.1)
