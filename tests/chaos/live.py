@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.live_checker import Journal, PendingWrite, told_spec, violations
+from tests.chaos.live_checker import Journal, Order, told_spec, violations
 from tests.chaos.storm import TICK_SECONDS, Storm
 from tests.integration.operator_under_test import Engines, Operator, install_chart
 
@@ -36,7 +36,7 @@ class Outcome:
     story: list[str]
 
 
-def story_of(journal: Journal, orders: Sequence[PendingWrite]) -> list[str]:
+def story_of(journal: Journal, orders: Sequence[Order]) -> list[str]:
     """What was asked for, broken and ordered, by time; then the last log lines."""
     events = [
         *(

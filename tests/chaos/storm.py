@@ -13,7 +13,7 @@ from pathlib import Path
 import kubernetes
 import requests
 import urllib3
-from tests.chaos.live_checker import Asked, End, Journal, PendingWrite, Spell, orders_of, violations
+from tests.chaos.live_checker import Asked, End, Journal, Order, Spell, orders_of, violations
 from tests.chaos.live_faults import KINDS, PARTS, POD_FAULTS
 from tests.integration.operator_under_test import (
     SERVICE_ACCOUNT,
@@ -112,7 +112,7 @@ class Storm:
         self.journal.log = self.operator.log_lines("")
         self.journal.mebibytes = process_use(self.operator.process.pid)[1]
 
-    def orders(self) -> list[PendingWrite]:
+    def orders(self) -> list[Order]:
         """What the operator set, by the audit log."""
         with self.rig.audit_log.open(encoding="utf-8") as lines:
             return list(orders_of(lines, self.namespace, SERVICE_ACCOUNT))
