@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 from tests.cards import H100, H100_LIMITS, L4_LIMITS
+from tests.model_fleets import ReplicaGroup, predict
 
 from servingslo.models import capacity
 from servingslo.models.latency import (
     Prediction,
-    ReplicaGroup,
     Routing,
     concurrency_cap,
-    predict,
     saturation_rate_per_second,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from tests.cards import H100 as H100_LAW
 from tests.cards import L4 as L4_LAW
+from tests.model_fleets import ReplicaGroup, predict
 from tests.textbook.batching import BatchLaw, batch_response
 from tests.validation.grid import H100, L4, Card, conversation_lengths
 from tests.validation.step_simulation import Fleet, Outcome, poisson_arrivals, simulate
 
-from servingslo.models.latency import Prediction, ReplicaGroup, Routing, predict
+from servingslo.models.latency import Prediction, Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 

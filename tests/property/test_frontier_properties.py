@@ -52,7 +52,7 @@ def cases(draw):
         engines_per_replica=draw(engines),
     )
     metric, percentile, factor = draw(goals)
-    alone = max(judged.frontier.alone_seconds(metric, percentile), 0.01)
+    alone = max(judged.frontier.unloaded_seconds(metric, percentile), 0.01)
     goal = Objective(metric=metric, percentile=percentile, threshold_seconds=factor * alone)
     return replace(judged, objectives=(goal,))
 

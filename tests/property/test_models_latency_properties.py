@@ -6,11 +6,10 @@
 4. The stability frontier is exact: finite just below λ_sat, infinite from it on.
 5. Limits: light load gives the bare steps; one replica is the same pooled and random.
 6. More replicas at the same fleet rate are never slower, so that sizing never shrinks.
-7. The admitted rate meets the objectives, and a little more does not.
-8. Pooled routing is never slower at the tail than random, but for part of a step.
-9. Corners give numbers: everything cached, one token, no marginal work, one slot, a tiny budget.
-10. Burstier arrivals are never faster at the tail.
-11. A load is the same evaluated alone and among others.
+7. Pooled routing is never slower at the tail than random, but for part of a step.
+8. Corners give numbers: everything cached, one token, no marginal work, one slot, a tiny budget.
+9. Burstier arrivals are never faster at the tail.
+10. A load is the same evaluated alone and among others.
 """
 
 import math
@@ -19,18 +18,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.model_fleets import ReplicaGroup, predict
 
 from servingslo.models.capacity import saturation
 from servingslo.models.latency import (
     LatencyMetric,
     LatencyModel,
-    Objective,
-    ReplicaGroup,
     Routing,
-    admitted_rate_per_second,
-    meets,
     metric_seconds,
-    predict,
     prepare,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
@@ -249,33 +244,12 @@ def test_one_more_replica_is_never_slower(workload, law, limit, ratio, count, ro
             assert metric_seconds(many, metric, percentile) <= slow
 
 
-@settings(deadline=None, max_examples=30)
-@given(
-    workload=workloads, law=laws, limit=limits, count=st.integers(1, 6), slack=st.floats(1.3, 4.0)
-)
-def test_admitted_rate_is_the_frontier_of_the_objectives(workload, law, limit, count, slack):
-    """7. The admitted rate meets the objectives; 2 % more breaks one or saturates."""
-    idle = predict(workload.at_rate(1e-6), group(law, limit, count))
-    objectives = [
-        Objective(
-            metric=metric,
-            percentile=95.0,
-            threshold_seconds=slack * metric_seconds(idle, metric, 95.0),
-        )
-        for metric in (LatencyMetric.TTFT, LatencyMetric.TPOT)
-    ]
-    rate = admitted_rate_per_second(workload, group(law, limit, count), objectives)
-    assert rate > 0
-    assert meets(predict(workload.at_rate(0.999 * rate), group(law, limit, count)), objectives)
-    assert not meets(predict(workload.at_rate(1.02 * rate), group(law, limit, count)), objectives)
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     workload=workloads, law=laws, limit=limits, ratio=st.floats(0.2, 0.9), count=st.integers(2, 12)
 )
 def test_pooled_tail_is_not_above_random(workload, law, limit, ratio, count):
-    """8. Sharing arrivals lengthens no tail, but for half a step of the first token.
+    """7. Sharing arrivals lengthens no tail, but for half a step of the first token.
 
     Arrivals go where sequences have just left, so that they come early in a step and wait for most
     of it; evenly they would wait for half. A simulation shows the same.
@@ -328,7 +302,7 @@ def test_pooled_tail_is_not_above_random(workload, law, limit, ratio, count):
 def test_corners_give_ordered_numbers(
     prompt, output, spread, cached, dispersion, law, limit, ratio, count, routing
 ):  # fmt: skip
-    """9. Below saturation every percentile is finite, at least 0, and ordered."""
+    """8. Below saturation every percentile is finite, at least 0, and ordered."""
     workload = Workload(
         arrival_rate_per_second=1.0,
         prompt=lengths(prompt, spread),
@@ -348,7 +322,7 @@ def test_corners_give_ordered_numbers(
 @settings(deadline=None, max_examples=40)
 @given(workload=workloads, law=laws, limit=limits, ratio=st.floats(0.2, 0.85), more=st.floats(1, 9))
 def test_bursts_lengthen_the_tail(workload, law, limit, ratio, more):
-    """10. TTFT and TPOT p99 rise with the index of dispersion."""
+    """9. TTFT and TPOT p99 rise with the index of dispersion."""
     rate = ratio * saturation(workload, law, limit).rate_per_second
     steady = predict(workload.at_rate(rate), group(law, limit))
     bursty = predict(replace(workload.at_rate(rate), arrival_dispersion=more), group(law, limit))
@@ -369,7 +343,7 @@ def test_bursts_lengthen_the_tail(workload, law, limit, ratio, more):
 def test_loads_evaluated_together_are_what_each_is_alone(
     workload, law, limit, loads, dispersion, routing
 ):
-    """11. What is shared is the call, never a result."""
+    """10. What is shared is the call, never a result."""
     mix = replace(workload, arrival_dispersion=dispersion)
     model = LatencyModel(mix, law, limit)
     rates = [ratio * model.saturation_rate_per_second * count for ratio, count in loads]

@@ -2,18 +2,17 @@
 
 import math
 
-import numpy as np
 import pytest
 from tests.cards import H100, H100_LIMITS
+from tests.model_fleets import ReplicaGroup, predict
 
 from servingslo.models.bursts import (
     bursts_of,
     correlation_seconds,
-    excess_over,
     lasting_change,
     swing_of,
 )
-from servingslo.models.latency import ReplicaGroup, Routing, predict
+from servingslo.models.latency import Routing
 from servingslo.models.service_time import request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
@@ -56,9 +55,7 @@ def test_the_swing_is_that_of_the_rate_when_its_memory_is_known():
     measured = excess(rate, 0.5, 1.0, running / rate)
     bursts = bursts_of(request_demand(WORKLOAD, H100), rate, measured, 1.0, running)
     assert swing_of(bursts, 0.1) == pytest.approx(0.5)
-    over = excess_over(bursts, np.array([2.0, 1e6]))
-    assert over[0] == pytest.approx(excess(rate, 0.5, 1.0, 2.0))
-    assert over[1] == pytest.approx(2.0 * rate * 0.25, rel=1e-3)
+    assert bursts.limit_excess == pytest.approx(2.0 * rate * 0.25, rel=1e-3)
     assert bursts.relaxed_excess < bursts.limit_excess
 
 

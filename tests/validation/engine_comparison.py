@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tests.model_fleets import ReplicaGroup, predict
 from tests.validation.engine_requests import Served
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample
-from servingslo.models.latency import Prediction, ReplicaGroup, predict
+from servingslo.models.latency import Prediction
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.engine import Engine, RequestRecord

@@ -12,10 +12,11 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from tests.model_fleets import ReplicaGroup, predict
 from tests.validation import step_simulation
 
 from servingslo.models.bursts import correlation_seconds
-from servingslo.models.latency import Prediction, ReplicaGroup, Routing, predict
+from servingslo.models.latency import Prediction, Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 

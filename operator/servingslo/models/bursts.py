@@ -54,13 +54,6 @@ class Bursts(NamedTuple):
 STEADY = Bursts(0.0, 1.0, 0.0, 0.0, 0.0)
 
 
-def excess_over(bursts: Bursts, seconds: FloatArray) -> FloatArray:
-    """Index of dispersion, less 1, of counts over times in seconds."""
-    remembered = remembered_share(seconds, bursts.correlation_seconds)
-    excess: FloatArray = bursts.limit_excess * (1.0 - remembered)
-    return excess
-
-
 def lasting_change(
     bursts: Bursts,
     change: float,

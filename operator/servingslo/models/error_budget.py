@@ -64,16 +64,6 @@ MEDIUM_BURN = BurnWindow(long_seconds=21600.0, short_seconds=1800.0, threshold=6
 SLOW_BURN = BurnWindow(long_seconds=259200.0, short_seconds=21600.0, threshold=1.0)
 
 
-def burn_threshold(
-    budget_share: float, alert_window_seconds: float, budget_window_seconds: float
-) -> float:
-    """Burn rate that spends this share of the budget in the alert window.
-
-    Source: The Site Reliability Workbook, chapter 5: share·(budget window)/(alert window).
-    """
-    return budget_share * budget_window_seconds / alert_window_seconds
-
-
 def burns(long_rate: float, short_rate: float, window: BurnWindow) -> bool:
     """Whether both the long and the short window burn at or above the threshold.
 

@@ -73,7 +73,7 @@ class Frontier:
     searches begin.
     """
 
-    __slots__ = ("_alone", "_full_batches", "_hints", "_points", "counts", "crossings", "model")
+    __slots__ = ("_full_batches", "_hints", "_points", "_unloaded", "counts", "crossings", "model")
 
     def __init__(self, model: LatencyModel, previous: "Frontier | None" = None) -> None:
         self.model = model
@@ -81,7 +81,7 @@ class Frontier:
         self._hints: Mapping[Row, Crossing] = {} if previous is None else previous.crossings
         self.counts: dict[Limit, int] = {} if previous is None else dict(previous.counts)
         self._points: dict[tuple[Fleet, int], Prediction] = {}
-        self._alone: dict[tuple[LatencyMetric, float], float] = {}
+        self._unloaded: dict[tuple[LatencyMetric, float], float] = {}
         self._full_batches: dict[tuple[float | None, int], int | None] = {}
 
     def greatest_rate_per_second(self, limit: Limit, fleet: Fleet) -> float:
@@ -139,18 +139,18 @@ class Frontier:
             for row, value in self._values(searches).items():
                 search = searches[row]
                 search.told(value / row[0].most)
-                if search.hopeless and self._misses_alone(row[0]):
+                if search.hopeless and self._misses_unloaded(row[0]):
                     search.ended = Crossing(0.0, None)
                 if search.ended is not None:
                     self.crossings[row] = search.ended
             searches = {row: one for row, one in searches.items() if one.ended is None}
 
-    def alone_seconds(self, metric: LatencyMetric, percentile: float) -> float:
+    def unloaded_seconds(self, metric: LatencyMetric, percentile: float) -> float:
         """The percentile where requests come one at a time: no fleet gives less."""
-        if (metric, percentile) not in self._alone:
+        if (metric, percentile) not in self._unloaded:
             alone = self.model.predict(IDLE_RATE_PER_SECOND, 1, Routing.POOLED)
-            self._alone[metric, percentile] = metric_seconds(alone, metric, percentile)
-        return self._alone[metric, percentile]
+            self._unloaded[metric, percentile] = metric_seconds(alone, metric, percentile)
+        return self._unloaded[metric, percentile]
 
     def full_batch(
         self, objectives: Sequence[Objective], most_sequences: int, calibration_ratio: float
@@ -236,10 +236,10 @@ class Frontier:
             values |= {row: row[0].of(made[load]) for row, load in asked.items()}
         return values
 
-    def _misses_alone(self, limit: Limit) -> bool:
+    def _misses_unloaded(self, limit: Limit) -> bool:
         if limit.metric is None:
             return False
-        return self.alone_seconds(limit.metric, limit.percentile) > limit.most
+        return self.unloaded_seconds(limit.metric, limit.percentile) > limit.most
 
 
 class _CountSearch:

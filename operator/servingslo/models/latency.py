@@ -1,8 +1,7 @@
-"""Percentiles of TTFT, TPOT, queue time and latency of a fleet, and the load that meets them."""
+"""Percentiles of TTFT, TPOT, queue time and latency of a fleet."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from servingslo.errors import InvalidInputError
@@ -30,14 +29,10 @@ __all__ = [
     "LatencyModel",
     "Objective",
     "Prediction",
-    "ReplicaGroup",
     "Routing",
-    "admitted_rate_per_second",
     "concurrency_cap",
     "forget_models",
-    "meets",
     "metric_seconds",
-    "predict",
     "prepare",
     "saturation_rate_per_second",
 ]
@@ -46,18 +41,6 @@ __all__ = [
 _MODEL_CACHE_SIZE = 64
 # Requests per second of a fleet without any: one in thirty years.
 _LEAST_RATE = 1e-9
-# Halvings of the range up to saturation: to 6e-8 of it.
-_BISECTION_STEPS = 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaGroup:
-    """replica_count identical replicas behind one router."""
-
-    law: ServiceLaw
-    limits: EngineLimits
-    replica_count: int
-    routing: Routing = Routing.POOLED
 
 
 class LatencyModel:
@@ -169,42 +152,3 @@ def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> 
 def forget_models() -> None:
     """Prepare each model anew that is asked for from now on, as after a start."""
     _prepared.cache_clear()
-
-
-def predict(workload: Workload, group: ReplicaGroup) -> Prediction:
-    """Prediction for this workload on this group."""
-    model = latency_model(workload, group.law, group.limits)
-    return model.predict(workload.arrival_rate_per_second, group.replica_count, group.routing)
-
-
-def meets(prediction: Prediction, objectives: Sequence[Objective]) -> bool:
-    """Whether the prediction is stable and every objective holds."""
-    return prediction.stable and all(
-        metric_seconds(prediction, o.metric, o.percentile) <= o.threshold_seconds
-        for o in objectives
-    )
-
-
-def admitted_rate_per_second(
-    workload: Workload,
-    group: ReplicaGroup,
-    objectives: Sequence[Objective],
-    utilization_limit: float = 1.0,
-) -> float:
-    """Largest fleet arrival rate, per second, at which this group meets every objective.
-
-    0 when an objective fails even for a single request at a time. utilization_limit: most
-    utilization allowed, in (0, 1].
-    """
-    model = latency_model(workload, group.law, group.limits)
-    ceiling = model.saturation_rate_per_second * group.replica_count * utilization_limit
-    low, high = 0.0, ceiling
-    if not meets(model.predict(low, group.replica_count, group.routing), objectives):
-        return 0.0
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        if meets(model.predict(middle, group.replica_count, group.routing), objectives):
-            low = middle
-        else:
-            high = middle
-    return low

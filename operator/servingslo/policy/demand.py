@@ -102,7 +102,7 @@ def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> flo
             continue
         alone = 0.0
         if prepared is not None:
-            alone = prepared.frontier.alone_seconds(objective.metric, objective.percentile)
+            alone = prepared.frontier.unloaded_seconds(objective.metric, objective.percentile)
         budgets.append(max(objective.threshold_seconds - alone, 0.0))
     return min(budgets, default=DEFAULT_WAIT_BUDGET_SECONDS)
 

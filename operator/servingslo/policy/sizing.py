@@ -263,7 +263,7 @@ def _least_seconds(case: SizingCase, load: Load, objective: Objective) -> float 
     What a request takes alone, or what the largest count gives where it is all but idle: no larger
     one would give much less.
     """
-    alone = case.frontier.alone_seconds(objective.metric, objective.percentile)
+    alone = case.frontier.unloaded_seconds(objective.metric, objective.percentile)
     alone *= case.ratio(objective.metric)
     if alone > objective.threshold_seconds:
         return alone
