@@ -77,10 +77,10 @@ def _without_quantile(stack: ExitStack) -> None:
 
 
 def _without_margin(stack: ExitStack) -> None:
-    def tracked(_frame: TickContext, state: PlannerState, **_: bool) -> PlannerState:
+    def tracked(_context: TickContext, state: PlannerState, **_: bool) -> PlannerState:
         return state
 
-    _put(stack, planner, "tracked", tracked)
+    _put(stack, planner, "margin_tracked", tracked)
 
 
 def _without_step_down_check(stack: ExitStack) -> None:
@@ -88,7 +88,7 @@ def _without_step_down_check(stack: ExitStack) -> None:
         *_, wanted, _spare = found
         return min(wanted, context.current)
 
-    _put(stack, requirement, "_safe", safe)
+    _put(stack, requirement, "safe_count", safe)
 
 
 def _by_means(stack: ExitStack) -> None:

@@ -26,7 +26,7 @@ from servingslo.policy.gateway_limit import (
     limit_to_write,
 )
 from servingslo.policy.inputs import InForce
-from servingslo.policy.limit_memory import LimitMemory, LimitWrite
+from servingslo.policy.state import LimitMemory, LimitWrite
 
 if TYPE_CHECKING:
     from servingslo.reasons import Reason

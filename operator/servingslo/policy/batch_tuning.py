@@ -23,7 +23,7 @@ from servingslo.policy.batch_verdict import (
     with_load,
 )
 from servingslo.policy.behavior import SelectPolicy
-from servingslo.policy.context import TickContext
+from servingslo.policy.context import TickContext, flags_absent
 from servingslo.policy.decision import (
     BatchingDecision,
     CanaryAct,
@@ -32,9 +32,8 @@ from servingslo.policy.decision import (
     RolloutCost,
 )
 from servingslo.policy.inputs import BatchingMode, BatchingRollout, InForce
-from servingslo.policy.limits_use import flags_absent
 from servingslo.policy.prepared_model import PreparedModel
-from servingslo.policy.requirement import Requirement, sizing_case, warming_up
+from servingslo.policy.requirement import Requirement, sizing_case
 from servingslo.policy.sizing import Load
 from servingslo.policy.state import (
     REFUSED_SECONDS,
@@ -43,6 +42,7 @@ from servingslo.policy.state import (
     BatchLimits,
     BatchSearch,
 )
+from servingslo.policy.step_down import warming_up
 from servingslo.reasons import Reason
 
 # The search costs hundreds of predictions; once a minute follows every change of the mix.

@@ -22,10 +22,9 @@ from servingslo.policy.demand import (
 from servingslo.policy.error_budget import budget_report, budget_score
 from servingslo.policy.guards import Bounds, bounds_of, refused_pods
 from servingslo.policy.inputs import Limits, Observation, Targets
-from servingslo.policy.prepared_model import PreparedModel, renewed_model
+from servingslo.policy.prepared_model import PreparedModel, renewed_model, with_means
 from servingslo.policy.signals import Signals
-from servingslo.policy.state import BatchChange, PlannerState
-from servingslo.policy.told_latencies import with_means
+from servingslo.policy.state import LIMIT_FIELDS, BatchChange, PlannerState
 from servingslo.reasons import Reason
 
 # Where more than half of the ready pods seem to lie, it is not the pods: more of the same would lie
@@ -91,6 +90,12 @@ class TickContext:
     def trusted(self) -> bool:
         """Whether the latency model decides."""
         return self.prepared is not None and self.estimate.law.trusted
+
+    @property
+    def surge_refuted(self) -> bool:
+        """Whether the newest window has shown that a rise is no surge."""
+        onset = self.estimate.forecast.onset
+        return onset is not None and onset.refuted
 
     @property
     def model_reason(self) -> Reason:
@@ -166,6 +171,15 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
             odds=target_odds(targets),
         ),
     )
+
+
+def flags_absent(context: TickContext) -> tuple[str, ...]:
+    """Limits whose flags no serving container's command line has; none where that is unknown."""
+    launches = [pod.launch for pod in context.serving if pod.launch is not None]
+    if not launches:
+        return ()
+    had = {name for launch in launches for name in launch.flags}
+    return tuple(name for name in LIMIT_FIELDS if name not in had)
 
 
 def _starting(observation: Observation, coming: int, unschedulable: int) -> int:

@@ -173,7 +173,7 @@ def step_down_load(
     grow with long leads as those of ordering do; short ones do not lower them, because what dips
     for a few scrapes does so at any lead. Where rises recur that nothing foretells, what they reach
     is kept.
-    implied_arrival_rate_per_second: the rate that what runs now speaks of, see `in_flight`.
+    implied_arrival_rate_per_second: the rate that what runs now speaks of, see `step_down`.
     """
     forecast = estimate.forecast
     share = forecast.unsettled_probability

@@ -11,7 +11,7 @@ from dataclasses import replace
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import AdmissionDecision, LimitDecision
 from servingslo.policy.inputs import AdmissionMode, InForce, SignalProblem
-from servingslo.policy.limit_memory import LimitMemory, LimitWrite
+from servingslo.policy.state import LimitMemory, LimitWrite
 from servingslo.reasons import Reason
 
 # Knob of the actuator that writes it, and names of what it found in force: the bound of each proxy

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from servingslo.policy.behavior import Behavior, BehaviorState, normalize
-from servingslo.policy.decision import DecisionStep, StepValue
+from servingslo.policy.decision import DecisionStep, HandOver, StepValue
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,
@@ -42,7 +42,8 @@ CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
 ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
 # Pods that were ordered are not made; the plan goes on.
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
-_BLINDNESS = (
+_NOBODY = "no HorizontalPodAutoscaler or ScaledObject is on it"
+_NO_METRICS = (
     Reason.PROMETHEUS_UNAVAILABLE,
     Reason.SEVERAL_RUNTIMES,
     Reason.SEVERAL_MODELS,
@@ -159,7 +160,7 @@ def ownership_problem(
 
 def metrics_problem(observation: Observation) -> SignalProblem | None:
     """Why nothing can be seen of this workload's engines, where the reader says so."""
-    return next((p for p in observation.problems if p.reason in _BLINDNESS), None)
+    return next((p for p in observation.problems if p.reason in _NO_METRICS), None)
 
 
 def refused_pods(observation: Observation) -> SignalProblem | None:
@@ -302,3 +303,23 @@ def acting_limit(targets: Targets, limits: Limits) -> Reason | None:
     if targets.mode is Mode.RECOMMEND:
         return Reason.RECOMMEND_ONLY
     return None
+
+
+def hand_over(
+    targets: Targets, observation: Observation, wanted: int | None, *, known: bool
+) -> HandOver | None:
+    """Who is given the count, and which; None where the operator sets it.
+
+    wanted: None where the target's count is unknown. known: it rests on metrics that are fresh.
+    Without them nothing is given: whoever scales then does what it was told for that case.
+    """
+    if targets.actuation is Actuation.SCALE:
+        return None
+    scalers = [p.detail for p in observation.problems if p.reason is Reason.SCALER_CONFLICT]
+    if targets.actuation is Actuation.NONE:
+        reason, replicas = Reason.TOLD_ONLY, None
+    else:
+        reason = Reason.HANDED_OVER if scalers else Reason.NOBODY_SCALES
+        replicas = wanted if known else None
+    detail = "; ".join(scalers) or _NOBODY
+    return HandOver(actuation=targets.actuation, reason=reason, replicas=replicas, detail=detail)

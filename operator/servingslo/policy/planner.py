@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimator import Estimate, FleetSample
-from servingslo.estimation.observed import RECENT_SECONDS
-from servingslo.models.latency import metric_seconds
 from servingslo.policy import guards
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
@@ -25,10 +23,9 @@ from servingslo.policy.decision import (
     RuntimeSource,
     RuntimeUse,
 )
-from servingslo.policy.findings import findings
+from servingslo.policy.findings import findings, with_unreliable
 from servingslo.policy.gateway_limit import limit_decision
 from servingslo.policy.guards import Proposal
-from servingslo.policy.hand_over import hand_over
 from servingslo.policy.inputs import (
     Actuation,
     ForecastMode,
@@ -37,10 +34,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.left_out import with_unreliable
-from servingslo.policy.limits_use import limits_use
-from servingslo.policy.margin import tracked
-from servingslo.policy.onset import without_refuted
+from servingslo.policy.learning import calibrated, margin_tracked
 from servingslo.policy.report import (
     cold_start_report,
     cost_report,
@@ -48,13 +42,15 @@ from servingslo.policy.report import (
     finite,
     finite_needs,
     finite_steps,
+    limits_use,
     model_use,
     objective_reports,
     predicted_counts,
 )
-from servingslo.policy.requirement import Requirement, required_replicas, step_down_blocks
+from servingslo.policy.requirement import Requirement, required_replicas
 from servingslo.policy.signals import Signals, doubted, read_signals, without_families
-from servingslo.policy.state import HandEdit, PendingWrite, PlannerState, Steadiness, observe_count
+from servingslo.policy.state import HandEdit, PendingWrite, PlannerState, observe_count
+from servingslo.policy.step_down import step_down_blocks
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
 
 
@@ -87,11 +83,11 @@ def plan(
     context = tick_context(
         observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
     )
-    state = _calibrated(context, state)
+    state = calibrated(context, state)
     notes = _notes(context, edit)
     owner = guards.ownership_problem(observation, targets.actuation)
     acting = _acting_limit(context, owner) is None and targets.actuation is not Actuation.NONE
-    state = tracked(context, state, acting=acting)
+    state = margin_tracked(context, state, acting=acting)
     if owner is not None and owner.reason not in guards.CONFLICTS:
         return _hands_off(context, state, owner, notes)
     if signals.no_metrics is not None:
@@ -153,38 +149,6 @@ def _estimated(
         fresh_seconds=now_seconds - (signals.age_seconds or 0.0),
         idle_since_seconds=idle_since,
     ), estimate
-
-
-def _calibrated(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory after comparing the model's percentiles for the present load with those seen.
-
-    Only while the same replicas have served for as long as latencies are observed over, and
-    without a queue from before: otherwise two different loads would be compared. Once for each
-    such time: windows that overlap would count the same requests again.
-    """
-    serving = len(context.serving)
-    fleet = state.fleet
-    if fleet is None or fleet.serving != serving:
-        fleet = Steadiness(serving=serving, since_seconds=context.now_seconds)
-        state = replace(state, fleet=fleet)
-    steady = context.now_seconds - fleet.since_seconds >= RECENT_SECONDS
-    rate = context.estimate.arrival_rate_per_second
-    if not steady or not rate or not serving or context.prepared is None or not context.trusted:
-        return state
-    if context.signals.no_metrics is not None or context.prepared.at_seconds == context.now_seconds:
-        # A mix that has just been renewed has tables to make as well: it is compared at the next.
-        return state
-    engines = serving * context.estimate.engines_per_pod
-    present = context.prepared.model.predict(rate, engines, context.estimate.routing)
-    if not present.stable:
-        return state
-    predicted: dict[str, dict[float, float]] = {}
-    for objective in context.targets.objectives:
-        seconds = metric_seconds(present, objective.metric, objective.percentile)
-        predicted.setdefault(objective.metric.value, {})[objective.percentile] = seconds
-    learnt = estimator.calibrate(state.estimator, predicted, context.estimate)
-    compared = replace(fleet, since_seconds=context.now_seconds)
-    return replace(state, estimator=learnt, fleet=compared)
 
 
 def _notes(context: TickContext, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
@@ -279,7 +243,7 @@ def _with_metrics(
     proposal = guards.clamp(proposal, context.bounds)
     proposal, behavior = guards.apply_behavior(
         proposal,
-        without_refuted(context, state.behavior),
+        _without_refuted(context, state.behavior),
         behavior=context.targets.behavior,
         current=context.current,
         bounds=context.bounds,
@@ -297,6 +261,18 @@ def _with_metrics(
         detail="" if owner is None else owner.detail,
     )
     return _decided(context, state, verdict, behavior)
+
+
+def _without_refuted(context: TickContext, state: BehaviorState) -> BehaviorState:
+    """The memory without what was recommended for a crowd that turned out to be none.
+
+    Demand has not fallen since, so that there is no swing to be smoothed.
+    """
+    onset = context.estimate.forecast.onset
+    if onset is None or not onset.refuted:
+        return state
+    kept = tuple(r for r in state.recommendations if r[0] < onset.since_seconds)
+    return replace(state, recommendations=kept)
 
 
 def _acting_limit(context: TickContext, owner: SignalProblem | None) -> Reason | None:
@@ -357,7 +333,7 @@ def _decided(
     given = None
     if limit is None:
         known = context.signals.no_metrics is None
-        given = hand_over(context.targets, context.observation, wanted, known=known)
+        given = guards.hand_over(context.targets, context.observation, wanted, known=known)
     after = before if limit is not None or given is not None else wanted
     steps = with_unreliable(context, proposal.steps)
     if limit is not None and limit not in {step.reason for step in steps}:

@@ -4,10 +4,19 @@ Estimates move a little with every scrape. Plans made from slightly different la
 between neighbouring counts and would have to prepare their tables anew at every tick.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
+from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
+from servingslo.models.batch_model import BatchPrediction
 from servingslo.models.frontier import Frontier
-from servingslo.models.latency import LatencyModel, latency_model
+from servingslo.models.latency import (
+    LatencyMetric,
+    LatencyModel,
+    latency_model,
+    metric_seconds,
+)
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import Workload
 
@@ -17,6 +26,8 @@ MATERIAL_CHANGE_RATIO = 0.02
 MATERIAL_DISPERSION_RATIO = 0.1
 # Even without material change, so that many small ones in one direction are followed.
 RENEWAL_SECONDS = 300.0
+# Shares of requests between which the percentiles of the law stand for a histogram.
+_SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +100,34 @@ def _changed(previous: PreparedModel, workload: Workload, law: ServiceLaw) -> bo
 
 def _differ(old: float, new: float, ratio: float) -> bool:
     return abs(new - old) > ratio * max(abs(old), abs(new))
+
+
+def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int) -> Estimate:
+    """The estimate with the law's percentiles, moved so that their mean is the observed one.
+
+    Nothing where engines export histograms or summaries, or no law of batches is known.
+    """
+    lacking = estimate.means.keys() - estimate.observed.keys()
+    rate = estimate.arrival_rate_per_second
+    if prepared is None or not lacking or not rate or not serving:
+        return estimate
+    present = prepared.model.predict(rate, serving * estimate.engines_per_pod, estimate.routing)
+    if not isinstance(present, BatchPrediction) or not present.stable:
+        return estimate
+    found = {metric: _of_law(present, metric, estimate.means[metric]) for metric in lacking}
+    return replace(estimate, observed={**estimate.observed, **found})
+
+
+def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> ObservedLatency:
+    known = LatencyMetric(metric)
+    mean = present.mean_seconds(known)
+    ratio = (seen.mean or 0.0) / mean if mean > 0.0 else 1.0
+    # Of equal percentiles the largest share stands.
+    by_edge = {ratio * metric_seconds(present, known, 100.0 * share): share for share in _SHARES}
+    shares = (0.0, *by_edge.values(), 1.0)
+    delta = HistogramDelta(
+        upper_bounds=tuple(by_edge),
+        counts=tuple(seen.count * (high - low) for low, high in pairwise(shares)),
+        sum=seen.sum,
+    )
+    return ObservedLatency(delta=delta)

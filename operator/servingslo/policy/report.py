@@ -16,6 +16,7 @@ from servingslo.policy.decision import (
     Decision,
     DecisionStep,
     DemandReport,
+    LimitsUse,
     ModelUse,
     ObjectiveReport,
     PredictedCount,
@@ -205,6 +206,19 @@ def _latencies(sized: Sized, count: int) -> tuple[PredictedLatency, ...]:
             seconds=finite(case.seconds_of(metric, percentile, count, sized.load.rate_per_second)),
         )
         for metric, percentile in sorted(asked)
+    )
+
+
+def limits_use(context: TickContext) -> LimitsUse:
+    """Both limits with their sources."""
+    in_force = context.estimate.in_force
+    sequences, budget = in_force.max_num_seqs, in_force.max_num_batched_tokens
+    return LimitsUse(
+        max_num_seqs=None if sequences is None else sequences.value,
+        max_num_seqs_source=None if sequences is None else sequences.source.value,
+        max_num_batched_tokens=None if budget is None else budget.value,
+        max_num_batched_tokens_source=None if budget is None else budget.source.value,
+        unread=in_force.unread,
     )
 
 

@@ -5,20 +5,18 @@ from dataclasses import dataclass
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import ConstraintNeed, StepValue
-from servingslo.policy.demand import Demand, step_down_load
-from servingslo.policy.guards import Proposal, StepDownBlock
-from servingslo.policy.in_flight import implied_arrival_rate_per_second
-from servingslo.policy.left_out import suspect_block, unreliable_inputs
-from servingslo.policy.onset import crowd_refuted
+from servingslo.policy.demand import Demand
+from servingslo.policy.findings import unreliable_inputs
+from servingslo.policy.guards import Proposal
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.saturation import saturation_need
 from servingslo.policy.sizing import (
     DRAIN_UTILIZATION,
     Sized,
     SizingCase,
-    least_safe_count,
     size,
 )
+from servingslo.policy.step_down import safe_count
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
 # Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
@@ -36,11 +34,6 @@ UTILIZATION_INPUT = "utilization_target_ratio"
 # The search ends at twice the greatest allowed count, so that a need beyond it is still named.
 SEARCH_FACTOR = 2
 LEAST_SEARCH = 64
-# The first requests to finish are the short ones: lengths, and with them everything, are too low
-# until the long ones are through. Several residences of a mean request, within bounds.
-WARM_UP_RESIDENCES = 3.0
-LEAST_WARM_UP_SECONDS = 120.0
-LONGEST_WARM_UP_SECONDS = 600.0
 # Two scrapes: the first window of a workload may be a part of one, and a law that has seen none
 # but it puts all time on the step or on the tokens.
 FIRST_SIGHT_SECONDS = 30.0
@@ -80,24 +73,6 @@ def required_replicas(context: TickContext) -> Requirement:
     if demand.idle:
         return _idle_without_model(context)
     return _by_saturation(context)
-
-
-def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
-    """What forbids fewer replicas than now, whatever the demand."""
-    blocks = []
-    if (block := context.signals.step_down_block) is not None:
-        blocks.append(block)
-    if context.observation.rollout_in_progress and context.own_rollout is None:
-        blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
-    if (block := warming_up(context)) is not None:
-        blocks.append(block)
-    if (block := suspect_block(context)) is not None:
-        blocks.append(block)
-    if (block := _backlog(context)) is not None:
-        blocks.append(block)
-    if (block := _model_block(context)) is not None:
-        blocks.append(block)
-    return tuple(blocks)
 
 
 def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
@@ -183,46 +158,14 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     proposal, spare = _with_spare(context, proposal)
     return Requirement(
         proposal=proposal,
-        safe_replicas=_safe(context, case, demand, sizing.infeasible, proposal.replicas, spare),
+        safe_replicas=safe_count(
+            context, case, demand, sizing.infeasible, proposal.replicas, spare
+        ),
         binding=binding,
         needs=needs,
         infeasible=sizing.infeasible,
         sized=Sized(case=case, load=demand.up),
         idle=demand.idle,
-    )
-
-
-def _safe(
-    context: TickContext,
-    case: SizingCase,
-    demand: Demand,
-    infeasible: tuple[Objective, ...],
-    wanted: int,
-    spare: int,
-) -> int:
-    """The least count that holds until a replica could be had again; one less without trust."""
-    if wanted >= context.current:
-        return context.current
-    explaining = implied_arrival_rate_per_second(context, case, demand)
-    least = least_safe_count(
-        case,
-        step_down_load(context.estimate, demand, explaining),
-        infeasible,
-        lowest=wanted,
-        current=context.current,
-        spare=spare + _pods_behind(context, case),
-    )
-    return least if context.trusted else max(least, context.current - 1)
-
-
-def _pods_behind(context: TickContext, case: SizingCase) -> int:
-    """Pods with more in their queue than they start within the wait budget.
-
-    They serve what came before, late already; what arrives meanwhile rests on the others.
-    """
-    in_time = case.model.saturation_rate_per_second * context.wait_budget_seconds
-    return sum(
-        any((engine.waiting or 0.0) > in_time for engine in pod.engines) for pod in context.serving
     )
 
 
@@ -291,68 +234,3 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     if saturation_need(context.estimate, context.targets, context.serving).ratio > 1.0:
         return proposal
     return proposal.moved("sizing", context.current, Reason.WARMING_UP, seen_seconds=seen)
-
-
-def _backlog(context: TickContext) -> StepDownBlock | None:
-    """While pods come and those that serve are short, for what arrives or for what waits.
-
-    What is on its way will serve them; to give part of it back, because little will be left to do
-    once all of it is there, would order it anew a moment later. The more are on their way, the
-    sooner the first of them are there. What was ordered for a crowd that is none goes at once.
-    """
-    if context.prepared is None or not context.starting or crowd_refuted(context):
-        return None
-    engines = len(context.serving) * context.estimate.engines_per_pod
-    capacity = engines * context.prepared.model.saturation_rate_per_second
-    waiting = context.estimate.backlog_requests
-    started = capacity * context.wait_budget_seconds
-    arriving = context.estimate.arrival_rate_per_second or 0.0
-    if waiting <= started and arriving <= capacity:
-        return None
-    return StepDownBlock(
-        reason=Reason.BACKLOG_BOUND,
-        inputs={
-            "backlog_requests": waiting,
-            "started_in_time_requests": started,
-            "arrival_rate_per_second": arriving,
-            "serving_rate_per_second": capacity,
-        },
-    )
-
-
-def warming_up(context: TickContext) -> StepDownBlock | None:
-    """While the workload has been seen for less than a few residences of its requests."""
-    since = context.state.first_fresh_seconds
-    seen = 0.0 if since is None else context.now_seconds - since
-    rate, running = context.estimate.arrival_rate_per_second, context.estimate.running_requests
-    residence = running / rate if rate and running is not None else 0.0
-    needed = min(
-        max(WARM_UP_RESIDENCES * residence, LEAST_WARM_UP_SECONDS), LONGEST_WARM_UP_SECONDS
-    )
-    if seen >= needed:
-        return None
-    return StepDownBlock(
-        reason=Reason.WARMING_UP, inputs={"seen_seconds": seen, "needed_seconds": needed}
-    )
-
-
-def _model_block(context: TickContext) -> StepDownBlock | None:
-    """A law that does not predict may shrink a fleet only while it is seen to do well."""
-    if (
-        context.prepared is None
-        or context.trusted
-        or (context.demand is not None and context.demand.idle)
-    ):
-        return None
-    for objective in context.targets.objectives:
-        observed = context.estimate.observed.get(objective.metric)
-        share = None if observed is None else observed.share_within(objective.threshold_seconds)
-        if share is None or share[0] < objective.percentile / 100.0:
-            return StepDownBlock(
-                reason=context.estimate.law.reason,
-                inputs={
-                    "metric": objective.metric.value,
-                    "share_ratio": None if share is None else share[0],
-                },
-            )
-    return None

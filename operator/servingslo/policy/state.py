@@ -10,7 +10,6 @@ from servingslo.policy import behavior as behavior_module
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Actuation, Observation
-from servingslo.policy.limit_memory import LimitMemory
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.reverts import Reverts, reverted, standing
 from servingslo.policy.sizing import Sized
@@ -128,6 +127,31 @@ class BatchingMemory:
     search: BatchSearch | None = None
     canary: CanaryMemory | None = None
     before_write: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitWrite:
+    """A bound of each proxy: the replicas that it was for, and when it was ordered."""
+
+    limit: int
+    serving: int
+    at_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitMemory:
+    """The bound that was written last, and whether load has shown that it holds.
+
+    pending: until it is seen in force or not. held: None until load was near it.
+    over_since_seconds: since when more is in flight than it allows. above_since_seconds: since when
+    it is more than replicas need. Nothing of it survives a restart.
+    """
+
+    written: LimitWrite | None = None
+    pending: LimitWrite | None = None
+    held: bool | None = None
+    over_since_seconds: float | None = None
+    above_since_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from servingslo.models.frontier import Fleet, Frontier
 from servingslo.models.latency import LatencyModel, Routing
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.in_flight import LARGEST_RATIO, implied_arrival_rate_per_second
+from servingslo.policy.step_down import LARGEST_RATIO, implied_arrival_rate_per_second
 
 RATE = 9.0
 PODS = 3
