@@ -110,7 +110,7 @@ def test_fewer_but_longer_requests_take_no_replica_away(monkeypatch):
     """Half the rate at four times the length is more work; those that ended do not tell it yet."""
     before, least = _least_after_the_change()
     monkeypatch.setattr(
-        "servingslo.policy.requirement.implied_arrival_rate_per_second", lambda *_: 0.0
+        "servingslo.policy.step_down.implied_arrival_rate_per_second", lambda *_: 0.0
     )
     _, blind = _least_after_the_change()
     assert blind < least == before
