@@ -304,6 +304,13 @@ class Tenant:
             self.engines.send(f"/traffic/{key}", None, method="DELETE")
         self._traffic.clear()
 
+    def served(self, name: str = "chat") -> dict[str, Any]:
+        """The truth about the traffic so far."""
+        page = http_get(f"{self.engines.url}/stats")
+        assert page is not None
+        found: dict[str, Any] = json.loads(page)["traffic"][f"{self.namespace}-{name}"]
+        return found
+
     # ServingSLOs
 
     def create_slo(

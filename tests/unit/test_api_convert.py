@@ -64,7 +64,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             ),
             runtime="vllm",
             mode=Mode.RECOMMEND,
-            replicas=ReplicaTargets(minimum=1, maximum=8, tolerated_failures=0),
+            replicas=ReplicaTargets(minimum=1, maximum=8, tolerated_failures=0, idle_seconds=600.0),
             utilization_target_ratio=0.85,
             kv_cache_target_ratio=0.9,
             kv_cache_model=KVCacheModel(

@@ -84,7 +84,7 @@ def test_every_cross_field_rule_has_a_bad_case() -> None:
 
 def test_all_problems_are_told_at_once() -> None:
     """A spec with three mistakes is answered once, not three times."""
-    spec = api_cases.changed({"mode": "auto", "replicas.min": 0, "objectives[1].threshold": "5"})
+    spec = api_cases.changed({"mode": "auto", "replicas.min": -1, "objectives[1].threshold": "5"})
     with pytest.raises(InvalidSpecError) as refusal:
         parse_spec(spec)
     assert [problem.field for problem in refusal.value.problems] == [

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, World, reasons, run, steady, stepped
 
-from servingslo.errors import InvalidInputError
 from servingslo.explain.conditions import conditions
 from servingslo.explain.text import text
 from servingslo.models.latency import LatencyMetric, Objective
@@ -263,12 +262,6 @@ def test_a_hand_edit_becomes_the_new_current():
     assert Reason.REPLICAS_CHANGED_BY_USER not in reasons(following)
     story.until(1200)
     assert story.at(1200.0).replicas_after <= 4
-
-
-def test_no_plan_may_go_to_zero():
-    """Nothing would tell that requests come again, and 0 is how people switch a target off."""
-    with pytest.raises(InvalidInputError, match=r"replicas\.min: 0 is not allowed; allowed: 1 or"):
-        ReplicaTargets(minimum=0)
 
 
 def test_a_target_scaled_to_zero_by_hand_is_held():

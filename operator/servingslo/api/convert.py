@@ -77,6 +77,9 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
         actuation=spec.actuation,
         replicas=ReplicaTargets(
             minimum=spec.replicas.min,
+            idle_seconds=None
+            if spec.replicas.idle_after is None
+            else parse_duration_seconds(spec.replicas.idle_after),
             maximum=spec.replicas.max,
             tolerated_failures=spec.replicas.tolerated_failures,
         ),

@@ -74,6 +74,7 @@ NOT_READY_REASONS = frozenset(
 )
 # Without ages: they differ on every tick, and a condition is written when it changes.
 _METRICS = {
+    Reason.NO_WAKE_UP_SIGNAL: "the target sleeps",
     Reason.METRICS_STALE: "samples are too old",
     Reason.METRICS_MISSING: "no samples of the target's pods; do the labels of the scrape fit?",
     Reason.METRICS_PARTIAL: "part of the samples is missing",
@@ -235,11 +236,29 @@ def ready_verdict(decision: Decision) -> Verdict:
         message = f"{message}; left out as unreliable: {pods}"
     elif pods := in_doubt(decision):
         message = f"{message}; in doubt: {pods}"
+    if told := zero_message(decision):
+        message = f"{message}; {told}"
     if handed := handed_over_message(decision.handed_over):
         message = f"{message}; {handed}"
     if decision.limits.unread:
         message = f"{message}; of the engine's flags not read: {decision.limits.unread}"
     return Verdict(ConditionStatus.TRUE, Reason.READY, message)
+
+
+def zero_message(decision: Decision) -> str:
+    """That the target sleeps, and how long the first request waits; '' where it does not.
+
+    Two digits: a condition is written when it changes.
+    """
+    for step in decision.steps:
+        if step.stage != "zero":
+            continue
+        if step.reason is Reason.NO_WAKE_UP_SIGNAL:
+            return f"it does not sleep: {step.inputs['detail']}"
+        seconds = step.inputs.get("first_request_seconds")
+        if isinstance(seconds, float) and decision.replicas_after == 0:
+            return f"asleep: the first request waits {format_duration(float(f'{seconds:.2g}'))}"
+    return ""
 
 
 def handed_over_message(given: HandOver | None) -> str:

@@ -52,10 +52,16 @@ _LIMITS = {
     Reason.SCALER_CONFLICT: "another autoscaler owns the replica count",
     Reason.TARGET_CONFLICT: "an older ServingSLO owns the target",
     Reason.SCALED_TO_ZERO_BY_USER: "somebody set the target to 0 by hand",
+    Reason.NO_WAKE_UP_SIGNAL: "no gateway tells of requests, which would have to wake it",
     Reason.MODEL_LEARNING: "the model is still learning",
     Reason.MODEL_DOES_NOT_PREDICT: "the model does not predict what is seen",
     Reason.MODEL_NOT_IDENTIFIABLE: "load has not varied enough to know the model",
     Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen",
+}
+_QUIET = {
+    Reason.IDLE: "nothing arrives and nothing is served",
+    Reason.ASLEEP: "nothing arrives, and a gateway tells when something does",
+    Reason.WOKEN_BY_REQUESTS: "requests have come, and nothing is there to serve them",
 }
 
 # Below, a correction of predictions is not worth a word.
@@ -86,8 +92,8 @@ def summary(decision: Decision) -> Iterator[str]:
 
 def _because(decision: Decision) -> str:
     demand = decision.demand
-    if decision.reason is Reason.IDLE:
-        return "nothing arrives and nothing is served"
+    if decision.reason in _QUIET:
+        return _QUIET[decision.reason]
     if decision.binding is None:
         return ""
     what = CONSTRAINTS[decision.binding]

@@ -148,7 +148,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         now_seconds=now_seconds,
         signals=signals,
         estimate=estimate,
-        bounds=bounds_of(targets, limits),
+        bounds=bounds_of(targets, limits, current=observation.desired_replicas),
         current=current,
         serving=serving,
         unreliable=unreliable,

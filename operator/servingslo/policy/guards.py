@@ -119,24 +119,29 @@ class StepDownBlock:
     inputs: Mapping[str, StepValue]
 
 
-def bounds_of(targets: Targets, limits: Limits) -> Bounds:
-    """The allowed counts: the tenant's, inside the administrator's."""
+def bounds_of(targets: Targets, limits: Limits, *, current: int | None = None) -> Bounds:
+    """The allowed counts: the tenant's, inside the administrator's.
+
+    The least is 1 where it is 0, until none is there: to none and back is decided apart (`zero`).
+    """
     own = UNBOUNDED_REPLICAS if targets.replicas.maximum is None else targets.replicas.maximum
     cap = UNBOUNDED_REPLICAS if limits.max_replicas is None else limits.max_replicas
     maximum = min(own, cap)
+    least = targets.replicas.minimum if current == 0 else max(targets.replicas.minimum, 1)
     return Bounds(
-        minimum=min(targets.replicas.minimum, maximum),
+        minimum=min(least, maximum),
         maximum=maximum,
         maximum_reason=Reason.ADMINISTRATOR_LIMIT if cap < own else Reason.MAX_REPLICAS_REACHED,
     )
 
 
 def ownership_problem(
-    observation: Observation, actuation: Actuation = Actuation.SCALE
+    observation: Observation, actuation: Actuation = Actuation.SCALE, *, may_sleep: bool = False
 ) -> SignalProblem | None:
     """Why the replica count is not ours to decide: hands off; None when it is.
 
-    Who scales the target in our place, as `actuation` has it, is no problem.
+    Who scales the target in our place, as `actuation` has it, is no problem. may_sleep: a target
+    at zero is one that sleeps.
     """
     ours = actuation is Actuation.SCALE
     found = [
@@ -151,7 +156,7 @@ def ownership_problem(
         return SignalProblem(
             reason=Reason.TARGET_NOT_READABLE, detail="the replica count of the target is unknown"
         )
-    if observation.desired_replicas == 0:
+    if observation.desired_replicas == 0 and not may_sleep:
         return SignalProblem(
             reason=Reason.SCALED_TO_ZERO_BY_USER, detail="the target was scaled to 0 by hand"
         )

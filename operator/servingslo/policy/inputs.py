@@ -99,17 +99,26 @@ class ScaleTarget:
 class ReplicaTargets:
     """Bounds on the replica count, and how many failed replicas the objectives must survive.
 
-    Raises: InvalidInputError for a minimum below 1: nothing would tell that requests come again,
-    and a target at 0 is one that somebody has switched off.
+    idle_seconds: without any request, after which the last replica goes where the minimum is 0.
+    Where it is 1 or more a target at 0 is one that somebody has switched off.
+    Raises: InvalidInputError for a minimum below 0, or of 0 without that time.
     """
 
     minimum: int = 1
     maximum: int | None = None
     tolerated_failures: int = 0
+    idle_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.minimum < 1:
-            raise InvalidInputError("replicas.min", self.minimum, "1 or more")
+        if self.minimum < 0:
+            raise InvalidInputError("replicas.min", self.minimum, "0 or more")
+        if self.may_sleep and self.idle_seconds is None:
+            raise InvalidInputError("replicas.idleAfter", None, "a time, where replicas.min is 0")
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether there may be no replica while nothing comes."""
+        return self.minimum == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

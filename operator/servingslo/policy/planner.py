@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimator import Estimate, FleetSample
-from servingslo.policy import guards
+from servingslo.policy import guards, zero
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
 from servingslo.policy.behavior import BehaviorState
@@ -80,18 +80,27 @@ def plan(
     )
     state, estimate = _estimated(observation, targets, state, signals, now_seconds)
     signals = without_families(doubted(signals, estimate.doubts), estimate.lost_families)
+    if asleep := zero.sleeps(observation, targets):
+        signals = zero.sleeping_signals(signals, estimate)
+        seen = state.fresh_seconds if signals.no_metrics else now_seconds
+        state = replace(state, fresh_seconds=seen)
     context = tick_context(
         observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
     )
+    state = replace(state, quiet_since_seconds=zero.quiet_since(context, state.quiet_since_seconds))
     state = calibrated(context, state)
     notes = _notes(context, edit)
-    owner = guards.ownership_problem(observation, targets.actuation)
+    owner = guards.ownership_problem(
+        observation, targets.actuation, may_sleep=targets.replicas.may_sleep
+    )
     acting = _acting_limit(context, owner) is None and targets.actuation is not Actuation.NONE
     state = margin_tracked(context, state, acting=acting)
     if owner is not None and owner.reason not in guards.CONFLICTS:
         return _hands_off(context, state, owner, notes)
     if signals.no_metrics is not None:
         return _without_metrics(context, state, signals.no_metrics, owner, notes)
+    if asleep:
+        return _asleep(context, state, owner, notes)
     return _with_metrics(context, state, owner, notes)
 
 
@@ -249,6 +258,7 @@ def _with_metrics(
         bounds=context.bounds,
         now_seconds=context.now_seconds,
     )
+    proposal = zero.put_to_sleep(context, requirement, proposal, state.quiet_since_seconds)
     proposal = guards.limit_step(
         proposal, current=context.current, max_step=context.limits.max_step
     )
@@ -273,6 +283,27 @@ def _without_refuted(context: TickContext, state: BehaviorState) -> BehaviorStat
         return state
     kept = tuple(r for r in state.recommendations if r[0] < onset.since_seconds)
     return replace(state, recommendations=kept)
+
+
+def _asleep(
+    context: TickContext,
+    state: PlannerState,
+    owner: SignalProblem | None,
+    notes: tuple[DecisionStep, ...],
+) -> tuple[Decision, PlannerState]:
+    """The decision for a target without replicas, from what a gateway tells."""
+    requirement = zero.asleep_or_woken(context)
+    proposal = guards.clamp(
+        replace(requirement.proposal, steps=(*notes, *requirement.proposal.steps)), context.bounds
+    )
+    proposal = guards.limit_step(proposal, current=0, max_step=context.limits.max_step)
+    verdict = Verdict(
+        proposal=_unless_reverted(context, proposal),
+        requirement=requirement,
+        acting_limit=_acting_limit(context, owner),
+        detail="" if owner is None else owner.detail,
+    )
+    return _decided(context, state, verdict)
 
 
 def _acting_limit(context: TickContext, owner: SignalProblem | None) -> Reason | None:
@@ -332,7 +363,7 @@ def _decided(
     limit = verdict.acting_limit
     given = None
     if limit is None:
-        known = context.signals.no_metrics is None
+        known = context.signals.no_metrics is None or zero.wakes(context)
         given = guards.hand_over(context.targets, context.observation, wanted, known=known)
     after = before if limit is not None or given is not None else wanted
     steps = with_unreliable(context, proposal.steps)
@@ -443,6 +474,8 @@ def _reason(
     if limit is not None and limit not in guards.ADVICE_ONLY:
         return limit
     action = _action(before, wanted)
+    if (own := zero.own_reason(proposal)) is not None:
+        return own
     against_requirement = {
         Action.SCALE_UP: requirement.proposal.replicas <= context.current,
         Action.SCALE_DOWN: requirement.proposal.replicas >= context.current,

@@ -167,10 +167,11 @@ class PlannerState:
     """Memory of one workload; the default is a workload never seen before.
 
     started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
-    good. seen_desired: the replica count last read from the target. scaled: the last change that
-    was written, until somebody sets another count. reverts: who puts counts back. limit: of the
-    gateway's bound, None where none is to be written. sized:
-    what counts were judged by at the last tick, for who tells of it; None without a model.
+    good. quiet_since_seconds: since when engines and gateway were seen to have nothing, None where
+    they have, or were not seen. seen_desired: the replica count last read from the target. scaled:
+    the last change that was written, until somebody sets another count. reverts: who puts counts
+    back. limit: of the gateway's bound, None where none is to be written. sized: what counts were
+    judged by at the last tick, for who tells of it; None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -183,6 +184,7 @@ class PlannerState:
     scaled: PendingWrite | None = None
     reverts: Reverts | None = None
     idle_since_seconds: float | None = None
+    quiet_since_seconds: float | None = None
     fleet: Steadiness | None = None
     prepared: PreparedModel | None = None
     batching: BatchingMemory = BatchingMemory()

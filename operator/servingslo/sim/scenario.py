@@ -133,7 +133,7 @@ def fleet_of(scenario: Scenario, trace: Trace, oracle_replicas: tuple[int, ...])
     else:
         work = float(interval_work(fleet, trace)[:intervals].max())
         first = max(math.ceil(work / _WARM_WORK), 1)
-    least = scenario.targets.replicas.minimum if scenario.targets is not None else 1
+    least = max(scenario.targets.replicas.minimum, 1) if scenario.targets is not None else 1
     return replace(fleet, initial_replicas=max(min(first, most), least), max_replicas=most)
 
 

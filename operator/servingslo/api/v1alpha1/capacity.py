@@ -49,10 +49,24 @@ class Replicas(ApiModel):
             values=("self.max", "self.toleratedFailures"),
             field_path=".toleratedFailures",
         ),
+        cel_rule(
+            "self.min > 0 || has(self.idleAfter)",
+            allowed="a duration, required when min is 0",
+            got="nothing",
+            field_path=".idleAfter",
+            reason="FieldValueRequired",
+        ),
     )
 
-    min: Annotated[Count, Between(1, MAX_REPLICAS)] = Field(
-        1, description="Fewest replicas, 1 (default) to 10000."
+    min: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
+        1,
+        description="Fewest replicas, 1 (default) to 10000, or 0: with idleAfter the last one goes "
+        "while nothing comes, where the administrator has a gateway read that tells of requests.",
+    )
+    idle_after: Annotated[str, DurationBetween("10s", "168h")] | None = Field(
+        None,
+        description="How long no request has come before the last replica goes, 10s to 168h. "
+        "Required when min is 0; else it has no effect.",
     )
     max: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
         None, description="Most replicas, from min to 10000. Required when mode is Auto."
@@ -73,6 +87,13 @@ class Replicas(ApiModel):
                 path=("toleratedFailures",),
                 value=self.tolerated_failures,
             )
+        return self
+
+    @model_validator(mode="after")
+    def _zero_has_idle_after(self) -> Self:
+        if self.min == 0 and self.idle_after is None:
+            allowed = "a duration, required when min is 0"
+            raise not_allowed(allowed, path=("idleAfter",), value=None)
         return self
 
 

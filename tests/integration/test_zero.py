@@ -1,0 +1,56 @@
+"""To no replica and back on a real control plane, with requests that wait at the gateway."""
+
+from pathlib import Path
+
+import pytest
+from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
+
+IDLE_AFTER_SECONDS = 20.0
+# What is seen of a workload for the first time is watched for two minutes before anything goes.
+PATIENCE_SECONDS = 300.0
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> tuple[str, ...]:
+    """The administrator has Envoy Gateway read."""
+    return ("--gateway-profile=envoy-gateway",)
+
+
+def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
+    operator: Operator, tenant: Tenant, tmp_path: Path
+) -> None:
+    """One replica goes once nothing came for the stated time, and is back for the first request."""
+    tenant.create_deployment()
+    few = steady_trace(tmp_path / "few.csv", rate=2.0, seconds=10.0)
+    plan = {"route": "chat", "when_no_engine": "wait"}
+    tenant.begin_traffic(few, duration_seconds=10.0, **plan)
+    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": f"{IDLE_AFTER_SECONDS:g}s"})
+    tenant.wait(lambda: tenant.replicas() == 0, what="it sleeps", timeout_seconds=PATIENCE_SECONDS)
+    tenant.wait(lambda: not tenant.pods(), what="no pod is left")
+    tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it is told")
+    ticks_pass(operator)
+    assert tenant.replicas() == 0
+    assert tenant.condition("MetricsFresh") == ("True", "MetricsFresh")
+    assert operator.log_lines("decided", tenant.namespace, "reason=Idle", "replicas=1->0")
+
+    tenant.end_traffic()
+    tenant.begin_traffic(few, duration_seconds=600.0, **plan)
+    tenant.wait(lambda: tenant.replicas() >= 1, what="requests wake it")
+    tenant.wait(lambda: tenant.ready_replicas() >= 1, what="a replica is ready")
+    assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
+    ticks_pass(operator, 20)
+    assert tenant.replicas() >= 1
+    served = tenant.served()
+    assert served["outcomes"]["failed"] == 0
+    assert served["waiting_at_gateway"] == 0
+
+
+def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tenant: Tenant) -> None:
+    """The last replica stays, and the conditions say why."""
+    tenant.create_deployment()
+    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": "10s"})
+    tenant.wait_condition(
+        "ScalingLimited", "True", "NoWakeUpSignal", timeout_seconds=PATIENCE_SECONDS
+    )
+    assert "does not sleep" in tenant.message("Ready")
+    assert tenant.replicas() == 1
