@@ -1,16 +1,38 @@
 """A Service, an HTTPRoute to it and the policy that holds its bound, of one tenant."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import kubernetes
-from tests.integration.operator_under_test import Tenant
+from tests.integration.operator_under_test import Tenant, steady_trace
+
+from servingslo.sim.catalogue import engine_kind
 
 ROUTE_GROUP = "gateway.networking.k8s.io"
 POLICY = ("gateway.envoyproxy.io", "v1alpha1")
 POLICIES = "backendtrafficpolicies"
 MANAGED = {"servingslo.dev/managed": "true"}
 VIA = {"kind": "BackendTrafficPolicy", "name": "chat"}
+
+AUTO: dict[str, Any] = {"mode": "Auto", "via": VIA}
+# A law stated, that of the simulated card, so that there is a bound before one is fitted.
+_CARD = engine_kind("l4-small").law
+LAW = {
+    "stepFixedSeconds": _CARD.step_fixed_seconds,
+    "stepPerSequenceSeconds": _CARD.step_per_sequence_seconds,
+    "prefillPerTokenSeconds": _CARD.prefill_per_token_seconds,
+    "contextPerTokenSeconds": _CARD.context_per_token_seconds,
+}
+
+
+def begin(tenant: Tenant, folder: Path, **admission: Any) -> None:
+    """Two replicas under steady load, and a ServingSLO whose bound is written."""
+    tenant.create_deployment(replicas=2)
+    tenant.begin_traffic(steady_trace(folder / "trace.csv", rate=3.0, seconds=120.0))
+    tenant.create_slo(
+        replicas={"min": 2, "max": 4}, serviceLaw=LAW, admission={**AUTO, **admission}
+    )
 
 
 class Gateway:

@@ -12,6 +12,7 @@ import kubernetes
 import yaml
 from tests.integration.manifests import slo_spec, workload
 
+from servingslo.adapters.clock import SystemClock
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.rig.cluster import Rig
 from servingslo.rig.waiting import free_port, http_get, wait_until
@@ -25,6 +26,7 @@ TICK_SECONDS = 1.0
 # Several ticks: long enough for the operator to do what it must not.
 QUIET_TICKS = 4
 PATIENCE_SECONDS = 30.0
+KILLED = "the test killed the operator"
 
 
 def install_chart(rig: Rig, *settings: str) -> None:
@@ -92,6 +94,13 @@ class Operator:
             environment={"KUBECONFIG": str(self._kubeconfig)},
         )
         self.process.wait_for(self.ready, what="/readyz answers", timeout_seconds=timeout_seconds)
+
+    def kill(self) -> None:
+        """SIGKILL, with a line in its log: what it wrote last it may not have told any more."""
+        assert self.process is not None
+        self.process.stop(kill=True)
+        with self.process.log_path.open("a", encoding="utf-8") as log:
+            log.write(f"\n{KILLED} at_seconds={SystemClock.now_seconds():.3f}\n")
 
     def ready(self) -> bool:
         """Whether it says that it is ready."""

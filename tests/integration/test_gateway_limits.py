@@ -7,21 +7,11 @@ from typing import Any
 
 import kubernetes
 import pytest
-from tests.integration.gateway_manifests import VIA, Gateway
+from tests.integration.gateway_manifests import AUTO, LAW, VIA, Gateway, begin
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
 
 from servingslo.rig.cluster import Rig
-from servingslo.sim.catalogue import engine_kind
 
-AUTO: dict[str, Any] = {"mode": "Auto", "via": VIA}
-# A law stated, that of the simulated card, so that there is a bound before one is fitted.
-_CARD = engine_kind("l4-small").law
-LAW = {
-    "stepFixedSeconds": _CARD.step_fixed_seconds,
-    "stepPerSequenceSeconds": _CARD.step_per_sequence_seconds,
-    "prefillPerTokenSeconds": _CARD.prefill_per_token_seconds,
-    "contextPerTokenSeconds": _CARD.context_per_token_seconds,
-}
 RELEASE = (sys.executable, "-m", "servingslo.cli", "release", "--all")
 KINDS = "admission.kinds[0]=BackendTrafficPolicy"
 
@@ -42,15 +32,6 @@ def operator_settings() -> tuple[str, ...]:
 def gateway(gateway_crds: None, tenant: Tenant) -> Gateway:
     """The tenant's gateway objects."""
     return Gateway(tenant)
-
-
-def begin(tenant: Tenant, folder: Path, **admission: Any) -> None:
-    """Two replicas under steady load, and a ServingSLO whose bound is written."""
-    tenant.create_deployment(replicas=2)
-    tenant.begin_traffic(steady_trace(folder / "trace.csv", rate=3.0, seconds=120.0))
-    tenant.create_slo(
-        replicas={"min": 2, "max": 4}, serviceLaw=LAW, admission={**AUTO, **admission}
-    )
 
 
 def told_of_bound(tenant: Tenant, reason: str) -> str:
@@ -188,8 +169,7 @@ def test_what_an_operator_left_behind_is_put_back_at_the_next_start(
     before = gateway.policy()["spec"]
     begin(tenant, tmp_path)
     tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
-    assert operator.process is not None
-    operator.process.stop(kill=True)
+    operator.kill()
     tenant.delete_slo()
     assert gateway.bound() != 500
     operator.start()

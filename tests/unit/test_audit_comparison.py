@@ -1,8 +1,10 @@
 """The comparison of the audit log with the operator's own: it finds what it is there to find."""
 
 import json
+from datetime import datetime
 
 from tests.integration.audit import OPERATOR_USER, differences
+from tests.integration.operator_under_test import KILLED
 
 LINE = (
     "2026-11-24 12:00:00 INFO changed namespace=n name=chat target=Deployment/chat knob=replicas "
@@ -15,9 +17,15 @@ LIMITS = (
 
 
 def _entry(
-    *, resource="deployments", subresource="scale", code=200, user=OPERATOR_USER, patch=None
+    *,
+    resource="deployments",
+    subresource="scale",
+    code=200,
+    user=OPERATOR_USER,
+    patch=None,
+    name="chat",
 ):
-    reference = {"resource": resource, "namespace": "n", "name": "chat"}
+    reference = {"resource": resource, "namespace": "n", "name": name}
     if subresource:
         reference["subresource"] = subresource
     body = [
@@ -28,6 +36,7 @@ def _entry(
         {
             "user": {"username": user},
             "stage": "ResponseComplete",
+            "stageTimestamp": "2026-11-24T12:00:00.500000Z",
             "responseStatus": {"code": code},
             "objectRef": reference,
             "requestObject": patch or body,
@@ -96,3 +105,25 @@ def test_an_unanswered_change_may_be_written_or_not():
     assert differences([_entry()], [perhaps]) == []
     assert differences([], [perhaps]) == []
     assert differences([_entry(), _entry()], [perhaps])
+
+
+def test_one_write_before_a_kill_may_be_untold():
+    """Of the second before it, one for each kill."""
+    at = datetime.fromisoformat("2026-11-24T12:00:01Z").timestamp()
+    killed = f"{KILLED} at_seconds={at:.3f}"
+    assert differences([_entry()], [killed]) == []
+    assert differences([_entry(), _entry()], [killed]) != []
+    assert differences([_entry()], [f"{KILLED} at_seconds={at + 2:.3f}"]) != []
+
+
+def test_an_eviction_is_told_of_the_pods_owner():
+    """The pod chat-2 is of the StatefulSet chat."""
+    evicted = _entry(
+        resource="pods", subresource="eviction", patch={"kind": "Eviction"}, name="chat-2"
+    )
+    told = (
+        "2026-11-24 12:00:00 INFO changed namespace=n name=chat target=StatefulSet/chat "
+        "knob=batch-limits stuck_pods=1->0 outcome=written reason=BatchingCanaryFailed"
+    )
+    assert differences([evicted], [told]) == []
+    assert differences([evicted], []) != []

@@ -6,11 +6,8 @@ import json
 
 import pytest
 
-from servingslo.adapters.kubernetes.batch_canary import (
-    CANARY_ANNOTATION,
-    BatchCanaries,
-    CanaryOrder,
-)
+from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
 from servingslo.cli.release import end_canaries
 from servingslo.errors import InvalidObjectError, WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
@@ -42,12 +39,15 @@ class _Server:
                 "generation": 1, **({"annotations": annotations} if annotations else {}),
             },
             "spec": {**copy.deepcopy(spec), "template": {"spec": {"containers": [engine]}}},
-            "status": {"observedGeneration": 1, "updatedReplicas": 1},
+            "status": {"observedGeneration": 1, "updatedReplicas": 1, "updateRevision": "chat-1"},
         }  # fmt: skip
+        self.pods, self.evicted = [], []
 
     async def get(self, path, _query=None):
         if path.endswith("/chat"):
             return copy.deepcopy(self.item)
+        if path.endswith("/pods"):
+            return {"items": [p for p in self.pods if p["revision"] in _query["labelSelector"]]}
         kept = [self.item] if path == "/apis/apps/v1/deployments" else []
         return {"items": copy.deepcopy(kept), "metadata": {"resourceVersion": "7"}}
 
@@ -62,10 +62,16 @@ class _Server:
                 raise InvalidObjectError("test failed")
             if change["op"] == "add":
                 place[parts[-1]] = change["value"]
+            if change["op"] == "replace":
+                place[int(parts[-1])] = change["value"]
             if change["op"] == "remove":
                 del place[parts[-1]]
         item["metadata"]["resourceVersion"] += "1"
         self.item = item
+
+    async def create(self, path, body):
+        self.evicted.append((path, body["deleteOptions"]["preconditions"]["uid"]))
+        return {}
 
     @property
     def spec(self):
@@ -91,6 +97,15 @@ def world(spec, kind="Deployment", **settings):
         pytest.param({**DEPLOYMENT, "minReadySeconds": 5}, "Deployment", {}, id="min-ready"),
         pytest.param(STATEFUL_SET, "StatefulSet", {}, id="stateful-set"),
         pytest.param(DEPLOYMENT, "Deployment", {"args": [], "command": ["vllm"]}, id="command"),
+        pytest.param(
+            DEPLOYMENT,
+            "Deployment",
+            {
+                "args": ["--max-num-seqs=$(SEQS)"],
+                "env": [{"name": "A", "value": "8"}, {"name": "SEQS", "value": "8"}],
+            },
+            id="variable",
+        ),
     ],
 )
 def test_a_way_back_is_to_the_letter(spec, kind, container) -> None:
@@ -212,6 +227,8 @@ def test_without_surge_one_pod_makes_room() -> None:
         pytest.param({"container": 7}, id="no-such-container"),
         pytest.param({"args": [1]}, id="args-of-numbers"),
         pytest.param({"before": [8]}, id="one-limit"),
+        pytest.param({"variables": {"ABSENT": "8"}}, id="no-such-variable"),
+        pytest.param({"variables": {"A": 8}}, id="variable-of-numbers"),
         pytest.param({"written": {"replicas": 0}}, id="another-field"),
         pytest.param({"since_seconds": True}, id="no-time"),
         pytest.param({"more": 1}, id="unknown-field"),
@@ -235,3 +252,36 @@ def test_release_ends_it_without_the_operator(capsys: pytest.CaptureFixture[str]
     assert asyncio.run(end_canaries(server, ())) == []
     assert server.spec == before
     assert capsys.readouterr().out == "Deployment a/chat: max_num_seqs 32 -> 8\n"
+
+
+def _pod(name, *, revision="chat-1", owner="t-1", ready="False", **metadata):
+    owners = [{"uid": owner, "controller": True}]
+    return {
+        "revision": revision,
+        "metadata": {"name": name, "uid": f"u-{name}", "ownerReferences": owners, **metadata},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "freed"),
+    [pytest.param("OrderedReady", 1, id="in-order"), pytest.param("Parallel", 0, id="parallel")],
+)
+def test_a_pod_that_blocks_the_way_back_is_evicted(policy, freed) -> None:
+    """Of the limits taken back, not ready, and of this very set; none while it may yet come."""
+    server, canaries, read = world(
+        {**STATEFUL_SET, "podManagementPolicy": policy}, kind="StatefulSet"
+    )
+    asyncio.run(canaries.start(read(), ORDER))
+    server.pods = [
+        _pod("chat-3"),
+        _pod("chat-2", ready="True"),
+        _pod("chat-1", owner="t-2"),
+        _pod("chat-0", revision="chat-0"),
+        _pod("chat-4", deletionTimestamp="2026-11-25T03:00:00Z"),
+    ]
+    asyncio.run(canaries.take_back(read(), ""))
+    assert asyncio.run(canaries.free(read())) == 0
+    server.item["status"]["updateRevision"] = "chat-0"
+    assert asyncio.run(canaries.free(read())) == freed
+    assert server.evicted == [("/api/v1/namespaces/a/pods/chat-3/eviction", "u-chat-3")][:freed]

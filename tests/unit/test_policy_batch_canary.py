@@ -17,10 +17,11 @@ from servingslo.policy.batch_canary import (
     LEAST_START_SECONDS,
     NEW_PODS,
     SINCE,
+    STUCK,
     WARM_UP_SECONDS,
     requests_needed,
 )
-from servingslo.policy.batch_tuning import KNOB
+from servingslo.policy.batch_watch import KNOB
 from servingslo.policy.decision import CanaryAct
 from servingslo.policy.inputs import (
     BatchingMode,
@@ -176,6 +177,16 @@ def test_limits_that_slow_their_pod_are_taken_back_and_not_tried_again(slowness:
     told.until(told.world.now + 1800.0)
     assert len(told.acts) == 3
     assert told.decisions[-1].batching.reason is Reason.BATCHING_ROLLED_BACK
+
+
+def test_pods_that_block_the_way_back_are_evicted_while_they_do() -> None:
+    """A StatefulSet waits for them for ever; nothing else is done about limits meanwhile."""
+    told = story()
+    told.until_act(CanaryAct.START)
+    told.until_act(CanaryAct.HOLD)
+    told.standing = {STUCK: 1}
+    assert told.until_act(CanaryAct.FREE, within=30.0).reason is Reason.BATCHING_CANARY_FAILED
+    assert told.standing is None
 
 
 def test_a_crowd_during_the_comparison_is_not_the_limits_fault() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
 from servingslo.runtimes.arguments import (
     BatchArguments,
+    change_refused,
     expanded,
     parse_batch_arguments,
     parse_launch_arguments,
@@ -221,6 +222,43 @@ def test_variables_of_the_container_are_expanded_as_kubernetes_does():
     secret = parse_batch_arguments(["vllm"], expanded(["--max-num-seqs=$(S)"], {}), profile("vllm"))
     assert secret.max_num_seqs is None
     assert secret.change_refused
+
+
+def test_of_a_flag_whose_value_is_a_variable_the_variable_changes():
+    """The command line stays, and a variable whose number is the wanted one too, as written."""
+    args = ["m", "--max-num-seqs", "$(SEQS)", "--max-num-batched-tokens=$(BUDGET)"]
+    variables = {"SEQS": "8", "BUDGET": "8k"}
+    wanted = BatchArguments(max_num_seqs=9, max_num_batched_tokens=8000)
+    changed = replace_batch_arguments(None, args, wanted, VLLM, variables=variables)
+    assert changed.args == tuple(args)
+    assert changed.variables == {"SEQS": "9"}
+
+
+@pytest.mark.parametrize(
+    ("args", "variables", "why"),
+    [
+        pytest.param(
+            ["--max-num-seqs=$(N)", "--port=$(N)"], {"N": "8"}, "something else", id="two",
+        ),
+        pytest.param(
+            ["--max-num-seqs=$(N)", "--max-num-batched-tokens=$(N)"], {"N": "8"}, "something else",
+            id="both-limits",
+        ),
+        pytest.param(["$(N)"], {"N": "--max-num-seqs=8"}, "inside a variable", id="hidden"),
+        pytest.param(["--max-num-seqs=$(N)0"], {"N": "8"}, "", id="a-part"),
+        pytest.param(["--max-num-seqs=$(N)"], {"N": "many"}, "many", id="no-number"),
+        pytest.param(["--max-num-seqs=$(N)"], {}, "N", id="from-elsewhere"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_is_more_than_a_limit_is_refused(args, variables, why):
+    """Changing it would change something else, or nothing is known of it."""
+    refused = change_refused(["vllm", "serve"], args, VLLM, variables)
+    assert why in refused
+    if refused:
+        with pytest.raises(ArgumentsNotUnderstoodError):
+            replace_batch_arguments(
+                ["vllm", "serve"], args, BatchArguments(max_num_seqs=9), VLLM, variables=variables
+            )
 
 
 def test_what_defaults_depend_on_is_read_from_the_command_line():

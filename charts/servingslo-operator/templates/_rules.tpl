@@ -19,6 +19,10 @@
 - apiGroups: [apps]
   resources: [deployments, statefulsets]
   verbs: [patch]
+# A pod that does not get ready with limits that were taken back blocks its StatefulSet.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
 {{- end }}
 {{- if .Values.configMaps.read.enabled }}
 - apiGroups: [""]

@@ -55,7 +55,7 @@ async def _release(kubeconfig: str | None, context: str | None, names: tuple[str
 async def end_canaries(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Take back every canary of batch limits; what could not be."""
     canaries, failed = BatchCanaries(client, namespaces=names), []
-    for target in await canaries.standing():
+    for target in [one for one in await canaries.standing() if one.canary is not None]:
         where = f"{target.kind} {target.namespace}/{target.name}"
         try:
             said = await _ended(canaries, target)

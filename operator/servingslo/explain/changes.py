@@ -82,6 +82,7 @@ _STEPS_OF_A_CANARY = {
     CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
     CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
     CanaryAct.LEAVE: Setting(name="canary", before=1, after=0),
+    CanaryAct.FREE: Setting(name="stuck_pods", before=1, after=0),
 }
 
 

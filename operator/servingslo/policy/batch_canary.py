@@ -44,6 +44,7 @@ MODEL_ERROR_RATIO = 1.25
 LEAST_FEWER_RATIO = 0.2
 # What is written down of a canary that stands, and of one that was taken back.
 SINCE, HELD, EDITED, NEW_PODS = "since_seconds", "held", "edited", "new_pods"
+STUCK = "stuck_pods"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
 
 
@@ -114,6 +115,11 @@ def standing_canary(standing: InForce | None) -> Canary | None:
 def refused_limits(standing: InForce | None) -> BatchLimits | None:
     """Limits that were taken back, and nothing that matters has changed since."""
     return None if standing is None else _limits(standing.values, REFUSED)
+
+
+def stuck_pods(standing: InForce | None) -> int:
+    """Pods with such limits that are not ready, and that their controller cannot replace."""
+    return 0 if standing is None else standing.values.get(STUCK) or 0
 
 
 def requests_needed(objectives: Sequence[Objective]) -> int:

@@ -4,17 +4,12 @@ A change restarts every pod, so it is recommended first, applied only where it i
 to one pod before the others, and taken back when the measured latency says so.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
-from servingslo.policy.batch_canary import (
-    Canary,
-    CanaryVerdict,
-    judge_canary,
-    refused_limits,
-    standing_canary,
-)
+from servingslo.policy.batch_canary import refused_limits
+from servingslo.policy.batch_decision import Tuned, batching_decision, change_step, rollout_cost
 from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits
 from servingslo.policy.batch_verdict import (
     judge,
@@ -22,16 +17,11 @@ from servingslo.policy.batch_verdict import (
     observed_seconds,
     with_load,
 )
+from servingslo.policy.batch_watch import no_canary, standing_limits, watched
 from servingslo.policy.behavior import SelectPolicy
 from servingslo.policy.context import TickContext, flags_absent
-from servingslo.policy.decision import (
-    BatchingDecision,
-    CanaryAct,
-    DecisionStep,
-    LimitsPlan,
-    RolloutCost,
-)
-from servingslo.policy.inputs import BatchingMode, BatchingRollout, InForce
+from servingslo.policy.decision import BatchingDecision, CanaryAct, LimitsPlan
+from servingslo.policy.inputs import BatchingMode, BatchingRollout
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.requirement import Requirement, sizing_case
 from servingslo.policy.sizing import Load
@@ -49,20 +39,9 @@ from servingslo.reasons import Reason
 SEARCH_INTERVAL_SECONDS = 60.0
 # Neighbouring limits behave alike; a change by less is no recommendation.
 SAME_LIMIT_RATIO = 0.1
-# Of the actuator of batch limits: what stands of a canary.
-KNOB = "batch-limits"
 # A rollout is worth it when what it saves has paid for it within this time: the mix of requests
 # that limits are made for is that of the hour; by then another may be better.
 PAYBACK_SECONDS = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """The decision about batch limits, the memory for the next tick, and the steps taken."""
-
-    decision: BatchingDecision
-    memory: BatchingMemory
-    steps: tuple[DecisionStep, ...] = ()
 
 
 def tune_batching(
@@ -76,9 +55,9 @@ def tune_batching(
     targets = context.targets.batching
     if targets.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
-    canary = standing_canary(_standing(context))
-    if canary is not None:
-        return _watched(context, memory, canary, acting=acting)
+    under_way = watched(context, memory, acting=acting)
+    if under_way is not None:
+        return under_way
     limits = context.estimate.limits
     if limits is None or limits.batcher is not None:
         decision = BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=targets.container)
@@ -90,7 +69,7 @@ def tune_batching(
         or context.signals.no_metrics is not None
         or requirement.sized is None
     ):
-        decision = _decision(context, current, None, context.model_reason)
+        decision = batching_decision(context, current, None, context.model_reason)
         return Tuned(decision=decision, memory=memory)
     verdict = judge(context, memory, current)
     memory = verdict.memory
@@ -124,43 +103,6 @@ def tune_batching(
 def _limits_of(limits: EngineLimits) -> BatchLimits:
     return BatchLimits(
         max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens
-    )
-
-
-def _decision(
-    context: TickContext,
-    current: BatchLimits,
-    best: BatchLimits | None,
-    reason: Reason,
-    *,
-    apply: bool = False,
-    search: BatchSearch | None = None,
-) -> BatchingDecision:
-    """The decision; search: what its plans are from, where limits were judged by one."""
-    differs = search is not None and best == search.best != current
-    return BatchingDecision(
-        reason=reason,
-        apply=apply,
-        container=context.targets.batching.container,
-        current_max_num_seqs=current.max_num_seqs,
-        recommended_max_num_seqs=None if best is None else best.max_num_seqs,
-        current_max_num_batched_tokens=current.max_num_batched_tokens,
-        recommended_max_num_batched_tokens=None if best is None else best.max_num_batched_tokens,
-        replicas_saved=search.replicas_saved if search is not None and differs else None,
-        today=None if search is None else search.today,
-        better=search.better if search is not None and differs else None,
-        rollout=_rollout_cost(context, search) if search is not None and differs else None,
-    )
-
-
-def _rollout_cost(context: TickContext, search: BatchSearch) -> RolloutCost:
-    """What changing the limits of all pods costs, each with a surge pod for its cold start."""
-    surge = context.current * context.cold_start_seconds
-    saved = search.replicas_saved
-    return RolloutCost(
-        restarted_replicas=context.current,
-        surge_replica_seconds=surge,
-        payback_seconds=surge / saved if saved > 0 else None,
     )
 
 
@@ -236,13 +178,15 @@ def _judged(
     """
     current, best = search.current, search.best
     if _alike(best, current):
-        decision = _decision(context, current, current, Reason.BATCHING_IN_SYNC, search=search)
+        decision = batching_decision(
+            context, current, current, Reason.BATCHING_IN_SYNC, search=search
+        )
         return Tuned(decision=decision, memory=memory)
     checks = (
         *_forbidden(context, acting=acting),
         *_not_worth_it(context, search),
         (_was_refused(context, memory, current, best), Reason.BATCHING_ROLLED_BACK),
-        (_no_canary(context) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
+        (no_canary(context) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
         (context.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
         (moving, Reason.PENDING_PODS),
         # Pods that are about to go need no restart, and no step down is made during a rollout.
@@ -252,11 +196,11 @@ def _judged(
     reason = next((reason for holds, reason in checks if holds), None)
     first = context.targets.batching.rollout is BatchingRollout.CANARY
     change = Reason.BATCHING_CANARY_STARTED if first else Reason.BATCHING_CHANGED
-    decision = _decision(
+    decision = batching_decision(
         context, current, best, reason or change, apply=reason is None, search=search
     )
     if reason is not None:
-        refused = _no_canary(context)
+        refused = no_canary(context)
         told = reason is Reason.BATCHING_CANARY_NOT_POSSIBLE and refused is not None
         decision = replace(decision, detail=refused if refused is not None and told else "")
         return Tuned(decision=decision, memory=memory)
@@ -278,73 +222,8 @@ def _judged(
         verifying=ordered,
         before_write=replace(memory, before_write=None),
     )
-    step = _step(ordered, decision.reason, decision)
+    step = change_step(ordered, decision.reason, decision)
     return Tuned(decision=decision, memory=memory, steps=(step,))
-
-
-def _standing(context: TickContext) -> InForce | None:
-    return context.observation.in_force.get(KNOB)
-
-
-def _no_canary(context: TickContext) -> str | None:
-    """Why one pod cannot go first, where it should; None where it can."""
-    standing = _standing(context)
-    if standing is None or standing.refused is None:
-        return None
-    asked = context.targets.batching.rollout is BatchingRollout.CANARY
-    return standing.refused.detail if asked else None
-
-
-def _watched(
-    context: TickContext, memory: BatchingMemory, canary: Canary, *, acting: bool
-) -> Tuned:
-    """The canary that stands, and what is done about it now."""
-    change = memory.verifying
-    if change is None or change.after != canary.after:
-        # Ordered before a restart of the operator.
-        change = BatchChange(
-            at_seconds=canary.since_seconds,
-            before=canary.before,
-            after=canary.after,
-            observed_before={},
-            flags_added=canary.flags_added,
-        )
-        memory = replace(memory, verifying=change)
-    verdict = judge_canary(context, canary, memory.canary)
-    memory = replace(memory, canary=verdict.memory)
-    act = verdict.act if acting and context.limits.batching_apply_enabled else None
-    back = act is CanaryAct.TAKE_BACK
-    now, wanted = (canary.after, canary.before) if back else (canary.before, canary.after)
-    decision = replace(
-        _decision(context, now, wanted, verdict.reason, apply=act is not None),
-        canary=act,
-        detail=verdict.detail,
-        flags_removed=canary.flags_added if back else (),
-    )
-    if act is None:
-        return Tuned(decision=decision, memory=memory)
-    ended = _ended(context, memory, change, verdict)
-    steps = () if act is CanaryAct.HOLD else (_step(change, decision.reason, decision),)
-    return Tuned(decision=decision, memory=ended, steps=steps)
-
-
-def _ended(
-    context: TickContext, memory: BatchingMemory, change: BatchChange, verdict: CanaryVerdict
-) -> BatchingMemory:
-    """The memory once the canary's act is written; as it is where that is refused."""
-    before = replace(memory, before_write=None)
-    if verdict.act is CanaryAct.HOLD:
-        return replace(before, before_write=before)
-    now = context.now_seconds
-    memory = replace(before, last_change_seconds=now, before_write=before)
-    if verdict.act is CanaryAct.COMPLETE:
-        return replace(memory, verifying=replace(change, at_seconds=now))
-    return replace(
-        memory,
-        verifying=None,
-        refused=change.after,
-        refused_until_seconds=now + REFUSED_SECONDS,
-    )
 
 
 def _forbidden(context: TickContext, *, acting: bool) -> tuple[tuple[bool, Reason], ...]:
@@ -369,7 +248,7 @@ def _stated(context: TickContext) -> bool:
 
 def _not_worth_it(context: TickContext, search: BatchSearch) -> tuple[tuple[bool, Reason], ...]:
     """Whether what is gained does not outweigh the rollout."""
-    payback = _rollout_cost(context, search).payback_seconds
+    payback = rollout_cost(context, search).payback_seconds
     too_dear = payback is None or payback > PAYBACK_SECONDS
     return ((too_dear and not search.objectives_gained, Reason.BATCHING_GAIN_TOO_SMALL),)
 
@@ -395,7 +274,7 @@ def _was_refused(
     """Whether a limit would move as it did in a change that was taken back."""
     refused, until = memory.refused, memory.refused_until_seconds
     if refused is None or until is None or context.now_seconds >= until:
-        refused = refused_limits(_standing(context))
+        refused = refused_limits(standing_limits(context))
     if refused is None:
         return False
     moves = (
@@ -420,7 +299,7 @@ def _rolled_back(
     """The limits from before a change that made it worse, applied where changes may be applied."""
     allowed = acting and not scaling and context.limits.batching_apply_enabled
     if not allowed or context.observation.batching_change_refused is not None:
-        decision = _decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK)
+        decision = batching_decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK)
         return Tuned(decision=decision, memory=replace(memory, verifying=change))
     back = BatchChange(
         at_seconds=context.now_seconds,
@@ -442,29 +321,12 @@ def _rolled_back(
         verifying=back,
         before_write=replace(judged, verifying=change),
     )
-    decision = _decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True)
-    decision = replace(decision, flags_removed=change.flags_added)
-    step = _step(back, decision.reason, decision)
-    return Tuned(decision=decision, memory=memory, steps=(step,))
-
-
-def _step(change: BatchChange, reason: Reason, decision: BatchingDecision) -> DecisionStep:
-    """The change with what it saves and costs, where that is known."""
-    rollout = decision.rollout
-    return DecisionStep(
-        stage="batching",
-        knob="max_num_seqs",
-        before=change.before.max_num_seqs,
-        after=change.after.max_num_seqs,
-        reason=reason,
-        inputs={
-            "max_num_batched_tokens_before": change.before.max_num_batched_tokens,
-            "max_num_batched_tokens_after": change.after.max_num_batched_tokens,
-            "replicas_saved": decision.replicas_saved,
-            "rollout_replica_seconds": None if rollout is None else rollout.surge_replica_seconds,
-            "payback_seconds": None if rollout is None else rollout.payback_seconds,
-        },
+    decision = batching_decision(
+        context, current, change.before, Reason.BATCHING_ROLLED_BACK, apply=True
     )
+    decision = replace(decision, flags_removed=change.flags_added)
+    step = change_step(back, decision.reason, decision)
+    return Tuned(decision=decision, memory=memory, steps=(step,))
 
 
 def _alike(one: BatchLimits, other: BatchLimits) -> bool:

@@ -208,7 +208,8 @@ class RolloutCost:
 class CanaryAct(StrEnum):
     """What is done about new batch limits that one pod has first.
 
-    HOLD: nothing goes on by itself. LEAVE: what somebody else set meanwhile stands.
+    HOLD: nothing goes on by itself. LEAVE: what somebody else set meanwhile stands. FREE: pods that
+    block the way back are evicted.
     """
 
     START = "start"
@@ -216,6 +217,7 @@ class CanaryAct(StrEnum):
     COMPLETE = "complete"
     TAKE_BACK = "take-back"
     LEAVE = "leave"
+    FREE = "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from kubernetes.aio.config import load_kube_config
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits
 from servingslo.rig.uneven_law import UnevenLaw, uneven_law
-from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.runtimes.arguments import expanded, parse_batch_arguments
 from servingslo.runtimes.vllm import VLLM
 from servingslo.sim.catalogue import EngineKind, engine_kind
 
@@ -91,13 +91,15 @@ def engine_pod(pod: Any) -> EnginePod | None:
     if labels.get(ENGINE_LABEL) != VLLM.name or not spec.containers:
         return None
     container = spec.containers[0]
-    argv = [*(container.command or []), *(container.args or [])]
+    variables = {one.name: one.value for one in container.env or () if one.value is not None}
+    command, args = (expanded(words, variables) for words in (container.command, container.args))
+    argv = [*command, *args]
     try:
         kind = engine_kind(annotations.get(KIND_ANNOTATION, DEFAULT_KIND))
         uneven = uneven_law(annotations)
     except InvalidInputError:
         return None
-    found = parse_batch_arguments(container.command, container.args, VLLM)
+    found = parse_batch_arguments(command, args, VLLM)
     limits = EngineLimits(
         max_num_seqs=found.max_num_seqs or kind.limits.max_num_seqs,
         max_num_batched_tokens=found.max_num_batched_tokens or kind.limits.max_num_batched_tokens,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
+from servingslo.runtimes.numbers_in_flags import number_of
 from servingslo.runtimes.profile import Knob, RuntimeProfile
 
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"})
@@ -20,21 +21,7 @@ _SHELL_OPTION_WITH_VALUE = re.compile(r"^[-+][a-z]*[oO]$")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 # No engine has a limit near it; a longer number is a mistake, or is written to take time.
 _LARGEST_LIMIT = 10**12
-_PLAIN_INTEGER = re.compile(r"^\d{1,15}$")
-# Source: human_readable_int of vllm/utils/argparse_utils.py: lower case is decimal and may have a
-# fraction, of which the whole part counts; upper case is binary.
-_HUMAN_READABLE = re.compile(r"^(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT])$")
 _SHOWN_CHARACTERS = 80
-_MULTIPLIER = {
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "K": 2**10,
-    "M": 2**20,
-    "G": 2**30,
-    "T": 2**40,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +52,14 @@ class LaunchArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerArguments:
-    """A container's command and args, as Kubernetes has them; both may be empty."""
+    """A container's command and args, as Kubernetes has them; both may be empty.
+
+    variables: those whose value changes, with the new one.
+    """
 
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +165,29 @@ def parse_launch_arguments(
     )
 
 
+def change_refused(
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    profile: RuntimeProfile,
+    variables: Mapping[str, str],
+) -> str:
+    """Why the limits cannot be changed without guessing; '' where they can.
+
+    variables: the container's own, with literal values, whose names command or args contain.
+    """
+    plain = parse_batch_arguments(
+        expanded(command, variables), expanded(args, variables), profile
+    ).change_refused
+    words = [*(command or ()), *(args or ())]
+    for name, knobs in _variables_of_limits(words, profile, variables).items():
+        flags = " and ".join(knob.flag for knob in knobs)
+        uses = sum(word.count(f"$({name})") for word in words)
+        if len(knobs) > 1 or uses > 1:
+            return f"variable {name} of {flags} stands for something else too"
+    hidden = next((k for k in profile.knobs if _is_hidden(words, k, profile, variables)), None)
+    return plain or (f"{hidden.flag} is given inside a variable" if hidden else "")
+
+
 def replace_batch_arguments(
     command: Sequence[str] | None,
     args: Sequence[str] | None,
@@ -181,27 +195,30 @@ def replace_batch_arguments(
     profile: RuntimeProfile,
     *,
     removed: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> ContainerArguments:
     """The same command line with the wanted limits; a limit of None stays as it is.
 
     A flag that is there keeps its place and its form, and only its last occurrence changes; one
-    that is absent is appended to args. Everything else is returned as it came.
-    removed: fields of limits whose flag goes, its last occurrence with its value.
+    that is absent is appended to args; of one whose value is $(NAME) the variable changes.
+    Everything else is returned as it came.
+    removed: fields of limits whose flag goes, its last occurrence with its value. variables: the
+    container's own, with literal values.
     Raises: ArgumentsNotUnderstoodError when the command line cannot be changed without guessing;
     InvalidInputError when a wanted limit is below 1.
     """
-    current = parse_batch_arguments(command, args, profile)
-    if current.change_refused:
-        raise ArgumentsNotUnderstoodError(current.change_refused)
+    known = variables or {}
+    refused = change_refused(command, args, profile, known)
+    if refused:
+        raise ArgumentsNotUnderstoodError(refused)
     first, rest = list(command or ()), list(args or ())
     for field_name in removed:
         first, rest = _without(first, rest, field_name, profile)
     command_length, argv = len(first), [*first, *rest]
+    changed: dict[str, str] = {}
     for knob in profile.knobs:
-        if knob.field in removed:
-            continue
         value: int | None = getattr(wanted, knob.field)
-        if value is None:
+        if knob.field in removed or value is None:
             continue
         if value < 1:
             raise InvalidInputError(knob.field, value, "integers ≥ 1")
@@ -210,11 +227,47 @@ def replace_batch_arguments(
             argv.append(f"{knob.flag}={value}")
             continue
         last = found[-1]
+        name = _variable(last.text, known)
+        if name is not None:
+            # As written, where it is that number already: 8k, for example.
+            if number_of(known[name], human_readable=knob.human_readable) != value:
+                changed[name] = str(value)
+            continue
         flag = argv[last.value_index].partition("=")[0]
         argv[last.value_index] = f"{flag}={value}" if last.joined else str(value)
     return ContainerArguments(
-        command=tuple(argv[:command_length]), args=tuple(argv[command_length:])
+        command=tuple(argv[:command_length]),
+        args=tuple(argv[command_length:]),
+        variables=changed,
     )
+
+
+def _variable(text: str, variables: Mapping[str, str]) -> str | None:
+    """The variable that a flag's value is; None where it is none, or one that is not known."""
+    match = _REFERENCE.fullmatch(text)
+    name = None if match is None else match.group(1)
+    return name if name in variables else None
+
+
+def _variables_of_limits(
+    words: Sequence[str], profile: RuntimeProfile, variables: Mapping[str, str]
+) -> Mapping[str, Sequence[Knob]]:
+    """The knobs whose value is a variable, by its name."""
+    found: dict[str, list[Knob]] = {}
+    for knob in profile.knobs:
+        reading = _find(words, knob, profile).found
+        name = _variable(reading[-1].text, variables) if reading else None
+        if name is not None:
+            found.setdefault(name, []).append(knob)
+    return found
+
+
+def _is_hidden(
+    words: Sequence[str], knob: Knob, profile: RuntimeProfile, variables: Mapping[str, str]
+) -> bool:
+    """Whether a flag is there only once variables are filled in."""
+    filled = _find(expanded(words, variables), knob, profile).found
+    return len(filled) > len(_find(words, knob, profile).found)
 
 
 def _without(
@@ -320,18 +373,9 @@ def _shown(word: str) -> str:
 
 def _last_value(reading: _Reading, knob: Knob) -> int | None:
     """The limit that the last occurrence gives; None where it is none that an engine can have."""
-    value = _number(reading.found[-1].text, knob) if reading.found else 0
+    value = (
+        number_of(reading.found[-1].text, human_readable=knob.human_readable)
+        if reading.found
+        else 0
+    )
     return value if 1 <= value <= _LARGEST_LIMIT else None
-
-
-def _number(text: str, knob: Knob) -> int:
-    """The number as vLLM reads it, 0 where it is none."""
-    if _PLAIN_INTEGER.match(text):
-        return int(text)
-    human = _HUMAN_READABLE.match(text) if knob.human_readable else None
-    if human is None:
-        return 0
-    number, unit = human.groups()
-    if unit.isupper() and "." in number:
-        return 0
-    return int(float(number) * _MULTIPLIER[unit])

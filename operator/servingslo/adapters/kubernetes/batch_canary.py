@@ -4,15 +4,32 @@ What is written and what stood before it are in one annotation, set by the very 
 the template: whoever finds the object, after whatever restart, can end what was begun.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.batching import SUPPORTED_KINDS, changed_arguments, container_at
+from servingslo.adapters.kubernetes.batching import (
+    SUPPORTED_KINDS,
+    changed_arguments,
+    container_at,
+    variable_changes,
+)
 from servingslo.adapters.kubernetes.cache import listed
+from servingslo.adapters.kubernetes.canary_records import (
+    CANARY_ANNOTATION,
+    CanaryRecord,
+    RefusedRecord,
+    digest,
+    records_of,
+)
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.rollouts import (
+    ROLLOUT_FIELDS,
+    not_possible,
+    one_pod,
+    waits_for_each_pod,
+)
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
     InvalidObjectError,
@@ -21,52 +38,9 @@ from servingslo.errors import (
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 
-CANARY_ANNOTATION = "servingslo.dev/batch-limits"
 _ANNOTATION_PATH = f"/metadata/annotations/{CANARY_ANNOTATION.replace('/', '~1')}"
 _API = "/apis/apps/v1"
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
-# Fields of the spec that hold a rollout, by kind; no others are put back.
-_ROLLOUT_FIELDS = {
-    "Deployment": ("strategy", "minReadySeconds", "paused"),
-    "StatefulSet": ("updateStrategy",),
-}
-# Until the rollout is paused, which cannot be before it has begun, no second pod is replaced.
-_PAUSED_WITHIN_SECONDS = 60
-# Source: apps/v1 DeploymentSpec, default of progressDeadlineSeconds; minReadySeconds is below it.
-_PROGRESS_DEADLINE_SECONDS = 600
-_MOST_CHARACTERS = 65_536
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryRecord:
-    """What the annotation holds of a canary.
-
-    owner, owner_uid: the resource that it is for. container: its index in the template. command,
-    args: of the container before, None where it had none. before, after: both limits.
-    template: digest of the pod template as it was written. former, written: fields of the rollout.
-    """
-
-    owner: str
-    owner_uid: str
-    since_seconds: int
-    container: int
-    command: list[str] | None
-    args: list[str] | None
-    before: list[int]
-    after: list[int]
-    flags_added: list[str]
-    template: str
-    former: dict[str, Any]
-    written: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedRecord:
-    """What the annotation holds of limits that were taken back: until another template, or spec."""
-
-    refused: list[int]
-    template: str
-    wanted: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,25 +92,31 @@ class CanaryTarget:
     @property
     def new_pods(self) -> int:
         """How many pods of the newest template there are; 0 until its controller has seen it."""
+        return int(self._status.get("updatedReplicas") or 0)
+
+    @property
+    def _status(self) -> Mapping[str, Any]:
+        """Empty until its controller has seen the object as it is."""
         status: Mapping[str, Any] = self.item.get("status") or {}
         seen = (status.get("observedGeneration") or 0) >= self.item["metadata"]["generation"]
-        return int(status.get("updatedReplicas") or 0) if seen else 0
+        return status if seen else {}
 
     @property
     def not_possible(self) -> str:
         """Why no single pod can go first here; '' where one can."""
-        spec: Mapping[str, Any] = self.item["spec"]
-        count = 1 if spec.get("replicas") is None else spec["replicas"]
-        if self.kind == "StatefulSet":
-            return _no_partition(spec.get("updateStrategy") or {}, count)
-        if spec.get("paused"):
-            return "the Deployment is paused"
-        strategy: Mapping[str, Any] = spec.get("strategy") or {}
-        if strategy.get("type") == "Recreate":
-            return "strategy Recreate stops all pods at once"
-        if count < 2 and not _surges(strategy):
-            return "one replica without maxSurge has no sibling"
-        return ""
+        return not_possible(self.kind, self.item["spec"])
+
+    @property
+    def revision(self) -> str:
+        """Of a StatefulSet's pods with the template as it is; '' while that is not known."""
+        return str(self._status.get("updateRevision") or "")
+
+    @property
+    def blocking_revision(self) -> str:
+        """Of pods whose limits were taken back, for which the controller may wait; '' for none."""
+        refused = "" if self.refused is None else self.refused.revision
+        waits = waits_for_each_pod(self.kind, self.item["spec"])
+        return refused if waits and self.revision not in {"", refused} else ""
 
 
 class BatchCanaries:
@@ -163,14 +143,14 @@ class BatchCanaries:
         return _target(target.kind, await self._client.get(path))
 
     async def standing(self) -> tuple[CanaryTarget, ...]:
-        """Every target with a canary. Raises: ClusterError."""
+        """Every target with a canary, or with what may be left of one. Raises: ClusterError."""
         found = []
         for kind, plural in _PLURALS.items():
             paths = [f"{_API}/namespaces/{name}/{plural}" for name in self._namespaces]
             for path in paths or [f"{_API}/{plural}"]:
                 items = (await listed(self._client, path)).items
                 found += [_target(kind, item) for item in items if _has_annotation(item)]
-        return tuple(one for one in found if one.canary is not None)
+        return tuple(one for one in found if one.canary is not None or one.blocking_revision)
 
     async def start(self, target: CanaryTarget, order: CanaryOrder) -> bool:
         """Set the limits in the template, for one pod. Returns False where they stand there.
@@ -188,10 +168,16 @@ class BatchCanaries:
         spec = target.item["spec"]
         container = spec["template"]["spec"]["containers"][index]
         template = json.loads(json.dumps(spec["template"]))
+        changed = template["spec"]["containers"][index]
+        variables = {}
         for change in changes:
-            key = change["path"].rpartition("/")[2]
-            template["spec"]["containers"][index][key] = change["value"]
-        written = _one_pod(target.kind, spec)
+            key, _, place = change["path"].partition(f"/containers/{index}/")[2].partition("/")
+            if place:
+                variables[change["value"]["name"]] = changed[key][int(place)]["value"]
+                changed[key][int(place)] = change["value"]
+            else:
+                changed[key] = change["value"]
+        written = one_pod(target.kind, spec)
         record = CanaryRecord(
             owner=order.owner,
             owner_uid=order.owner_uid,
@@ -199,11 +185,12 @@ class BatchCanaries:
             container=index,
             command=container.get("command"),
             args=container.get("args"),
+            variables=variables,
             before=list(order.before),
             after=list(order.after),
             flags_added=list(order.flags_added),
             template=digest(template),
-            former={name: spec.get(name) for name in _ROLLOUT_FIELDS[target.kind]},
+            former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
             written=written,
         )
         await self._patch(target, [*changes, *_set(written), *_annotated(target, record)])
@@ -244,10 +231,41 @@ class BatchCanaries:
             container.pop(key, None)
             if value is not None:
                 container[key] = value
-        refused = RefusedRecord(refused=canary.after, template=digest(template), wanted=wanted)
+        for entry in container.get("env") or ():
+            if entry["name"] in canary.variables:
+                entry["value"] = canary.variables[entry["name"]]
+        refused = RefusedRecord(
+            owner=canary.owner,
+            refused=canary.after,
+            template=digest(template),
+            wanted=wanted,
+            revision=target.revision if target.new_pods else "",
+        )
         changes += [*_released(target, canary), *_annotated(target, refused)]
         await self._patch(target, changes)
         return True
+
+    async def free(self, target: CanaryTarget) -> int:
+        """Evict pods whose limits were taken back and that are not ready; how many there were.
+
+        Raises: ClusterError, for example while a PodDisruptionBudget forbids it.
+        """
+        if not target.blocking_revision:
+            return 0
+        path = f"/api/v1/namespaces/{target.namespace}/pods"
+        selector = {"labelSelector": f"controller-revision-hash={target.blocking_revision}"}
+        pods = (await self._client.get(path, selector))["items"]
+        stuck = [pod["metadata"] for pod in pods if _is_stuck(pod, target.item["metadata"]["uid"])]
+        for metadata in stuck:
+            name = metadata["name"]
+            eviction = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": target.namespace},
+                "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
+            }
+            await self._client.create(f"{path}/{name}/eviction", eviction)
+        return len(stuck)
 
     async def _patch(self, target: CanaryTarget, changes: Sequence[KubeObject]) -> None:
         metadata = target.item["metadata"]
@@ -264,41 +282,12 @@ class BatchCanaries:
             ) from error
 
 
-def digest(value: object) -> str:
-    """A short name for a JSON value."""
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _one_pod(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the rollout with which a single pod is replaced."""
-    if kind == "StatefulSet":
-        last = max((1 if spec.get("replicas") is None else spec["replicas"]) - 1, 0)
-        return {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": last}}}
-    surge = int(_surges(spec.get("strategy") or {}))
-    deadline = spec.get("progressDeadlineSeconds") or _PROGRESS_DEADLINE_SECONDS
-    least = max(spec.get("minReadySeconds") or 0, min(_PAUSED_WITHIN_SECONDS, deadline - 1))
-    return {
-        "strategy": {
-            "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge},
-        },
-        "minReadySeconds": least,
-    }
-
-
-def _surges(strategy: Mapping[str, Any]) -> bool:
-    """Whether its owner lets a pod more than asked for run; the default is a quarter more."""
-    surge = (strategy.get("rollingUpdate") or {}).get("maxSurge", "25%")
-    return str(surge).removesuffix("%") != "0"
-
-
-def _no_partition(strategy: Mapping[str, Any], count: int) -> str:
-    if strategy.get("type") == "OnDelete":
-        return "updateStrategy OnDelete replaces no pod by itself"
-    if (strategy.get("rollingUpdate") or {}).get("partition"):
-        return "the StatefulSet's partition is in use"
-    return "one replica has no sibling" if count < 2 else ""
+def _is_stuck(pod: KubeObject, owner_uid: str) -> bool:
+    metadata = pod["metadata"]
+    owners = [one["uid"] for one in metadata.get("ownerReferences") or () if one.get("controller")]
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return owners == [owner_uid] and not ready and not metadata.get("deletionTimestamp")
 
 
 def _set(values: Mapping[str, Any]) -> Iterator[KubeObject]:
@@ -309,7 +298,7 @@ def _set(values: Mapping[str, Any]) -> Iterator[KubeObject]:
 def _released(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
     """The rollout's fields as they were; what somebody else set meanwhile stays."""
     spec: Mapping[str, Any] = target.item["spec"]
-    for name in _ROLLOUT_FIELDS[target.kind]:
+    for name in ROLLOUT_FIELDS[target.kind]:
         if name not in canary.written or spec.get(name) != canary.written[name]:
             continue
         former = canary.former.get(name)
@@ -330,6 +319,7 @@ def _former(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
             yield {"op": "remove", "path": f"{base}/{key}"}
         else:
             yield {"op": "add", "path": f"{base}/{key}", "value": value}
+    yield from variable_changes(target.item, canary.container, canary.variables)
 
 
 def _annotated(target: CanaryTarget, record: CanaryRecord | RefusedRecord) -> Iterator[KubeObject]:
@@ -339,66 +329,19 @@ def _annotated(target: CanaryTarget, record: CanaryRecord | RefusedRecord) -> It
 
 
 def _target(kind: str, item: KubeObject) -> CanaryTarget:
-    text = (item["metadata"].get("annotations") or {}).get(CANARY_ANNOTATION)
-    found = _parsed(text)
-    canary = _record(CanaryRecord, found)
-    if canary is not None and not _fits(kind, item, canary):
-        canary = None
+    canary, refused = records_of(kind, item)
     return CanaryTarget(
         kind=kind,
         namespace=item["metadata"]["namespace"],
         name=item["metadata"]["name"],
         item=item,
         canary=canary,
-        refused=_record(RefusedRecord, found),
+        refused=refused,
     )
 
 
 def _has_annotation(item: KubeObject) -> bool:
     return CANARY_ANNOTATION in (item["metadata"].get("annotations") or {})
-
-
-def _parsed(text: str | None) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text or "")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) and len(text or "") <= _MOST_CHARACTERS else {}
-
-
-def _record(kind: type, found: Mapping[str, Any]) -> Any:
-    """The record that an annotation holds; None where it holds another: anybody may write one."""
-    if found.keys() != {one.name for one in fields(kind)}:
-        return None
-    record = kind(**found)
-    return record if all(_is_good(name, value) for name, value in found.items()) else None
-
-
-def _is_good(name: str, value: object) -> bool:
-    if name in {"command", "args"}:
-        return value is None or _all(str, value)
-    if name in {"before", "after", "refused"}:
-        return _all(int, value) and isinstance(value, list) and len(value) == 2
-    if name == "flags_added":
-        return _all(str, value)
-    if name in {"former", "written"}:
-        return isinstance(value, dict)
-    wanted = int if name in {"since_seconds", "container"} else str
-    return isinstance(value, wanted) and not isinstance(value, bool)
-
-
-def _all(kind: type, value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, kind) and not isinstance(one, bool) for one in value
-    )
-
-
-def _fits(kind: str, item: KubeObject, canary: CanaryRecord) -> bool:
-    """Whether the annotation can be of this object."""
-    containers = item["spec"]["template"]["spec"]["containers"]
-    return 0 <= canary.container < len(containers) and canary.written.keys() <= set(
-        _ROLLOUT_FIELDS[kind]
-    )
 
 
 def _path(kind: str, namespace: str, name: str) -> str:

@@ -1,6 +1,9 @@
 """Writes batch limits into a pod template: implements `policy.ports.BatchingWriter`."""
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.config_references import literal_variables
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
@@ -90,12 +93,28 @@ def changed_arguments(
     )
     profile = catalogue.profile(runtime)
     removed = tuple(k.field for k in profile.knobs if getattr(wanted, k.field) is None)
-    changed = replace_batch_arguments(command, args, wanted, profile, removed=removed)
+    changed = replace_batch_arguments(
+        command, args, wanted, profile, removed=removed, variables=literal_variables(entry)
+    )
     base = f"/spec/template/spec/containers/{index}"
-    return [
+    lines = [
         {"op": "add", "path": f"{base}/{key}", "value": list(new)}
         if new
         else {"op": "remove", "path": f"{base}/{key}"}
         for key, old, new in (("command", command, changed.command), ("args", args, changed.args))
         if tuple(old or ()) != new
     ]
+    return [*lines, *variable_changes(item, index, changed.variables)]
+
+
+def variable_changes(
+    item: KubeObject, index: int, values: Mapping[str, str]
+) -> Iterator[KubeObject]:
+    """The changes that give a container's variables these values; of one name the last counts."""
+    entries: Sequence[KubeObject] = (
+        item["spec"]["template"]["spec"]["containers"][index].get("env") or ()
+    )
+    places = {entry["name"]: place for place, entry in enumerate(entries)}
+    for name, value in values.items():
+        path = f"/spec/template/spec/containers/{index}/env/{places[name]}"
+        yield {"op": "replace", "path": path, "value": {"name": name, "value": value}}

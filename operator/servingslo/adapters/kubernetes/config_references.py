@@ -56,11 +56,8 @@ class ConfigMapUse:
 def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
     """Literal variables whose name command or args contain; the others would only fill memory."""
     words = _words(container)
-    return {
-        variable["name"]: variable["value"]
-        for variable in container.get("env") or ()
-        if variable.get("value") is not None and variable["name"] in words
-    }
+    last = {variable["name"]: variable.get("value") for variable in container.get("env") or ()}
+    return {name: value for name, value in last.items() if value is not None and name in words}
 
 
 def config_map_use(

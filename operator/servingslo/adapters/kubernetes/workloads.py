@@ -30,7 +30,11 @@ from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import EngineArguments, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import parse_batch_arguments, parse_launch_arguments
+from servingslo.runtimes.arguments import (
+    change_refused,
+    parse_batch_arguments,
+    parse_launch_arguments,
+)
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.recognition import Recognize
 
@@ -319,7 +323,7 @@ def _refusal(
         )
     if profile is None:
         return None
-    refused = parse_batch_arguments(chosen.command, chosen.args, profile).change_refused
+    refused = change_refused(chosen.command, chosen.args, profile, chosen.environment)
     if refused:
         return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)
     return None

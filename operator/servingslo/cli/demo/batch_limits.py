@@ -16,7 +16,7 @@ import kubernetes
 import numpy as np
 import yaml
 
-from servingslo.adapters.kubernetes.batch_canary import CANARY_ANNOTATION
+from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
 from servingslo.cli.demo.limits_verdict import LimitsFigures, missed, shares_of, table
 from servingslo.cli.demo.system import (
     EXAMPLE,

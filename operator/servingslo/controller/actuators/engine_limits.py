@@ -1,15 +1,14 @@
 """The batch limits of the engines, written into the pod template: one pod first, or all at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from servingslo.adapters.kubernetes.batch_canary import (
     BatchCanaries,
     CanaryOrder,
-    CanaryRecord,
     CanaryTarget,
-    digest,
 )
+from servingslo.adapters.kubernetes.canary_records import CanaryRecord, digest
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -35,6 +34,7 @@ from servingslo.policy.batch_canary import (
     NEW_PODS,
     REFUSED,
     SINCE,
+    STUCK,
 )
 from servingslo.policy.decision import CanaryAct, Decision
 from servingslo.policy.inputs import (
@@ -62,7 +62,7 @@ class EngineLimits:
     repeats_at_once: bool = False
 
     async def in_force(
-        self, ref: ResourceRef, targets: Targets, _view: WorkloadView
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> InForce | None:
         """The canary that stands, limits that were taken back, and why no pod can go first.
 
@@ -75,7 +75,12 @@ class EngineLimits:
         except ClusterError as error:
             problem = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail=str(error))
             return InForce(refused=problem)
-        return None if target is None else _standing(target, targets)
+        if target is None:
+            return None
+        standing, stuck = _standing(target, targets), _stuck(target, view)
+        return (
+            standing if not stuck else replace(standing, values={**standing.values, STUCK: stuck})
+        )
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits, or their way back; none of engines that are not known."""
@@ -121,8 +126,15 @@ class EngineLimits:
         undone: list[Change] = []
         for target in await self.canaries.standing():
             canary = target.canary
-            if canary is not None and not _is_wanted(target, canary, acting):
-                undone += await _undone(self.canaries, target, canary)
+            if canary is None:
+                undone += await _undone(self.canaries.free(target), _freed(target))
+            elif not _is_wanted(target, canary, acting):
+                ending = (
+                    self.canaries.complete(target)
+                    if target.edited
+                    else self.canaries.take_back(target, "")
+                )
+                undone += await _undone(ending, _way_back(target, canary))
         return undone
 
 
@@ -134,6 +146,8 @@ async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: Can
         return False
     if act is CanaryAct.START:
         return await canaries.start(target, _order(assignment))
+    if act is CanaryAct.FREE:
+        return bool(await canaries.free(target))
     planned = assignment.in_force[Knob.BATCH_LIMITS].values
     if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
         raise WriteConflictError(f"{target.kind}/{target.name} is not as it was read any more")
@@ -146,16 +160,11 @@ async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: Can
     return await canaries.complete(target)
 
 
-async def _undone(
-    canaries: BatchCanaries, target: CanaryTarget, canary: CanaryRecord
-) -> Sequence[Change]:
-    """End a canary that nobody asks for any more; how that went."""
-    change = _way_back(target, canary)
+async def _undone(ending: Awaitable[int], change: Change) -> Sequence[Change]:
+    """End what nobody asks for any more; how that went. Nothing is told where nothing was left."""
     try:
-        if target.edited:
-            await canaries.complete(target)
-        else:
-            await canaries.take_back(target, "")
+        if not await ending:
+            return ()
     except NotFoundError:
         return ()
     except ClusterUnavailableError as error:
@@ -190,6 +199,13 @@ def _standing(target: CanaryTarget, targets: Targets) -> InForce:
         problem = SignalProblem(reason=reason, detail=why) if why else None
         return InForce(values=values, refused=problem)
     return InForce(values=values)
+
+
+def _stuck(target: CanaryTarget, view: WorkloadView) -> int:
+    """Pods whose limits were taken back, and that are not ready."""
+    revision = target.blocking_revision
+    pods = [pod for pod in view.pods if pod.template_hash == revision and not pod.deleting]
+    return sum(not pod.ready for pod in pods) if revision else 0
 
 
 def _named(prefix: str, limits: Sequence[int]) -> dict[str, int | None]:
@@ -229,6 +245,17 @@ def _is_wanted(target: CanaryTarget, canary: CanaryRecord, acting: Acting) -> bo
     if targets is None or targets.batching.mode is not BatchingMode.AUTO:
         return False
     return (targets.target.kind, targets.target.name) == (target.kind, target.name)
+
+
+def _freed(target: CanaryTarget) -> Change:
+    """The eviction of pods whose limits were taken back from a resource that may be gone."""
+    refused = target.refused
+    return limits_change(
+        (target.namespace, "" if refused is None else refused.owner),
+        f"{target.kind}/{target.name}",
+        (Setting(name="stuck_pods", before=1, after=0),),
+        Reason.BATCHING_CANARY_FAILED,
+    )
 
 
 def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:

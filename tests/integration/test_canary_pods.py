@@ -1,0 +1,107 @@
+"""The pods of a canary: one that never gets ready, and counts that change while it is watched."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.canary_fleet import FEW, REPLICAS, Fleet, start_fleet
+from tests.integration.operator_under_test import Engines, Operator
+
+from servingslo.rig.cluster import Rig
+
+FAILURE_ANNOTATION = "rig.servingslo.dev/failure"
+GROWN = REPLICAS + 1
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """The administrator lets the operator patch pod templates."""
+    return ("batching.apply.enabled=true",)
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> tuple[str, ...]:
+    """As the chart passes it on."""
+    return ("--batching-apply=true",)
+
+
+@pytest.fixture(scope="module")
+def fleets(
+    rig: Rig, engines: Engines, operator: Operator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Fleet]]:
+    """Fleets of this module, all under load at once."""
+    folder = tmp_path_factory.mktemp("traces")
+    found = {
+        "grown": start_fleet(rig, engines, folder, "grown"),
+        "grown-set": start_fleet(rig, engines, folder, "grown-set", kind="StatefulSet"),
+    }
+    yield found
+    for fleet in found.values():
+        fleet.tenant.end_traffic()
+        rig.delete_namespace(fleet.tenant.namespace)
+
+
+@pytest.fixture
+def hanging(rig: Rig, engines: Engines, operator: Operator, tmp_path: Path) -> Iterator[Fleet]:
+    """One more, whose new pod is to crash as soon as it is there."""
+    fleet = start_fleet(rig, engines, tmp_path, "hang", kind="StatefulSet")
+    yield fleet
+    fleet.tenant.end_traffic()
+    rig.delete_namespace(fleet.tenant.namespace)
+
+
+def test_a_stateful_set_that_waits_for_its_canary_is_freed(
+    hanging: Fleet, operator: Operator
+) -> None:
+    """Its last pod crashes with the new limits: the former template, and that pod is evicted."""
+    fleet = hanging
+    core, namespace = fleet.tenant.core, fleet.tenant.namespace
+    name = f"chat-{REPLICAS - 1}"
+    fleet.wait_begun(operator)
+
+    def broken() -> bool:
+        found = [
+            pod
+            for pod in core.list_namespaced_pod(namespace).items
+            if pod.metadata.name == name
+            and f"--max-num-seqs={FEW}" != pod.spec.containers[0].args[-1]
+            and not pod.metadata.deletion_timestamp
+        ]
+        for pod in found:
+            note = {
+                "metadata": {
+                    "uid": pod.metadata.uid,
+                    "annotations": {FAILURE_ANNOTATION: "crash-loop"},
+                }
+            }
+            core.patch_namespaced_pod(name, namespace, note)
+        return bool(found)
+
+    fleet.tenant.wait(broken, what="the new pod crashes")
+    fleet.wait_ended(operator)
+    assert fleet.without_ours() == fleet.first
+    fleet.wait_one_template()
+    told = operator.log_lines(f"namespace={namespace} ", "knob=batch-limits", "stuck_pods=1->0")
+    assert len(told) == 1
+    fleet.tenant.wait_event("BatchingCanaryFailed")
+
+
+@pytest.mark.parametrize("name", ["grown", "grown-set"])
+def test_replicas_go_on_scaling_while_a_canary_is_watched(
+    fleets: dict[str, Fleet], operator: Operator, name: str
+) -> None:
+    """One more is asked for meanwhile: it comes, the canary stands, and ends with its verdict."""
+    fleet = fleets[name]
+    fleet.wait_begun(operator)
+    fleet.tenant.patch_slo({"replicas": {"min": GROWN, "max": GROWN}})
+    fleet.tenant.wait(
+        lambda: fleet.ready() == GROWN, what="a further replica", timeout_seconds=60.0
+    )
+    assert fleet.canary
+    assert fleet.limit > FEW
+    fleet.wait_over(operator)
+    assert fleet.changes(operator)[-1] == "BatchingChanged"
+    fleet.wait_one_template(GROWN)
+    assert fleet.limit > FEW
