@@ -1,6 +1,7 @@
 """The operator killed at random moments of changes: canaries of batch limits, a gateway's bound.
 
-SERVINGSLO_KILLS says how many times at any moment, 7 by default; each canary's verdict adds one.
+SERVINGSLO_KILLS says how many times at any moment, 9 by default; each canary's verdict, and the
+end, add one.
 """
 
 import os
@@ -25,7 +26,7 @@ from tests.integration.operator_under_test import Engines, Operator, Tenant
 from servingslo.rig.cluster import Rig
 from servingslo.rig.waiting import wait_until
 
-KILLS = int(os.environ.get("SERVINGSLO_KILLS", "7"))
+KILLS = int(os.environ.get("SERVINGSLO_KILLS", "9"))
 SEED = 29
 FORMER_BOUND = 500
 BEGUN_SECONDS, VERDICT_SECONDS = 300.0, 900.0

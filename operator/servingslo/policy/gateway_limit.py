@@ -1,8 +1,8 @@
 """The bound that a gateway enforces: what each proxy may have in flight, and when to write it.
 
-It follows the replicas that serve: raised at once when they can take more, lowered in steps, and at
-once when one is lost. What demand does moves no bound, so that a bound and the replica count never
-chase each other.
+It follows the replicas that serve: raised at once when more of them can take more, lowered in
+steps, and at once when one is lost. What demand does moves no bound, so that a bound and the
+replica count never chase each other.
 """
 
 import math
@@ -24,6 +24,10 @@ LIMIT, FORMER = "limit", "former"
 # is above that by as much again twice.
 HEADROOM = 1.05
 LOWERED_ABOVE = 1.15
+# A raise lets in a whole bound's worth anew while what was let in before still runs. With load at
+# the bound that pays at once only where so much more is needed, or more replicas serve: a request
+# takes some eight seconds, so what a smaller raise lets in more in a minute is about what it harms.
+RAISED_ABOVE = 1.2
 # A step down, as a share of the bound, and the time between two: requests that were in flight at
 # one, which Envoy counts no more (seen with 1.40: ten active under a limit of six), have mostly
 # ended by the next.
@@ -69,7 +73,12 @@ def limit_decision(
     needed = limit_of_each(per_replica * serving, told.proxies)
     memory = held_against(standing, memory, needed=needed, now_seconds=context.now_seconds)
     wanted, reason = limit_to_write(
-        standing, memory, needed=needed, serving=serving, now_seconds=context.now_seconds
+        standing,
+        memory,
+        needed=needed,
+        serving=serving,
+        full=_is_full(context, standing, told.proxies),
+        now_seconds=context.now_seconds,
     )
     memory = _judged(context, memory, standing, told.proxies)
     told = replace(told, reason=_verdict(memory), detail=_detail(context, memory))
@@ -95,28 +104,42 @@ def limit_of_each(in_flight: int, proxies: int) -> int:
 def held_against(
     standing: InForce, memory: LimitMemory, *, needed: int, now_seconds: float
 ) -> LimitMemory:
-    """The memory with since when the bound in force has been well above what is needed."""
-    limit = standing.values.get(LIMIT)
+    """The memory with since when the bound in force has been below or well above what is needed."""
+    limit, above, below = standing.values.get(LIMIT), memory.above_since_seconds, None
     if limit is None or limit <= LOWERED_ABOVE * needed:
-        return replace(memory, above_since_seconds=None)
-    since = memory.above_since_seconds
-    return replace(memory, above_since_seconds=now_seconds if since is None else since)
+        above = None
+    elif above is None:
+        above = now_seconds
+    if limit is not None and limit < needed:
+        below = now_seconds if memory.below_since_seconds is None else memory.below_since_seconds
+    return replace(memory, above_since_seconds=above, below_since_seconds=below)
 
 
 def limit_to_write(
-    standing: InForce, memory: LimitMemory, *, needed: int, serving: int, now_seconds: float
+    standing: InForce,
+    memory: LimitMemory,
+    *,
+    needed: int,
+    serving: int,
+    now_seconds: float,
+    full: bool = False,
 ) -> tuple[int | None, Reason | None]:
     """The bound to write and why; (None, None) where the one in force stays.
 
     needed: least bound of a proxy at which it refuses nothing that ready replicas can serve.
+    full: as much is in flight as the one in force allows, or nearly.
     """
     limit = standing.values.get(LIMIT)
     wanted = math.ceil(HEADROOM * needed)
     if FORMER not in standing.values or limit is None:
         return wanted, Reason.LIMIT_SET
-    if limit < needed:
-        return wanted, Reason.LIMIT_RAISED
     above_since, written = memory.above_since_seconds, memory.written
+    if limit < needed:
+        more = written is None or serving > written.serving
+        since = memory.below_since_seconds
+        recent = since is not None and now_seconds - since < STEP_SECONDS
+        waits = full and recent and not more and needed < RAISED_ABOVE * limit
+        return (None, None) if waits else (wanted, Reason.LIMIT_RAISED)
     if above_since is None:
         return None, None
     if written is not None and serving < written.serving:
@@ -174,6 +197,13 @@ def _confirmed(memory: LimitMemory, standing: InForce) -> LimitMemory:
     return replace(memory, pending=None, written=memory.pending, over_since_seconds=None)
 
 
+def _is_full(context: TickContext, standing: InForce, proxies: int) -> bool:
+    """Whether so much is in flight that the bound is at work, or nearly."""
+    limit, estimate = standing.values.get(LIMIT), context.estimate
+    in_flight = estimate.running_requests + estimate.waiting_requests
+    return limit is not None and in_flight >= PROVING_SHARE * limit * proxies
+
+
 def _judged(
     context: TickContext, memory: LimitMemory, standing: InForce, proxies: int
 ) -> LimitMemory:
@@ -187,9 +217,9 @@ def _judged(
     written, now_seconds = memory.written, context.now_seconds
     if written is not None and now_seconds - written.at_seconds < STEP_SECONDS:
         return memory
-    in_flight = context.estimate.running_requests + context.estimate.waiting_requests
-    if in_flight < PROVING_SHARE * limit * proxies:
+    if not _is_full(context, standing, proxies):
         return replace(memory, over_since_seconds=None)
+    in_flight = context.estimate.running_requests + context.estimate.waiting_requests
     if in_flight > HELD_SHARE * limit * proxies:
         since = memory.over_since_seconds
         since = now_seconds if since is None else since

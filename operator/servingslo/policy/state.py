@@ -144,7 +144,8 @@ class LimitMemory:
 
     pending: until it is seen in force or not. held: None until load was near it.
     over_since_seconds: since when more is in flight than it allows. above_since_seconds: since when
-    it is more than replicas need. Nothing of it survives a restart.
+    it is more than replicas need, below_since_seconds: less than they could serve. Nothing of it
+    survives a restart.
     """
 
     written: LimitWrite | None = None
@@ -152,6 +153,7 @@ class LimitMemory:
     held: bool | None = None
     over_since_seconds: float | None = None
     above_since_seconds: float | None = None
+    below_since_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
