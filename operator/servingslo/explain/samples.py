@@ -163,6 +163,11 @@ GAUGES = (
         name="servingslo_proxy_limit_requests",
         help="Requests that may be in flight at each proxy of the gateway, as its object says.",
     ),
+    GaugeFamily(
+        name="servingslo_admission_bound",
+        help="1 for the reason of condition AdmissionBound, where a bound is to be written.",
+        labels=("reason",),
+    ),
 )
 
 
@@ -219,7 +224,9 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield "servingslo_queue_limit_requests", none, admission.queue_limit
     yield "servingslo_in_flight_limit_requests", none, admission.in_flight_limit
     bound = decision.gateway_limit
-    yield "servingslo_proxy_limit_requests", none, None if bound is None else bound.after
+    if bound is not None:
+        yield "servingslo_proxy_limit_requests", none, bound.after
+        yield "servingslo_admission_bound", {"reason": bound.reason.value}, 1
 
 
 def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
