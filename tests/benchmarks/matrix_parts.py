@@ -1,6 +1,7 @@
 """What each part of the planner is worth: the same runs with one part taken out.
 
-Parts are taken out from outside while a run lasts, so that the planner has no switches for it.
+A stage is left out of the tuple that a planner is made with. What is no stage is taken out from
+outside while a run lasts, so that the planner has no switches for it.
 """
 
 import hashlib
@@ -19,11 +20,13 @@ from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSampl
 from servingslo.estimation.forecast import Forecast
 from servingslo.models import frontier
 from servingslo.models.latency import LatencyMetric, Prediction
-from servingslo.policy import demand, planner, requirement
+from servingslo.policy import demand, requirement
 from servingslo.policy.context import TickContext
+from servingslo.policy.learning import calibrated, margin_tracked
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.sizing import SizingCase
-from servingslo.policy.state import PlannerState
+from servingslo.policy.stages import STAGES, Guard, Learner, Stages, safe
+from servingslo.sim import production
 from servingslo.sim.backtest import oracle_of
 from servingslo.sim.cluster import simulate
 from servingslo.sim.kept import key_of, store
@@ -76,19 +79,13 @@ def _without_quantile(stack: ExitStack) -> None:
     _put(stack, demand, "DOWN_CALM_PROBABILITY", MEDIAN / 100.0)
 
 
-def _without_margin(stack: ExitStack) -> None:
-    def tracked(_context: TickContext, state: PlannerState, **_: bool) -> PlannerState:
-        return state
-
-    _put(stack, planner, "margin_tracked", tracked)
-
-
-def _without_step_down_check(stack: ExitStack) -> None:
-    def safe(context: TickContext, *found: Any) -> int:
-        *_, wanted, _spare = found
-        return min(wanted, context.current)
-
-    _put(stack, requirement, "safe_count", safe)
+def _left_out(one: Learner | Guard) -> Taken:
+    """A stage less, where a planner is made."""
+    stages = Stages(
+        learners=tuple(stage for stage in STAGES.learners if stage is not one),
+        guards=tuple(stage for stage in STAGES.guards if stage is not one),
+    )
+    return lambda stack: _put(stack, production, "STAGES", stages)
 
 
 def _by_means(stack: ExitStack) -> None:
@@ -117,18 +114,15 @@ def _by_means_alone(stack: ExitStack) -> None:
 PARTS: Mapping[str, tuple[Taken, str]] = {
     "forecast": (_estimates(_present), "the rate of now is planned for, with its uncertainty"),
     "quantile": (_without_quantile, "the median of demand is planned for, in calm and in crowds"),
-    "margin": (_without_margin, "the error budget moves nothing"),
-    "N − 1": (_without_step_down_check, "steps down are not checked against demand to come"),
+    "margin": (_left_out(margin_tracked), "the error budget moves nothing"),
+    "N − 1": (_left_out(safe), "steps down are not checked against demand to come"),
     "percentiles": (_by_means, "TPOT is sized by its mean, TTFT by its median"),
     "ceiling": (
         _without_ceiling,
         f"the utilization ceiling is {GREATEST_UTILIZATION:g} whatever demand did",
     ),
     "ceiling and percentiles": (_by_means_alone, "both: what rules do that size by means"),
-    "calibration": (
-        _estimates(lambda estimate: replace(estimate, calibration={})),
-        "the laws are not corrected by the latencies seen",
-    ),
+    "calibration": (_left_out(calibrated), "the laws are not corrected by the latencies seen"),
     "backlog": (
         lambda stack: _put(stack, demand, "_backlog_at_lead", lambda *_, **__: 0.0),
         "what waits is not drained by replicas of its own",

@@ -20,8 +20,14 @@ from servingslo.policy.demand import (
     wait_budget_seconds,
 )
 from servingslo.policy.error_budget import budget_report, budget_score
-from servingslo.policy.guards import Bounds, bounds_of, refused_pods
-from servingslo.policy.inputs import Limits, Observation, Targets
+from servingslo.policy.guards import (
+    Bounds,
+    acting_limit,
+    bounds_of,
+    ownership_problem,
+    refused_pods,
+)
+from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
 from servingslo.policy.prepared_model import PreparedModel, renewed_model, with_means
 from servingslo.policy.signals import Signals
 from servingslo.policy.state import LIMIT_FIELDS, BatchChange, PlannerState
@@ -85,6 +91,22 @@ class TickContext:
     def cold_start_seconds(self) -> float:
         """Time from the order of a replica until it is ready."""
         return cold_start_seconds(self.estimate, self.targets)
+
+    @property
+    def owner(self) -> SignalProblem | None:
+        """Why the count is not ours to set; None where it is."""
+        return ownership_problem(
+            self.observation,
+            self.targets.actuation,
+            may_sleep=self.targets.replicas.may_sleep,
+        )
+
+    @property
+    def acting_limit(self) -> Reason | None:
+        """Why the count is only reported: somebody else owns it, or the mode says so."""
+        if (owner := self.owner) is not None:
+            return owner.reason
+        return acting_limit(self.targets, self.limits)
 
     @property
     def trusted(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from servingslo.estimation.ledger import RequestLedger
+from servingslo.models.latency import Objective
 from servingslo.models.service_time import ServiceLaw
 from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Action, Constraint, Reason
@@ -30,12 +31,19 @@ class ConstraintNeed:
 
     least_feasible: where none would ever be, the least value of the objective that could be met.
     more_than: the greatest count that was looked at, where a greater one would be enough.
+    objective: whose constraint it is; None where it is no objective's.
     """
 
     constraint: Constraint
     replicas: int | None
     least_feasible: float | None = None
     more_than: int | None = None
+    objective: Objective | None = None
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether no count at all would be enough: such a need does not size."""
+        return self.replicas is None and self.more_than is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from servingslo.estimation import estimator, margin
 from servingslo.estimation.observed import RECENT_SECONDS
 from servingslo.models.latency import metric_seconds
 from servingslo.policy.context import TickContext
+from servingslo.policy.inputs import Actuation
 from servingslo.policy.state import PlannerState, Steadiness
 
 # More likely than not, demand moves as in a crowd.
@@ -46,20 +47,20 @@ def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
     return replace(state, estimator=learnt, fleet=compared)
 
 
-def margin_tracked(context: TickContext, state: PlannerState, *, acting: bool) -> PlannerState:
+def margin_tracked(context: TickContext, state: PlannerState) -> PlannerState:
     """The memory after this tick's requests were held against the error budget.
 
     Only where the margin is what decides: misses while nothing can be seen, while the model is not
     trusted, at the maximum, during a rollout, while cards are short, while somebody else sets the
     count, or behind a crowd, say nothing about it.
-    acting: decisions are carried out.
     """
     state = _with_crowd(context, state)
     crowd = state.margin.crowd_seconds
     if crowd is not None and context.now_seconds - crowd < CROWD_LEADS * context.lead_seconds:
         return state
     if (
-        not acting
+        context.acting_limit is not None
+        or context.targets.actuation is Actuation.NONE
         or not context.trusted
         or context.signals.no_metrics is not None
         or context.unschedulable

@@ -24,8 +24,8 @@ from servingslo.policy.decision import (
     StepValue,
 )
 from servingslo.policy.requirement import Requirement
-from servingslo.policy.sizing import Sized, SizingCase, carried_rate_per_second
-from servingslo.reasons import Constraint, Reason
+from servingslo.policy.sizing import Sized, carried_rate_per_second, infeasible_objectives
+from servingslo.reasons import Constraint
 
 
 def finite(value: float | None) -> float | None:
@@ -165,7 +165,7 @@ def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
     """
     if sized is None or not sized.case.objectives:
         return decision
-    infeasible = _infeasible(decision, sized.case)
+    infeasible = infeasible_objectives(decision.needs)
     excluded = decision.replicas.excluded
     return replace(
         decision,
@@ -180,16 +180,6 @@ def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
             for count in decision.predicted_counts
         ),
     )
-
-
-def _infeasible(decision: Decision, case: SizingCase) -> tuple[Objective, ...]:
-    """The objectives that no count meets: they did not size."""
-    told = [
-        (step.inputs.get("metric"), step.inputs.get("percentile"))
-        for step in decision.steps
-        if step.reason is Reason.INFEASIBLE_OBJECTIVE
-    ]
-    return tuple(one for one in case.objectives if (one.metric.value, one.percentile) in told)
 
 
 def _latencies(sized: Sized, count: int) -> tuple[PredictedLatency, ...]:

@@ -141,11 +141,10 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     )
     proposal = _at_first_sight(context, proposal)
     wanted = proposal.replicas
-    for objective, need in zip(
-        sizing.infeasible,
-        (need for need in needs if need.least_feasible is not None),
-        strict=True,
-    ):
+    for need in needs:
+        objective = need.objective
+        if objective is None or not need.infeasible:
+            continue
         proposal = proposal.noted(
             "sizing",
             wanted,

@@ -1,6 +1,6 @@
 """How many replicas: the least count at which every constraint holds, and which one binds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servingslo.models.crossing import IDLE_UTILIZATION
@@ -149,19 +149,23 @@ def size(case: SizingCase, load: Load) -> Sizing:
             for objective, count in zip(case.objectives, counts, strict=True)
         ),
     ]
-    of_objectives = zip(case.objectives, needs[-len(counts) :] if counts else (), strict=True)
     wanted = [
         (case.largest_count if need.replicas is None else need.replicas, index)
         for index, need in enumerate(needs)
-        if need.least_feasible is None
+        if not need.infeasible
     ]
     replicas, index = max(wanted, key=lambda pair: (pair[0], -pair[1]))
     return Sizing(
         replicas=min(replicas, case.largest_count),
         binding=needs[index].constraint,
         needs=tuple(needs),
-        infeasible=tuple(o for o, need in of_objectives if need.least_feasible is not None),
+        infeasible=infeasible_objectives(needs),
     )
+
+
+def infeasible_objectives(needs: Iterable[ConstraintNeed]) -> tuple[Objective, ...]:
+    """The objectives that no count meets."""
+    return tuple(need.objective for need in needs if need.infeasible and need.objective is not None)
 
 
 def least_safe_count(
@@ -249,11 +253,15 @@ def _objective_need(
     """Replicas that one objective asks for, or the least it could be where none are enough."""
     constraint = ROW_OF[objective.metric].constraint
     if count is not None:
-        return ConstraintNeed(constraint=constraint, replicas=count)
+        return ConstraintNeed(constraint=constraint, replicas=count, objective=objective)
     least = _least_seconds(case, load, objective)
     more = case.largest_count if least is None else None
     return ConstraintNeed(
-        constraint=constraint, replicas=None, least_feasible=least, more_than=more
+        constraint=constraint,
+        replicas=None,
+        least_feasible=least,
+        more_than=more,
+        objective=objective,
     )
 
 

@@ -16,6 +16,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.planner import plan
+from servingslo.policy.stages import STAGES
 from servingslo.policy.state import PlannerState
 from servingslo.sim.cluster import Wanted
 from servingslo.sim.pods import WORKLOAD_NAME
@@ -56,10 +57,12 @@ class Knobs:
 class Production:
     """The planner with its state, its decisions carried out as the controller would.
 
-    decisions: all of them, for reports. The admission limit in flight is put on each engine.
+    decisions: all of them, for reports. stages: that a tick runs; all of them, unless set.
+    The admission limit in flight is put on each engine.
     """
 
     def __init__(self, targets: Targets, knobs: Knobs | None = None) -> None:
+        self.stages = STAGES
         self._knobs = knobs or Knobs()
         batching = BatchingMode.AUTO if self._knobs.batching else BatchingMode.OFF
         admission = AdmissionMode.RECOMMEND if self._knobs.admission else AdmissionMode.OFF
@@ -78,7 +81,12 @@ class Production:
     def decide(self, observation: Observation) -> Wanted:
         """What the planner decides, as far as it may be carried out."""
         decision, self._state = plan(
-            observation, self._targets, self._limits, self._state, observation.time_seconds
+            observation,
+            self._targets,
+            self._limits,
+            self._state,
+            observation.time_seconds,
+            stages=self.stages,
         )
         self.decisions.append(decision)
         return Wanted(

@@ -15,7 +15,6 @@ from servingslo.models.latency import (
     latency_model,
     metric_seconds,
 )
-from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
@@ -256,12 +255,11 @@ def _binding(question: Question, sizing: Sizing) -> str:
 
 
 def _needs(question: Question, case: SizingCase, sizing: Sizing) -> tuple[NeedAnswer, ...]:
-    """The needs in the order of sizing: those of objectives stand in the objectives' order."""
-    objectives = iter(question.objectives)
+    """The needs in the order of sizing."""
     return tuple(
-        _objective_need(question, need, next(objectives), case)
-        if need.constraint in ROW_OF_CONSTRAINT
-        else NeedAnswer(constraint=need.constraint.value, objective=None, replicas=need.replicas)
+        NeedAnswer(constraint=need.constraint.value, objective=None, replicas=need.replicas)
+        if need.objective is None
+        else _objective_need(question, need, need.objective, case)
         for need in sizing.needs
     )
 

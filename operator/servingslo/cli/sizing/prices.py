@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from servingslo.cli.sizing.answer import Question, is_feasible, sized
 from servingslo.cli.sizing.inputs import objective_name
 from servingslo.models.latency import Objective
-from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT
 from servingslo.policy.sizing import Sizing
 from servingslo.units import format_duration
 
@@ -51,9 +50,9 @@ def prices(question: Question) -> tuple[Price, ...]:
 
 
 def _changes(question: Question, sizing: Sizing) -> Iterator[tuple[str, str, str, Question]]:
-    needs = [need for need in sizing.needs if need.constraint in ROW_OF_CONSTRAINT]
-    for index, (objective, need) in enumerate(zip(question.objectives, needs, strict=True)):
-        yield from _objective_changes(question, index, objective, need.least_feasible)
+    least = {need.objective: need.least_feasible for need in sizing.needs}
+    for index, objective in enumerate(question.objectives):
+        yield from _objective_changes(question, index, objective, least[objective])
     stated = question.replicas.tolerated_failures
     for failures in TOLERATED_FAILURES:
         if failures != stated:

@@ -1,0 +1,163 @@
+"""What a tick runs in order, as tuples of functions of its context: an ablation leaves one out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from servingslo.policy import guards, zero
+from servingslo.policy.behavior import BehaviorState
+from servingslo.policy.context import TickContext
+from servingslo.policy.guards import Proposal
+from servingslo.policy.inputs import Actuation
+from servingslo.policy.learning import calibrated, margin_tracked
+from servingslo.policy.requirement import Requirement
+from servingslo.policy.state import PlannerState
+from servingslo.policy.step_down import step_down_blocks
+from servingslo.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The count on its way through the guards.
+
+    behavior: the memory of rate policies and stabilization after them.
+    """
+
+    proposal: Proposal
+    requirement: Requirement
+    behavior: BehaviorState
+
+
+Learner = Callable[[TickContext, PlannerState], PlannerState]
+Guard = Callable[[TickContext, Draft], Draft]
+
+
+def quiet_tracked(context: TickContext, state: PlannerState) -> PlannerState:
+    """The memory with how long nothing has come."""
+    since_seconds = zero.quiet_since(context, state.quiet_since_seconds)
+    return replace(state, quiet_since_seconds=since_seconds)
+
+
+def blocked(context: TickContext, draft: Draft) -> Draft:
+    """No fewer while anything forbids a step down."""
+    proposal = guards.block_step_down(
+        draft.proposal, current=context.current, blocks=step_down_blocks(context)
+    )
+    return replace(draft, proposal=proposal)
+
+
+def safe(context: TickContext, draft: Draft) -> Draft:
+    """Down only as far as the rest carries what may come until a replica could be had again."""
+    proposal = guards.check_step_down(
+        draft.proposal,
+        current=context.current,
+        safe_replicas=draft.requirement.safe_replicas,
+        lead_seconds=context.lead_seconds,
+    )
+    return replace(draft, proposal=proposal)
+
+
+def within_bounds(context: TickContext, draft: Draft) -> Draft:
+    """Inside what tenant and administrator allow."""
+    return replace(draft, proposal=guards.clamp(draft.proposal, context.bounds))
+
+
+def behaved(context: TickContext, draft: Draft) -> Draft:
+    """As stabilization and rate policies allow."""
+    proposal, behavior = guards.apply_behavior(
+        draft.proposal,
+        _without_refuted(context, draft.behavior),
+        behavior=context.targets.behavior,
+        current=context.current,
+        bounds=context.bounds,
+        now_seconds=context.now_seconds,
+    )
+    return replace(draft, proposal=proposal, behavior=behavior)
+
+
+def put_to_sleep(context: TickContext, draft: Draft) -> Draft:
+    """None at all, once nothing has come for the stated time and a gateway would wake them."""
+    since_seconds = zero.quiet_since(context, context.state.quiet_since_seconds)
+    proposal = zero.put_to_sleep(context, draft.requirement, draft.proposal, since_seconds)
+    return replace(draft, proposal=proposal)
+
+
+def stepped(context: TickContext, draft: Draft) -> Draft:
+    """By no more than the administrator's largest change."""
+    proposal = guards.limit_step(
+        draft.proposal, current=context.current, max_step=context.limits.max_step
+    )
+    return replace(draft, proposal=proposal)
+
+
+def unless_reverted(context: TickContext, draft: Draft) -> Draft:
+    """Left to whoever puts the count back."""
+    if context.targets.actuation is not Actuation.SCALE:
+        return draft
+    proposal = guards.leave_to_reverter(
+        draft.proposal,
+        context.state.reverts,
+        current=context.current,
+        now_seconds=context.now_seconds,
+    )
+    return replace(draft, proposal=proposal)
+
+
+def pending(context: TickContext, draft: Draft) -> Draft:
+    """What is ordered and not yet there: reported, and the first limit where it cannot come."""
+    return replace(draft, proposal=_with_pending(context, draft.proposal))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """learners: what a tick teaches. guards: what may hold a count back."""
+
+    learners: tuple[Learner, ...] = (quiet_tracked, calibrated, margin_tracked)
+    guards: tuple[Guard, ...] = (
+        blocked,
+        safe,
+        within_bounds,
+        behaved,
+        put_to_sleep,
+        stepped,
+        unless_reverted,
+        pending,
+    )
+
+
+STAGES = Stages()
+
+
+def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
+    """What is ordered and not yet there: told, and the first limit where it cannot come."""
+    refused = guards.refused_pods(context.observation)
+    wants_more = proposal.replicas > len(context.signals.serving_pods)
+    if refused is not None and wants_more:
+        noted = proposal.noted("pending", proposal.replicas, refused.reason, detail=refused.detail)
+        return replace(noted, limited_by=refused.reason)
+    if context.unschedulable:
+        noted = proposal.noted(
+            "pending",
+            proposal.replicas,
+            Reason.UNSCHEDULABLE_PODS,
+            unschedulable_pods=len(context.unschedulable),
+            detail=context.unschedulable[0].unschedulable_reason,
+        )
+        limit = Reason.UNSCHEDULABLE_PODS if wants_more else proposal.limited_by
+        return replace(noted, limited_by=limit)
+    if context.coming:
+        return proposal.noted(
+            "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=context.coming
+        )
+    return proposal
+
+
+def _without_refuted(context: TickContext, state: BehaviorState) -> BehaviorState:
+    """The memory without what was recommended for a crowd that turned out to be none.
+
+    Demand has not fallen since, so that there is no swing to be smoothed.
+    """
+    onset = context.estimate.forecast.onset
+    if onset is None or not onset.refuted:
+        return state
+    kept = tuple(r for r in state.recommendations if r[0] < onset.since_seconds)
+    return replace(state, recommendations=kept)

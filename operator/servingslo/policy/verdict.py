@@ -1,0 +1,193 @@
+"""From the count that passed the guards to the decision, with batching, admission and a report."""
+
+from dataclasses import replace
+
+from servingslo.policy import guards, zero
+from servingslo.policy.admission import admission_decision
+from servingslo.policy.batch_tuning import tune_batching
+from servingslo.policy.context import TickContext
+from servingslo.policy.decision import (
+    Decision,
+    DecisionStep,
+    HandOver,
+    ReplicaView,
+    RuntimeSource,
+    RuntimeUse,
+)
+from servingslo.policy.findings import with_unreliable
+from servingslo.policy.gateway_limit import limit_decision
+from servingslo.policy.report import (
+    cold_start_report,
+    cost_report,
+    demand_report,
+    finite,
+    finite_needs,
+    finite_steps,
+    limits_use,
+    model_use,
+    objective_reports,
+    predicted_counts,
+)
+from servingslo.policy.requirement import Requirement
+from servingslo.policy.stages import Draft
+from servingslo.policy.state import PendingWrite, PlannerState
+from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
+
+
+def decided(
+    context: TickContext,
+    state: PlannerState,
+    draft: Draft,
+    notes: tuple[DecisionStep, ...],
+) -> tuple[Decision, PlannerState]:
+    """The decision with batching, admission and what they are explained by.
+
+    notes: steps about what was found before anything was decided.
+    """
+    proposal, requirement = draft.proposal, draft.requirement
+    known = context.observation.desired_replicas is not None
+    before = context.current if known else None
+    wanted = proposal.replicas if known else None
+    limit = context.acting_limit
+    given = None
+    if limit is None:
+        known = context.signals.no_metrics is None or zero.wakes(context)
+        given = guards.hand_over(context.targets, context.observation, wanted, known=known)
+    after = before if limit is not None or given is not None else wanted
+    steps = with_unreliable(context, (*notes, *proposal.steps))
+    if limit is not None and limit not in {step.reason for step in steps}:
+        steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
+    apply = after != before
+    scaling = apply or (given is not None and wanted != before)
+    tuned = tune_batching(context, requirement, scaling=scaling, acting=limit is None)
+    admission = admission_decision(context, requirement)
+    bound, limit_memory = limit_decision(context, admission, acting=limit is None)
+    decision = Decision(
+        time_seconds=context.now_seconds,
+        namespace=context.observation.namespace,
+        name=context.observation.name,
+        action=_action(before, after),
+        reason=_reason(context, draft, before, wanted),
+        replicas_before=before,
+        replicas_after=after,
+        recommended_replicas=wanted,
+        apply_replicas=apply,
+        replicas=ReplicaView(
+            current=context.observation.current_replicas,
+            ready=len(context.signals.serving_pods),
+            pending=context.coming,
+            excluded=context.excluded,
+        ),
+        binding=_binding(context, draft),
+        limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),
+        needs=finite_needs(requirement.needs),
+        steps=finite_steps((*steps, *tuned.steps)),
+        demand=demand_report(context),
+        objectives=objective_reports(context, requirement, wanted),
+        predicted_counts=predicted_counts(context, requirement, wanted),
+        model=model_use(context),
+        batching=tuned.decision,
+        admission=admission,
+        metrics=context.signals.reason,
+        metrics_age_seconds=finite(context.signals.age_seconds),
+        cost=cost_report(context, after, tuned.decision),
+        cold_start=cold_start_report(context),
+        limits=limits_use(context),
+        runtime=_runtime(context),
+        gateway_limit=bound,
+        handed_over=given,
+        error_budget=context.error_budget,
+        detail=_detail(context),
+    )
+    order = state.pending_write
+    if apply and before is not None and after is not None:
+        order = PendingWrite(before=before, after=after, at_seconds=context.now_seconds)
+    return decision, replace(
+        state,
+        pending_write=order,
+        behavior=draft.behavior,
+        batching=tuned.memory,
+        limit=limit_memory,
+        prepared=context.prepared or state.prepared,
+        sized=requirement.sized,
+    )
+
+
+def _not_carried_out(
+    given: HandOver | None, before: int | None, wanted: int | None
+) -> Reason | None:
+    """That nobody sets the count that is wanted; None where somebody does."""
+    if given is None or given.reason is Reason.HANDED_OVER or before == wanted:
+        return None
+    return given.reason
+
+
+def _runtime(context: TickContext) -> RuntimeUse:
+    name = context.observation.runtime
+    if name is None:
+        return RuntimeUse()
+    stated = context.targets.runtime is not None
+    source = RuntimeSource.STATED if stated else RuntimeSource.RECOGNIZED
+    return RuntimeUse(name=name, source=source)
+
+
+def _detail(context: TickContext) -> str:
+    """For people: another owner is what one must act on; an outage has a step of its own."""
+    problem = context.owner or context.signals.no_metrics
+    return "" if problem is None else problem.detail
+
+
+def _action(before: int | None, after: int | None) -> Action:
+    if before is None or after is None or after == before:
+        return Action.HOLD
+    return Action.SCALE_UP if after > before else Action.SCALE_DOWN
+
+
+def _binding(context: TickContext, draft: Draft) -> Constraint | None:
+    """The constraint behind the count; the minimum where demand alone needs fewer."""
+    requirement = draft.requirement
+    at_minimum = draft.proposal.replicas == context.bounds.minimum
+    if (
+        requirement.binding is not None
+        and at_minimum
+        and requirement.proposal.replicas <= context.bounds.minimum
+    ):
+        return Constraint.MIN_REPLICAS
+    return requirement.binding
+
+
+def _reason(context: TickContext, draft: Draft, before: int | None, wanted: int | None) -> Reason:
+    """The one reason of the decision: who forbade it, what binds, or that all is well.
+
+    Where acting is merely switched off it is that of what would be done; the mode stands beside it.
+    """
+    proposal, requirement = draft.proposal, draft.requirement
+    limit = context.acting_limit
+    if limit is not None and limit not in guards.ADVICE_ONLY:
+        return limit
+    action = _action(before, wanted)
+    if (own := zero.own_reason(proposal)) is not None:
+        return own
+    against_requirement = {
+        Action.SCALE_UP: requirement.proposal.replicas <= context.current,
+        Action.SCALE_DOWN: requirement.proposal.replicas >= context.current,
+        Action.HOLD: True,
+    }[action]
+    if against_requirement and proposal.limited_by is not None:
+        return proposal.limited_by
+    if action is Action.SCALE_UP:
+        return (
+            Reason.DEMAND_MET if requirement.binding is None else BOUND_REASON[requirement.binding]
+        )
+    return _content(context, requirement, action)
+
+
+def _content(context: TickContext, requirement: Requirement, action: Action) -> Reason:
+    """Why no more replicas are needed."""
+    if action is Action.HOLD and requirement.infeasible:
+        return Reason.INFEASIBLE_OBJECTIVE
+    if requirement.idle:
+        return Reason.IDLE
+    if action is Action.HOLD and context.coming:
+        return Reason.PENDING_PODS
+    return Reason.DEMAND_MET
