@@ -2,21 +2,19 @@
 
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.models.service_time import ServiceLaw
+from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
 from servingslo.policy.decision import (
     AdmissionDecision,
-    BatchingDecision,
     ColdStartReport,
     ConstraintNeed,
     CostReport,
     Decision,
     DecisionStep,
     DemandReport,
-    LimitsPlan,
     ModelUse,
     ObjectiveReport,
     PredictedCount,
     ReplicaView,
-    RolloutCost,
 )
 from servingslo.reasons import Action, Constraint, Reason
 

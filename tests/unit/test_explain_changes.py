@@ -8,7 +8,7 @@ from tests.golden.decisions import BLIND, SCALE_UP
 
 from servingslo import explain
 from servingslo.adapters.metrics_export import OperatorMetrics
-from servingslo.policy.decision import BatchingDecision
+from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.reasons import Reason
 

@@ -22,7 +22,7 @@ from servingslo.policy.batch_canary import (
     requests_needed,
 )
 from servingslo.policy.batch_watch import KNOB
-from servingslo.policy.decision import CanaryAct
+from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingRollout,

@@ -33,12 +33,11 @@ from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
 from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
 from servingslo.models.objective_metrics import ROWS
+from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan
 from servingslo.policy.decision import (
-    BatchingDecision,
     BudgetReport,
     CostReport,
     Decision,
-    LimitsPlan,
 )
 from servingslo.policy.guards import ADVICE_ONLY
 from servingslo.reasons import Reason

@@ -9,7 +9,10 @@ from enum import StrEnum
 
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, count, number, quoted
-from servingslo.policy.decision import CanaryAct, Decision
+from servingslo.policy.batching_decision import CanaryAct
+from servingslo.policy.decision import (
+    Decision,
+)
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.reasons import Reason
 

@@ -14,9 +14,9 @@ from servingslo.explain.conditions import (
     verdicts,
 )
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
+from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.decision import (
     AdmissionDecision,
-    BatchingDecision,
     ConstraintNeed,
     Decision,
     LimitDecision,

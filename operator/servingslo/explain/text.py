@@ -19,20 +19,18 @@ from servingslo.explain.format import (
 )
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
 from servingslo.models.service_time import ServiceLaw
+from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
 from servingslo.policy.decision import (
     AdmissionDecision,
-    BatchingDecision,
     ColdStartReport,
     CostReport,
     Decision,
     DecisionStep,
     DemandReport,
     LimitDecision,
-    LimitsPlan,
     LimitsUse,
     ObjectiveReport,
     PredictedCount,
-    RolloutCost,
     StepValue,
 )
 from servingslo.reasons import Action

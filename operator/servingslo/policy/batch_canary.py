@@ -13,8 +13,8 @@ from servingslo.estimation.histograms import HistogramDelta, pooled_delta, share
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.objective_metrics import ROW_OF
+from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.context import TickContext
-from servingslo.policy.decision import CanaryAct
 from servingslo.policy.inputs import InForce
 from servingslo.policy.state import LIMIT_FIELDS, BatchLimits, CanaryMemory
 from servingslo.reasons import Reason

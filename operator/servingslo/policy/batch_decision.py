@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from servingslo.policy.batching_decision import BatchingDecision, RolloutCost
 from servingslo.policy.context import TickContext
-from servingslo.policy.decision import BatchingDecision, DecisionStep, RolloutCost
+from servingslo.policy.decision import (
+    DecisionStep,
+)
 from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, BatchSearch
 from servingslo.reasons import Reason
 

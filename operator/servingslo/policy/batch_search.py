@@ -9,7 +9,7 @@ from servingslo.models.frontier import Frontier
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
-from servingslo.policy.decision import LimitsPlan
+from servingslo.policy.batching_decision import LimitsPlan
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.sizing import Load, SizingCase, carried_rate_per_second, size

@@ -18,9 +18,9 @@ from servingslo.policy.batch_verdict import (
     with_load,
 )
 from servingslo.policy.batch_watch import no_canary, standing_limits, watched
+from servingslo.policy.batching_decision import BatchingDecision, CanaryAct, LimitsPlan
 from servingslo.policy.behavior import SelectPolicy
 from servingslo.policy.context import TickContext, flags_absent
-from servingslo.policy.decision import BatchingDecision, CanaryAct, LimitsPlan
 from servingslo.policy.inputs import BatchingMode, BatchingRollout
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.requirement import Requirement, sizing_case

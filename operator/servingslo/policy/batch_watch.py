@@ -10,8 +10,8 @@ from servingslo.policy.batch_canary import (
     stuck_pods,
 )
 from servingslo.policy.batch_decision import Tuned, batching_decision, change_step
+from servingslo.policy.batching_decision import BatchingDecision, CanaryAct
 from servingslo.policy.context import TickContext
-from servingslo.policy.decision import BatchingDecision, CanaryAct
 from servingslo.policy.inputs import BatchingRollout, InForce
 from servingslo.policy.state import REFUSED_SECONDS, BatchChange, BatchingMemory
 from servingslo.reasons import Reason

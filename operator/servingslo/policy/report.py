@@ -7,9 +7,9 @@ from operator import attrgetter
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
 from servingslo.models.objective_metrics import ROWS
+from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
-    BatchingDecision,
     ColdStartReport,
     ConstraintNeed,
     CostReport,

@@ -7,8 +7,8 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import MarginState
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy import behavior as behavior_module
+from servingslo.policy.batching_decision import LimitsPlan
 from servingslo.policy.behavior import Behavior, BehaviorState
-from servingslo.policy.decision import LimitsPlan
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.reverts import Reverts, reverted, standing

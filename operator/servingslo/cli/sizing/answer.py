@@ -18,7 +18,10 @@ from servingslo.models.latency import (
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
-from servingslo.policy.decision import ConstraintNeed, LimitsPlan
+from servingslo.policy.batching_decision import LimitsPlan
+from servingslo.policy.decision import (
+    ConstraintNeed,
+)
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.prepared_model import renewed_model

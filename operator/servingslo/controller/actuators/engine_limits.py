@@ -36,7 +36,10 @@ from servingslo.policy.batch_canary import (
     SINCE,
     STUCK,
 )
-from servingslo.policy.decision import CanaryAct, Decision
+from servingslo.policy.batching_decision import CanaryAct
+from servingslo.policy.decision import (
+    Decision,
+)
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingRollout,
