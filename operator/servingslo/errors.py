@@ -90,6 +90,10 @@ class LimitNotEnforceableError(ClusterError):
     """A bound that is written there would not be the workload's; the message says why."""
 
 
+class EngineRefusedError(ClusterError):
+    """An engine's own API refused a request, or answered with what is no answer."""
+
+
 class RigError(ServingSLOError):
     """The rig could not be built or started."""
 

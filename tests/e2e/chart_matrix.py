@@ -49,6 +49,12 @@ CASES: dict[str, tuple[str, ...]] = {
         "keda.externalScaler.clientCASecret=keda-ca",
         "networkPolicy.enabled=true",
     ),
+    "engines": (
+        "engines.ranges[0]=10.0.0.0/16",
+        "engines.ranges[1]=fd00::/48",
+        "engines.keysSecret=engine-keys",
+        "networkPolicy.enabled=true",
+    ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
         "extraScalableKinds[0].resource=leaderworkersets",

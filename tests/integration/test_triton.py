@@ -15,7 +15,6 @@ from servingslo.rig.triton import (
     TritonModel,
     TritonServer,
     affine,
-    ensure_triton,
     missing_for_triton,
 )
 
@@ -38,9 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     work_dir = tmp_path_factory.mktemp("triton")
     family = ProcessFamily(work_dir=work_dir, remove_work_dir=True)
     try:
-        server = TritonServer(
-            installed=ensure_triton(), work_dir=work_dir, family=family, models=MODELS
-        )
+        server = TritonServer(work_dir=work_dir, family=family, models=MODELS)
         server.start()
         for model in MODELS:
             _load(server, model)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from tests.integration.operator_under_test import Operator, Tenant
-from tests.integration.triton_pods import Clients, TritonPods
 
 from servingslo.rig.cluster import Rig
 from servingslo.rig.triton import TritonModel, affine, missing_for_triton
+from servingslo.rig.triton_pods import Clients, TritonPods
 
 pytestmark = pytest.mark.rig
 # T(b) = 150 ms + 25 ms·b: 22.9 requests per second of full batches.

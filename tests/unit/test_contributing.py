@@ -26,8 +26,8 @@ ACTUATORS = "operator/servingslo/controller/actuators"
 # What every actuator shares, and no actuator itself.
 SHARED = {"__init__", "protocol", "catalogue"}
 # Where a runtime may be named: its own files, the rig that plays one, the simulator, and what old
-# recordings are of.
-NAMED_IN = ("runtimes/", "rig/", "sim/", "controller/recording.py")
+# recordings are of, and its demo.
+NAMED_IN = ("runtimes/", "rig/", "sim/", "cli/demo/", "controller/recording.py")
 
 
 def section(title: str) -> str:

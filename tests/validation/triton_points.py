@@ -25,7 +25,7 @@ from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.service_time import DynamicBatcher, EngineLimits, FloatArray, ServiceLaw
 from servingslo.policy.inputs import Observation
 from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import TritonModel, TritonServer, affine, ensure_triton
+from servingslo.rig.triton import TritonModel, TritonServer, affine
 from servingslo.sim import layout
 from servingslo.sim.backend import compiled_backend
 from servingslo.sim.cluster import Wanted, simulate
@@ -260,7 +260,6 @@ def main(argv: list[str] | None = None) -> int:
         family = ProcessFamily(work_dir=Path(scratch), remove_work_dir=False)
         try:
             server = TritonServer(
-                installed=ensure_triton(),
                 work_dir=Path(scratch),
                 family=family,
                 models=[model_of(*pair) for pair in enumerate(POINTS)],

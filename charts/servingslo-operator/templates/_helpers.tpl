@@ -56,6 +56,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range .Values.admission.kinds }}
 - --admission-kind={{ . }}
 {{- end }}
+{{- range .Values.engines.ranges }}
+- --engine-range={{ . }}
+{{- end }}
+{{- if .Values.engines.keysSecret }}
+- --engine-keys-directory=/var/run/engines/keys
+{{- end }}
 {{- with .Values.keda.externalScaler }}
 {{- if .enabled }}
 - --keda-scaler-host=0.0.0.0

@@ -13,6 +13,8 @@ from pathlib import Path
 import kopf
 
 from servingslo.adapters.clock import SteadyClock, SystemClock
+from servingslo.adapters.engines.channel import EngineChannel, EngineOptions
+from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.client import KubeClient, connect
 from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.discovery import Discovery
@@ -106,6 +108,7 @@ class RunOptions:
     which a decision is carried out. read_config_maps: whether command lines that are made of
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
     none by default.
+    engines: whom the operator may speak to beside the cluster; nobody by default.
     keda: None where no external scaler is served.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     """
@@ -124,6 +127,7 @@ class RunOptions:
     keda: KedaOptions | None = None
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False
+    engines: EngineOptions | None = None
 
 
 async def operate(options: RunOptions) -> None:
@@ -219,6 +223,9 @@ async def _controller(
         namespaces=options.namespaces,
         limit_kinds=options.limit_kinds,
         batching_apply=options.limits.batching_apply_enabled,
+        models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
+        if options.engines is not None
+        else None,
     )
     adapters = Adapters(
         clock=clock,

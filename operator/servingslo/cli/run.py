@@ -208,6 +208,21 @@ def run(
             envvar="SERVINGSLO_HEALTH_PORT", help="Port of these; 0 picks a free one.", max=65535
         ),
     ] = 8080,
+    engine_range: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Addresses of pods that the operator may speak to (CIDR), to read and set limits "
+            "of dynamic batches on Triton; repeatable. Nobody by default."
+        ),
+    ] = None,
+    engine_keys_directory: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_ENGINE_KEYS_DIRECTORY",
+            help="Folder with a file for each namespace that holds name=value of the header which "
+            "its servers ask for where limits are set.",
+        ),
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -263,6 +278,7 @@ def run(
     Example: servingslo run --prometheus-url=http://prometheus-operated.monitoring.svc:9090
     """
     # kopf and the clients take a second to import, which no other command needs.
+    from servingslo.adapters.engines.channel import engine_options  # noqa: PLC0415
     from servingslo.cli.operate import (  # noqa: PLC0415
         KedaOptions,
         PrometheusOptions,
@@ -321,6 +337,7 @@ def run(
         health_port=health_port,
         record=record,
         read_config_maps=read_config_maps is Switch.ON,
+        engines=engine_options(engine_range, engine_keys_directory) if engine_range else None,
         lease_namespace=check_object_name("--lease-namespace", lease_namespace)
         if lease_namespace
         else pod_namespace(),

@@ -39,6 +39,11 @@ WHOLE_REQUESTS = Lengths(
     prompt=LengthDistribution.constant(0.0), output=LengthDistribution.constant(1.0)
 )
 _NO_BOUND = 1_000_000_000
+# Executions and their time in microseconds, by size of the batch, as a server adds them up.
+BatchCounts = Mapping[int, tuple[int, int]]
+# Of the time of one execution, where each is counted by its size: what a busy machine adds to it.
+EXECUTION_ERROR_RATIO = 0.1
+COUNTED_ERROR_RATIO = 0.02
 
 
 def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...]:
@@ -61,6 +66,35 @@ def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...
             sequence_ratio=REQUEST_RATIO,
         ),
     )
+
+
+def counted_rows(before: BatchCounts, now: BatchCounts) -> tuple[Row, ...]:
+    """An equation of each size that ran in between: what a batch of it took on average.
+
+    Counts that fell are those of a model that was loaded anew.
+    """
+    if any(count < before.get(size, (0, 0))[0] for size, (count, _) in now.items()) or any(
+        size not in now for size in before
+    ):
+        before = {}
+    rows = []
+    for size, (count, microseconds) in sorted(now.items()):
+        count_before, microseconds_before = before.get(size, (0, 0))
+        ran = count - count_before
+        seconds = (microseconds - microseconds_before) / 1e6
+        if ran <= 0 or seconds <= 0.0:
+            continue
+        each = seconds / ran
+        rows.append(
+            Row(
+                x=(1.0 / each, size / each, 0.0),
+                error_ratio=math.hypot(COUNTED_ERROR_RATIO, EXECUTION_ERROR_RATIO / math.sqrt(ran)),
+                sequences=float(size),
+                prefill_per_step_tokens=0.0,
+                sequence_ratio=REQUEST_RATIO,
+            )
+        )
+    return tuple(rows)
 
 
 def _variance(mean: float, batcher: DynamicBatcher | None) -> float:

@@ -29,8 +29,10 @@ from servingslo.estimation.configuration import fleet_configuration, newest_pod
 from servingslo.estimation.counters import EngineMemory, EngineStep, Window
 from servingslo.estimation.dynamic_batches import (
     WHOLE_REQUESTS,
+    BatchCounts,
     batch_rows,
     batcher_in_requests,
+    counted_rows,
     limits_of,
     mean_deltas,
     summarized,
@@ -87,6 +89,8 @@ class FleetSample:
     history: past arrival rates, at the tick at which they were read. season_days: 1 or 7 where it
     is stated that they have a season of a day or a week. cold_start_seconds, service_law,
     stated_limits: where one is stated. runtime: of the engines; None where no limit is assumed.
+    batches: executions of servers of dynamic batches and their time in microseconds, by pod and
+    size, since their model was loaded; empty where they are not read.
     """
 
     time_seconds: float
@@ -99,6 +103,7 @@ class FleetSample:
     service_law: ServiceLaw | None = None
     stated_limits: StatedLimits = NOTHING_STATED
     runtime: str | None = None
+    batches: Mapping[str, BatchCounts] = field(default_factory=dict)
 
     @property
     def batcher(self) -> DynamicBatcher | None:
@@ -111,11 +116,12 @@ class FleetSample:
 class EstimatorState:
     """All that is remembered of a workload; the default knows nothing. Bounded by its pods.
 
-    scrape_seconds: how far apart scrapes are; None while that was not seen.
+    scrape_seconds: how far apart scrapes are; None while that was not seen. batches: as read last.
     """
 
     time_seconds: float | None = None
     scrape_seconds: float | None = None
+    batches: Mapping[str, BatchCounts] = field(default_factory=dict)
     engines: tuple[EngineMemory, ...] = ()
     arrivals: ArrivalState = field(default_factory=ArrivalState)
     lengths: LengthState = field(default_factory=LengthState)
@@ -300,6 +306,7 @@ def _learn(
             state.lengths, paired, histograms.get("prompt"), histograms.get("output")
         ),
         law=law,
+        batches=sample.batches,
         slowdowns=slowdowns,
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
@@ -355,7 +362,10 @@ def _learn_law(
             if window.executions is None
             else batch_rows(window, sample.batcher)
         )
-        rows.setdefault(window.pod, []).extend(found_rows)
+        if window.pod not in sample.batches:
+            rows.setdefault(window.pod, []).extend(found_rows)
+    for pod in same & sample.batches.keys() & state.batches.keys():
+        rows[pod] = list(counted_rows(state.batches[pod], sample.batches[pod]))
     slowdowns = pod_slowdown.observe(state.slowdowns, rows, service_law.solution(law.fits[0]), same)
     learnt = [row for each in rows.values() for row in each]
     fit = stated_law.scored(
@@ -417,7 +427,7 @@ def _estimate(
         in_force = limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
         law = service_law.with_assumed(law, in_force.assumed_count * [limits.ASSUMED_ERROR_RATIO])
     if batcher is not None and law.source == "fit":
-        law = replace(law, source="counters")
+        law = replace(law, source="statistics" if sample.batches else "counters")
     engines = [limits.filled(e, in_force) for p, e in fresh.engines if p.name in set(reliable)]
     signal = health.saturation(state.health, engines, windows, len(reliable))
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)

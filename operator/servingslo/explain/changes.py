@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, count, number, quoted
+from servingslo.policy.batchers import BatcherLimits
 from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.decision import (
     Decision,
@@ -17,6 +18,8 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.reasons import Reason
 
 EVENT_NAME = "changed"
+# Pods that have one change together: so many are named.
+_MOST_NAMED = 3
 
 
 class Knob(StrEnum):
@@ -25,6 +28,7 @@ class Knob(StrEnum):
     REPLICAS = "replicas"
     BATCH_LIMITS = "batch-limits"
     GATEWAY_LIMITS = "gateway-limits"
+    DYNAMIC_BATCHING = "dynamic-batching"
 
 
 class ChangeOutcome(StrEnum):
@@ -174,6 +178,56 @@ def limits_change(
         outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
         flags_removed=flags_removed,
         detail=detail,
+    )
+
+
+def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
+    """The change of limits of dynamic batches that a decision orders; None where it orders none."""
+    batcher = decision.batcher
+    if batcher is None or not batcher.pods:
+        return None
+    change = batcher_limits_change(
+        (decision.namespace, decision.name),
+        f"{target.kind}/{target.name}",
+        batcher.before,
+        batcher.after,
+        batcher.pods,
+    )
+    return replace(
+        change,
+        reason=batcher.reason,
+        detail=change.detail + (f": {batcher.detail}" if batcher.detail else ""),
+    )
+
+
+def batcher_limits_change(
+    resource: tuple[str, str],
+    target: str,
+    before: BatcherLimits | None,
+    after: BatcherLimits | None,
+    pods: tuple[str, ...],
+) -> Change:
+    """Limits of dynamic batches set on these pods; after None: what stood before ours is put back.
+
+    resource: namespace and name.
+    """
+    back = after is None
+    names = BatcherLimits._fields
+    known = len(names) * (None,)
+    settings = zip(names, before or known, after or known, strict=True)
+    named = ", ".join(pods[:_MOST_NAMED]) + (", …" if len(pods) > _MOST_NAMED else "")
+    return Change(
+        namespace=resource[0],
+        name=resource[1],
+        target=target,
+        knob=Knob.DYNAMIC_BATCHING,
+        settings=(
+            *(Setting(name=name, before=old, after=new) for name, old, new in settings),
+            Setting(name="pods", before=len(pods), after=len(pods)),
+        ),
+        reason=Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_CHANGED,
+        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+        detail=f"on {named}",
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from servingslo.policy.batchers import BatcherLimits
 from servingslo.reasons import Reason
 
 
@@ -75,4 +76,21 @@ class BatchingDecision:
     flags_removed: tuple[str, ...] = ()
     flags_added: tuple[str, ...] = ()
     canary: CanaryAct | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatcherDecision:
+    """Limits of dynamic batches that are set on servers while they run.
+
+    before: that most pods have. after: that all are to have, None where none are known or what
+    stood before ours is put back. pods: on which they are set at this tick. puts_back: there what
+    stood before ours takes over.
+    """
+
+    reason: Reason
+    before: BatcherLimits | None = None
+    after: BatcherLimits | None = None
+    pods: tuple[str, ...] = ()
+    puts_back: bool = False
     detail: str = ""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.models.latency import Objective
 from servingslo.models.service_time import ServiceLaw
-from servingslo.policy.batching_decision import BatchingDecision
+from servingslo.policy.batching_decision import BatcherDecision, BatchingDecision
 from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Action, Constraint, Reason
 
@@ -319,6 +319,7 @@ class Decision:
     limits: in force on the newest ready pods. runtime: that the engines were read as.
     gateway_limit: None where none is to be written. handed_over: None where the operator itself
     sets the count, or acting is switched off. error_budget: None where none is asked for or known.
+    batcher: None where no limits of dynamic batches are read from servers.
     """
 
     time_seconds: float
@@ -350,6 +351,7 @@ class Decision:
     gateway_limit: LimitDecision | None = None
     handed_over: HandOver | None = None
     error_budget: BudgetReport | None = None
+    batcher: BatcherDecision | None = None
     detail: str = ""
 
 
@@ -363,5 +365,6 @@ def held(decision: Decision, reason: Reason, detail: str) -> Decision:
         replicas_after=decision.replicas_before,
         apply_replicas=False,
         batching=replace(decision.batching, apply=False),
+        batcher=None if decision.batcher is None else replace(decision.batcher, pods=()),
         detail=detail,
     )

@@ -12,6 +12,8 @@ from dataclasses import replace
 from servingslo.estimation import estimator
 from servingslo.estimation.estimator import Estimate, FleetSample
 from servingslo.policy import guards, zero
+from servingslo.policy.batcher_memory import read_batchers
+from servingslo.policy.batchers import KNOB, batch_counts
 from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.policy.findings import findings
@@ -58,7 +60,10 @@ def plan(
         targets.fallback.stale_after_seconds,
         state.estimator.scrape_seconds,
     )
+    read = read_batchers(observation, state.batcher)
+    targets = read.limits_of(targets)
     state, estimate = _estimated(observation, targets, state, signals, now_seconds)
+    estimate = read.without_unset(estimate)
     signals = without_families(doubted(signals, estimate.doubts), estimate.lost_families)
     if asleep := zero.sleeps(observation, targets):
         signals = zero.sleeping_signals(signals, estimate)
@@ -100,6 +105,7 @@ def _estimated(
         service_law=targets.service_law,
         stated_limits=targets.stated_limits,
         runtime=observation.runtime,
+        batches=batch_counts(observation.in_force.get(KNOB)),
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:

@@ -7,6 +7,7 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.margin import MarginState
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy import behavior as behavior_module
+from servingslo.policy.batcher_memory import BatcherMemory
 from servingslo.policy.batching_decision import LimitsPlan
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
@@ -172,8 +173,9 @@ class PlannerState:
     good. quiet_since_seconds: since when engines and gateway were seen to have nothing, None where
     they have, or were not seen. seen_desired: the replica count last read from the target. scaled:
     the last change that was written, until somebody sets another count. reverts: who puts counts
-    back. limit: of the gateway's bound, None where none is to be written. sized: what counts were
-    judged by at the last tick, for who tells of it; None without a model.
+    back. limit: of the gateway's bound, None where none is to be written. batcher: of limits that
+    servers take while they run. sized: what counts were judged by at the last tick, for who tells
+    of it; None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -191,6 +193,7 @@ class PlannerState:
     prepared: PreparedModel | None = None
     batching: BatchingMemory = BatchingMemory()
     limit: LimitMemory | None = None
+    batcher: BatcherMemory | None = None
     margin: MarginState = field(default_factory=MarginState)
     sized: Sized | None = field(default=None, compare=False, repr=False)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from servingslo.policy import guards, zero
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
+from servingslo.policy.batcher_limits import batcher_decision, told_of_batcher
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     Decision,
@@ -61,6 +62,7 @@ def decided(
     scaling = apply or (given is not None and wanted != before)
     tuned = tune_batching(context, requirement, scaling=scaling, acting=limit is None)
     admission = admission_decision(context, requirement)
+    batcher, batcher_memory = batcher_decision(context, requirement, acting=limit is None)
     bound, limit_memory = limit_decision(context, admission, acting=limit is None)
     decision = Decision(
         time_seconds=context.now_seconds,
@@ -86,7 +88,7 @@ def decided(
         objectives=objective_reports(context, requirement, wanted),
         predicted_counts=predicted_counts(context, requirement, wanted),
         model=model_use(context),
-        batching=tuned.decision,
+        batching=told_of_batcher(tuned.decision, batcher),
         admission=admission,
         metrics=context.signals.reason,
         metrics_age_seconds=finite(context.signals.age_seconds),
@@ -95,6 +97,7 @@ def decided(
         limits=limits_use(context),
         runtime=_runtime(context),
         gateway_limit=bound,
+        batcher=batcher,
         handed_over=given,
         error_budget=context.error_budget,
         detail=_detail(context),
@@ -108,6 +111,7 @@ def decided(
         behavior=draft.behavior,
         batching=tuned.memory,
         limit=limit_memory,
+        batcher=batcher_memory,
         prepared=context.prepared or state.prepared,
         sized=requirement.sized,
     )

@@ -62,8 +62,9 @@ class TritonPythonModel:
 class TritonModel:
     """A model that does nothing for a known time.
 
-    seconds: what a batch of 1, 2, ... takes, up to the largest batch. window_microseconds: how long
-    the first of a batch waits for others. queue_size: requests that may wait, 0 for any number.
+    seconds: what a batch of 1, 2, ... takes. window_microseconds: how long the first of a batch
+    waits for others. queue_size: requests that may wait, 0 for any number. largest_batch: that its
+    configuration allows; 0 for as many as there are times of.
     """
 
     name: str
@@ -71,6 +72,7 @@ class TritonModel:
     window_microseconds: int = 0
     queue_size: int = 0
     instances: int = 1
+    largest_batch: int = 0
 
 
 def affine(fixed_seconds: float, per_request_seconds: float, largest: int) -> tuple[float, ...]:
@@ -121,12 +123,14 @@ class TritonServer:
     def __init__(
         self,
         *,
-        installed: Path,
         work_dir: Path,
         family: ProcessFamily,
         models: Sequence[TritonModel],
         address: str = "127.0.0.1",
+        port: int | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
+        installed = ensure_triton()
         package = installed / "pytriton" / "tritonserver"
         self.directory = work_dir / f"triton-{address}"
         backends = self.directory / "backends" / "python"
@@ -136,7 +140,7 @@ class TritonServer:
         (backends / stub).chmod(0o755)
         for model in models:
             self._write(model, installed)
-        http, metrics = free_port(), free_port()
+        http, metrics = port or free_port(), free_port()
         self.url = f"http://{address}:{http}"
         self.metrics_url = f"http://{address}:{metrics}/metrics"
         program = package / "bin" / "tritonserver"
@@ -155,6 +159,7 @@ class TritonServer:
                 f"--metrics-address={address}",
                 f"--metrics-port={metrics}",
                 "--exit-timeout-secs=3",
+                *flags,
             ],
             environment=self._environment(installed),
         )
@@ -169,7 +174,7 @@ class TritonServer:
         (directory / "1").mkdir(parents=True)
         config = _CONFIG.format(
             name=model.name,
-            largest_batch=len(model.seconds),
+            largest_batch=model.largest_batch or len(model.seconds),
             instances=model.instances,
             window_microseconds=model.window_microseconds,
             queue_size=model.queue_size,

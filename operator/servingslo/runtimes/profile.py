@@ -152,6 +152,8 @@ class RuntimeProfile:
     field whose samples tell the age of all fields of that kind; engines export them on one page.
     serves_batches: its engines are models that serve dynamic batches of whole requests. refused:
     metrics that no objective can be about, by their name in the API, each with why.
+    model_repository_port: where its servers answer the model repository API, by which limits are
+    read and changed while they run; None where they have none.
     launch: what else of its command line is read. default_limits: what is in force where no limit
     is given, None where that is not known. usual_sequences, usual_batched_tokens: the defaults
     there are, in increasing order; a default that data rule out is corrected to the next one.
@@ -171,6 +173,7 @@ class RuntimeProfile:
     usual_batched_tokens: tuple[int, ...] = ()
     serves_batches: bool = False
     refused: tuple[tuple[str, str], ...] = ()
+    model_repository_port: int | None = None
 
     @property
     def metric_names(self) -> frozenset[str]:

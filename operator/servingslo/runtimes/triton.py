@@ -3,7 +3,8 @@
 Source: a tritonserver 2.51 (`operator/servingslo/rig/triton.py`), and docs/user_guide/metrics.md of
 triton-inference-server/server. Its counters add what a batch takes once for each request in it, not
 for each execution, and nothing is told by batch size. Batch size, window, room and instances stand
-in the model's configuration and in no metric: spec.engine.dynamicBatching states them.
+in the model's configuration and in no metric: its model repository API tells them where the
+administrator opens it, else spec.engine.dynamicBatching states them.
 """
 
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile, counter, gauge
@@ -55,4 +56,6 @@ TRITON = RuntimeProfile(
     underscores_in_flags=False,
     serves_batches=True,
     refused=(("ttft", _NO_TOKENS), ("tpot", _NO_TOKENS)),
+    # The server's default, --http-port.
+    model_repository_port=8000,
 )

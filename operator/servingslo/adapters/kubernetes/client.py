@@ -21,6 +21,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from yaml import YAMLError
 
 from servingslo.adapters.kubernetes.fence import (
+    NAMESPACES,
     DeadMansSwitch,
     Fence,
     FencedRequest,
@@ -160,6 +161,12 @@ class KubeClient:
         if not isinstance(decoded, dict):
             raise ClusterError(f"{method} {path}: the answer is no object")
         return decoded
+
+    @contextmanager
+    def permitted(self, namespace: str) -> Iterator[float]:
+        """How long a write there may take that begins now. Raises: NotLeaderError."""
+        with self._permitted("POST", f"/{NAMESPACES}/{namespace}") as seconds:
+            yield seconds
 
     @contextmanager
     def _permitted(self, method: str, path: str) -> Iterator[float]:

@@ -18,7 +18,7 @@ import aiohttp
 from servingslo.errors import NotLeaderError
 
 # A path of the API server with a namespace has it after this word.
-_NAMESPACES = "namespaces"
+NAMESPACES = "namespaces"
 
 
 class Fence(Protocol):
@@ -71,9 +71,9 @@ class DeadMansSwitch:
 def namespace_of(path: str) -> str:
     """The namespace in a path of the API server; '' where there is none."""
     words = path.split("/")
-    if _NAMESPACES not in words:
+    if NAMESPACES not in words:
         return ""
-    following = words[words.index(_NAMESPACES) + 1 :]
+    following = words[words.index(NAMESPACES) + 1 :]
     return following[0] if following else ""
 
 

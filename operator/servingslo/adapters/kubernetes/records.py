@@ -44,6 +44,7 @@ class PodRecord:
 
     first_ready_seconds: when it became ready for the first time, where that was seen or can be
     told from its status. started_seconds: when its last container started, none of them restarted.
+    address: its own; None before it has one, and where it has its node's.
     """
 
     namespace: str
@@ -62,6 +63,7 @@ class PodRecord:
     first_ready_seconds: float | None
     restarts: int
     unschedulable_reason: str | None
+    address: str | None = None
 
     def sample(self, now_seconds: float, *, image: str | None) -> PodSample:
         """The pod as the planner sees it; engines are joined later."""
@@ -161,6 +163,7 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         first_ready_seconds=first_ready,
         restarts=restarts,
         unschedulable_reason=_unschedulable(scheduled),
+        address=None if (item.get("spec") or {}).get("hostNetwork") else status.get("podIP"),
     )
 
 

@@ -25,6 +25,7 @@ from servingslo.cli.demo.system import (
     demo_system,
 )
 from servingslo.cli.demo.timeline import DemoSample, Timeline
+from servingslo.cli.demo.triton import run_triton
 from servingslo.errors import InvalidInputError
 from servingslo.sim.trace import read_trace
 from servingslo.units import SECONDS_PER_MINUTE
@@ -51,6 +52,7 @@ class Scenario(StrEnum):
     SURGE = "surge"
     FLASH_CROWD = "flash-crowd"
     BATCH_LIMITS = "batch-limits"
+    TRITON = "triton"
 
 
 def demo(
@@ -69,7 +71,8 @@ def demo(
         Scenario,
         typer.Option(
             help="surge: a trace with a surge. flash-crowd: a crowd, admission on and off. "
-            "batch-limits: limits too low, too high, and a change that harms."
+            "batch-limits: limits too low, too high, and a change that harms. "
+            "triton: limits of real Triton servers, set while they run."
         ),
     ] = Scenario.SURGE,
     seed: Annotated[
@@ -99,6 +102,11 @@ def demo(
     if scenario is Scenario.BATCH_LIMITS:
         with _ending_on_termination():
             text = run_limits(root, minutes=minutes, seed=seed, out=out, tell=Reporter())
+        print(text)
+        return
+    if scenario is Scenario.TRITON:
+        with _ending_on_termination():
+            text = run_triton(root, minutes=minutes, out=out, tell=Reporter())
         print(text)
         return
     source = trace or root / TRACE

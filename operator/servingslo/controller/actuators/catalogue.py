@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
 from servingslo.adapters.kubernetes.batching import KubernetesBatching
 from servingslo.adapters.kubernetes.client import KubeClient
@@ -10,6 +11,7 @@ from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.gateway_limits import BackendTrafficPolicies
 from servingslo.adapters.kubernetes.gateway_routes import GatewayRoutes
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
+from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
 from servingslo.controller.actuators.protocol import Actuator
@@ -23,7 +25,7 @@ class Means:
 
     namespaces: that are watched; none means all. limit_kinds: objects that hold a gateway's bound
     and may be written, as the administrator lists them. batching_apply: he lets pod templates be
-    patched with batch limits.
+    patched with batch limits. models: where engines may be spoken to.
     """
 
     client: KubeClient
@@ -32,6 +34,7 @@ class Means:
     namespaces: tuple[str, ...] = ()
     limit_kinds: frozenset[str] = frozenset()
     batching_apply: bool = False
+    models: ModelRepository | None = None
 
 
 ActuatorRow = Callable[[Means], Actuator]
@@ -47,4 +50,5 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
         GatewayRoutes(means.client),
         means.limit_kinds,
     ),
+    lambda means: DynamicBatching(means.models),
 )

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import json
 import random
 import threading
@@ -16,18 +15,19 @@ import kubernetes
 
 from servingslo.rig.cluster import Rig
 from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import TritonModel, TritonServer, ensure_triton
+from servingslo.rig.triton import TritonModel, TritonServer
 from servingslo.rig.waiting import http_get
 
+HTTP_PORT = 8000
 _LOOK_SECONDS = 0.5
 _BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]})
 
 
 class TritonPods:
-    """Servers of the pods with a label, on an address of loopback each.
+    """Servers of the pods with a label, on the address of loopback that each pod has.
 
-    A server starts with its pod and is routed to once both are ready. One whose pod is deleted gets
-    nothing new, finishes what it has, and ends.
+    A server starts with its pod, at the port that Triton has by default, and is routed to once both
+    are ready. One whose pod is deleted gets nothing new, finishes what it has, and ends.
     """
 
     def __init__(self, rig: Rig, selector: str, models: Sequence[TritonModel]) -> None:
@@ -35,7 +35,6 @@ class TritonPods:
         self._family = ProcessFamily(work_dir=rig.work_dir, remove_work_dir=False)
         self._servers: dict[str, TritonServer] = {}
         self._pods: dict[str, Mapping[str, str]] = {}
-        self._numbers = itertools.count(2)
         self._ended = threading.Event()
         self.in_flight: dict[str, int] = {}
         self.routed: tuple[str, ...] = ()
@@ -73,6 +72,10 @@ class TritonPods:
         self._discovery.shutdown()
         self._family.stop()
 
+    def kill(self, pod: str) -> None:
+        """End a pod's server as a crash does: at once, with what it holds."""
+        self._servers[pod].process.stop(kill=True)
+
     def address(self, pod: str) -> str:
         """Where a pod's server answers."""
         return self._servers[pod].url
@@ -85,18 +88,19 @@ class TritonPods:
 
     def _look(self, pods: Sequence[Any]) -> None:
         living = {p.metadata.name: p for p in pods if not p.metadata.deletion_timestamp}
-        for name in living.keys() - self._servers.keys():
-            number = next(self._numbers)
+        addressed = {name for name, pod in living.items() if pod.status.pod_ip}
+        for name in addressed - self._servers.keys():
             server = TritonServer(
-                installed=ensure_triton(),
                 work_dir=self._rig.work_dir,
                 family=self._family,
                 models=self._models,
-                address=f"127.77.0.{number}",
+                address=living[name].status.pod_ip,
+                port=HTTP_PORT,
             )
             server.process.start()
             self._servers[name], self.in_flight[name] = server, 0
-        ready = tuple(name for name, pod in sorted(living.items()) if self._ready(name, pod))
+        served = sorted(self._servers.keys() & living.keys())
+        ready = tuple(name for name in served if self._ready(name, living[name]))
         self.routed = ready
         self.targets = [
             {
@@ -138,7 +142,8 @@ class Clients:
     def stop(self) -> None:
         """Send no more, and wait for what is in flight."""
         self._ended = True
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def since(self, began: float) -> list[tuple[float, int]]:
         """Seconds and status of what was sent since then, on the monotonic clock."""
@@ -173,3 +178,9 @@ class Clients:
         finally:
             self._pods.in_flight[pod] -= 1
         self.answers.append((began, time.monotonic() - began, status))
+
+
+def max_batch_size(pods: TritonPods, pod: str, model: str) -> int | None:
+    """Of a model's configuration as the pod's server has it now; None where it does not answer."""
+    page = http_get(f"{pods.address(pod)}/v2/models/{model}/config")
+    return None if page is None else int(json.loads(page)["max_batch_size"])

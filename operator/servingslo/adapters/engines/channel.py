@@ -1,0 +1,172 @@
+"""Requests to an engine's own API: to addresses inside allowed ranges, and to nothing else.
+
+Whoever owns a pod decides what answers there, so that nothing of an answer is followed or believed
+beyond its bounds: no redirect, no proxy, no cookie, no compression, 5 s, 1 MiB.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from servingslo.adapters.kubernetes.fence import FencedRequest
+from servingslo.errors import (
+    ClusterUnavailableError,
+    EngineRefusedError,
+    InvalidInputError,
+    PermissionDeniedError,
+)
+
+TIMEOUT_SECONDS = 5.0
+MOST_BYTES = 1 << 20
+# A configuration or a page of statistics takes a few kilobytes; more at once are of many pods.
+MOST_AT_ONCE = 16
+_CHUNK_BYTES = 1 << 16
+_LONGEST_MESSAGE = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Whom the operator may speak to, and where keys are.
+
+    keys: a folder with a file for each namespace, which holds `name=value` of the header that its
+    servers ask for; None where they ask for none.
+    """
+
+    ranges: tuple[IPv4Network | IPv6Network, ...]
+    keys: Path | None = None
+
+
+def engine_options(ranges: Sequence[str], keys: Path | None) -> EngineOptions:
+    """Options from what was written. Raises: InvalidInputError for what is no CIDR range."""
+    found = []
+    for one in ranges:
+        try:
+            found.append(ip_network(one))
+        except ValueError as error:
+            allowed = "a CIDR range such as 10.0.0.0/8, without host bits"
+            raise InvalidInputError("--engine-range", one, allowed) from error
+    return EngineOptions(ranges=tuple(found), keys=keys)
+
+
+class EngineChannel:
+    """Speaks HTTP to engines by their pods' addresses."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def get(self, address: str, port: int, path: str) -> Any:
+        """The answer as JSON; no key is sent. Raises: ClusterError and its kinds."""
+        return await self._ask("GET", address, port, path)
+
+    async def post(
+        self,
+        address: str,
+        port: int,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str,
+        timeout_seconds: float,
+    ) -> None:
+        """Send a change with the key of its namespace. Raises: ClusterError and its kinds."""
+        headers = self._key_of(namespace)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._ask("POST", address, port, path, body=body, headers=headers)
+        except TimeoutError as error:
+            raise ClusterUnavailableError(f"POST {path} of {address}: no answer in time") from error
+
+    def _key_of(self, namespace: str) -> Mapping[str, str]:
+        """The header that servers of this namespace ask for; none where there is no key for it."""
+        if self._options.keys is None:
+            return {}
+        try:
+            text = (self._options.keys / namespace).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError) as error:
+            raise PermissionDeniedError(f"the key of {namespace} cannot be read: {error}") from None
+        name, separator, value = text.partition("=")
+        if not separator or not name.isascii() or not name.replace("-", "").isalnum():
+            raise PermissionDeniedError(f"the key of {namespace} is not of the form name=value")
+        return {name: value}
+
+    async def _ask(
+        self,
+        method: str,
+        address: str,
+        port: int,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        where = f"{method} {path} of {address}"
+        host = self._host(address)
+        try:
+            async with (
+                self._turns,
+                aiohttp.ClientSession(
+                    trust_env=False,
+                    auto_decompress=False,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    connector=aiohttp.TCPConnector(force_close=True),
+                    timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
+                    # A change is asked for once more when its first byte is about to be sent.
+                    request_class=FencedRequest,
+                ) as session,
+                session.request(
+                    method,
+                    f"http://{host}:{port}{path}",
+                    json=body,
+                    headers={"Accept-Encoding": "identity", **(headers or {})},
+                    allow_redirects=False,
+                ) as answer,
+            ):
+                data = await _read(answer, where)
+                if answer.status != 200:
+                    raise EngineRefusedError(f"{where}: {answer.status} {_brief(data)}")
+        except TimeoutError as error:
+            raise ClusterUnavailableError(f"{where}: no answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ClusterUnavailableError(f"{where}: {_brief(str(error).encode())}") from error
+        if method == "POST":
+            return None
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise EngineRefusedError(f"{where}: the answer is no JSON") from error
+
+    def _host(self, address: str) -> str:
+        """The address as a URL has it. Raises: PermissionDeniedError outside of all ranges."""
+        try:
+            found = ip_address(address)
+        except ValueError:
+            raise PermissionDeniedError(f"{address[:64]!r} is no address") from None
+        if not any(found in one for one in self._options.ranges):
+            raise PermissionDeniedError(f"{found} is in none of the ranges that are allowed")
+        return f"[{found}]" if found.version == 6 else str(found)
+
+
+async def _read(answer: aiohttp.ClientResponse, where: str) -> bytes:
+    """The answer's body. Raises: EngineRefusedError where it is longer than what is read."""
+    parts, length = [], 0
+    async for part in answer.content.iter_chunked(_CHUNK_BYTES):
+        length += len(part)
+        if length > MOST_BYTES:
+            answer.close()
+            raise EngineRefusedError(f"{where}: the answer is longer than {MOST_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _brief(data: bytes) -> str:
+    text = "".join(c if c.isprintable() else " " for c in data.decode(errors="replace"))
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}…"

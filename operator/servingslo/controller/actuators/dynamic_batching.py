@@ -1,0 +1,194 @@
+"""Limits of dynamic batches, set on each pod's server while it runs."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from servingslo.adapters.engines.model_repository import ModelRepository
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.protocol import Acting, Assignment
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    NotFoundError,
+    PermissionDeniedError,
+    WriteConflictError,
+)
+from servingslo.explain.changes import (
+    Change,
+    Knob,
+    batcher_change,
+    batcher_limits_change,
+    not_written,
+)
+from servingslo.policy.batchers import BatcherLimits, Owner, PodBatcher, values_of
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import BatchingMode, InForce, ScaleTarget, SignalProblem, Targets
+from servingslo.policy.ports import WorkloadView
+from servingslo.reasons import Reason
+from servingslo.runtimes.catalogue import profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Set:
+    """Where limits of a resource stand: on which pods, of which model, of what target."""
+
+    target: ScaleTarget
+    model: str
+    port: int
+    pods: Mapping[str, BatcherLimits]
+
+
+@dataclass(slots=True)
+class DynamicBatching:
+    """Reads limits from every Ready pod at each tick, and sets those that were decided.
+
+    models: None where the administrator opened no way to engines. What was set is found again on
+    the pods themselves, which a resource that is looked at shows; so that what is put back of one
+    that is gone is what this process has seen.
+    """
+
+    models: ModelRepository | None
+    knob: str = Knob.DYNAMIC_BATCHING
+    repeats_at_once: bool = False
+    _set: dict[ResourceRef, _Set] = field(default_factory=dict)
+
+    async def in_force(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
+    ) -> InForce | None:
+        """What stands on each pod; None where its servers cannot be asked at all."""
+        runtime = view.read_as.runtime
+        port = None if runtime is None else profile(runtime).model_repository_port
+        if self.models is None or port is None:
+            return None
+        model = targets.model
+        if model is None:
+            detail = "spec.model is not stated, so that no model's limits are read or set"
+            return InForce(refused=SignalProblem(reason=Reason.LIMITS_UNKNOWN, detail=detail))
+        pods = [pod.name for pod in view.pods if pod.ready and not pod.deleting]
+        read = await asyncio.gather(
+            *(_tried(self.models, ref, pod, port, model) for pod in pods),
+        )
+        found = {
+            pod: one for pod, one in zip(pods, read, strict=True) if isinstance(one, PodBatcher)
+        }
+        errors = [one for one in read if isinstance(one, ClusterError)]
+        self._remember(ref, targets, model, port, found)
+        problem = _problem(errors[0]) if errors else None
+        return InForce(values=values_of(found), refused=problem)
+
+    def wanted(self, assignment: Assignment) -> Change | None:
+        """The change of the limits on the pods that are due."""
+        return batcher_change(assignment.decision, assignment.targets.target)
+
+    async def change(self, assignment: Assignment) -> bool | None:
+        """Set them on each of these pods; one that refuses does not keep the others from it."""
+        batcher, ref, targets = assignment.decision.batcher, assignment.ref, assignment.targets
+        port = _port(assignment.decision)
+        if batcher is None or self.models is None or targets.model is None or port is None:
+            return False
+        limits = None if batcher.puts_back else batcher.after
+        if limits is not None:
+            known = self._set.get(ref)
+            pods = {**({} if known is None else known.pods), **dict.fromkeys(batcher.pods, limits)}
+            self._set[ref] = _Set(target=targets.target, model=targets.model, port=port, pods=pods)
+        written, errors = await _set_all(
+            self.models, ref, batcher.pods, port, targets.model, limits
+        )
+        if errors:
+            raise errors[0]
+        return written
+
+    def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
+        """The count stands; the limits stay as they are, and why."""
+        if decision.batcher is None:
+            return decision
+        held = replace(decision.batcher, pods=(), reason=reason, detail=detail)
+        batching = replace(decision.batching, reason=reason, detail=detail)
+        return replace(decision, batcher=held, batching=batching)
+
+    async def undo(self, acting: Acting) -> Sequence[Change]:
+        """Put back what stood before ours wherever nobody asks for ours any more."""
+        undone: list[Change] = []
+        for ref, standing in list(self._set.items()):
+            if _is_wanted(acting(ref), standing) or self.models is None:
+                continue
+            pods = tuple(sorted(standing.pods))
+            change = batcher_limits_change(
+                (ref.namespace, ref.name),
+                f"{standing.target.kind}/{standing.target.name}",
+                standing.pods[pods[0]] if pods else None,
+                None,
+                pods,
+            )
+            written, errors = await _set_all(
+                self.models, ref, pods, standing.port, standing.model, None
+            )
+            # A pod that is another one by now, or gone, has lost them with its memory.
+            left = [e for e in errors if not isinstance(e, NotFoundError | WriteConflictError)]
+            if left:
+                answered = not isinstance(left[0], ClusterUnavailableError)
+                undone.append(
+                    not_written(change, Reason.WRITE_FAILED, str(left[0]), answered=answered)
+                )
+                continue
+            del self._set[ref]
+            if written:
+                undone.append(change)
+        return undone
+
+    def _remember(
+        self,
+        ref: ResourceRef,
+        targets: Targets,
+        model: str,
+        port: int,
+        found: Mapping[str, PodBatcher],
+    ) -> None:
+        ours = {pod: one.limits for pod, one in found.items() if one.owner is Owner.OURS}
+        if ours:
+            self._set[ref] = _Set(target=targets.target, model=model, port=port, pods=ours)
+
+
+async def _tried(
+    models: ModelRepository, ref: ResourceRef, pod: str, port: int, model: str
+) -> PodBatcher | ClusterError:
+    try:
+        return await models.read(ref, pod, port, model)
+    except ClusterError as error:
+        return error
+
+
+async def _set_all(
+    models: ModelRepository,
+    ref: ResourceRef,
+    pods: Sequence[str],
+    port: int,
+    model: str,
+    limits: BatcherLimits | None,
+) -> tuple[bool, list[ClusterError]]:
+    """Whether anything was written, and what refused it. Raises: NotLeaderError as ClusterError."""
+    written, errors = False, []
+    for pod in pods:
+        try:
+            written = await models.set(ref, pod, port, model, limits) or written
+        except ClusterError as error:
+            errors.append(error)
+    return written, errors
+
+
+def _port(decision: Decision) -> int | None:
+    name = decision.runtime.name
+    return None if name is None else profile(name).model_repository_port
+
+
+def _problem(error: ClusterError) -> SignalProblem:
+    refused = isinstance(error, PermissionDeniedError)
+    reason = Reason.NOT_PERMITTED if refused else Reason.LIMITS_UNKNOWN
+    return SignalProblem(reason=reason, detail=str(error))
+
+
+def _is_wanted(targets: Targets | None, standing: _Set) -> bool:
+    if targets is None or targets.batching.mode is not BatchingMode.AUTO:
+        return False
+    return (targets.target, targets.model) == (standing.target, standing.model)

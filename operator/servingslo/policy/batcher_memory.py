@@ -1,0 +1,109 @@
+"""What is remembered of limits of dynamic batches, and what it makes of pods and of the plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from servingslo.estimation.estimator import Estimate
+from servingslo.policy.batcher_search import BatcherSearch
+from servingslo.policy.batchers import (
+    KNOB,
+    BatcherLimits,
+    PodBatcher,
+    batcher_in_force,
+    batchers_of,
+)
+from servingslo.policy.inputs import Observation, Targets
+
+# A reload of a large model takes longer than the answer to it is waited for.
+ASK_AGAIN_SECONDS = 60.0
+# A pod that does not take limits after so many requests counts with those that it has.
+MOST_ASKED = 3
+LIMITS_NOT_SET = "limits-not-set"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """When a pod was asked last to take limits, and how often in a row."""
+
+    at_seconds: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatcherMemory:
+    """Limits that are to be in force, and how far they have come; a restart reads them from pods.
+
+    first_pod: the one that has them alone; None where all are to have them. proven: every pod has
+    had them, so that one without is new or has drifted. mean_microseconds: of a request on the
+    first pod before. seen: what pods had counted when the comparison began. refused: limits that
+    were taken back.
+    """
+
+    wanted: BatcherLimits | None = None
+    first_pod: str | None = None
+    proven: bool = False
+    mean_microseconds: float | None = None
+    seen: Mapping[str, PodBatcher] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    changed_seconds: float | None = None
+    refused: BatcherLimits | None = None
+    refused_seconds: float | None = None
+    search: BatcherSearch | None = field(default=None, compare=False, repr=False)
+
+    def count(self, pod: str) -> int:
+        """How often in a row a pod was asked."""
+        return self.asked[pod].count if pod in self.asked else 0
+
+
+def unset_pods(
+    memory: BatcherMemory | None, observation: Observation, batchers: Mapping[str, PodBatcher]
+) -> tuple[str, ...]:
+    """Ready pods that lack the limits that all others have: no capacity until those are set.
+
+    One that cannot be read yet is given as long as one that is asked to take them.
+    """
+    if memory is None or memory.wanted is None or not memory.proven:
+        return ()
+    ready = [pod for pod in observation.pods if pod.ready and not pod.deleting]
+    return tuple(
+        pod.name
+        for pod in ready
+        if (
+            (pod.ready_for_seconds or 0.0) < ASK_AGAIN_SECONDS
+            if pod.name not in batchers
+            else batchers[pod.name].limits != memory.wanted and memory.count(pod.name) < MOST_ASKED
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBatchers:
+    """What servers told of their batches at this tick. unset: pods that are no capacity yet."""
+
+    batchers: Mapping[str, PodBatcher] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+
+    def limits_of(self, targets: Targets) -> Targets:
+        """The targets with the limits that servers told in place of those that are stated."""
+        counted = {pod: one for pod, one in self.batchers.items() if pod not in self.unset}
+        batcher = batcher_in_force(counted or self.batchers)
+        if batcher is None:
+            return targets
+        return replace(targets, stated_limits=replace(targets.stated_limits, batcher=batcher))
+
+    def without_unset(self, estimate: Estimate) -> Estimate:
+        """The estimate in which pods that were not set yet cannot be relied on."""
+        if not self.unset:
+            return estimate
+        known = {name for name, _ in estimate.unreliable_pods}
+        told = tuple((pod, LIMITS_NOT_SET) for pod in self.unset if pod not in known)
+        return replace(estimate, unreliable_pods=(*estimate.unreliable_pods, *told))
+
+
+def read_batchers(observation: Observation, memory: BatcherMemory | None) -> ReadBatchers:
+    """What servers told, as far as anybody opened the way to them."""
+    standing = observation.in_force.get(KNOB)
+    if standing is None:
+        return ReadBatchers()
+    batchers = batchers_of(standing)
+    return ReadBatchers(batchers=batchers, unset=unset_pods(memory, observation, batchers))

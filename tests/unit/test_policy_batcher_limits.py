@@ -1,0 +1,293 @@
+"""Limits of dynamic batches over ticks: found, set on one pod, compared, kept or taken back."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
+from servingslo.models.latency import Objective
+from servingslo.models.objectives import LatencyMetric
+from servingslo.models.service_time import ServiceLaw
+from servingslo.policy.batchers import (
+    KNOB,
+    BatcherLimits,
+    Owner,
+    PodBatcher,
+    batcher_in_force,
+    batchers_of,
+    values_of,
+    with_limits,
+)
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import (
+    BatchingMode,
+    BatchingTargets,
+    InForce,
+    Limits,
+    Observation,
+    ReplicaTargets,
+    ScaleTarget,
+    SignalProblem,
+    Targets,
+)
+from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Reason
+
+LAW = ServiceLaw(
+    step_fixed_seconds=0.15, step_per_sequence_seconds=0.025, prefill_per_token_seconds=0.0
+)
+FILE = BatcherLimits(2, 1000, 0)
+TICK_SECONDS = 15.0
+TARGETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="rank"),
+    objectives=(Objective(metric=LatencyMetric.LATENCY, percentile=95.0, threshold_seconds=0.7),),
+    model="rank",
+    replicas=ReplicaTargets(minimum=3, maximum=6),
+    batching=BatchingTargets(mode=BatchingMode.AUTO, max_sequences=16),
+    cold_start_seconds=30.0,
+)
+
+
+@dataclass
+class Server:
+    """One pod: its limits and what it has counted. slowed: its mean latency over the law's."""
+
+    limits: BatcherLimits = FILE
+    owner: Owner = Owner.NOBODY
+    counted: dict[int, tuple[int, int]] = field(default_factory=dict)
+    requests: int = 0
+    microseconds: int = 0
+    queued: float = 0.0
+    failed: int = 0
+    age: float = 600.0
+
+
+@dataclass
+class World:
+    """Servers under one rate each, ticks, and what the operator does to them.
+
+    obeys: servers take limits. slowed, failing: of servers with limits of ours, their latency over
+    the law's and the share of requests that fail.
+    """
+
+    rate: float = 6.0
+    obeys: bool = True
+    slowed: float = 1.0
+    failing: float = 0.0
+    targets: Targets = TARGETS
+    now: float = 1000.0
+    state: PlannerState = field(default_factory=PlannerState)
+    servers: dict[str, Server] = field(
+        default_factory=lambda: {f"rank-{number}": Server() for number in range(3)}
+    )
+    problem: SignalProblem | None = None
+
+    def tick(self) -> Decision:
+        """Serve for a tick, then decide, then carry it out."""
+        self.now += TICK_SECONDS
+        for one in self.servers.values():
+            self._serve(one)
+        decision, self.state = plan(self._observed(), self.targets, Limits(), self.state, self.now)
+        batcher = decision.batcher
+        for pod in () if batcher is None or not self.obeys else batcher.pods:
+            one = self.servers[pod]
+            limits = FILE if batcher.puts_back else batcher.after or FILE
+            owner = Owner.NOBODY if batcher.puts_back else Owner.OURS
+            self.servers[pod] = replace(
+                Server(limits=limits, owner=owner, age=one.age), queued=one.queued
+            )
+        return decision
+
+    def until(self, reason: Reason, most: int = 60) -> Decision:
+        """Tick until a decision about limits has this reason."""
+        for _ in range(most):
+            decision = self.tick()
+            if decision.batcher is not None and decision.batcher.reason is reason:
+                return decision
+        raise AssertionError(f"never {reason}: {decision.batcher}, {decision.model}")
+
+    def _serve(self, one: Server) -> None:
+        batcher = with_limits(one.limits, 1)
+        ours = one.owner is Owner.OURS
+        rate = min(self.rate, 0.97 * saturation_per_second(LAW, batcher))
+        times = BatchTimes(LAW, batcher, rate)
+        mean = float(times.weight @ times.latency_seconds) * (self.slowed if ours else 1.0)
+        done = round(rate * TICK_SECONDS)
+        failed = round(done * self.failing) if ours else 0
+        one.requests += done - failed
+        one.failed += failed
+        one.microseconds += round((done - failed) * mean * 1e6)
+        one.queued += (done - failed) * float(times.weight @ times.wait_seconds)
+        one.age += TICK_SECONDS
+        for size in range(1, one.limits.max_batch_size + 1):
+            count, took = one.counted.get(size, (0, 0))
+            took += round(4 * LAW.step_seconds(size) * 1e6)
+            one.counted[size] = count + 4, took
+
+    def _observed(self) -> Observation:
+        batchers = {
+            pod: PodBatcher(
+                limits=one.limits,
+                owner=one.owner,
+                former_max_batch_size=FILE.max_batch_size,
+                requests=one.requests,
+                request_microseconds=one.microseconds,
+                failed=one.failed,
+                batches=dict(one.counted),
+            )
+            for pod, one in self.servers.items()
+        }
+        standing = InForce(values=values_of(batchers) if self.problem is None else {})
+        return Observation(
+            time_seconds=self.now,
+            namespace="team",
+            name="rank",
+            desired_replicas=len(self.servers),
+            current_replicas=len(self.servers),
+            runtime="triton",
+            pods=tuple(self._pod(name, one) for name, one in self.servers.items()),
+            in_force={KNOB: replace(standing, refused=self.problem)},
+        )
+
+    def _pod(self, name: str, one: Server) -> PodSample:
+        engine = EngineSample(
+            engine="rank",
+            runtime="triton",
+            gauges_age_seconds=1.0,
+            counters_age_seconds=1.0,
+            waiting=0.0,
+            generation_tokens_total=float(one.requests),
+            finished_total={"": float(one.requests)},
+            executions_total=float(sum(count for count, _ in one.counted.values())),
+            request_seconds_total=one.microseconds / 1e6,
+            queued_seconds_total=one.queued,
+        )
+        return PodSample(
+            name=name,
+            ready=True,
+            age_seconds=one.age,
+            ready_after_seconds=10.0,
+            ready_for_seconds=one.age - 10.0,
+            engines=(engine,),
+        )
+
+
+def test_what_stands_on_pods_is_read_back_from_the_numbers_it_was_told_by():
+    """A pod that lacks one is left out."""
+    told = {"a": PodBatcher(limits=FILE, owner=Owner.OURS, batches={2: (3, 4)}, requests=5)}
+    values = values_of(told)
+    assert batchers_of(InForce(values=values)) == told
+    values.pop("a/max_queue_size")
+    assert batchers_of(InForce(values=values)) == {}
+    assert batchers_of(None) == {}
+
+
+def test_pods_that_differ_are_planned_with_what_carries_least():
+    """The smaller batch, the longer window, the smaller of bounded rooms, the fewer instances."""
+    told = {
+        "a": PodBatcher(limits=BatcherLimits(8, 0, 0), instances=2),
+        "b": PodBatcher(limits=BatcherLimits(4, 5000, 64), instances=1),
+    }
+    assert batcher_in_force(told) == with_limits(BatcherLimits(4, 5000, 64), 1)
+    assert batcher_in_force({}) is None
+
+
+def test_limits_reach_one_pod_then_all_and_go_no_further_than_the_law_is_known():
+    """Batches of two ran, so that four are tried; and after the least interval eight."""
+    world = World()
+    started = world.until(Reason.BATCHING_CANARY_STARTED)
+    assert started.batcher is not None
+    assert started.batcher.pods == ("rank-2",)
+    assert started.batcher.after is not None
+    assert started.batcher.after.max_batch_size == 4
+    assert world.tick().batcher.reason is Reason.BATCHING_CANARY_RUNNING
+    changed = world.until(Reason.BATCHING_CHANGED)
+    assert changed.batcher.pods == ("rank-0", "rank-1")
+    assert changed.batching.reason is Reason.BATCHING_CHANGED
+    settled = world.until(Reason.BATCHING_IN_SYNC)
+    assert {one.limits.max_batch_size for one in world.servers.values()} == {4}
+    assert settled.model.source == "statistics"
+    again = world.until(Reason.BATCHING_CANARY_STARTED)
+    assert again.time_seconds - started.time_seconds >= 600.0
+    assert again.batcher.after.max_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [({"slowed": 2.0}, "mean latency on rank-2"), ({"failing": 0.3}, "of the requests on rank-2")],
+)
+def test_limits_that_prove_worse_are_taken_back_and_not_tried_again(trouble, said):
+    """From the one pod that had them; its siblings never had any."""
+    world = World(**trouble)
+    back = world.until(Reason.BATCHING_ROLLED_BACK)
+    assert said in back.batcher.detail
+    assert {one.limits for one in world.servers.values()} == {FILE}
+    for _ in range(20):
+        assert not world.tick().batcher.pods
+
+
+def test_a_pod_that_is_new_or_has_drifted_is_set_before_it_counts():
+    """It is left out in that tick, and counts in the next."""
+    world = World()
+    world.until(Reason.BATCHING_CHANGED)
+    world.tick()
+    world.servers["rank-1"] = Server(age=20.0)
+    decision = world.tick()
+    assert decision.batcher.pods == ("rank-1",)
+    assert decision.replicas.excluded == 1
+    assert world.tick().replicas.excluded == 0
+    assert world.servers["rank-1"].limits.max_batch_size == 4
+
+
+def test_a_pod_that_takes_no_limits_is_asked_three_times_and_counts_then():
+    """With what it has: nothing is ordered for ever on top of a pod that serves."""
+    world = World()
+    world.until(Reason.BATCHING_CHANGED)
+    world.tick()
+    world.servers["rank-1"], world.obeys = Server(), False
+    asked = [world.tick() for _ in range(20)]
+    assert [bool(one.batcher.pods) for one in asked[:9]] == 2 * [True, False, False, False] + [True]
+    assert asked[3].replicas.excluded == 1
+    assert asked[-1].replicas.excluded == 0
+
+
+def test_one_that_never_takes_them_at_all_ends_the_trial():
+    """The search goes on with others."""
+    world = World(obeys=False)
+    failed = world.until(Reason.BATCHING_CANARY_FAILED)
+    assert "does not take 4/1000/0" in failed.batcher.detail
+    assert {one.limits for one in world.servers.values()} == {FILE}
+
+
+def test_an_operator_that_starts_anew_finds_its_limits_on_the_pods():
+    """It neither takes them for the file's nor searches before the others have them."""
+    world = World()
+    world.until(Reason.BATCHING_CHANGED)
+    world.tick()
+    world.state = PlannerState()
+    world.servers["rank-1"] = Server()
+    world.tick()
+    assert world.servers["rank-1"].limits.max_batch_size == 4
+
+
+@pytest.mark.parametrize("mode", [BatchingMode.RECOMMEND, BatchingMode.OFF])
+def test_nothing_is_set_unless_it_is_asked_for(mode):
+    """Recommend tells what would be better; Off says nothing of it."""
+    world = World(targets=replace(TARGETS, batching=BatchingTargets(mode=mode, max_sequences=16)))
+    told = [world.tick() for _ in range(40)]
+    assert not any(one.batcher and one.batcher.pods for one in told)
+    reason = told[-1].batching.reason
+    wanted = Reason.BATCHING_OFF if mode is BatchingMode.OFF else Reason.BATCHING_RECOMMENDED
+    assert reason is wanted
+
+
+def test_why_servers_cannot_be_read_is_told():
+    """And nothing is set."""
+    problem = SignalProblem(reason=Reason.NOT_PERMITTED, detail="in none of the ranges")
+    decision = World(problem=problem).tick()
+    assert decision.batching.reason is Reason.NOT_PERMITTED
+    assert decision.batching.detail == "in none of the ranges"
+    assert decision.batcher is not None
+    assert decision.batcher.pods == ()
