@@ -119,6 +119,7 @@ class Reason(StrEnum):
     REPLICAS_REVERTED = "ReplicasReverted"
     HANDED_OVER = "HandedOver"
     NOBODY_SCALES = "NobodyScales"
+    SCALER_NOT_SERVED = "ScalerNotServed"
     TOLD_ONLY = "ToldOnly"
     RECOMMEND_ONLY = "RecommendOnly"
     PAUSED = "Paused"

@@ -61,6 +61,19 @@ def test_a_metric_that_nobody_scales_by_is_told():
     assert _given(end) == {end.recommended_replicas}
 
 
+def test_a_scaler_that_is_not_served_is_told_before_anything_is_wanted():
+    """KEDA alone would tell its user that it gets no answer."""
+    targets = replace(METRIC, actuation=Actuation.KEDA)
+    story = run(_busy(problems=(KEDA,)), targets, Limits(scaler_served=False)).until(300)
+    for decision in story.decisions[2:]:
+        limited = verdicts(decision)[ConditionType.SCALING_LIMITED]
+        assert limited.reason is Reason.SCALER_NOT_SERVED
+        assert "keda.externalScaler" in limited.message
+        assert decision.handed_over.replicas is None
+        assert "nobody is given" in verdicts(decision)[ConditionType.READY].message
+    assert run(_busy(problems=(KEDA,)), targets).until(300).at(300.0).limited_by is None
+
+
 def test_none_tells_and_gives_to_nobody():
     """The decision is made and has a reason; no gauge has it, and it learns from no miss."""
     story = run(_busy(problems=(KEDA,)), NONE).until(300)

@@ -318,6 +318,7 @@ def run(
             max_replicas=max_replicas,
             max_step=max_step,
             tick_seconds=check_tick(tick_seconds, "--tick-seconds"),
+            scaler_served=keda_scaler_port is not None,
         ),
         namespaces=tuple(namespace or ()),
         limit_kinds=frozenset(kind.value for kind in admission_kind or ()),

@@ -45,6 +45,7 @@ _LIMITS = {
     Reason.UNRELIABLE_PODS: "most pods seem to serve nothing, and none is taken away",
     Reason.BACKLOG_BOUND: "those that serve are short, and what is on its way is for them",
     Reason.NOBODY_SCALES: "no autoscaler is on the target that would set the count",
+    Reason.SCALER_NOT_SERVED: "KEDA is to ask for the count, and the operator serves no scaler",
     Reason.TOLD_ONLY: "actuation is None: the count is told and not set",
     Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
     Reason.PAUSED: "mode is Paused: nothing is written",

@@ -250,7 +250,8 @@ class ReplicaView:
 class HandOver:
     """The count that somebody else carries out.
 
-    reason: HANDED_OVER, NOBODY_SCALES where no autoscaler is on the target, or TOLD_ONLY.
+    reason: HANDED_OVER, NOBODY_SCALES where no autoscaler is on the target, SCALER_NOT_SERVED
+    where KEDA cannot ask for it, or TOLD_ONLY.
     replicas: what others are given; None while nothing is known, or where nobody is to be given it.
     detail: who scales the target.
     """

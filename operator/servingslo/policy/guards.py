@@ -43,6 +43,7 @@ ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
 # Pods that were ordered are not made; the plan goes on.
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _NOBODY = "no HorizontalPodAutoscaler or ScaledObject is on it"
+_NOT_SERVED = "the operator serves KEDA no external scaler (chart value keda.externalScaler)"
 _NO_METRICS = (
     Reason.PROMETHEUS_UNAVAILABLE,
     Reason.SEVERAL_RUNTIMES,
@@ -311,18 +312,26 @@ def acting_limit(targets: Targets, limits: Limits) -> Reason | None:
 
 
 def hand_over(
-    targets: Targets, observation: Observation, wanted: int | None, *, known: bool
+    targets: Targets,
+    observation: Observation,
+    wanted: int | None,
+    *,
+    known: bool,
+    scaler_served: bool = True,
 ) -> HandOver | None:
     """Who is given the count, and which; None where the operator sets it.
 
     wanted: None where the target's count is unknown. known: it rests on metrics that are fresh.
     Without them nothing is given: whoever scales then does what it was told for that case.
+    scaler_served: KEDA can ask the operator.
     """
     if targets.actuation is Actuation.SCALE:
         return None
     scalers = [p.detail for p in observation.problems if p.reason is Reason.SCALER_CONFLICT]
     if targets.actuation is Actuation.NONE:
         reason, replicas = Reason.TOLD_ONLY, None
+    elif targets.actuation is Actuation.KEDA and not scaler_served:
+        reason, replicas, scalers = Reason.SCALER_NOT_SERVED, None, [_NOT_SERVED]
     else:
         reason = Reason.HANDED_OVER if scalers else Reason.NOBODY_SCALES
         replicas = wanted if known else None

@@ -257,6 +257,7 @@ class Limits:
 
     recommend_only: the kill switch. batching_apply_enabled: pod templates may be patched.
     max_replicas, max_step: largest count and largest change in one decision; None is unbounded.
+    scaler_served: KEDA can ask the operator for counts.
     """
 
     recommend_only: bool = False
@@ -264,6 +265,7 @@ class Limits:
     max_replicas: int | None = None
     max_step: int | None = None
     tick_seconds: float = 15.0
+    scaler_served: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

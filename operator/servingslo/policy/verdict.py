@@ -53,7 +53,13 @@ def decided(
     given = None
     if limit is None:
         known = context.signals.no_metrics is None or zero.wakes(context)
-        given = guards.hand_over(context.targets, context.observation, wanted, known=known)
+        given = guards.hand_over(
+            context.targets,
+            context.observation,
+            wanted,
+            known=known,
+            scaler_served=context.limits.scaler_served,
+        )
     after = before if limit is not None or given is not None else wanted
     steps = with_unreliable(context, (*notes, *proposal.steps))
     if limit is not None and limit not in {step.reason for step in steps}:
@@ -121,7 +127,9 @@ def _not_carried_out(
     given: HandOver | None, before: int | None, wanted: int | None
 ) -> Reason | None:
     """That nobody sets the count that is wanted; None where somebody does."""
-    if given is None or given.reason is Reason.HANDED_OVER or before == wanted:
+    if given is None or given.reason is Reason.HANDED_OVER:
+        return None
+    if before == wanted and given.reason is not Reason.SCALER_NOT_SERVED:
         return None
     return given.reason
 
