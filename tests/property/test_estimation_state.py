@@ -191,11 +191,10 @@ def test_state_survives_json(ticks: list[tuple[int, int]]) -> None:
         state, _ = update(state, sample)
     read = state_adapter.validate_json(state_adapter.dump_json(state))
     assert read == state
-    again, repeated = update(state, sample)
+    again, _ = update(state, sample)
     assert again.arrivals == state.arrivals
     assert again.forecast == state.forecast
     assert again.law == state.law
-    assert repeated.freshness == update(read, sample)[1].freshness
 
 
 @settings(max_examples=20)

@@ -10,7 +10,6 @@ from servingslo.estimation.counters import Window
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
 from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, GatewaySample, HistogramSample, PodSample
-from servingslo.reasons import Reason
 
 
 def _engine(served: float, *, waiting: float = 0.0, age: float = 1.0) -> EngineSample:
@@ -96,7 +95,6 @@ def test_no_traffic_is_zero_not_unknown() -> None:
     still = (_pod("a", _idle(100.0)),)
     estimate = _after(still, still, still)
     assert estimate.arrival_rate_per_second == 0.0
-    assert estimate.freshness.reason is Reason.METRICS_FRESH
 
 
 def test_restarted_engine_counts_from_zero() -> None:

@@ -7,7 +7,6 @@ import pytest
 from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
 from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
-from servingslo.reasons import Reason
 
 
 def _engine(
@@ -94,28 +93,6 @@ def test_fatal_gpu_errors_exclude_a_pod(xid_error: int, *, lies: bool) -> None:
     """Errors that need a reset exclude the pod, those of an application do not."""
     estimate = _after_ticks(1, _engine(50.0), xid_error=xid_error)
     assert estimate.unreliable_pods == ((("sick", f"xid-error-{xid_error}"),) if lies else ())
-
-
-@pytest.mark.parametrize(
-    ("engines", "reason"),
-    [
-        pytest.param([_engine(1.0), _engine(1.0)], Reason.METRICS_FRESH, id="fresh"),
-        pytest.param([_engine(1.0), None], Reason.METRICS_FRESH, id="half-speak-for-all"),
-        pytest.param([None, None], Reason.METRICS_MISSING, id="missing"),
-        pytest.param([_engine(1.0, age=90.0), None], Reason.METRICS_STALE, id="stale"),
-        pytest.param(
-            [EngineSample(engine="0", gauges_age_seconds=1.0, nan_metrics=("running",)), None],
-            Reason.METRICS_NOT_A_NUMBER,
-            id="nan",
-        ),
-    ],
-)
-def test_missing_stale_and_nan_are_three_outcomes(
-    engines: list[EngineSample | None], reason: Reason
-) -> None:
-    """Each has its own reason, and none of them is an empty workload."""
-    pods = [_pod(f"p{k}", *([e] if e else [])) for k, e in enumerate(engines)]
-    assert assess(pods, 60.0).reason is reason
 
 
 def test_pod_that_just_started_is_not_missed() -> None:

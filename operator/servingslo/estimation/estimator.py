@@ -49,7 +49,6 @@ from servingslo.estimation.forecast import Forecast, ForecastState
 from servingslo.estimation.freshness import (
     Freshness,
     assess,
-    first_scrape_seconds,
     seen_scrape_seconds,
 )
 from servingslo.estimation.health import HealthState, SaturationSignal
@@ -149,8 +148,7 @@ class Estimate:
     token decoded, of the last scrapes. observed: latencies over the last two minutes by metric.
     calibration: observed / predicted by metric. reliable_pods:
     Ready and serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving,
-    but more slowly than their siblings. freshness: why metrics can be used or not, and the age of
-    the oldest group used.
+    but more slowly than their siblings.
     gateway: what became of its count, None where none is read. ledger: where the requests went.
     retries_known: whether what refusals bring back was measured; else it is assumed.
     discarded_per_second: counted, and does not stand since new pods served unseen; else None.
@@ -187,7 +185,6 @@ class Estimate:
     unreliable_pods: tuple[tuple[str, str], ...]
     slow_pods: tuple[SlowPod, ...]
     saturation_signal: SaturationSignal
-    freshness: Freshness
     gateway: GatewayUse | None = None
     retries_known: bool = False
     discarded_per_second: float | None = None
@@ -215,8 +212,7 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     A sample that is not newer than the state (a clock that went back, a tick that was repeated)
     teaches nothing; the estimate is made from the state as it is.
     """
-    grace = first_scrape_seconds(state.scrape_seconds)
-    fresh = assess(sample.pods, sample.stale_after_seconds, grace)
+    fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds)
     lost = lost_families(state.engines, fresh.engines)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
@@ -463,7 +459,6 @@ def _estimate(
         unreliable_pods=unreliable,
         slow_pods=pod_slowdown.slow_pods(state.slowdowns),
         saturation_signal=signal,
-        freshness=fresh,
         gateway=measured.gateway,
         retries_known=measured.retries_known,
         discarded_per_second=measured.discarded_per_second,

@@ -1,4 +1,8 @@
-"""Whether the sample can be believed: fresh, stale, missing or not a number."""
+"""Staleness, the one home of it: what each pod's metrics are worth, and which engines may be used.
+
+Whoever decides asks for the state of a pod; whoever learns takes the engines. Both go by the same
+ages and the same grace of a new pod.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,22 +20,32 @@ SHORTEST_FRESH_SECONDS = 15.0
 FIRST_SCRAPE_SECONDS = 45.0
 # A distance of scrapes that grows is believed by so much more at each look.
 SLOWER_RATIO = 1.1
-# Metrics of fewer than this share of the ready pods do not speak for the workload.
-SPEAKING_RATIO = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodMetrics:
+    """What one pod's metrics are worth.
+
+    state: METRICS_FRESH, METRICS_PARTIAL while they age or some of its engines lack them,
+    METRICS_STALE, METRICS_MISSING, METRICS_NOT_A_NUMBER or METRICS_IMPLAUSIBLE; None while a new
+    pod may not have been scraped. age_seconds: of the oldest group that is there, histograms aside:
+    they may be read less often. engines: those that may be used.
+    """
+
+    state: Reason | None
+    age_seconds: float | None
+    engines: tuple[EngineSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """Whether the metrics speak for the workload.
+    """Which engines may be used, and for how many of the others they speak.
 
-    reason: METRICS_FRESH, METRICS_STALE, METRICS_MISSING or METRICS_NOT_A_NUMBER. age_seconds: of
-    the oldest group that was used, None when none was. coverage_ratio: share of the ready pods
-    (those just started aside) whose metrics are fresh. unseen: the others, each with why.
-    starting: Ready, and not scraped yet. engines: fresh engines with their pods.
+    coverage_ratio: share of the ready pods (those just started aside) with engines that may be
+    used. unseen: the others, each with why. starting: Ready, and not scraped yet. engines: those
+    that may be used, with their pods.
     """
 
-    reason: Reason
-    age_seconds: float | None
     coverage_ratio: float
     unseen: tuple[tuple[str, str], ...]
     starting: tuple[PodSample, ...]
@@ -62,51 +76,74 @@ def first_scrape_seconds(scrape_seconds: float | None) -> float:
     return max(FIRST_SCRAPE_SECONDS, fresh_seconds(scrape_seconds))
 
 
-def assess(
-    pods: Sequence[PodSample],
-    stale_after_seconds: float,
-    grace_seconds: float = FIRST_SCRAPE_SECONDS,
-) -> Freshness:
-    """Which engines can be used, and whether they speak for the workload.
+def metrics_of(
+    pod: PodSample, stale_after_seconds: float, scrape_seconds: float | None = None
+) -> PodMetrics:
+    """What this pod's metrics are worth.
 
-    grace_seconds: for how long a pod that has become ready may not have been scraped.
+    stale_after_seconds: an age beyond which nothing is concluded from them. scrape_seconds: how far
+    apart scrapes are, None while that was not seen.
     """
+    ages = [engine_age_seconds(engine) for engine in pod.engines]
+    age = max((own for own in ages if own is not None), default=None)
+    usable = tuple(
+        engine
+        for engine, own in zip(pod.engines, ages, strict=True)
+        if not engine.impossible_metrics and own is not None and own <= stale_after_seconds
+    )
+    state = _state(pod, age, stale_after_seconds, scrape_seconds)
+    return PodMetrics(state=state, age_seconds=age, engines=usable)
+
+
+def _state(
+    pod: PodSample, age: float | None, stale_after_seconds: float, scrape_seconds: float | None
+) -> Reason | None:
+    """Whether the gauges that decisions rest on are there, and as new as they should be."""
+    if any(engine.impossible_metrics for engine in pod.engines):
+        return Reason.METRICS_IMPLAUSIBLE
+    with_gauges = [e for e in pod.engines if e.running is not None or e.waiting is not None]
+    if not with_gauges:
+        if any(engine.nan_metrics for engine in pod.engines):
+            return Reason.METRICS_NOT_A_NUMBER
+        return None if _is_new(pod, scrape_seconds) else Reason.METRICS_MISSING
+    if age is None or len(with_gauges) < len(pod.engines):
+        return Reason.METRICS_PARTIAL
+    if age > stale_after_seconds:
+        return Reason.METRICS_STALE
+    fresh = age <= fresh_seconds(scrape_seconds)
+    return Reason.METRICS_FRESH if fresh else Reason.METRICS_PARTIAL
+
+
+def _is_new(pod: PodSample, scrape_seconds: float | None) -> bool:
+    """Whether the pod may not have been scraped since it became ready."""
+    ready_for = pod.ready_for_seconds
+    return ready_for is not None and ready_for <= first_scrape_seconds(scrape_seconds)
+
+
+def assess(
+    pods: Sequence[PodSample], stale_after_seconds: float, scrape_seconds: float | None = None
+) -> Freshness:
+    """Which engines may be used, and for how many pods they speak."""
     used: list[tuple[PodSample, EngineSample]] = []
     unseen: list[tuple[str, str]] = []
     starting: list[PodSample] = []
-    oldest: float | None = None
-    expected = not_numbers = 0
+    expected = 0
     for pod in pods:
-        usable = []
-        why = METRICS_MISSING
-        for engine in pod.engines:
-            if engine.impossible_metrics:
-                continue
-            age = engine_age_seconds(engine)
-            if age is None:
-                not_numbers += bool(engine.nan_metrics)
-                continue
-            if age > stale_after_seconds:
-                why = METRICS_STALE
-                continue
-            usable.append((pod, engine))
-            oldest = age if oldest is None else max(oldest, age)
-        used += usable
+        found = metrics_of(pod, stale_after_seconds, scrape_seconds)
+        used += ((pod, engine) for engine in found.engines)
         if not pod.ready or pod.deleting:
             continue
-        just_started = pod.ready_for_seconds is not None and pod.ready_for_seconds < grace_seconds
-        if just_started and not usable:
+        if not found.engines and _is_new(pod, scrape_seconds):
             starting.append(pod)
             continue
         expected += 1
-        if not usable:
-            unseen.append((pod.name, why))
+        if not found.engines:
+            possible = (e for e in pod.engines if not e.impossible_metrics)
+            old = any(engine_age_seconds(engine) is not None for engine in possible)
+            unseen.append((pod.name, METRICS_STALE if old else METRICS_MISSING))
     seen = expected - len(unseen)
-    coverage = seen / expected if expected else float(bool(used))
     return Freshness(
-        reason=_reason(coverage, unseen, not_numbers, bool(used)),
-        age_seconds=oldest,
-        coverage_ratio=coverage,
+        coverage_ratio=seen / expected if expected else float(bool(used)),
         unseen=tuple(unseen),
         starting=tuple(starting),
         engines=tuple(used),
@@ -128,15 +165,3 @@ def engine_age_seconds(engine: EngineSample) -> float | None:
         if present and age is not None
     ]
     return max(ages) if ages else None
-
-
-def _reason(
-    coverage: float, unseen: Sequence[tuple[str, str]], not_numbers: int, any_used: bool
-) -> Reason:
-    if any_used and coverage >= SPEAKING_RATIO:
-        return Reason.METRICS_FRESH
-    if not_numbers and not any_used:
-        return Reason.METRICS_NOT_A_NUMBER
-    if any(why == METRICS_STALE for _, why in unseen):
-        return Reason.METRICS_STALE
-    return Reason.METRICS_MISSING

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import DOUBTED_WINDOWS
 from servingslo.estimation.engine_steps import Doubt
-from servingslo.estimation.freshness import first_scrape_seconds, fresh_seconds
+from servingslo.estimation.freshness import metrics_of
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.guards import StepDownBlock, metrics_problem
 from servingslo.policy.inputs import Observation, SignalProblem
@@ -60,12 +60,10 @@ def read_signals(
     scrape_seconds: how far apart scrapes are, None while that was not seen.
     """
     serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
-    ages_by_pod = {pod.name: _age_seconds(pod) for pod in serving}
-    states = {
-        pod.name: _state(pod, ages_by_pod[pod.name], stale_after_seconds, scrape_seconds)
-        for pod in serving
-    }
-    ages = [age for name, age in ages_by_pod.items() if age is not None and states[name] in _USED]
+    found = {pod.name: metrics_of(pod, stale_after_seconds, scrape_seconds) for pod in serving}
+    states = {name: metrics.state for name, metrics in found.items()}
+    used = [metrics.age_seconds for metrics in found.values() if metrics.state in _USED]
+    ages = [age for age in used if age is not None]
     signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
     problem = metrics_problem(observation)
     if problem is not None:
@@ -129,37 +127,3 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
     problem = SignalProblem(reason=reason, detail=detail)
     return replace(signals, reason=reason, no_metrics=problem, unseen_pods=unseen)
-
-
-def _state(
-    pod: PodSample, age: float | None, stale_after_seconds: float, scrape_seconds: float | None
-) -> Reason | None:
-    """FRESH, PARTIAL for ageing, STALE, MISSING or NOT_A_NUMBER; None within a new pod's grace."""
-    if any(engine.impossible_metrics for engine in pod.engines):
-        return Reason.METRICS_IMPLAUSIBLE
-    usable = [
-        engine for engine in pod.engines if engine.running is not None or engine.waiting is not None
-    ]
-    if not usable:
-        grace = first_scrape_seconds(scrape_seconds)
-        new = pod.ready_for_seconds is not None and pod.ready_for_seconds <= grace
-        if any(engine.nan_metrics for engine in pod.engines):
-            return Reason.METRICS_NOT_A_NUMBER
-        return None if new else Reason.METRICS_MISSING
-    if age is None or len(usable) < len(pod.engines):
-        return Reason.METRICS_PARTIAL
-    if age > stale_after_seconds:
-        return Reason.METRICS_STALE
-    fresh = age <= fresh_seconds(scrape_seconds)
-    return Reason.METRICS_FRESH if fresh else Reason.METRICS_PARTIAL
-
-
-def _age_seconds(pod: PodSample) -> float | None:
-    """Age of the pod's oldest gauges or counters; histograms may be read less often."""
-    ages = [
-        age
-        for engine in pod.engines
-        for age in (engine.gauges_age_seconds, engine.counters_age_seconds)
-        if age is not None
-    ]
-    return max(ages, default=None)
