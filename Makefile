@@ -39,7 +39,7 @@ $(VENV)/.installed: requirements-dev.lock pyproject.toml
 rig: setup ## build the control plane, Prometheus, KWOK and Helm once (about fifteen minutes), into the user's cache
 	$(BIN)/python -m servingslo.rig.build
 
-demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful
+demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers
 	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
 
 test: rig ## the tests, on the real control plane and Prometheus of the rig, beside those that need none

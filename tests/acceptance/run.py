@@ -117,6 +117,11 @@ CHECKS = (
         command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),
     ),
     Check(
+        name="triton-limits",
+        shows="limits too low on real Triton servers are set right under load, no request failed",
+        command=(*_TESTS, "tests/e2e/test_demo_triton.py"),
+    ),
+    Check(
         name="engine-law",
         shows="the law of a real vLLM through the operator's own chain",
         command=("-m", "tests.validation.real_engine", "--out", "out/real-engine"),

@@ -1,8 +1,9 @@
 """Names of metrics and flags as a published package has them, beside those that are kept here.
 
 `python -m tests.contracts.read` loads each wheel from the package index, without what it depends on
-and without running any of it, and reads its sources. It fails where a name that a profile uses is
-gone, or another kind of metric. `--write` keeps what was read.
+and without running any of it, and reads its sources. A server that is a program, at the version
+that the rig has, is started with a model and tells its own names. It fails where a name that a
+profile uses is gone, or another kind of metric. `--write` keeps what was read.
 """
 
 import argparse
@@ -11,11 +12,15 @@ import json
 import re
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from servingslo.rig.processes import ProcessFamily
+from servingslo.rig.triton import TritonModel, TritonServer
 
 HERE = Path(__file__).parent
 NAMED = "named"
@@ -26,7 +31,8 @@ _KINDS = ("gauge", "counter", "histogram")
 class Package:
     """Where a runtime's names stand. metrics: files; flags: files, or folders that hold them.
 
-    fields: flags are the annotated fields of classes, with dashes; else they are spelt out.
+    fields: flags are the annotated fields of classes, with dashes; else they are spelt out. served:
+    by a program, which is asked.
     """
 
     runtime: str
@@ -36,6 +42,7 @@ class Package:
     metrics: tuple[str, ...]
     flags: tuple[str, ...]
     fields: bool = False
+    served: bool = False
 
 
 PACKAGES = (
@@ -56,6 +63,15 @@ PACKAGES = (
         metrics=("sglang/srt/observability/metrics_collector.py",),
         flags=("sglang/srt/arg_groups/fields/",),
         fields=True,
+    ),
+    Package(
+        runtime="triton",
+        wheel="nvidia-pytriton",
+        version="0.7.0",
+        prefix="nv_",
+        metrics=(),
+        flags=(),
+        served=True,
     ),
 )
 
@@ -125,12 +141,64 @@ def _fields(tree: ast.AST) -> Iterator[str]:
 
 def published(package: Package) -> dict[str, object]:
     """The names in the wheel that the package index has of this version."""
+    if package.served:
+        return served_names(package)
     with TemporaryDirectory(prefix="servingslo-contract-") as directory:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--only-binary=:all:", "--dest", directory]
         subprocess.run([*command, f"{package.wheel}=={package.version}"], check=True, timeout=900)
         (wheel,) = Path(directory).glob("*.whl")
         return names_in(wheel, package)
+
+
+def served_names(package: Package) -> dict[str, object]:
+    """What the program in the package exports, how it is started, and how a model is configured."""
+    model = TritonModel(name="asked", seconds=(0.001,))
+    with TemporaryDirectory(prefix="servingslo-contract-") as directory:
+        family = ProcessFamily(work_dir=Path(directory), remove_work_dir=False)
+        try:
+            server = TritonServer(
+                work_dir=Path(directory),
+                family=family,
+                models=(model,),
+                flags=("--metrics-config=summary_latencies=true",),
+            )
+            server.start()
+            tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
+            url = f"{server.url}/v2/models/{model.name}"
+            _page(f"{url}/infer", json.dumps({"inputs": [tensor]}).encode())
+            metrics = re.findall(
+                rf"^# TYPE ({package.prefix}\w+) (\w+)$", _page(server.metrics_url), re.MULTILINE
+            )
+            pages = {name: json.loads(_page(f"{url}/{name}")) for name in ("config", "stats")}
+            program = server.process.command[0]
+        finally:
+            family.stop()
+        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    return {
+        "package": package.wheel,
+        "version": package.version,
+        "metrics": {name: kind if kind in _KINDS else NAMED for name, kind in sorted(metrics)},
+        "flags": sorted(set(re.findall(r"--[a-z0-9-]+", told.stdout + told.stderr))),
+        "fields": sorted(f for name, page in pages.items() for f in _paths(page, name)),
+    }
+
+
+def _page(url: str, body: bytes | None = None) -> str:
+    with urllib.request.urlopen(url, body, timeout=30) as answer:  # noqa: S310 - our own server
+        text: str = answer.read().decode()
+    return text
+
+
+def _paths(value: object, where: str) -> Iterator[str]:
+    """Names of the fields below, with dots; of a list those of its first element."""
+    if isinstance(value, list) and value:
+        yield from _paths(value[0], where)
+    elif isinstance(value, dict) and value:
+        for name, below in value.items():
+            yield from _paths(below, f"{where}.{name}")
+    else:
+        yield where
 
 
 def differences(kept: dict[str, object], read: dict[str, object]) -> list[str]:
@@ -146,7 +214,12 @@ def differences(kept: dict[str, object], read: dict[str, object]) -> list[str]:
     flags = read["flags"]
     assert isinstance(flags, list)
     assert isinstance(kept["flags"], list)
-    return changed + [f"{flag}: published: nothing" for flag in kept["flags"] if flag not in flags]
+    fields, had = read.get("fields", []), kept.get("fields", [])
+    assert isinstance(fields, list)
+    assert isinstance(had, list)
+    gone = [flag for flag in kept["flags"] if flag not in flags]
+    gone += [field for field in had if field not in fields]
+    return changed + [f"{name}: published: nothing" for name in gone]
 
 
 def main() -> int:

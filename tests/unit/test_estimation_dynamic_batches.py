@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 
 from servingslo.estimation.counters import Window
-from servingslo.estimation.dynamic_batches import batch_rows, batcher_in_requests, summarized
+from servingslo.estimation.dynamic_batches import (
+    batch_rows,
+    batcher_in_requests,
+    counted_rows,
+    judged_by_size,
+    summarized,
+)
 from servingslo.estimation.lengths import LengthState
 from servingslo.estimation.sample import EngineSample
-from servingslo.estimation.service_law import Configuration, LawFit, judge, learn
+from servingslo.estimation.service_law import Configuration, LawEstimate, LawFit, judge, learn
 from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.service_time import DynamicBatcher, ServiceLaw
 
@@ -82,6 +88,46 @@ def test_a_batch_of_rows_is_one_of_fewer_requests():
     assert found is not None
     assert found.largest_batch == 2
     assert batcher_in_requests(BATCHER, LengthState()) == BATCHER
+
+
+def counts(seconds: dict[int, float], executions: int = 20) -> dict[int, tuple[int, int]]:
+    """So many executions of each size."""
+    return {size: (executions, round(1e6 * executions * each)) for size, each in seconds.items()}
+
+
+def learnt(table: dict[int, float], often: int = 1) -> LawEstimate:
+    """The law fitted from the time of each size, the first of them seen more often."""
+    fit = LawFit(configuration=Configuration())
+    for _ in range(20):
+        fit = learn(fit, counted_rows({}, counts(table)))
+        for _ in range(often):
+            fit = learn(fit, counted_rows({}, counts(dict([next(iter(table.items()))]))))
+    return judge(fit)[1]
+
+
+def test_time_by_size_gives_the_law_itself():
+    """What was counted before is not counted again; counts that fell are of a new load."""
+    table = {size: LAW.step_seconds(size) for size in (1, 2, 5)}
+    found = judged_by_size(learnt(table), [counts(table)])
+    assert found.trusted
+    assert found.law is not None
+    assert found.law.step_seconds(8) == pytest.approx(LAW.step_seconds(8), rel=0.01)
+    later = {**counts(table), 2: (30, counts(table)[2][1] + 10_000_000)}
+    (row,) = counted_rows(counts(table), later)
+    assert row.x == pytest.approx((1.0, 2.0, 0.0))
+    assert len(counted_rows(later, counts(table))) == 3
+
+
+def test_a_law_that_fails_at_one_size_is_not_trusted_however_seldom_it_runs():
+    """A step that the mean hides; fewer than eight executions say nothing yet."""
+    table = {1: 0.03, 2: 0.034, 3: 0.038, 6: 0.108}
+    found = learnt({size: table[size] for size in (1, 2, 3)}, often=5)
+    assert found.trusted
+    judged = judged_by_size(found, [counts(table, executions=8)])
+    assert not judged.trusted
+    assert judged.fit_error is not None
+    assert judged.fit_error > 0.4
+    assert judged_by_size(found, [counts(table, executions=7)]).trusted
 
 
 def test_summaries_tell_the_percentiles_of_the_worst_server():

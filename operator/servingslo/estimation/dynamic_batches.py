@@ -8,7 +8,7 @@ for a large limit B and none for full batches.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,9 +18,11 @@ from servingslo.estimation.lengths import Lengths, LengthState, ended_requests
 from servingslo.estimation.observed import MEANS
 from servingslo.estimation.regression_rows import Row
 from servingslo.estimation.sample import EngineSample
+from servingslo.estimation.service_law import TRUSTED_ERROR_RATIO, LawEstimate
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.service_time import DynamicBatcher, EngineLimits
 from servingslo.models.workload import LengthDistribution
+from servingslo.reasons import Reason
 
 # Of E[b²]/E[b] by simulation of 1 to 4 instances, with a window and without: 2 to 9 % of the time
 # of a batch, the more of it is per request.
@@ -44,6 +46,8 @@ BatchCounts = Mapping[int, tuple[int, int]]
 # Of the time of one execution, where each is counted by its size: what a busy machine adds to it.
 EXECUTION_ERROR_RATIO = 0.1
 COUNTED_ERROR_RATIO = 0.02
+# Of one size, so that its mean is known to a few per cent.
+LEAST_EXECUTIONS = 8
 
 
 def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...]:
@@ -95,6 +99,27 @@ def counted_rows(before: BatchCounts, now: BatchCounts) -> tuple[Row, ...]:
             )
         )
     return tuple(rows)
+
+
+def judged_by_size(found: LawEstimate, counts: Iterable[BatchCounts]) -> LawEstimate:
+    """The law as it stands beside each size of batch that ran, not beside the mean of them all.
+
+    Where most batches are small a table with a step predicts them well on average, and a full batch
+    not at all. Not trusted where any size is further off than a law may be.
+    """
+    law = found.law
+    ran: dict[int, tuple[int, int]] = {}
+    for size, (count, microseconds) in (item for one in counts for item in one.items()):
+        known = ran.get(size, (0, 0))
+        ran[size] = known[0] + count, known[1] + microseconds
+    means = {size: took / n / 1e6 for size, (n, took) in ran.items() if n >= LEAST_EXECUTIONS}
+    if law is None or not means:
+        return found
+    error = max(abs(law.step_seconds(size) / mean - 1.0) for size, mean in means.items())
+    found = replace(found, fit_error=max(found.fit_error or 0.0, error))
+    if not found.trusted or error <= TRUSTED_ERROR_RATIO:
+        return found
+    return replace(found, trusted=False, reason=Reason.MODEL_DOES_NOT_PREDICT)
 
 
 def _variance(mean: float, batcher: DynamicBatcher | None) -> float:

@@ -33,6 +33,7 @@ from servingslo.estimation.dynamic_batches import (
     batch_rows,
     batcher_in_requests,
     counted_rows,
+    judged_by_size,
     limits_of,
     mean_deltas,
     summarized,
@@ -422,6 +423,7 @@ def _estimate(
     if newest is not None:
         in_force = limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
         law = service_law.with_assumed(law, in_force.assumed_count * [limits.ASSUMED_ERROR_RATIO])
+    law = judged_by_size(law, sample.batches.values())
     if batcher is not None and law.source == "fit":
         law = replace(law, source="statistics" if sample.batches else "counters")
     engines = [limits.filled(e, in_force) for p, e in fresh.engines if p.name in set(reliable)]
