@@ -178,13 +178,13 @@ def test_errors_are_not_above_those_measured(card, rate):
     """Mean ITL 2 %, TTFT p50, p95 6 %, p99 12 %, TPOT p95 4 to 13, p99 9 to 20 % low, or better.
 
     One replica: h100 at utilization 0.1 to 0.84, the KV-bound card up to 0.5. Better now: 0.7 % of
-    ITL, 1.5, 3 and 4.5 % of TTFT; TPOT is 1 to 4 and 3 to 7 % low.
+    ITL, 1.5, 6.5 and 5 % of TTFT, on the safe side above 2; TPOT is 1 to 4 and 4 to 7 % low.
     """
     outcome, law = run(card, rate), law_of(card, rate)
     assert law.itl_mean_seconds / outcome.itl_mean == pytest.approx(1.0, abs=0.008)
-    for percentile, bound in ((50.0, 0.02), (95.0, 0.035), (99.0, 0.055)):
+    for percentile, early, late in ((50.0, 0.02, 0.02), (95.0, 0.02, 0.07), (99.0, 0.045, 0.055)):
         ratio = law.ttft_seconds(percentile) / high(outcome.ttft, percentile)
-        assert ratio == pytest.approx(1.0, abs=bound)
+        assert 1.0 - early <= ratio <= 1.0 + late
     assert 0.955 <= law.tpot_seconds(95.0) / high(outcome.tpot, 95.0) <= 0.99
     assert 0.92 <= law.tpot_seconds(99.0) / high(outcome.tpot) <= 0.97
 
@@ -192,17 +192,17 @@ def test_errors_are_not_above_those_measured(card, rate):
 def test_errors_where_the_kv_cache_binds():
     """On the KV-bound card at utilization 0.86 TTFT p95 is up to 25 % low, wait p99 off by 2.
 
-    Now 12 % low, and wait p99 0.74 of what is simulated, in three runs each.
+    Now p95 is met, and wait p99 is 0.73 of what is simulated.
     """
     outcome, law = run(L4, 2.8, count=1_200_000), law_of(L4, 2.8)
-    assert law.ttft_seconds(95.0) / high(outcome.ttft, 95.0) == pytest.approx(0.883, abs=0.02)
-    assert law.queue_seconds(99.0) / high(outcome.wait) == pytest.approx(0.738, abs=0.04)
+    assert law.ttft_seconds(95.0) / high(outcome.ttft, 95.0) == pytest.approx(1.0, abs=0.02)
+    assert law.queue_seconds(99.0) / high(outcome.wait) == pytest.approx(0.73, abs=0.04)
 
 
 SAME_LOAD = [
-    pytest.param(1, True, 0.958, 0.005, 0.9632, id="one"),
-    pytest.param(8, False, 0.958, 0.005, 0.9632, id="eight-random"),
-    pytest.param(8, True, 0.9986, 0.0004, 0.9985, id="eight-least-loaded"),
+    pytest.param(1, True, 0.958, 0.005, 0.9638, id="one"),
+    pytest.param(8, False, 0.958, 0.005, 0.9638, id="eight-random"),
+    pytest.param(8, True, 0.9986, 0.0004, 0.9981, id="eight-least-loaded"),
 ]
 
 
@@ -212,7 +212,7 @@ def test_same_load_three_answers(replicas, least_loaded, share, noise, law_share
 
     Random routing makes a replica what one alone is, so 97.0 and 95.9 are one number: 95.8, with
     eight seeds of 400,000 requests 95.9 ± 0.15 and 95.8 ± 0.1. Single hours of one replica scatter
-    by 0.7, from 94.5 to 96.6. The law has 96.3 for both.
+    by 0.7, from 94.5 to 96.6. The law has 96.4 for both.
     """
     outcomes = [
         run(H100, 14.0, replicas=replicas, least_loaded=least_loaded, seed=seed)
@@ -228,23 +228,22 @@ def test_same_load_three_answers(replicas, least_loaded, share, noise, law_share
 @pytest.mark.parametrize(
     ("replicas", "rate", "p95_above", "p99_above"),
     [
-        pytest.param(4, 11.0, 0.014, 0.028, id="4-0.67"),
-        pytest.param(4, 12.7, 0.017, 0.026, id="4-0.78"),
-        pytest.param(8, 11.0, 0.011, 0.021, id="8-0.67"),
-        pytest.param(8, 12.7, 0.010, 0.017, id="8-0.78"),
-        pytest.param(16, 12.7, 0.009, 0.010, id="16-0.78"),
+        pytest.param(4, 11.0, 0.008, 0.006, id="4-0.67"),
+        pytest.param(4, 12.7, 0.011, 0.006, id="4-0.78"),
+        pytest.param(8, 11.0, 0.003, 0.005, id="8-0.67"),
+        pytest.param(8, 12.7, 0.000, -0.002, id="8-0.78"),
+        pytest.param(16, 12.7, -0.002, -0.002, id="16-0.78"),
     ],
 )
 def test_least_loaded_routing_is_close_to_pooled(replicas, rate, p95_above, p99_above):
     """Utilization 0.67 to 0.78 on 4, 8, 16 replicas: TPOT mean within 1 % of the pooled law.
 
     Percentiles were stated as up to 10 and 13 % below a pooled law that is wider than the one that
-    decides. Of that one, simulated p95 and p99 are 0.9 to 1.7 and 1.0 to 2.8 % above: it is closer,
-    but not on the safe side.
+    decides. Of that one, simulated p95 and p99 are within 1.1 and 0.6 %.
     """
     outcome = run(H100, rate, replicas=replicas)
     law = law_of(H100, rate, replicas=replicas)
-    assert outcome.itl_mean / law.itl_mean_seconds == pytest.approx(1.0, abs=0.003)
+    assert outcome.itl_mean / law.itl_mean_seconds == pytest.approx(0.9985, abs=0.003)
     p95, p99 = law.tpot_seconds(95.0), law.tpot_seconds(99.0)
     assert high(outcome.tpot, 95.0) / p95 - 1.0 == pytest.approx(p95_above, abs=0.006)
     assert high(outcome.tpot) / p99 - 1.0 == pytest.approx(p99_above, abs=0.01)
@@ -311,8 +310,8 @@ def test_a_mean_prompt_misses_the_tail(rate, missed):
 @pytest.mark.parametrize(
     ("budget", "ttft_ms", "noise_ms", "law_ttft_ms", "tpot_ms", "law_tpot_ms"),
     [
-        pytest.param(1024, 818, 20, 775.5, 45.1, 47.3, id="1024"),
-        pytest.param(8192, 327, 3, 318.7, 48.05, 47.3, id="8192"),
+        pytest.param(1024, 818, 20, 729.8, 45.1, 48.3, id="1024"),
+        pytest.param(8192, 327, 3, 331.6, 48.05, 48.3, id="8192"),
     ],
 )
 def test_conversation_by_budget(budget, ttft_ms, noise_ms, law_ttft_ms, tpot_ms, law_tpot_ms):
@@ -320,7 +319,7 @@ def test_conversation_by_budget(budget, ttft_ms, noise_ms, law_ttft_ms, tpot_ms,
 
     329 stays. 953 is a run near the cliff: eight seeds of 400,000 requests have 818 ± 4 (830 ± 10
     where the number of requests is left to chance), runs of 100,000 have 770 to 920, and the law
-    has 776. TPOT p99 is 45.1 and 48.05 ± 0.1.
+    has 730. TPOT p99 is 45.1 and 48.05 ± 0.1.
     """
     card = replace(H100, max_num_batched_tokens=budget)
     outcomes = [run(card, 14.5, replicas=8, seed=seed) for seed in (1, 2)]
@@ -344,14 +343,16 @@ def exponential_lengths(count: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("budget", "tpot_ms", "ttft_ms", "share", "law_error"),
     [
-        pytest.param(512, 22.9, 793, 0.999, (-0.006, -0.055, 0.0008), id="512"),
-        pytest.param(1024, 38.1, 530, 1.000, (0.025, 0.0, 0.0), id="1024"),
-        pytest.param(2048, 56.6, 469, 0.983, (0.052, 0.014, -0.0032), id="2048"),
-        pytest.param(8192, 58.5, 427, 0.981, (0.025, -0.009, -0.0026), id="8192"),
+        pytest.param(512, 22.9, 793, 0.999, (-0.007, 0.078, -0.0016), id="512"),
+        pytest.param(1024, 38.1, 530, 1.000, (0.025, 0.159, -0.0004), id="1024"),
+        pytest.param(2048, 56.6, 469, 0.983, (0.223, 0.167, -0.0054), id="2048"),
+        pytest.param(8192, 58.5, 427, 0.981, (0.215, 0.037, -0.0055), id="8192"),
     ],
 )
 def test_long_prompts_by_budget(budget, tpot_ms, ttft_ms, share, law_error):
     """At 9/s per replica of 8: the stated TPOT p99, TTFT p99 and share, and the law beside them.
+
+    The law is on the safe side: TPOT p99 up to 22 %, TTFT p99 up to 17 % late, share 0.5 below.
 
     The shape of the lengths is not stated. Exponential ones with outputs of at least six tokens
     have all twelve figures, and no other shape that was tried (gamma, lognormal, even, or another

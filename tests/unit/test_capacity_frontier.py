@@ -53,9 +53,9 @@ def test_a_quiet_tick_evaluates_no_law_and_a_renewal_a_bounded_number(loads, swi
     story.until(300.0)
     quiet, renewals = [], []
     while story.world.now < 1800.0:
-        before, known = len(loads), story.state.mix
+        before, known = len(loads), story.state.prepared
         story.tick()
-        (quiet if story.state.mix is known else renewals).append(len(loads) - before)
+        (quiet if story.state.prepared is known else renewals).append(len(loads) - before)
     # Calibration moves limits now and then while the mix stays: their rows are found anew.
     assert max(*renewals, *quiet) <= MOST_LOADS_OF_A_RENEWAL
     if swing_per_second == 0.0:

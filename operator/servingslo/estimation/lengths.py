@@ -16,7 +16,7 @@ from servingslo.models.workload import LengthDistribution
 
 # Memory of lengths: long enough for the tail, short enough for a change of mix. What a mean is off
 # by is σ/√(λτ) from chance and grows by √τ as the mix drifts, so the best memory τ is as 1/√λ: from
-# ten minutes at the rate of the small fleet of docs/designs/0004-planner.md down to two.
+# ten minutes at the rate of the small fleet of docs/lab/planner.md down to two.
 MEMORY_SECONDS = 600.0
 LEAST_MEMORY_SECONDS = 120.0
 PLAIN_RATE_PER_SECOND = 30.0

@@ -26,7 +26,7 @@ from servingslo.estimation.histograms import ObservedLatency
 from servingslo.models.latency import Objective
 
 # Normal scores: 0 plans for the stated quantile; above 0.5 more is paid for ramps and walks than it
-# serves: docs/designs/0003-estimation.md.
+# serves: docs/lab/estimation.md.
 HIGHEST_SCORE = 0.5
 # By how much a window of a quarter of a minute with a burn of 2 moves the margin: from its upper
 # bound to its place in an hour without a miss.

@@ -5,7 +5,7 @@ the offered rate and that less the refusals of the window before. Which it is sh
 comes: refusals fall, and what is offered falls with them as far as it was echo. Until then totals
 cannot tell: a rate that steps up before clients that always come again, and a rate that rises on
 and on before clients that never do, give the same offered and refused rates. So a mean is taken,
-and the error says how far it may be off; docs/designs/0003-estimation.md has what that costs.
+and the error says how far it may be off; docs/lab/estimation.md has what that costs.
 A burst that ends lowers both as well: then less is admitted than was a moment before, which an echo
 that fades before engines that still refuse never does.
 Source: essay "Inference Is a Queueing System", retries: where rejections and offered load rise

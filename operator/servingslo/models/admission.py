@@ -86,7 +86,7 @@ def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: Engine
     Where there are more slots than a full batch may use nobody waits for one: what is let in runs,
     and no more is let in than a full batch may have.
     rate_per_second: of one engine, at most what may be admitted.
-    Source: the sum of the bounds above; simulated in docs/designs/0004-planner.md.
+    Source: the sum of the bounds above; simulated in docs/lab/planner.md.
     """
     decoding = running_bound(demand, rate_per_second, bound.max_num_seqs)
     prefilling = math.ceil(prefilling_count(demand, rate_per_second, bound.max_num_batched_tokens))

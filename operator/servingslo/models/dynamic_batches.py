@@ -9,6 +9,8 @@ Approximations: an instance that is busy at a start has a uniform part of its ba
 the renewals of a loss system), and behind more than one full batch the instances take turns evenly.
 Source: N. T. J. Bailey, On queueing processes with bulk service, J. R. Stat. Soc. B 16 (1954), with
 a window, a bounded room and several servers added.
+Fails: where a window meets load, up to 23 % early (docs/lab/triton.md).
+Shown by: tests/unit/test_models_dynamic_batches.py, and twelve points of a real Triton.
 """
 
 import math

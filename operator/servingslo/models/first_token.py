@@ -1,49 +1,60 @@
 """Time to first token below the cap: the rest of a step, then the steps that prefill the prompt.
 
-Source: the rest of a step that is met, E[D²]/(2·E[D]), W. Feller, An Introduction to Probability
-Theory and Its Applications II (1971), chapter XI; the prompts that come meanwhile, a compound
-Poisson law; percentiles by F. Fang and C. W. Oosterlee (2008), see `transform`;
-docs/designs/0002-models.md, "What was added".
+Law: length-biased steps, and the compound Poisson law of the prompts that come meanwhile.
+Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter XI;
+percentiles by F. Fang and C. W. Oosterlee (2008), see `transform`.
+Assumes: Poisson arrivals in each arrival-rate state; a step holds all prompts that wait.
+Fails: where steps are mostly prefill, see `pool_vacancies`, or full of it, see `arrival_states`.
+Shown by: `make validate`, "one replica, Poisson": TTFT p95 within 8 %.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from servingslo.models.arrivals import (
-    Arrival,
-    flow_of,
-    pool_met,
-    steps_of,
-    stretch_of,
-    without_prompts,
-)
-from servingslo.models.generations import grow
-from servingslo.models.levels import found_by_arrivals, never_idle
-from servingslo.models.long_prompts import Chunked, chunked_prompts
+from servingslo.models.arrival_states import ArrivalState, range_level, states_met
+from servingslo.models.branching import Branching, grow
 from servingslo.models.occupancy import Occupancy, even_moments
-from servingslo.models.paces import paces_met, range_level
-from servingslo.models.pools import ALONE, meeting_at
+from servingslo.models.occupancy_levels import Pool, found_by_arrivals, never_idle
+from servingslo.models.pool_vacancies import even_arrivals
 from servingslo.models.prompt_work import (
     RANGE_RATIO,
+    OwnPrefill,
     PromptTable,
     PromptWork,
-    StretchedPrompts,
+    mean_steps,
+    own_prefill,
 )
-from servingslo.models.room_queue import meet_queue
 from servingslo.models.rows import columns, exponential, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
-from servingslo.models.transform import TabulatedLaw, driven, invert
+from servingslo.models.transform import TabulatedLaw, invert
 
 # Logarithms closer than this differ by rounding alone.
 _ROUNDING = 1e-6
-# Paces whose arrays are computed together, half of it where prompts are longer than the room: of
-# larger arrays each allocation is given back to the system, and its pages are made anew.
+# States whose arrays are computed together: of larger arrays each allocation is given back to the
+# system, and its pages are made anew.
 _BLOCK = 16
 # Nodes of a law of running sequences are evenly spaced, and no more than these.
 _OFFSETS: FloatArray = np.arange(32.0)
+# Further steps, and prefill, that move no percentile by more than 0.1 %.
+_NEGLIGIBLE_FURTHER = 1e-3
+_NEGLIGIBLE_PREFILL = 1e-5
+# Against divisions by zero: far below any step.
+_TINY_SECONDS = 1e-12
+
+
+class Arrival(NamedTuple):
+    """What arrivals at one rate meet at one load, and the range of the law that they are part of.
+
+    even_ratio: share of the arrivals of a replica that comes evenly over a step.
+    """
+
+    running: Occupancy
+    state: ArrivalState
+    level: int
+    even_ratio: float
 
 
 def first_token_laws(
@@ -61,142 +72,139 @@ def first_token_laws(
     arrivals of the previous D, with s = a + β·n, so that E[exp(zD)] = exp(s·g(z)) with
     g(z) = z + g(λ·(M(z) − 1)) and M the transform of c·I. Then
     E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) − exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1),
-    averaged over n. Bursty arrivals come at one of two rates, see `paces_met`. In a pool only a
-    share e of the arrivals comes as above, see `pools`: the others fill the holes that were there
-    when the step began, whatever its length, a Poisson number of them with the mean of a step. The
-    replicas with a hole are the least loaded; a hole is one of them at the rate at which holes are
-    made, (1 − e)λ, over that at which they are filled, κ, so that κ = λ/(1/c + (1 − 1/c)(1 − e)λ/κ)
-    and the age t of the step has the density e^(−κt), κ = λ(1 + (c − 1)e).
-
-    Where a prompt is longer than the room in a step, D is a cycle of prefill (`Cycle`): one step
-    where it has no prompts, else first·s + Σ (c·I + further). The own prompt takes its steps, see
-    `long_prompts`; behind one that does not fit nobody is in its first step.
+    averaged over n and over the arrival-rate states. In a pool only the share e of the arrivals
+    comes as above, see `pool_vacancies`: the others fill the vacancies that were there when the
+    step began, whatever its length, a Poisson number of them with the mean of a step. A vacancy is
+    among the least loaded replicas at the rate at which vacancies are made, (1 − e)λ, over that at
+    which they are filled, κ, so that κ = λ/(1/c + (1 − 1/c)(1 − e)λ/κ) and the age t of the step
+    has the density e^(−κt), κ = λ(1 + (c − 1)e).
     """
     arrivals: list[Arrival] = []
-    starts, levels, twice = [], [], []
+    starts, levels = [], []
     for running, rate in zip(laws_of_running, rates_per_second, strict=True):
-        paces = paces_met(demand, prompts, running, rate, budget_tokens)
-        level = range_level(demand, prompts, running, paces[-1])
-        twice.append(paces[-1].queued)
-        for queued in (False, True)[: 1 + twice[-1]]:
-            starts.append(len(arrivals))
-            levels.append(level)
-            arrivals += [
-                Arrival(running, pace, level, meeting_at(demand, prompts, running, pace))
-                for pace in paces
-                if pace.queued == queued
-            ]
-    fitting = all(prompts.tokens[-1] <= arrival.pace.room_tokens for arrival in arrivals)
-    block = _BLOCK if fitting else _BLOCK // 2
+        states = states_met(demand, prompts, running, rate, budget_tokens)
+        levels.append(range_level(demand, prompts, running, states[-1]))
+        starts.append(len(arrivals))
+        arrivals += [
+            Arrival(running, state, levels[-1], _even_ratio(demand, running, state))
+            for state in states
+        ]
     blocks = [
-        _characteristics(demand, prompts, arrivals[start : start + block])
-        for start in range(0, len(arrivals), block)
+        _characteristics(demand, prompts, arrivals[start : start + _BLOCK])
+        for start in range(0, len(arrivals), _BLOCK)
     ]
     characteristic = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     if len(arrivals) > len(starts):
-        characteristic *= np.array([arrival.pace.share for arrival in arrivals])[:, None]
+        characteristic *= np.array([arrival.state.share for arrival in arrivals])[:, None]
         characteristic = np.add.reduceat(characteristic, starts)
-    laws = iter(invert(characteristic, [RANGE_RATIO**level for level in levels]))
-    return [driven(next(laws), next(laws)) if both else next(laws) for both in twice]
+    return invert(characteristic, [RANGE_RATIO**level for level in levels])
+
+
+def _even_ratio(demand: RequestDemand, running: Occupancy, state: ArrivalState) -> float:
+    step = state.mean_step / (1.0 - state.prefill_ratio)
+    return even_arrivals(demand, state.rate_per_second, step, running.pool_count, state.further)
+
+
+class _Flow(NamedTuple):
+    """Numbers of `_characteristics` that are one for each state.
+
+    even: arrivals per second that come evenly. kappa: see `first_token_laws`. filling: arrivals
+    that fill vacancies, for each second of a step without prefill. mean: seconds of prefill that a
+    prompt causes. less_lag: −E[S²]/(2·E[S]) of it. filling_share: share of the arrivals that fill
+    vacancies, times κ.
+    """
+
+    even: float
+    kappa: float
+    filling: float
+    mean: float
+    less_lag: float
+    filling_share: float
+
+
+def _flow_of(
+    demand: RequestDemand, prompts: PromptWork, arrival: Arrival
+) -> tuple[_Flow, Branching]:
+    """Numbers of a state; and arrivals that come evenly, with those that fill vacancies on top."""
+    state, even = arrival.state, arrival.even_ratio
+    rate, mean = state.rate_per_second, demand.prefill_mean_seconds
+    kappa = rate * (1.0 + (arrival.running.pool_count - 1.0) * even)
+    lag = prompts.lag_seconds * (1.0 + state.further / max(mean, _TINY_SECONDS))
+    filling = rate * (1.0 - even) / (1.0 - state.prefill_ratio)
+    flow = _Flow(rate * even, kappa, filling, mean + state.further, -lag, (1.0 - even) * kappa)
+    return flow, Branching(rate * even, state.prefill_ratio * even, lag, filling)
+
+
+def _work(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> PromptTable:
+    """Transforms of the prefill of the prompts of others, with the further steps that they take."""
+    state, mean = arrival.state, demand.prefill_mean_seconds
+    if state.prefill_ratio < _NEGLIGIBLE_PREFILL or state.further <= _NEGLIGIBLE_FURTHER * mean:
+        return prompts.table(arrival.level)
+    return prompts.stretched(arrival.level, 1.0 + state.further / mean)
 
 
 def _characteristics(
     demand: RequestDemand, prompts: PromptWork, arrivals: Sequence[Arrival]
 ) -> FloatArray:
-    """Real part of the characteristic function of `first_token_laws`, by pace.
+    """Real part of the characteristic function of `first_token_laws`, by state.
 
-    Rows of the exponents below: for each class of own prompts (`Chunked`) the step in progress
-    together with what arrives after the request; what arrives before it; and, in pools, the latter
-    less κ, for arrivals that fill holes. Where all prompts fit in a step what arrives before and
-    after is the same.
+    Rows of the exponents below: the step in progress together with what arrives after the request;
+    what arrives before it; and, in pools, the latter less κ, for arrivals that fill vacancies.
     """
-    tables = [prompts.table(arrival.level) for arrival in arrivals]
-    works = [
-        _work(demand, prompts, arrival, table)
-        for arrival, table in zip(arrivals, tables, strict=True)
-    ]
-    z = stacked([table.z for table in tables])
-    excess = stacked([work.excess for work in works])
-    chunked = _chunked(demand, prompts, arrivals, tables, works)
-    classes = len(chunked.own)
-    before = 0 if chunked.joins is None else classes
+    works = [_work(demand, prompts, arrival) for arrival in arrivals]
+    z, excess, slope = (stacked([getattr(w, name) for w in works]) for name in _TRANSFORMS)
+    pooled = any(arrival.even_ratio < 1.0 for arrival in arrivals)
     flows, branchings = zip(
-        *[flow_of(demand, prompts, arrival) for arrival in arrivals], strict=True
+        *[_flow_of(demand, prompts, arrival) for arrival in arrivals], strict=True
     )
-    again, kappa, filling, mean, less_lag, filling_share, base, first = columns(flows)
-    pooled = any(arrival.meeting is not ALONE for arrival in arrivals)
-    arriving = np.empty((before + (2 if pooled else 1), *z.shape), dtype=np.complex128)
-    np.multiply(excess, again, out=arriving[before])
-    if chunked.joins is not None:
-        np.multiply(chunked.behind, again, out=arriving[:classes])
+    even, kappa, filling, mean, less_lag, filling_share = columns(flows)
+    arriving = np.empty((2 if pooled else 1, *z.shape), dtype=np.complex128)
+    np.multiply(excess, even, out=arriving[0])
     if pooled:
-        np.subtract(arriving[before], kappa, out=arriving[before + 1])
+        np.subtract(arriving[0], kappa, out=arriving[1])
     # Arrivals times the prefill of the prompts of a step, λ·(M(w) − 1) for each row w: to first
     # order in w for the step in progress, and with two moments of the prefill for the others.
-    lagged = arriving * less_lag
-    lagged += 1.0
-    np.divide(arriving, lagged, out=lagged)
-    exponents = np.empty((classes + len(arriving) - before, *z.shape), dtype=np.complex128)
-    np.multiply(lagged[:classes], stacked([work.slope for work in works]), out=exponents[:classes])
-    exponents[:classes] += excess
-    np.multiply(lagged[before:], mean, out=exponents[classes:])
-    if chunked.joins is not None:
-        exponents += chunked.joins.saved(lagged, classes)
+    lagged = arriving / (1.0 + arriving * less_lag)
+    exponents = np.empty((1 + len(arriving), *z.shape), dtype=np.complex128)
+    exponents[0] = lagged[0] * slope + excess
+    exponents[1:] = lagged * mean
     grow(exponents, branchings)
-    # The next step holds the own prompt, and those of the arrivals that fill holes.
-    beside = z + excess * filling if pooled else z
-    arguments = None
-    if any(flow.first != 1.0 for flow in flows):
-        arguments = np.concatenate((arriving[:classes] + z, arriving[before:]))
-        exponents *= base
-        exponents += arguments * first
-    else:
-        exponents[:classes] += arriving[:classes]
-        exponents[:classes] += z
-        exponents[classes:] += arriving[before:]
-    exponents += beside
-    mixtures = _averaged(demand, exponents, arguments, z, arrivals)
-    characteristic = _over_own(chunked, mixtures, arriving, z, (filling_share, kappa))
-    if any(arrival.pace.alone for arrival in arrivals):
-        meet_queue(demand, prompts, arrivals, characteristic, chunked)
-    _meet_idle(demand, prompts, arrivals, characteristic, (chunked.own, z))
+    # The next step holds the own prompt, and those of the arrivals that fill vacancies.
+    exponents[0] += arriving[0] + z
+    exponents[1:] += arriving
+    exponents += z + excess * filling
+    mixtures = _averaged(demand, exponents, arrivals)
+    evenly = z.copy()
+    evenly[..., 0] = 1.0
+    met = (mixtures[0] - mixtures[1]) / evenly
+    if pooled:
+        # Both kinds of arrivals in their proportion.
+        filled = mixtures[0] - mixtures[2]
+        met += filled / (z + kappa) * (filling_share / filled[..., :1].real)
+    own = stacked([_own(demand, prompts, arrival) for arrival in arrivals])
+    characteristic: FloatArray = (met * own).real
+    _meet_idle(demand, prompts, arrivals, characteristic, own, z)
     characteristic = characteristic.reshape(len(arrivals), -1)
     characteristic[:, 0] = 1.0
     return characteristic
 
 
-def _over_own(
-    chunked: Chunked,
-    mixtures: ComplexArray,
-    arriving: ComplexArray,
-    z: ComplexArray,
-    filling: tuple[Any, Any],
-) -> FloatArray:
-    """Real part of what is met times the own prefill, summed over the classes of own prompts.
+_TRANSFORMS = "z", "excess", "slope"
 
-    filling: share of the arrivals that fill holes, times κ, and κ.
+
+def _own(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> ComplexArray:
+    """Transform of the own prefill, with what comes while it lasts several steps.
+
+    A pool of c sends arrivals where sequences leave, which is n/O of them at the end of a step
+    however long it was, and 1/c of the rest.
     """
-    filling_share, kappa = filling
-    classes = len(chunked.own)
-    later = z
-    if chunked.joins is not None:
-        # Who comes behind the request takes longer for it than who comes before: z and the rest.
-        later = arriving[:classes] - arriving[classes]
-        later += z
-    evenly = later.copy()
-    evenly[..., 0] = 1.0
-    met = mixtures[:classes] - mixtures[classes]
-    met /= evenly
-    if len(mixtures) > classes + 1:
-        # Both kinds of arrivals in their proportion.
-        filled = mixtures[:classes] - mixtures[classes + 1]
-        shares = filling_share / filled[..., :1].real
-        filled /= later + kappa
-        filled *= shares
-        met += filled
-    met *= chunked.own
-    characteristic: FloatArray = np.add.reduce(met.real)
-    return characteristic
+    running, state = arrival.running, arrival.state
+    full_step = state.mean_step + demand.prefill_per_token_seconds * state.room_tokens
+    arriving, shared = state.rate_per_second * full_step, 1.0 / running.pool_count
+    leaving = min(running.mean / demand.output_mean_tokens, arriving)
+    met = shared * arriving + (1.0 - shared) * leaving
+    own = OwnPrefill(state.mean_step, state.room_tokens, met)
+    return own_prefill(demand, prompts, arrival.level, own)
 
 
 def _meet_idle(
@@ -204,62 +212,43 @@ def _meet_idle(
     prompts: PromptWork,
     arrivals: Sequence[Arrival],
     characteristic: FloatArray,
-    transforms: tuple[ComplexArray, ComplexArray],
+    own: ComplexArray,
+    z: ComplexArray,
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
-    laws = [arrival.law_of_running for arrival in arrivals]
-    if all(never_idle(law.mean, law.variance) for law in laws):
+    if all(never_idle(one.running.mean, one.running.variance) for one in arrivals):
         return
-    pools = [pool_met(prompts, arrival) for arrival in arrivals]
+    pools = [_pool_of(prompts, arrival) for arrival in arrivals]
     shares = [found.free for found in found_by_arrivals(demand, pools)]
     if any(shares):
-        own, z = np.add.reduce(transforms[0]), transforms[1]
         (idle,) = columns([(share,) for share in shares])
         characteristic *= 1.0 - idle
         characteristic += idle * (own * exponential(z * demand.step_fixed_seconds)).real
 
 
-def _chunked(
-    demand: RequestDemand,
-    prompts: PromptWork,
-    arrivals: Sequence[Arrival],
-    tables: Sequence[PromptTable],
-    works: Sequence[PromptTable | StretchedPrompts],
-) -> Chunked:
-    """Own prompts by class; only one where all prompts fit in a step."""
-    longest = prompts.tokens[-1]
-    if all(longest <= arrival.pace.room_tokens for arrival in arrivals):
-        behind = stacked([work.excess for work in works])
-        return Chunked(behind[None], stacked([table.mgf for table in tables])[None], None)
-    return chunked_prompts(demand, prompts, arrivals, tables, works)
-
-
-def _work(
-    demand: RequestDemand, prompts: PromptWork, arrival: Arrival, table: PromptTable
-) -> PromptTable | StretchedPrompts:
-    """Transforms of the prefill of the prompts of others, with the further steps that they take."""
-    stretch = stretch_of(demand, arrival.pace)
-    return table if stretch == 1.0 else prompts.stretched(arrival.level, stretch)
+def _pool_of(prompts: PromptWork, arrival: Arrival) -> Pool:
+    """The replicas that share the arrivals, with the steps of prompts that have the whole room."""
+    running, state = arrival.running, arrival.state
+    return Pool(
+        running.pool_count,
+        state.rate_per_second,
+        running.mean,
+        running.variance,
+        state.mean_step,
+        mean_steps(prompts, state.room_tokens),
+    )
 
 
 def _averaged(
-    demand: RequestDemand,
-    exponents: ComplexArray,
-    arguments: ComplexArray | None,
-    z: ComplexArray,
-    arrivals: Sequence[Arrival],
+    demand: RequestDemand, exponents: ComplexArray, arrivals: Sequence[Arrival]
 ) -> ComplexArray:
-    """Σ w·exp(s·x)/s over the steps s of each pace, at each exponent x, by three cumulants of s.
+    """Σ w·exp(s·x)/s over the steps s of each state, at each exponent x, by three cumulants of s.
 
     Steps are met in proportion to their length; s·x is what an arrival waits for.
     Steps spread by a tenth or two of their mean, with little skewness, and make the lesser part of
     the spread of a time to first token: what the fourth cumulant would add is below 0.1 %.
-
-    arguments: where there are cycles without prompts, which take a whole step where others begin
-    with less, what they wait for per second of a step: all with the mean step of their pace, as the
-    spread of steps is that of the others.
     """
-    lines = [steps_of(demand, arrival) for arrival in arrivals]
+    lines = [_steps_of(demand, arrival) for arrival in arrivals]
     steps, weights = _steps_met(lines, arrivals)
     masses = even_moments(weights)
     cubic, square, mean, mass = columns(
@@ -273,23 +262,9 @@ def _averaged(
             for line, moments in zip(lines, masses, strict=True)
         ]
     )
-    logs = np.empty((1 if arguments is None else 3, *exponents.shape), dtype=np.complex128)
-    total = logs[0]
-    np.multiply(exponents, cubic, out=total)
-    total += square
-    total *= exponents
-    total += mean
-    total *= exponents
-    total += mass
-    peaks = np.maximum.reduce(np.maximum.reduce(total.real), axis=-1).reshape(-1).tolist()
-    without: Any = 0.0
-    if arguments is not None:
-        pace_step, begun, without = columns([without_prompts(arrival) for arrival in arrivals])
-        np.multiply(arguments + z, pace_step, out=logs[1])
-        np.multiply(arguments, begun, out=logs[2])
-        logs[2] += z * pace_step
-    averaged: ComplexArray
-    averaged, *others = exponential(logs)
+    logs = ((exponents * cubic + square) * exponents + mean) * exponents + mass
+    peaks = np.maximum.reduce(np.maximum.reduce(logs.real), axis=-1).reshape(-1).tolist()
+    averaged = exponential(logs)
     for row, moments in enumerate(masses):
         # No transform is above its mass: else steps too spread for a series, so each by itself.
         if peaks[row] > math.log(moments[0]) + _ROUNDING:
@@ -297,32 +272,30 @@ def _averaged(
             by_step = exponential(np.multiply.outer(steps.reshape(len(arrivals), -1)[row], by_row))
             by_step *= weights[row][:, None, None]
             np.add.reduce(by_step, out=averaged.reshape(len(exponents), len(arrivals), -1)[:, row])
-    if others:
-        others[0] -= others[1]
-        others[0] *= without
-        averaged += others[0]
     return averaged
+
+
+def _steps_of(demand: RequestDemand, arrival: Arrival) -> tuple[float, float, float]:
+    """Shortest step, what a node more adds, and a mean step for each arrival that comes evenly."""
+    running, state = arrival.running, arrival.state
+    growth = demand.step_growth_seconds * state.spread
+    first = state.mean_step + growth * (running.lowest - running.mean)
+    below = max(running.below_cap, _TINY_SECONDS)
+    per_even = below / (1.0 - state.prefill_ratio) / arrival.even_ratio
+    return first, growth * running.spacing, per_even
 
 
 def _steps_met(
     lines: Sequence[tuple[float, float, float]], arrivals: Sequence[Arrival]
 ) -> tuple[FloatArray, FloatArray]:
-    """Steps and, over their length, their weights, by pace."""
+    """Steps and, over their length, their weights, by state; shorter rows continued with 0."""
     first, spacing, scale = columns(lines)
-    running = [arrival.law_of_running for arrival in arrivals]
-    width = max(len(law.weights) for law in running)
+    laws = [arrival.running.weights for arrival in arrivals]
+    width = max(len(law) for law in laws)
     steps = _OFFSETS[:width] * spacing
     steps += first
-    weights = _weights(running, width)
+    weights = np.zeros((len(arrivals), width))
+    for row, law in enumerate(laws):
+        weights[row, : len(law)] = law
     weights /= steps * scale
     return steps, weights
-
-
-def _weights(running: Sequence[Occupancy], width: int) -> FloatArray:
-    """Weights of the nodes, by load; the shorter ones are continued with 0."""
-    if all(len(law.weights) == width for law in running):
-        return np.array([law.weights for law in running])
-    weights = np.zeros((len(running), width))
-    for row, law in enumerate(running):
-        weights[row, : len(law.weights)] = law.weights
-    return weights

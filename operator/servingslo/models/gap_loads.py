@@ -1,6 +1,7 @@
-"""What requests meet while they decode.
+"""What requests meet while they decode, at the rate of all or at one of the two of bursts.
 
-Source: docs/designs/0002-models.md, "What was added".
+Source: variance of a mixture of two rates, D. R. Cox and P. A. W. Lewis, The Statistical Analysis
+of Series of Events (1966), chapter 7.
 """
 
 from typing import NamedTuple
@@ -16,16 +17,14 @@ _LEAST_VARIANCE = 1e-30
 class GapLoad(NamedTuple):
     """What requests meet while they decode: a rate of arrivals, and the law of running sequences.
 
-    rate_per_second: of one replica. mean, variance, third_moment: of the running sequences.
-    wait_probability, pool_count, bursts: as in `Occupancy`. prefill_steps: mean number of steps
+    rate_per_second: of one replica. mean, variance: of the running sequences.
+    pool_count, bursts: as in `Occupancy`. prefill_steps: mean number of steps
     that prefill a prompt.
     """
 
     rate_per_second: float
     mean: float
     variance: float
-    third_moment: float
-    wait_probability: float
     pool_count: int
     bursts: Bursts
     prefill_steps: float
@@ -37,8 +36,6 @@ def gap_load(law_of_running: Occupancy, rate_per_second: float, prefill_steps: f
         rate_per_second=rate_per_second,
         mean=law_of_running.mean,
         variance=law_of_running.variance,
-        third_moment=law_of_running.third_moment,
-        wait_probability=law_of_running.wait_probability,
         pool_count=law_of_running.pool_count,
         bursts=law_of_running.bursts,
         prefill_steps=prefill_steps,
@@ -57,8 +54,6 @@ def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: 
         rate_per_second=load.rate_per_second * (1.0 + lasting),
         mean=max(load.mean + change * followed, 0.0),
         variance=left * load.variance,
-        third_moment=left**1.5 * load.third_moment,
-        wait_probability=load.wait_probability,
         pool_count=load.pool_count,
         bursts=STEADY,
         prefill_steps=load.prefill_steps,

@@ -1,6 +1,10 @@
 """Laws over requests of the time per output token and the end-to-end latency.
 
-Source: Wilson and Hilferty (1931), see `spread_points`; mixed over output lengths.
+Law: gamma given the output length, by its first three moments; mixed over output lengths.
+Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
+Assumes: first token and gaps independent given the length; prompts and outputs independent.
+Fails: outputs of two or three tokens, whose gaps are a few steps and no gamma law.
+Shown by: `make validate`, "one replica, Poisson": latency p95 within 5 %.
 """
 
 import math
@@ -32,8 +36,6 @@ SHIFTS: FloatArray = (np.arange(OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.
     7.0 / (DEVIATE_COUNT - 1)
 )
 _DEVIATES: FloatArray = BASE + SHIFTS[:, None]
-# Six laws at most for each length and deviate, see `time_per_output_token_laws`; and one point.
-_INDEXES = np.arange(6 * (OUTPUT_POINTS + 1) * DEVIATE_COUNT)
 _DENSITIES: FloatArray = np.exp(-0.5 * _DEVIATES**2)
 DEVIATE_WEIGHTS: FloatArray = _DENSITIES / _DENSITIES.sum(axis=1, keepdims=True)
 
@@ -57,13 +59,12 @@ class AtomLaw(NamedTuple):
 class OutputGaps:
     """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
 
-    powers: gaps, 1/gaps and 1/gaps². weighted: weights times gaps.
+    weighted: weights times gaps.
     weights sum to 1 over these; spread_weights are those of the quadrature over lengths and
     deviates. single_share is the share of requests with one token, which have no such time.
     """
 
     gaps: FloatArray
-    powers: FloatArray
     weights: FloatArray
     weighted: FloatArray
     spread_weights: FloatArray
@@ -122,7 +123,6 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
         gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
     return OutputGaps(
         gaps=gaps,
-        powers=np.stack((gaps, 1.0 / gaps, 1.0 / gaps**2)),
         weights=kept,
         weighted=kept * gaps,
         spread_weights=kept[:, None] * DEVIATE_WEIGHTS[: len(kept)],
@@ -138,32 +138,14 @@ def spread_points(mean: FloatArray, deviation: FloatArray, skewness: FloatArray)
     Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
     Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
     """
-    # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u = v + e the deviate less k, v
-    # the same for all lengths: the cube of (1 + k·e)·r + k·r·v, r³ = σ/(3·k), plus a constant.
-    sixth = skewness * (1.0 / 6.0)
-    sixth += SMALL_SIXTH
-    constant = SHIFTS[: sixth.shape[-1]] - sixth
-    constant *= sixth
-    constant += 1.0
-    third = deviation / sixth
-    third *= 1.0 / 3.0
-    root = np.cbrt(third)
-    constant *= root
-    root *= sixth
-    base = np.multiply.outer(root, BASE)
-    base += constant[..., None]
+    # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u the deviate less k.
+    sixth = (skewness * (1.0 / 6.0) + SMALL_SIXTH)[..., None]
+    root = 1.0 + sixth * (_DEVIATES[: sixth.shape[-2]] - sixth)
     # Without skewness to the left no point lies below the least value of a gamma law.
-    least = 0.0 if np.minimum.reduce(sixth, axis=None) > 0.0 else _least(sixth)
-    np.maximum(base, least, out=base)
-    points: FloatArray = base * base
-    points *= base
-    points += np.subtract(mean, third, out=third)[..., None]
+    np.maximum(root, np.where(sixth > 0.0, 0.0, -np.inf), out=root)
+    scale = deviation[..., None] / (3.0 * sixth)
+    points: FloatArray = mean[..., None] + scale * (root * root * root - 1.0)
     return points
-
-
-def _least(sixth: FloatArray) -> FloatArray:
-    least: FloatArray = np.where(sixth > 0.0, 0.0, -np.inf)[..., None]
-    return least
 
 
 def atom_laws(
@@ -171,27 +153,12 @@ def atom_laws(
 ) -> list[AtomLaw]:
     """The laws of these weighted points, a law for each row; weights may be the same for all.
 
-    points: overwritten. bounds: that no point lies outside.
-
-    Numbers are sorted in a third of the time that it takes to sort their indexes: the index of a
-    point stands in the last bits of its number, which are beyond the twelfth digit.
+    bounds: that no point lies outside.
     """
-    count = points.shape[1]
-    mask = (1 << count.bit_length()) - 1
-    bits = points.view(np.int64)
-    bits &= ~mask
-    bits |= _INDEXES[:count]
-    seconds = bits.view(np.float64)
-    seconds.sort(axis=1)
-    order = bits & mask
-    if weights.ndim > 1:
-        order += np.arange(0, weights.size, count)[:, None]
-    mass = weights.ravel().take(order)
-    middle = np.add.accumulate(mass, axis=1)
-    mass *= 0.5
-    middle -= mass
-    np.maximum(seconds, bounds[0], out=seconds)
-    np.minimum(seconds, bounds[1], out=seconds)
+    order = points.argsort(axis=1)
+    seconds = np.clip(np.take_along_axis(points, order, axis=1), *bounds)
+    mass = np.take_along_axis(np.broadcast_to(weights, points.shape), order, axis=1)
+    middle = np.cumsum(mass, axis=1) - 0.5 * mass
     return list(map(AtomLaw, seconds, middle))
 
 

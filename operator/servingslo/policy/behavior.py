@@ -18,7 +18,7 @@ from servingslo.reasons import Reason
 PERCENT = 100.0
 # Every step down must also hold for a high quantile of demand over one cold start, so that the
 # 300 s of the HorizontalPodAutoscaler would only cost GPU-hours; three scrapes bridge dips that end
-# before a replica given away would be back. See docs/designs/0004-planner.md.
+# before a replica given away would be back. See docs/lab/planner.md.
 DEFAULT_DOWN_WINDOW_SECONDS = 45
 
 

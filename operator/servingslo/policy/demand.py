@@ -19,7 +19,7 @@ SCRAPE_SECONDS = 15.0
 # the rate itself; in a surge every request behind the backlog misses, so the quantile rises with
 # the probability that this is one, or a jump, which the first window of one looks like. Chosen on
 # simulated fleets (Azure conversation trace, ramp, diurnal, crowd): see
-# docs/designs/0004-planner.md.
+# docs/lab/planner.md.
 CALM_PROBABILITY = 0.65
 SURGE_PROBABILITY = 0.9
 # A replica given away must not be missed before it could be had again, in a surge still less. What
@@ -33,7 +33,7 @@ PLAIN_LEAD_SECONDS = 120.0
 LARGEST_LEAD_RATIO = 4.0
 # What both quantiles were chosen for: one request in a hundred may miss. Where fewer may, the odds
 # of enough capacity grow by the cube root of how many fewer, and the other way round; over days of
-# three targets (docs/designs/0004-planner.md). What is planned for is never below the median.
+# three targets (docs/lab/planner.md). What is planned for is never below the median.
 PLAIN_MISS_RATIO = 0.01
 MISS_ODDS_EXPONENT = 1.0 / 3.0
 LEAST_PROBABILITY = 0.5

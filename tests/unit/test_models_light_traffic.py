@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from servingslo.models.bursts import STEADY
-from servingslo.models.few_requests import FewLoad, few_load, where_few
 from servingslo.models.gap_loads import GapLoad
-from servingslo.models.levels import Found
+from servingslo.models.light_traffic import LightLoad, light_load, mixed_with_bare
+from servingslo.models.occupancy_levels import Found
 from servingslo.models.output_laws import Moments
 from servingslo.models.service_time import ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
 STEP, GAPS = 0.007, 12.0
 WORKS = np.array([0.05, 0.2, 0.4])
-LOAD = FewLoad(
+LOAD = LightLoad(
     few=1.0,
     step=STEP,
     deviation=0.0,
@@ -48,9 +48,7 @@ def test_moments_are_those_of_a_drawn_number_of_prompts(scatter: float) -> None:
     for prompt in range(int(numbers.max())):
         work += np.where(numbers > prompt, rng.choice(WORKS, len(numbers)), 0.0)
     drawn = STEP + work / GAPS
-    share, others, every = where_few(
-        USUAL, np.array([GAPS]), np.array([1 / GAPS]), LOAD._replace(scatter=scatter)
-    )
+    share, others, every = mixed_with_bare(USUAL, np.array([GAPS]), LOAD._replace(scatter=scatter))
     assert share[0] == pytest.approx(float((numbers == 0).mean()), abs=2e-3)
     for found, expected in zip(others, moments_of(drawn[numbers > 0]), strict=True):
         assert found[0] == pytest.approx(expected, rel=0.02)
@@ -60,9 +58,7 @@ def test_moments_are_those_of_a_drawn_number_of_prompts(scatter: float) -> None:
 
 def test_where_many_run_the_usual_law_stays() -> None:
     """No requests without prefill are told apart, and no moment changes."""
-    share, others, every = where_few(
-        USUAL, np.array([GAPS]), np.array([1 / GAPS]), LOAD._replace(few=0.0)
-    )
+    share, others, every = mixed_with_bare(USUAL, np.array([GAPS]), LOAD._replace(few=0.0))
     assert share[0] == 0.0
     for part in (others, every):
         for found, expected in zip(part, USUAL, strict=True):
@@ -72,12 +68,10 @@ def test_where_many_run_the_usual_law_stays() -> None:
 def test_parts_in_between_have_the_mean_of_both() -> None:
     """All are the share without prefill and the others, whatever the weight of each law."""
     for few in (0.2, 0.7):
-        share, others, every = where_few(
-            USUAL, np.array([GAPS]), np.array([1 / GAPS]), LOAD._replace(few=few)
-        )
+        share, others, every = mixed_with_bare(USUAL, np.array([GAPS]), LOAD._replace(few=few))
         mean = share * STEP + (1.0 - share) * others.mean
         assert every.mean[0] == pytest.approx(mean[0])
-        alone = where_few(USUAL, np.array([GAPS]), np.array([1 / GAPS]), LOAD)[2].mean
+        alone = mixed_with_bare(USUAL, np.array([GAPS]), LOAD)[2].mean
         assert every.mean[0] == pytest.approx((1 - few) * USUAL.mean[0] + few * alone[0])
 
 
@@ -96,9 +90,9 @@ def test_prompts_share_the_last_step_of_a_long_one(budget: float, together: floa
         step_fixed_seconds=1e-6, step_per_sequence_seconds=0.0, prefill_per_token_seconds=1e-4
     )
     steps = float(np.ceil(3000.0 / budget))
-    load = GapLoad(1.0, 0.5, 0.1, 0.1, 0.0, 4, STEADY, steps)
+    load = GapLoad(1.0, 0.5, 0.1, 4, STEADY, steps)
     found = Found(0.5, 0.6, 0.0, 0.5, 1.0)
-    few = few_load(request_demand(mix, law), load, 1e-6, found, budget)
+    few = light_load(request_demand(mix, law), load, 1e-6, found, budget)
     # Two thirds of the prefill is the full step, and the room a third of a prompt.
     expected = 0.3 * (1.0 - (2.0 / 3.0) * (1.0 / 3.0) * together)
     assert few.once == pytest.approx(expected, rel=1e-3)

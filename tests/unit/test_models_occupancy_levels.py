@@ -8,22 +8,20 @@ import numpy as np
 import pytest
 from scipy.stats import nbinom
 
-from servingslo.models import levels
+from servingslo.models import occupancy_levels
 from servingslo.models.bursts import STEADY
 from servingslo.models.gap_loads import GapLoad, gap_load, own_step
-from servingslo.models.inter_token import shared_of
+from servingslo.models.inter_token import pool_of
 from servingslo.models.latency import LatencyModel, Routing
-from servingslo.models.levels import (
+from servingslo.models.occupancy_levels import (
     NEVER_IDLE,
+    Pool,
     Requests,
-    Shared,
     found_at,
     found_by_arrivals,
     law_of_number,
     most_few,
     rareness_of_fewer,
-    requests_of,
-    settled_requests,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
@@ -31,7 +29,6 @@ from servingslo.models.workload import LengthDistribution, Workload
 LAW = ServiceLaw(
     step_fixed_seconds=4e-3, step_per_sequence_seconds=1e-5, prefill_per_token_seconds=1e-4
 )
-EVEN = (1.0 / 57.0,) * 57
 STEP = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
 
 
@@ -104,7 +101,7 @@ def test_who_finds_an_idle_replica_delays_nobody() -> None:
     pooled = model.predict(40.0, 24, Routing.POOLED)
     random = model.predict(40.0, 24, Routing.RANDOM)
     (found,) = found_by_arrivals(
-        request_demand(workload(1.0), LAW), [Shared(24, 40 / 24, 1.0, 0.14, 0.01, STEP, 1.0)]
+        request_demand(workload(1.0), LAW), [Pool(24, 40 / 24, 0.14, 0.01, STEP, 1.0)]
     )
     assert found.free > 0.99
     assert found.few > 0.99
@@ -125,8 +122,8 @@ def test_few_requests_meet_one_prompt_or_none() -> None:
 def test_a_pool_that_is_full_is_never_idle() -> None:
     """Nor is one without arrivals asked."""
     demand = request_demand(workload(1.0), LAW)
-    assert found_by_arrivals(demand, [Shared(4, 8.0, 1.0, 12.0, 1.0, STEP, 1.0)]) == [NEVER_IDLE]
-    assert found_by_arrivals(demand, [Shared(4, 0.0, 1.0, 0.0, 0.0, STEP, 1.0)]) == [NEVER_IDLE]
+    assert found_by_arrivals(demand, [Pool(4, 8.0, 12.0, 1.0, STEP, 1.0)]) == [NEVER_IDLE]
+    assert found_by_arrivals(demand, [Pool(4, 0.0, 0.0, 0.0, STEP, 1.0)]) == [NEVER_IDLE]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +140,9 @@ def test_few_requests_are_no_likelier_than_their_bound(
     assert rareness_of_fewer(mean, mean, excess) == 0.0
 
 
-@pytest.mark.parametrize("count", [12, 24])
+@pytest.mark.parametrize("output", [100.0, 300.0])
 def test_pools_that_are_not_asked_would_find_nobody_idle(
-    count: int, monkeypatch: pytest.MonkeyPatch
+    output: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long prompts, from a tenth of saturation up: few find an idle replica, and then nobody.
 
@@ -157,70 +154,27 @@ def test_pools_that_are_not_asked_would_find_nobody_idle(
         prefill_per_token_seconds=5e-5,
         context_per_token_seconds=1e-7,
     )
-    model = LatencyModel(workload(1.0, 9000.0, 32.0), law, limits())
-    demand = request_demand(workload(1.0, 9000.0, 32.0), law)
-    pools = []
+    model = LatencyModel(workload(1.0, 9000.0, output), law, limits())
+    demand = request_demand(workload(1.0, 9000.0, output), law)
+    pools, count = [], 12
     for share in np.linspace(0.1, 0.97, 40):
         rate = share * model.predict(1.0, count, Routing.POOLED).saturation_rate_per_second
         laws = model.predict(rate * count, count, Routing.POOLED).laws
         assert laws is not None
         load = gap_load(laws.running, rate, 1.56)
-        pools.append(shared_of(load, own_step(demand, load)))
+        pools.append(pool_of(load, own_step(demand, load)))
     bounded = found_by_arrivals(demand, pools)
     assert NEVER_IDLE in bounded
     assert any(found.few > 0.0 for found in bounded)
-    monkeypatch.setattr(levels, "_IDLE_EXPONENT", math.inf)
+    monkeypatch.setattr(occupancy_levels, "_IDLE_EXPONENT", math.inf)
     assert bounded == found_by_arrivals(demand, pools)
-
-
-@pytest.mark.parametrize(
-    ("count", "rate", "mean", "dispersion"),
-    [(12, 1.0, 6.06, 1.055), (12, 1.5, 9.92, 1.50), (12, 2.0, 16.63, 2.84), (2, 1.0, 1.26, 1.55)],
-)
-def test_the_number_of_requests_is_as_disperse_as_clusters(
-    count: int, rate: float, mean: float, dispersion: float
-) -> None:
-    """Beside the step simulation: prompts of 2,000 to 16,000, outputs of 4 to 60 tokens.
-
-    Of running sequences, which all meet prefill in their law, the first three are 1.29, 1.75, 2.86.
-    """
-    law = ServiceLaw(
-        step_fixed_seconds=6.5e-3,
-        step_per_sequence_seconds=4e-5,
-        prefill_per_token_seconds=3e-5,
-        context_per_token_seconds=5e-8,
-    )
-    mix = Workload(
-        arrival_rate_per_second=1.0,
-        prompt=LengthDistribution(tokens=tuple(np.linspace(2000.0, 16000.0, 57)), weights=EVEN),
-        output=LengthDistribution(tokens=tuple(np.linspace(4.0, 60.0, 57)), weights=EVEN),
-    )
-    demand = request_demand(mix, law)
-    laws = LatencyModel(mix, law, limits()).predict(rate * count, count, Routing.POOLED).laws
-    assert laws is not None
-    load = gap_load(laws.running, rate, 1.56)
-    pool = shared_of(load, own_step(demand, load))
-    requests = settled_requests(demand, pool, requests_of(demand, pool))
-    assert requests.mean == pytest.approx(mean, rel=0.03)
-    assert 1.0 + requests.excess == pytest.approx(dispersion, rel=0.13)
-
-
-def test_bursts_widen_the_number_of_requests() -> None:
-    """By half of their dispersion where outputs are exponential, less where they are alike."""
-    demand = request_demand(workload(1.0), LAW)
-    pool = Shared(8, 0.5, 1.0, 10 * STEP, 10 * STEP / 8, STEP, 1.0)
-    even = settled_requests(demand, pool, requests_of(demand, pool))
-    pool = pool._replace(arrival_dispersion=3.0)
-    bursty = settled_requests(demand, pool, requests_of(demand, pool))
-    widened = 2.0 / (1.0 + demand.output_dispersion)
-    assert bursty.excess - even.excess == pytest.approx(widened, rel=0.15)
 
 
 def test_more_arrivals_find_less_room() -> None:
     """By rate: fewer arrivals meet nothing, more requests wait for each."""
     demand = request_demand(workload(1.0), LAW)
     pools = [
-        Shared(8, rate, 1.0, 20 * STEP * rate, 20 * STEP * rate / 8, STEP, 1.0)
+        Pool(8, rate, 20 * STEP * rate, 20 * STEP * rate / 8, STEP, 1.0)
         for rate in np.linspace(0.2, 3.0, 15)
     ]
     found = found_by_arrivals(demand, pools)
@@ -234,7 +188,7 @@ def test_the_number_that_finds_a_request_scatters_in_small_pools() -> None:
     demand = request_demand(workload(1.0, prompt=4000.0), LAW)
     small, large = found_by_arrivals(
         demand,
-        [Shared(count, 1.6, 1.0, 0.8, 3.0 / count, STEP, 1.0) for count in (2, 24)],
+        [Pool(count, 1.6, 0.8, 3.0 / count, STEP, 1.0) for count in (2, 24)],
     )
     assert small.scatter > 0.1
     assert large.scatter == 0.0
@@ -264,6 +218,6 @@ def test_a_replica_by_itself_has_no_levels() -> None:
 def test_a_request_decodes_in_steps_of_itself_at_least() -> None:
     """Also in a pool that has less than one request for each replica."""
     demand = request_demand(workload(1.0), LAW)
-    load = GapLoad(1.0, 0.2, 0.1, 0.1, 0.0, 12, STEADY, 1.0)
+    load = GapLoad(1.0, 0.2, 0.1, 12, STEADY, 1.0)
     assert own_step(demand, load) == pytest.approx(STEP)
     assert own_step(demand, load._replace(mean=3.0)) > STEP

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from servingslo.models.bursts import STEADY
-from servingslo.models.first_gaps import own_step_of
 from servingslo.models.gap_loads import GapLoad
 from servingslo.models.inter_token import gap_moments
 from servingslo.models.output_laws import output_gaps
-from servingslo.models.pools import even_arrivals
+from servingslo.models.prefill_interference import first_step_of
 from servingslo.models.service_time import ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
@@ -41,8 +40,6 @@ def load(rate_per_second: float, pool_count: int = 1) -> GapLoad:
         rate_per_second=rate_per_second,
         mean=40.0,
         variance=0.0,
-        third_moment=0.0,
-        wait_probability=0.0,
         pool_count=pool_count,
         bursts=STEADY,
         prefill_steps=1.0,
@@ -100,16 +97,13 @@ def test_moments_of_one_replica_are_those_of_its_steps(rate):
 
 
 def test_a_request_of_many_gaps_sees_all_of_a_pool_but_a_share_of_its_variance():
-    """In the end what all replicas have in common feeds itself, and the rest is departures."""
+    """In the end what all replicas have in common feeds itself, and the rest acts once."""
     count, rate = 8, 14.0
     output = output_gaps(LengthDistribution(tokens=(200_001.0,), weights=(1.0,)))
     (found,) = gap_moments(DEMAND, output, [load(rate, count)], NO_LIMIT)
     ratio, second, _ = (rate * moment for moment in WORK)
-    mean_step = STEP / (1.0 - ratio)
-    met = (float(found.mean[0]) - STEP) / (mean_step - STEP)
-    spread, square = WORK[1] - WORK[0] ** 2, WORK[0] ** 2
-    own = rate * (spread + DEMAND.output_dispersion * square) * met
-    expected = mean_step * (second / count / (1.0 - ratio) ** 2 + (1.0 - 1.0 / count) * own)
+    share = 1.0 / count / (1.0 - ratio) ** 2 + 1.0 - 1.0 / count
+    expected = STEP / (1.0 - ratio) * second * share
     assert float(found.deviation[0]) ** 2 * 200_000 == pytest.approx(expected, rel=1e-3)
 
 
@@ -137,20 +131,15 @@ def test_loads_of_several_pools_are_what_each_is_by_itself():
 
 def test_the_step_of_a_first_token_is_no_longer_than_a_full_one():
     """Others' prefill that an arrival meets is bounded by the room of a step."""
-    wide, narrow = (own_step_of(DEMAND, 14.0, STEP, 1, room) for room in (NO_LIMIT, 2048.0))
+    wide, narrow = (first_step_of(DEMAND, 14.0, STEP, 1, room) for room in (NO_LIMIT, 2048.0))
     assert narrow.full_seconds == pytest.approx(STEP + 2048 * PER_TOKEN)
-    assert 0.0 < narrow.others_seconds <= 14.0 * WORK[0] * narrow.full_seconds
-    assert narrow.others_seconds < wide.others_seconds
-    assert narrow.others_variance < wide.others_variance
+    assert 0.0 < narrow.others.mean <= 14.0 * WORK[0] * narrow.full_seconds
+    assert narrow.others.mean < wide.others.mean
+    assert narrow.others.variance < wide.others.variance
 
 
-@pytest.mark.parametrize("count", [2, 4, 16])
-def test_arrivals_of_a_pool_come_evenly_in_part(count):
-    """From all of them in short steps to 1/c in very long ones; and the step of a token follows."""
-    even = even_arrivals(DEMAND, 12.0, 0.03, count)
-    assert 1.0 / count < even < 1.0
-    assert even_arrivals(DEMAND, 1e-6, 0.03, count) == pytest.approx(1.0, abs=1e-3)
-    own = own_step_of(DEMAND, 12.0, STEP, count, NO_LIMIT)
-    alone = own_step_of(DEMAND, 12.0, STEP, 1, NO_LIMIT)
-    assert alone.echo == 0.0 < own.echo < own.ratio
-    assert own.others_seconds < alone.others_seconds
+def test_the_step_of_a_first_token_is_shorter_in_a_pool():
+    """Its steps feed themselves in what they have in common alone."""
+    alone, pooled = (first_step_of(DEMAND, 12.0, STEP, count, NO_LIMIT) for count in (1, 8))
+    assert pooled.others.mean < alone.others.mean
+    assert pooled.others.variance < alone.others.variance
