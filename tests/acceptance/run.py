@@ -108,7 +108,7 @@ CHECKS = (
     ),
     Check(
         name="interop",
-        shows="KEDA's own operator asks the external scaler: its HPA has the count as its target",
+        shows="KEDA's operator and metrics server and the HPA carry 11, 12, 11 out exactly",
         command=(*_TESTS, "tests/integration/test_keda_operator.py"),
     ),
     Check(

@@ -36,9 +36,9 @@ class AuditedWrite:
     holder: str | None = None
 
 
-def candidate(rig: Rig) -> Operator:
-    """One more operator of the release, not started."""
-    return Operator(rig, *SETTINGS, name=f"operator-{next(_NUMBERS)}")
+def candidate(rig: Rig, *settings: str) -> Operator:
+    """One more operator of the release with these further settings, not started."""
+    return Operator(rig, *SETTINGS, *settings, name=f"operator-{next(_NUMBERS)}")
 
 
 def leads(operator: Operator) -> bool:

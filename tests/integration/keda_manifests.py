@@ -12,9 +12,9 @@ SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledob
 
 
 def documented(needle: str, namespace: str, name: str) -> dict[str, Any]:
-    """The ScaledObject with this trigger in the page, for a workload of this namespace."""
+    """The object of KEDA with this in it in the page, for a workload of this namespace."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    text = next(block for block in blocks if "kind: ScaledObject\n" in block and needle in block)
+    text = next(block for block in blocks if "keda.sh/v1alpha1" in block and needle in block)
     found: dict[str, Any] = yaml.safe_load(
         text.replace("inference", namespace).replace("llama-chat", name)
     )

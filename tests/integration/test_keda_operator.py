@@ -1,122 +1,165 @@
-"""KEDA's own operator beside ours: it asks the external scaler over TLS and makes its HPA of it."""
+"""KEDA's operator and metrics server beside ours, and the HPA controller that acts on them."""
 
-import base64
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Iterator
 
-import kubernetes
 import pytest
-from tests.integration.keda_manifests import DATA, SCALED_OBJECTS, documented, scaler_settings
-from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
+from tests.integration.audit import audited_writes
+from tests.integration.failover import candidate, leads
+from tests.integration.keda_manifests import DATA, SCALED_OBJECTS, scaler_settings
+from tests.integration.keda_processes import (
+    apply_documented,
+    conditions,
+    run_metrics_server,
+    run_operator,
+)
+from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
-from servingslo.rig.build import ensure_tools
-from servingslo.rig.cluster import Rig
-from servingslo.rig.versions import KEDA_OPERATOR
+from servingslo.rig.cluster import Rig, RigOptions
+from servingslo.rig.control_plane import FrontProxy
+from servingslo.rig.upstream_crds import KEDA, install_crds
 from servingslo.rig.waiting import free_port
 
 pytest.importorskip("grpc", reason="the extra `keda` is not installed")
 
-# It looks at a trigger as often as its pollingInterval says, half a minute by default.
+# It looks at a trigger as often as its pollingInterval says.
+POLLING_SECONDS = 2
 PATIENCE_SECONDS = 120.0
-AUTHENTICATIONS = {**SCALED_OBJECTS, "plural": "triggerauthentications"}
+# Dozens of syncs of the HPA, which come each second here.
+SETTLED_SECONDS = 20.0
+FIXED_FALLBACK = 14
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="session")
+def rig() -> Iterator[Rig]:
+    """One of its own, whose API server hands external metrics on to KEDA."""
+    proxy = FrontProxy(
+        certificate=DATA / "loopback.pem",
+        key=DATA / "loopback.pem",
+        authority=DATA / "loopback-ca.pem",
+    )
+    with Rig.start(RigOptions(front_proxy=proxy)) as running:
+        running.add_nodes(4)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keda(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its CRDs, its operator and its metrics server; they end with the rig."""
+    install_crds(rig.api_client(), KEDA)
+    folder, port = tmp_path_factory.mktemp("keda"), free_port()
+    run_operator(rig, folder, port)
+    run_metrics_server(rig, folder, port)
 
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """Where the scaler listens."""
+    """Where the scaler listens: of two operators only the one that leads does."""
     return free_port()
 
 
-@pytest.fixture(scope="module")
-def operator_settings(port: int) -> tuple[str, ...]:
-    """The scaler, with the certificate of loopback."""
-    return scaler_settings(port)
+@pytest.fixture
+def pair(rig: Rig, engines: Engines, port: int) -> Iterator[tuple[Operator, Operator]]:
+    """Two operators of one release; the first leads."""
+    install_chart(rig)
+    both = tuple(candidate(rig, *scaler_settings(port)) for _ in range(2))
+    for one in both:
+        one.start()
+        rig.wait_for(lambda: any(map(leads, both)), what="somebody leads")
+    yield both
+    for one in both:
+        one.stop()
 
 
 @pytest.fixture
-def keda(rig: Rig, keda_crds: None, tmp_path: Path) -> None:
-    """KEDA's operator; it ends with the rig."""
-    program = ensure_tools((KEDA_OPERATOR,))[KEDA_OPERATOR.name]
-    key, _, certificate = (
-        (DATA / "loopback.pem").read_text(encoding="utf-8").partition("-----BEGIN CERTIFICATE")
+def user(
+    rig: Rig, namespace: str, engines: Engines, pair: tuple[Operator, Operator], keda: None
+) -> Tenant:
+    """A tenant of both."""
+    return Tenant(rig, namespace, engines)
+
+
+def counts_while(user: Tenant, seconds: float) -> set[int]:
+    """Which counts the Deployment was asked for meanwhile."""
+    end, seen = time.monotonic() + seconds, set()
+    while time.monotonic() < end:
+        seen.add(user.replicas())
+        time.sleep(0.1)
+    return seen
+
+
+def want(user: Tenant, count: int) -> set[int]:
+    """Let our count be this; which ones the Deployment was asked for until long after."""
+    user.patch_slo({"replicas": {"min": count, "max": count}})
+    user.wait(
+        lambda: user.replicas() == count, what=f"{count} replicas", timeout_seconds=PATIENCE_SECONDS
     )
-    authority = (DATA / "loopback-ca.pem").read_text(encoding="utf-8")
-    for name, text in (
-        ("tls.key", key),
-        ("tls.crt", f"-----BEGIN CERTIFICATE{certificate}"),
-        ("ca.crt", authority),
-    ):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    rig.run_process(
-        "keda-operator",
-        [
-            str(program),
-            f"--cert-dir={tmp_path}",
-            f"--metrics-bind-address=127.0.0.1:{free_port()}",
-            f"--health-probe-bind-address=127.0.0.1:{free_port()}",
-            f"--metrics-service-bind-address=127.0.0.1:{free_port()}",
-            "--enable-webhook-patching=false",
-            "--enable-apiservice-patching=false",
-        ],
-        environment={
-            "KUBECONFIG": str(rig.admin_kubeconfig),
-            "WATCH_NAMESPACE": "",
-            "KEDA_CLUSTER_OBJECT_NAMESPACE": "kube-system",
-            "POD_NAMESPACE": "kube-system",
-        },
+    return counts_while(user, SETTLED_SECONDS)
+
+
+def change_scaled_object(user: Tenant, spec: dict[str, object]) -> None:
+    """Change fields of what the user applied."""
+    user.custom.patch_namespaced_custom_object(
+        namespace=user.namespace, name="chat", body={"spec": spec}, **SCALED_OBJECTS
     )
 
 
-def _conditions(tenant: Tenant) -> dict[str, str]:
-    found: dict[str, Any] = tenant.custom.get_namespaced_custom_object(
-        namespace=tenant.namespace, name="chat", **SCALED_OBJECTS
-    )
-    return {one["type"]: one["status"] for one in found.get("status", {}).get("conditions", ())}
+def test_keda_and_the_hpa_carry_our_count_out_exactly(
+    rig: Rig, user: Tenant, pair: tuple[Operator, Operator], port: int
+) -> None:
+    """11, 12 and 11 as such, over a rollout and a takeover.
 
-
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("keda")
-def test_keda_scales_by_our_count(rig: Rig, operator: Operator, tenant: Tenant, port: int) -> None:
-    """The documented ScaledObject is Ready and Active, and its HPA's target is one a replica."""
-    api = rig.api_client()
-    authority = base64.b64encode((DATA / "loopback-ca.pem").read_bytes()).decode()
-    kubernetes.client.CoreV1Api(api).create_namespaced_secret(
-        tenant.namespace,
-        {"metadata": {"name": "servingslo-scaler-ca"}, "data": {"ca.crt": authority}},
-    )
-    tenant.create_deployment(replicas=2)
-    tenant.create_slo(actuation="Keda", replicas={"min": 3, "max": 4})
-    authentication = {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "TriggerAuthentication",
-        "metadata": {"name": "servingslo"},
-        "spec": {
-            "secretTargetRef": [
-                {"parameter": "caCert", "name": "servingslo-scaler-ca", "key": "ca.crt"}
-            ]
-        },
-    }
-    scaled_object = documented("type: external-push", tenant.namespace, "chat")
-    scaled_object["spec"]["triggers"][0]["metadata"]["scalerAddress"] = f"127.0.0.1:{port}"
-    for body, where in ((authentication, AUTHENTICATIONS), (scaled_object, SCALED_OBJECTS)):
-        tenant.custom.create_namespaced_custom_object(
-            namespace=tenant.namespace, body=body, field_validation="Strict", **where
-        )
-    tenant.wait(
-        lambda: {"Ready": "True", "Active": "True"}.items() <= _conditions(tenant).items(),
+    Without a count of ours the stated fallback is carried out; without us the count stays.
+    """
+    user.create_deployment(replicas=11)
+    user.create_slo(actuation="Keda", replicas={"min": 11, "max": 11})
+    apply_documented(user, port, pollingInterval=POLLING_SECONDS)
+    user.wait(
+        lambda: {"Ready": "True", "Active": "True"}.items() <= conditions(user).items(),
         what="KEDA takes the count",
         timeout_seconds=PATIENCE_SECONDS,
     )
-    autoscaling = kubernetes.client.AutoscalingV2Api(api)
-    hpa = autoscaling.read_namespaced_horizontal_pod_autoscaler("keda-hpa-chat", tenant.namespace)
-    (metric,) = hpa.spec.metrics
-    assert metric.external.metric.name == "s0-desired-replicas"
-    assert (metric.external.target.type, metric.external.target.average_value) == (
-        "AverageValue",
-        "1",
-    )
-    assert hpa.spec.behavior.scale_up.tolerance == "0"
-    ticks_pass(operator)
-    tenant.wait_condition("Ready", "True", "Ready")
+    assert counts_while(user, SETTLED_SECONDS) == {11}
+    assert want(user, 12) == {12}
+    assert want(user, 11) == {11}
+    assert want(user, 12) == {12}
+    user.wait_condition("Ready", "True", "Ready")
     for name in ("ScaledObject/chat", "HorizontalPodAutoscaler/keda-hpa-chat"):
-        assert name in tenant.message("Ready")
+        assert name in user.message("Ready")
+
+    # Pods of a rollout come on top of the count: status.replicas is no count of ours.
+    template = {"metadata": {"annotations": {"rolled": "once"}}}
+    user.apps.patch_namespaced_deployment("chat", user.namespace, {"spec": {"template": template}})
+    assert counts_while(user, SETTLED_SECONDS) == {12}
+
+    first, second = pair
+    assert first.process is not None
+    first.process.stop(kill=True)
+    assert counts_while(user, SETTLED_SECONDS) == {12}
+    rig.wait_for(lambda: leads(second), what="the other leads")
+    assert want(user, 11) == {11}
+    assert conditions(user)["Fallback"] == "False"
+
+    fallback = {"failureThreshold": 3, "replicas": FIXED_FALLBACK, "behavior": "static"}
+    change_scaled_object(user, {"fallback": fallback})
+    user.patch_slo({"mode": "Recommend"})
+    user.wait(
+        lambda: conditions(user)["Fallback"] == "True" and user.replicas() == FIXED_FALLBACK,
+        what="the fallback's count",
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    user.patch_slo({"mode": "Auto"})
+    user.wait(lambda: user.replicas() == 11, what="11 again", timeout_seconds=PATIENCE_SECONDS)
+
+    # KEDA 2.21 asks the scaler itself for the metric's name before it falls back.
+    second.stop()
+    user.wait(
+        lambda: conditions(user)["HPAActive"] == "False",
+        what="the HPA is told nothing",
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    assert counts_while(user, SETTLED_SECONDS) == {11}
+    lines = rig.audit_log.read_text(encoding="utf-8").splitlines()
+    assert [w for w in audited_writes(lines) if w.namespace == user.namespace] == []

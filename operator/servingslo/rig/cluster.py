@@ -16,7 +16,7 @@ import kubernetes
 from servingslo.errors import RigError
 from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
-from servingslo.rig.control_plane import ControlPlane
+from servingslo.rig.control_plane import ControlPlane, FrontProxy
 from servingslo.rig.credentials import write_kubeconfig
 from servingslo.rig.kwok import GPU_RESOURCE, Kwok, node_manifest
 from servingslo.rig.processes import ManagedProcess, ProcessFamily, uninterrupted
@@ -36,6 +36,7 @@ class RigOptions:
     engine_discovery_url: where Prometheus finds the engines (HTTP discovery); may be set later.
     hpa_sync_period_seconds: how often the HorizontalPodAutoscaler controller looks (default
         of Kubernetes: 15).
+    front_proxy: what servers of aggregated APIs know the API server by; without it there are none.
     work_dir: an empty or new folder for state and logs; a temporary one when None.
     keep_work_dir: leave that folder behind; a folder given by work_dir is always left.
     """
@@ -43,6 +44,7 @@ class RigOptions:
     scrape_interval_seconds: float = 1.0
     engine_discovery_url: str | None = None
     hpa_sync_period_seconds: float = 1.0
+    front_proxy: FrontProxy | None = None
     work_dir: Path | None = None
     keep_work_dir: bool = False
 
@@ -70,6 +72,7 @@ class Rig:
             work_dir=self.work_dir,
             family=self._family,
             hpa_sync_period_seconds=options.hpa_sync_period_seconds,
+            front_proxy=options.front_proxy,
         )
         self._prometheus = Prometheus(
             binaries=binaries,

@@ -3,7 +3,8 @@
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -52,6 +53,30 @@ _AUDIT_POLICY = {
 _AUDIT_MEBIBYTES = 4096
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontProxy:
+    """How the API server proves itself to servers of aggregated APIs; files in PEM.
+
+    certificate: with its key, of a client that such a server takes for the API server.
+    authority: of that certificate.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def flags(self) -> Sequence[str]:
+        """What kube-apiserver is told."""
+        return (
+            f"--proxy-client-cert-file={self.certificate}",
+            f"--proxy-client-key-file={self.key}",
+            f"--requestheader-client-ca-file={self.authority}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        )
+
+
 class ControlPlane:
     """The four processes, their credentials, and the outages a test may ask for."""
 
@@ -62,8 +87,10 @@ class ControlPlane:
         work_dir: Path,
         family: ProcessFamily,
         hpa_sync_period_seconds: float,
+        front_proxy: FrontProxy | None = None,
     ) -> None:
         self._binaries = binaries
+        self._front_proxy = front_proxy
         self._directory = work_dir / "control-plane"
         self._directory.mkdir(parents=True)
         self._family = family
@@ -170,6 +197,7 @@ class ControlPlane:
                 f"--audit-log-maxsize={_AUDIT_MEBIBYTES}",
                 # A line is there when the answer is.
                 "--audit-log-mode=blocking",
+                *(() if self._front_proxy is None else self._front_proxy.flags()),
             ],
         )
 

