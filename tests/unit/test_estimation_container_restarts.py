@@ -118,3 +118,18 @@ def test_what_an_engine_counted_since_its_restart_is_demand() -> None:
     """More than before is believed at once."""
     rates = _rates((BEFORE, 0), (BEFORE + 30.0, 0), (60.0, 1))
     assert rates[1:] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("running", "ready_for_seconds", "lost"),
+    [(13.0, 600.0, True), (13.0, 20.0, False), (0.0, 600.0, False)],
+)
+def test_an_engine_that_runs_requests_and_counts_nothing_is_part_missing_at_first_sight(
+    running, ready_for_seconds, lost
+):
+    """A restart of ours forgets what a pod had: gauges alone are not all that it should tell."""
+    whole = PodSample(name="a", ready=True, ready_for_seconds=600.0, engines=(_sample(50.0),))
+    gauges = EngineSample(engine="0", gauges_age_seconds=0.0, running=running, waiting=0.0)
+    half = PodSample(name="b", ready=True, ready_for_seconds=ready_for_seconds, engines=(gauges,))
+    _, estimate = update(EstimatorState(), FleetSample(time_seconds=0.0, pods=(whole, half)))
+    assert estimate.lost_families == ((("b", "counters"),) if lost else ())

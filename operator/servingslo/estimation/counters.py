@@ -169,7 +169,7 @@ def advance(
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
     counters_time = counters_time_seconds(sample, now_seconds)
     histograms_time = histograms_time_seconds(sample, now_seconds)
-    new_counters = _has_counters(sample) and _is_newer(counters_time, old.counters)
+    new_counters = has_counters(sample) and _is_newer(counters_time, old.counters)
     new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old.histograms)
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
     same = new_counters and old.counters is not None and tells_the_same(old.counters.sample, sample)
@@ -219,7 +219,7 @@ def advance(
 def lost_families(memory: EngineMemory, sample: EngineSample) -> tuple[str, ...]:
     """Families that this engine had and has no more; gauges are missed by who reads those."""
     had = (
-        ("counters", memory.counters is not None and not _has_counters(sample)),
+        ("counters", memory.counters is not None and not has_counters(sample)),
         ("histograms", memory.histograms is not None and not _has_histograms(sample)),
     )
     return tuple(name for name, lost in had if lost)
@@ -243,7 +243,8 @@ def histograms_time_seconds(sample: EngineSample, now_seconds: float) -> float:
     return counters_time_seconds(sample, now_seconds)
 
 
-def _has_counters(sample: EngineSample) -> bool:
+def has_counters(sample: EngineSample) -> bool:
+    """Whether the engine tells what it has served."""
     return sample.generation_tokens_total is not None or bool(sample.finished_total)
 
 

@@ -7,6 +7,7 @@ from servingslo.estimation import counters
 from servingslo.estimation.configuration import fleet_configuration
 from servingslo.estimation.counters import EngineMemory, EngineStep
 from servingslo.estimation.first_windows import counting_for_seconds
+from servingslo.estimation.freshness import is_new
 from servingslo.estimation.limits import counted_several_times
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.service_law import Configuration
@@ -70,12 +71,25 @@ def doubts_of(steps: Sequence[EngineStep]) -> tuple[Doubt, ...]:
     )
 
 
-def lost_families(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tuple[str, str], ...]:
-    """Pods whose engines had counters or histograms and have no more, each with which."""
+def lost_families(
+    memories: Sequence[EngineMemory], seen: _Seen, scrape_seconds: float | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Pods whose engines lack counters or histograms that they had, each with which.
+
+    An engine that was never counted, as after a restart of ours, is short of counters where it runs
+    requests and its pod should have been scraped by now.
+    scrape_seconds: how far apart scrapes are, None while that was not seen.
+    """
     known = {(m.pod, m.engine): m for m in memories}
-    return tuple(
-        (pod.name, family)
-        for pod, engine in seen
-        if (memory := known.get((pod.name, engine.engine))) is not None
-        for family in counters.lost_families(memory, engine)
-    )
+    lost = []
+    for pod, engine in seen:
+        memory = known.get((pod.name, engine.engine))
+        if memory is not None and memory.counters is not None:
+            lost += [(pod.name, family) for family in counters.lost_families(memory, engine)]
+        elif _counts_nothing(engine) and not is_new(pod, scrape_seconds):
+            lost.append((pod.name, "counters"))
+    return tuple(lost)
+
+
+def _counts_nothing(engine: EngineSample) -> bool:
+    return bool(engine.running) and not counters.has_counters(engine)

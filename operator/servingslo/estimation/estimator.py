@@ -214,7 +214,7 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     teaches nothing; the estimate is made from the state as it is.
     """
     fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds)
-    lost = lost_families(state.engines, fresh.engines)
+    lost = lost_families(state.engines, fresh.engines, state.scrape_seconds)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
         known = forecast.with_history(state.forecast, sample.history, sample.season_days)

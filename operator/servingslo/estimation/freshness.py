@@ -105,7 +105,7 @@ def _state(
     if not with_gauges:
         if any(engine.nan_metrics for engine in pod.engines):
             return Reason.METRICS_NOT_A_NUMBER
-        return None if _is_new(pod, scrape_seconds) else Reason.METRICS_MISSING
+        return None if is_new(pod, scrape_seconds) else Reason.METRICS_MISSING
     if age is None or len(with_gauges) < len(pod.engines):
         return Reason.METRICS_PARTIAL
     if age > stale_after_seconds:
@@ -114,7 +114,7 @@ def _state(
     return Reason.METRICS_FRESH if fresh else Reason.METRICS_PARTIAL
 
 
-def _is_new(pod: PodSample, scrape_seconds: float | None) -> bool:
+def is_new(pod: PodSample, scrape_seconds: float | None) -> bool:
     """Whether the pod may not have been scraped since it became ready."""
     ready_for = pod.ready_for_seconds
     return ready_for is not None and ready_for <= first_scrape_seconds(scrape_seconds)
@@ -133,7 +133,7 @@ def assess(
         used += ((pod, engine) for engine in found.engines)
         if not pod.ready or pod.deleting:
             continue
-        if not found.engines and _is_new(pod, scrape_seconds):
+        if not found.engines and is_new(pod, scrape_seconds):
             starting.append(pod)
             continue
         expected += 1

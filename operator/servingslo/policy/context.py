@@ -148,13 +148,15 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     starting = _starting(observation, coming, len(unschedulable))
     rollout = _own_rollout(observation, state.batching.verifying, serving)
     prepared = _prepared(targets, state, estimate, rollout, now_seconds)
+    # That something will wait where nothing does is believed of a trusted law alone.
+    foreseen = estimate.law.trusted or estimate.waiting_requests > 0
     fleet = Fleet(
         serving=len(serving),
         coming=starting,
         saturation_rate_per_second=(
-            None
-            if prepared is None
-            else prepared.model.saturation_rate_per_second * estimate.engines_per_pod
+            prepared.model.saturation_rate_per_second * estimate.engines_per_pod
+            if prepared is not None and foreseen
+            else None
         ),
     )
     budget_left = budget_report(targets, observation)

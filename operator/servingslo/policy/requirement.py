@@ -1,6 +1,6 @@
 """The count that demand asks for, before any guard: by the model, or by measured saturation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
@@ -16,7 +16,7 @@ from servingslo.policy.sizing import (
     SizingCase,
     size,
 )
-from servingslo.policy.step_down import safe_count
+from servingslo.policy.step_down import missed_objective, safe_count
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
 # Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
@@ -118,6 +118,11 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     """The least count that satisfies every constraint, with spare ones for failures."""
     case = sizing_case(context, prepared)
     sizing = size(case, demand.up)
+    carrying = context.current - context.targets.replicas.tolerated_failures - context.excluded
+    served = not context.trusted and sizing.replicas > carrying and _is_seen_to_serve(context)
+    if served:
+        case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
+        sizing = size(case, demand.up)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
         "rate_per_second": demand.up.rate_per_second,
@@ -136,6 +141,8 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         inputs |= {"saturation_ratio": measured.ratio, "saturation_signal": measured.signal}
         if measured.ratio > 1.0 and measured.replicas > wanted:
             binding, wanted = Constraint.SATURATION, measured.replicas
+    if served:
+        wanted = max(wanted, carrying)
     proposal = Proposal(replicas=context.current).required(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
@@ -166,6 +173,16 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         sized=Sized(case=case, load=demand.up),
         idle=demand.idle,
     )
+
+
+def _is_seen_to_serve(context: TickContext) -> bool:
+    """Whether the present count is seen to keep every objective, with nothing at its limit.
+
+    What it serves is then known without a law, and one that is not trusted is no reason for the
+    knee, which is kept where nothing else tells of too little.
+    """
+    measured = saturation_need(context.estimate, context.targets, context.serving)
+    return measured.ratio <= 1.0 and missed_objective(context) is None
 
 
 def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int]:

@@ -9,7 +9,7 @@ Source: J. D. C. Little, "A proof for the queuing formula L = λW", Operations R
 import math
 from operator import attrgetter
 
-from servingslo.models.latency import Objective
+from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
 from servingslo.policy.demand import Demand, step_down_load
 from servingslo.policy.findings import suspect_block
@@ -99,17 +99,22 @@ def _model_block(context: TickContext) -> StepDownBlock | None:
         or (context.demand is not None and context.demand.idle)
     ):
         return None
+    missed = missed_objective(context)
+    if missed is None:
+        return None
+    metric, share = missed
+    return StepDownBlock(
+        reason=context.estimate.law.reason, inputs={"metric": metric.value, "share_ratio": share}
+    )
+
+
+def missed_objective(context: TickContext) -> tuple[LatencyMetric, float | None] | None:
+    """The first metric that is not seen to keep its objective, with the share that does."""
     for objective in context.targets.objectives:
         observed = context.estimate.observed.get(objective.metric)
         share = None if observed is None else observed.share_within(objective.threshold_seconds)
         if share is None or share[0] < objective.percentile / 100.0:
-            return StepDownBlock(
-                reason=context.estimate.law.reason,
-                inputs={
-                    "metric": objective.metric.value,
-                    "share_ratio": None if share is None else share[0],
-                },
-            )
+            return objective.metric, None if share is None else share[0]
     return None
 
 
