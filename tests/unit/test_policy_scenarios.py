@@ -77,10 +77,10 @@ def test_nothing_shrinks_while_only_short_requests_have_been_seen():
 
 def test_the_first_window_adds_nothing_to_a_fleet_that_does_well():
     """A law from one window and a rate from a part of one are no reason to order."""
-    story = run(World(rate=steady(13.0), replicas=4)).until(75)
-    first = story.at(30.0)
+    first = run(World(rate=steady(14.5), replicas=4)).until(30).at(30.0)
     assert max(need.replicas for need in first.needs) > 4
     assert (first.action, first.limited_by) == (Action.HOLD, Reason.WARMING_UP)
+    story = run(World(rate=steady(13.0), replicas=4)).until(75)
     assert {d.replicas_after for d in story.decisions} == {4}
 
 

@@ -166,7 +166,9 @@ class ModelStatus(StatusModel):
     fit_error: float | None = Field(
         None,
         description="Mean relative error of the law's predictions of how long an engine is busy "
-        "between two scrapes, on samples that were not fitted; a law is trusted below 0.15.",
+        "between two scrapes, on samples that were not fitted. A law is trusted up to 0.15; each "
+        "batch limit that is assumed adds 0.1 to what is told here, as an independent error, and "
+        "not to what is judged.",
     )
     samples: int | None = Field(None, description="Samples that the fit rests on.")
     source: str | None = Field(
