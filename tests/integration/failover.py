@@ -36,9 +36,10 @@ class AuditedWrite:
     holder: str | None = None
 
 
-def candidate(rig: Rig, *settings: str) -> Operator:
+def candidate(rig: Rig, *settings: str, program: str = "servingslo.cli") -> Operator:
     """One more operator of the release with these further settings, not started."""
-    return Operator(rig, *SETTINGS, *settings, name=f"operator-{next(_NUMBERS)}")
+    name = f"operator-{next(_NUMBERS)}"
+    return Operator(rig, *SETTINGS, *settings, name=name, program=program)
 
 
 def leads(operator: Operator) -> bool:
