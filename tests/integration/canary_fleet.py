@@ -10,6 +10,7 @@ from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant, steady_trace
 
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
+from servingslo.errors import RigError
 from servingslo.rig.cluster import Rig
 from servingslo.rig.uneven_law import UNEVEN_ANNOTATION
 from servingslo.runtimes.arguments import expanded
@@ -83,11 +84,17 @@ class Fleet:
 
     def wait_begun(self, operator: Operator) -> None:
         """Until one pod has other limits, or had them."""
-        self.tenant.wait(
-            lambda: bool(self.changes(operator)),
-            what="a canary begins",
-            timeout_seconds=BEGUN_SECONDS,
-        )
+        try:
+            self.tenant.wait(
+                lambda: bool(self.changes(operator)),
+                what="a canary begins",
+                timeout_seconds=BEGUN_SECONDS,
+            )
+        except RigError as error:
+            told = operator.log_lines(f"namespace={self.tenant.namespace} ")
+            error.add_note("\n".join(told[-5:]))
+            error.add_note(str(self.tenant.message("BatchingInSync")))
+            raise
 
     def wait_ended(self, operator: Operator, timeout_seconds: float = ENDED_SECONDS) -> None:
         """Until it is over; while that is watched at most one pod has other limits."""
