@@ -110,6 +110,7 @@ def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
             told[write] += 1
         elif outcome == "unanswered":
             perhaps[write] += 1
+    _match_variables(written, told)
     silent = written - told - perhaps
     for killed in killed_at_seconds(lines):
         last = [w for at, w in timed if killed - _TELLING_SECONDS <= at <= killed and silent[w]]
@@ -118,6 +119,26 @@ def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
         *(f"written and not told {count} times: {write}" for write, count in silent.items()),
         *(f"told and not written {n} times: {w}" for w, n in (told - written).items()),
     ]
+
+
+def _match_variables(written: Counter[Write], told: Counter[Write]) -> None:
+    """A limit in a variable is written alone, where arguments are written with both: take both out.
+
+    What is told has the other limit as well, which stays.
+    """
+    for write in list(written - told):
+        fits = (
+            other
+            for other in told - written
+            if (other.namespace, other.target, other.knob)
+            == (write.namespace, write.target, write.knob)
+            and len(write.values) == 1
+            and set(write.values) < set(other.values)
+        )
+        other = next(fits, None)
+        if other is not None:
+            written[write] -= 1
+            told[other] -= 1
 
 
 def killed_at_seconds(log: Iterable[str]) -> list[float]:

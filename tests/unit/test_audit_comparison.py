@@ -127,3 +127,12 @@ def test_an_eviction_is_told_of_the_pods_owner():
     )
     assert differences([evicted], [told]) == []
     assert differences([evicted], []) != []
+
+
+def test_a_limit_in_a_variable_is_told_with_the_other():
+    """The variable alone is written; another value than was told is found."""
+    path = "/spec/template/spec/containers/0/env/1"
+    patch = [{"op": "replace", "path": path, "value": {"name": "MAX_NUM_SEQS", "value": "64"}}]
+    assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) == []
+    patch[0]["value"]["value"] = "65"
+    assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) != []
