@@ -72,6 +72,16 @@ CHECKS = (
         command=(*_TESTS, "tests/e2e/test_demo_crowd.py"),
     ),
     Check(
+        name="batch-limits",
+        shows="batch limits too low, too high and harmful, each put right with one pod first",
+        command=(*_TESTS, "tests/e2e/test_demo_limits.py"),
+    ),
+    Check(
+        name="killed",
+        shows="the operator killed in mid-change: objects finished or put back, logs agree",
+        command=(*_TESTS, "tests/integration/test_killed_in_mid_change.py"),
+    ),
+    Check(
         name="fuzz",
         shows="properties on new examples; 100,000 manifests, pages and command lines each",
         command=("-m", "pytest", "tests/property"),
