@@ -84,8 +84,8 @@ class Reason(StrEnum):
     GATEWAY_IMPLAUSIBLE = "GatewayImplausible"
     ENGINES_COUNT_REFUSALS = "EnginesCountRefusals"
     REFUSALS_UNSEEN = "RefusalsUnseen"
-    RETRIES_LEFT_OUT = "RetriesLeftOut"
-    NEW_PODS_UNSEEN = "NewPodsUnseen"
+    RETRIES_EXCLUDED = "RetriesExcluded"
+    PODS_UNSCRAPED = "PodsUnscraped"
     LATENCY_FROM_MEANS = "LatencyFromMeans"
     LATENCY_OF_WORST_POD = "LatencyOfWorstPod"
 
@@ -102,14 +102,14 @@ class Reason(StrEnum):
     LAW_FROM_SPEC = "LawFromSpec"
     LAW_FROM_SPEC_DOES_NOT_PREDICT = "LawFromSpecDoesNotPredict"
 
-    # Season and bursts
+    # Season and surges
     SEASON_FOUND = "SeasonFound"
     SEASON_NOT_FOUND = "SeasonNotFound"
     HISTORY_TOO_SHORT = "HistoryTooShort"
     SEASON_EXPECTED = "SeasonExpected"
-    BURSTS_RECUR = "BurstsRecur"
-    CROWD_POSSIBLE = "CrowdPossible"
-    CROWD_REFUTED = "CrowdRefuted"
+    SURGES_RECUR = "SurgesRecur"
+    SURGE_POSSIBLE = "SurgePossible"
+    SURGE_REFUTED = "SurgeRefuted"
 
     # Ownership and mode
     SCALER_CONFLICT = "ScalerConflict"
@@ -120,7 +120,7 @@ class Reason(StrEnum):
     HANDED_OVER = "HandedOver"
     NOBODY_SCALES = "NobodyScales"
     SCALER_NOT_SERVED = "ScalerNotServed"
-    TOLD_ONLY = "ToldOnly"
+    REPORTED_ONLY = "ReportedOnly"
     RECOMMEND_ONLY = "RecommendOnly"
     PAUSED = "Paused"
     KILL_SWITCH = "KillSwitch"

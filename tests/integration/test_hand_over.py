@@ -81,7 +81,7 @@ def test_the_gauge_is_gone_while_acting_is_off(operator: Operator, tenant: Tenan
     tenant.patch_slo({"mode": "Recommend"})
     tenant.wait(lambda: sample not in operator.metrics(), what="no gauge in mode Recommend")
     tenant.patch_slo({"mode": "Auto", "actuation": "None"})
-    tenant.wait_condition("ScalingLimited", "True", "ToldOnly")
+    tenant.wait_condition("ScalingLimited", "True", "ReportedOnly")
     assert sample not in operator.metrics()
     assert tenant.replicas() == 1
     tenant.patch_slo({"actuation": "Scale"})

@@ -225,7 +225,7 @@ def test_what_came_before_a_long_pause_judges_nothing_after_it() -> None:
     state = ForecastState()
     for now_seconds, rate in ((5.0, 7.0), (10.0, 70.0), (1000.0, 7.0)):
         state = observe(state, RateWindow(rate_per_second=rate, seconds=5.0), now_seconds)
-    assert state.unjudged is None
+    assert state.errors.interval is None
 
 
 @pytest.mark.parametrize("window_seconds", [2.0, 5.0, 15.0])
@@ -244,7 +244,7 @@ def test_chance_is_no_larger_a_rise_where_demand_is_scraped_often(window_seconds
 
     def largest(seconds: float) -> float:
         found = [_watched([(3600.0, 7.0)], seconds, seed) for seed in range(1, 9)]
-        return sum(f.largest_excess_ratio or 0.0 for f in found) / len(found)
+        return sum(f.largest_exceedance_ratio or 0.0 for f in found) / len(found)
 
     assert 0.0 < largest(window_seconds) < 1.2 * largest(15.0)
 
@@ -318,7 +318,7 @@ def test_the_largest_unforeseen_rise_is_known_after_half_an_hour_and_for_an_hour
     level = np.where((seconds > 2400.0) & (seconds <= 3000.0), 75.0, 60.0)
     random = np.random.default_rng(5)
     counted = random.poisson(level * WINDOW_SECONDS) / WINDOW_SECONDS
-    found = [each.largest_excess_ratio for each in _forecasts(counted)]
+    found = [each.largest_exceedance_ratio for each in _forecasts(counted)]
     assert set(found[:120]) == {None}
     assert max(found[125:159]) < 0.05
     assert 0.15 < found[175] < 0.35
@@ -344,7 +344,7 @@ def test_a_slope_carries_on_where_it_did_before_and_not_where_demand_swings():
     swing = 60.0 + 12.0 * np.sin(2.0 * np.pi * seconds / 480.0)
     random = np.random.default_rng(2)
     gains = [
-        _forecasts(random.poisson(level * WINDOW_SECONDS) / WINDOW_SECONDS)[-1].slope_gain
+        _forecasts(random.poisson(level * WINDOW_SECONDS) / WINDOW_SECONDS)[-1].trend_damping
         for level in (ramp, swing)
     ]
     assert gains[0] > 0.8
@@ -356,7 +356,7 @@ def test_what_a_slope_carries_near_is_not_taken_back():
     seconds = np.arange(160) * WINDOW_SECONDS
     swing = 60.0 + 12.0 * np.sin(2.0 * np.pi * seconds / 480.0)
     found = _forecasts(swing)[-1]
-    plain = replace(found, slope_gain=1.0)
+    plain = replace(found, trend_damping=1.0)
     for lead in (0.0, 30.0, 90.0):
         assert found.mean_per_second(lead) == plain.mean_per_second(lead)
     assert found.mean_per_second(240.0) != plain.mean_per_second(240.0)

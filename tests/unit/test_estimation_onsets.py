@@ -52,7 +52,7 @@ def test_a_rise_that_ends_higher_than_a_line_would_may_be_a_crowd() -> None:
     watched = Watched()
     found = watched.see(FIRST, END)
     assert found.onset is not None
-    assert found.onset.crowd_probability == 0.5
+    assert found.onset.surge_probability == 0.5
     assert not found.onset.refuted
     # E = 135 requests more than usual in 3/4 of the window: 2·E / 11.25 s.
     assert found.onset.end_per_second == pytest.approx(USUAL + 24.0, rel=0.01)
@@ -126,7 +126,7 @@ def test_a_rise_that_does_not_go_on_is_refuted_once() -> None:
     assert after.onset.refuted
     assert after.quantile_per_second(LEAD_SECONDS, 0.9) < 1.5 * FIRST
     assert watched.see(FIRST + 2.0).onset is None
-    assert watched.state.onset.crowd_probability == 0.25
+    assert watched.state.onset.surge_probability == 0.25
 
 
 def test_a_rise_that_goes_on_below_a_crowd_is_neither() -> None:
@@ -143,7 +143,7 @@ def test_a_crowd_makes_the_next_one_likelier() -> None:
     watched.see(FIRST, END)
     assert watched.see(65.0).onset is None
     assert (watched.state.onset.crowds, watched.state.onset.others) == (1, 0)
-    assert watched.state.onset.crowd_probability == 0.75
+    assert watched.state.onset.surge_probability == 0.75
 
 
 def test_bursts_that_recur_are_known_already() -> None:
@@ -180,7 +180,7 @@ def test_what_rises_turned_out_to_be_survives_a_restart() -> None:
     watched = Watched()
     known = replace(watched.state, onset=OnsetState(crowds=1, others=3))
     stored: dict[str, Any] = json.loads(json.dumps(learned(EstimatorState(forecast=known))))
-    assert restore(stored).forecast.onset.crowd_probability == 1.5 / 5.0
+    assert restore(stored).forecast.onset.surge_probability == 1.5 / 5.0
     for broken in (None, [], [1], [1, -2], [1.5, 2], ["1", 2], [True, 2], {"crowds": 1}):
         stored["forecast"]["rises"] = broken
         read = restore(stored).forecast

@@ -267,7 +267,7 @@ def test_a_verified_bound_gives_the_ceiling_of_the_simulator_s_knobs():
     context = SimpleNamespace(
         targets=story.targets,
         state=story.state,
-        estimate=SimpleNamespace(forecast=SimpleNamespace(largest_excess_ratio=None)),
+        estimate=SimpleNamespace(forecast=SimpleNamespace(largest_exceedance_ratio=None)),
     )
     assert memory.held is True
     assert utilization_ceiling_ratio(context) == LEAST_BOUNDED_CEILING

@@ -78,7 +78,7 @@ def test_none_tells_and_gives_to_nobody():
     """The decision is made and has a reason; no gauge has it, and it learns from no miss."""
     story = run(_busy(problems=(KEDA,)), NONE).until(300)
     end = story.at(300.0)
-    assert (end.replicas_after, end.limited_by, _given(end)) == (3, Reason.TOLD_ONLY, set())
+    assert (end.replicas_after, end.limited_by, _given(end)) == (3, Reason.REPORTED_ONLY, set())
     assert end.recommended_replicas > 3
 
 

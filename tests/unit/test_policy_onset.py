@@ -33,22 +33,22 @@ def crowd():
 def test_a_crowd_is_ordered_for_at_its_first_scrape(crowd):
     """Two thirds of all that it takes, and the decision says that it may be one."""
     first = crowd.at(BEGUN + 15.0)
-    step = next(s for s in first.steps if s.reason is Reason.CROWD_POSSIBLE)
+    step = next(s for s in first.steps if s.reason is Reason.SURGE_POSSIBLE)
     assert step.after == 0.5
-    assert step.inputs["rate_if_crowd_per_second"] > 1.5 * first.demand.arrival_rate_per_second
+    assert step.inputs["rate_if_surge_per_second"] > 1.5 * first.demand.arrival_rate_per_second
     most = max(d.replicas_after for d in crowd.decisions)
     assert first.action is Action.SCALE_UP
     assert first.replicas_after >= 2 * most / 3
-    assert not any(Reason.CROWD_REFUTED in reasons(d) for d in crowd.between(BEGUN, BEGUN + 150.0))
+    assert not any(Reason.SURGE_REFUTED in reasons(d) for d in crowd.between(BEGUN, BEGUN + 150.0))
 
 
 def test_what_was_ordered_for_a_crowd_that_is_none_goes_at_the_next_scrape():
     """No stabilization holds it, and no backlog."""
     story = run(World(rate=_wave, replicas=3, cold_start=90.0), ROOM).until(BEGUN + 45.0)
     first, second = story.at(BEGUN + 15.0), story.at(BEGUN + 30.0)
-    assert Reason.CROWD_POSSIBLE in reasons(first)
+    assert Reason.SURGE_POSSIBLE in reasons(first)
     assert first.replicas_after > 8
-    step = next(s for s in second.steps if s.reason is Reason.CROWD_REFUTED)
+    step = next(s for s in second.steps if s.reason is Reason.SURGE_REFUTED)
     assert (step.before, step.after) == (0.5, 0.0)
     assert second.action is Action.SCALE_DOWN
     assert second.replicas_after <= 5
@@ -66,7 +66,7 @@ def test_a_step_that_overloads_is_ordered_for_as_a_crowd_and_given_back_within_t
     """In its first window it cannot be told from one; with room the order is large and short."""
     wide = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=100))
     story = run(World(rate=_step, replicas=3, cold_start=cold_start), wide).until(BEGUN + 300.0)
-    assert Reason.CROWD_POSSIBLE in reasons(story.at(BEGUN + 15.0))
+    assert Reason.SURGE_POSSIBLE in reasons(story.at(BEGUN + 15.0))
     settled = story.between(BEGUN + 120.0, BEGUN + 300.0)
     assert max(d.replicas_after for d in settled) <= 12
     assert story.share_within(1.0, 0.05, BEGUN + 180.0) > 0.95

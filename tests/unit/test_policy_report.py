@@ -110,7 +110,7 @@ def test_a_pod_that_lies_is_left_out_and_named_and_another_is_asked_for(lie, why
     story = run(world).until(600)
     before = story.at(600.0)
     assert step_of(before, Reason.UNRELIABLE_PODS) is None
-    assert "left_out" not in explain.log_line(before)
+    assert "unreliable_pods" not in explain.log_line(before)
     lie(world)
     story.until(660)
     decision = next(d for d in story.between(600.0, 660.0) if d.replicas.excluded)
@@ -121,7 +121,7 @@ def test_a_pod_that_lies_is_left_out_and_named_and_another_is_asked_for(lie, why
     assert decision.recommended_replicas >= step.after
     assert step.before >= max(need.replicas for need in decision.needs)
     assert verdicts(decision)[decision.recommended_replicas]
-    assert f'left_out="{named}"' in explain.log_line(decision)
+    assert f'unreliable_pods="{named}"' in explain.log_line(decision)
     assert f"Left out: {named}" in explain.text(decision)
     told = [e for e in explain.events(decision, before) if e.reason is Reason.UNRELIABLE_PODS]
     assert named in told[0].message
@@ -289,9 +289,9 @@ def test_pods_that_lie_are_left_out_up_to_half_and_more_of_them_take_none_away(l
         return
     assert decision.replicas.excluded == 0
     assert all(d.replicas_after >= count for d in story.between(600.0, 900.0))
-    assert step.inputs["doubted_pods"] == lying
+    assert step.inputs["suspect_pods"] == lying
     assert f"In doubt: {step.inputs['detail']}; more than half" in explain.text(decision)
-    assert f'in_doubt="{step.inputs["detail"]}"' in explain.log_line(decision)
+    assert f'suspect_pods="{step.inputs["detail"]}"' in explain.log_line(decision)
     ready = explain.conditions(decision, generation=1, now_seconds=decision.time_seconds)[0]
     assert f"in doubt: {names[0]}" in ready.message
     told = [e for e in explain.events(decision, before) if e.reason is Reason.UNRELIABLE_PODS]

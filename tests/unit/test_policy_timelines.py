@@ -53,7 +53,7 @@ def test_what_a_crowd_ordered_is_given_back_once_and_not_ordered_anew(max_queued
         d
         for d in story.between(615.0, 1035.0)
         # What was ordered for a larger crowd than came goes before.
-        if d.action is Action.SCALE_DOWN and Reason.CROWD_REFUTED not in reasons(d)
+        if d.action is Action.SCALE_DOWN and Reason.SURGE_REFUTED not in reasons(d)
     ).time_seconds
     assert first_down > 720.0
     assert min(story.at(first_down + s).replicas_after for s in (0.0, 15.0)) <= 13
@@ -120,8 +120,8 @@ def test_bursts_that_recur_find_the_capacity_of_the_last_ones(bursty):
     assert bursty.share_within(1.0, 0.05, start=600.0, end=720.0) < 0.9
     assert bursty.share_within(1.0, 0.05, start=1560.0, end=1680.0) > 0.95
     assert bursty.share_within(1.0, 0.05, start=2040.0, end=2160.0) > 0.95
-    assert Reason.BURSTS_RECUR in reasons(bursty.at(1500.0))
-    assert Reason.BURSTS_RECUR not in reasons(bursty.at(1020.0))
+    assert Reason.SURGES_RECUR in reasons(bursty.at(1500.0))
+    assert Reason.SURGES_RECUR not in reasons(bursty.at(1020.0))
 
 
 def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
@@ -131,7 +131,7 @@ def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
     for observation in bursty.observations:
         at = observation.time_seconds
         decisions[at], state = plan(observation, off, Limits(), state, at)
-    assert all(Reason.BURSTS_RECUR not in reasons(d) for d in decisions.values())
+    assert all(Reason.SURGES_RECUR not in reasons(d) for d in decisions.values())
     calm = [d for at, d in decisions.items() if 1440.0 <= at < 1560.0]
     assert min(d.recommended_replicas for d in calm) < bursty.at(1500.0).recommended_replicas
 
@@ -218,7 +218,7 @@ def test_a_retry_storm_orders_about_what_its_first_tries_need():
     plain, _ = _most_in_a_storm(0)
     most, story = _most_in_a_storm(4)
     assert most <= 1.5 * plain
-    told = [s for d in story.decisions for s in d.steps if s.reason is Reason.RETRIES_LEFT_OUT]
+    told = [s for d in story.decisions for s in d.steps if s.reason is Reason.RETRIES_EXCLUDED]
     assert max(step.before for step in told) > 50.0
     assert not told[0].inputs["measured"]
     assert told[-1].inputs["measured"]
@@ -284,6 +284,6 @@ def test_a_count_that_does_not_stand_is_told_beside_the_one_that_does():
     while world.now < 750.0:
         coming = (p for p in world.pods if world.now < p.ready_at <= world.now + TICK_SECONDS)
         world.hidden_pods = {p.name for p in coming}
-        told += [s for s in story.tick().steps if s.reason is Reason.NEW_PODS_UNSEEN]
+        told += [s for s in story.tick().steps if s.reason is Reason.PODS_UNSCRAPED]
     assert told
     assert all(step.before < step.after for step in told)

@@ -9,16 +9,18 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation import onsets, seasonal
+from servingslo.estimation import errors, onsets, seasonal
+from servingslo.estimation.errors import (
+    EMPTY_LOG,
+    HORIZONS_SECONDS,
+    SURGE_HORIZON,
+    DueForecast,
+    ErrorLog,
+    at_horizon,
+    damping_at,
+)
 from servingslo.estimation.mixtures import mixture_quantile
 from servingslo.estimation.onsets import NO_ONSET, Onset, OnsetState
-from servingslo.estimation.pending import (
-    RETURN_PRIOR_LOG_ODDS,
-    PendingScore,
-    judged,
-    season_judged,
-    spread_ratio,
-)
 from servingslo.estimation.rate_filters import (
     JUMP,
     LEAST_VARIANCE,
@@ -30,25 +32,12 @@ from servingslo.estimation.rate_filters import (
     first_filters,
     next_filters,
 )
-from servingslo.estimation.scored_leads import (
-    SCORED_LEADS_SECONDS,
-    SLOPE_LEAD,
-    SURPRISE_LEAD,
-    at_lead,
-    slope_gain_at,
-)
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.seasonal import NO_SEASON, SeasonForecast, SeasonState
-from servingslo.estimation.slopes import CROWD_PROBABILITY, NO_EVIDENCE, SlopeEvidence, learnt
-from servingslo.estimation.spans import with_window
-from servingslo.estimation.surprises import (
+from servingslo.estimation.surges import (
     RECURRING_COUNT,
-    Excess,
     Recurrence,
-    Surprise,
-    exceeded,
-    largest_excess_ratio,
-    noted,
+    largest_exceedance_ratio,
     recent,
     recurrence,
 )
@@ -62,24 +51,18 @@ LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
 # A level this far from the usual one (squared, in variances) is not usual any more.
 USUAL_DISTANCE = 4.0
 # Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
-# demand varies around, such as rest and a crowd, or a ramp, and no normal law is near.
+# demand varies around, such as rest and a surge, or a ramp, and no normal law is near.
 USUAL_LEAST_DEVIATIONS = 3.0
 # The usual mean is itself known to no better than this share of it.
 USUAL_ERROR_RATIO = 0.02
-# Predictions that wait at once: 16 at the longest lead and 15 s, and as many again.
-PENDING_PER_LEAD = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastState:
-    """The filters, when they were last updated, and the errors realized at the scored leads.
+    """The filters, when they were last updated, and the log of realized errors.
 
-    squared_errors: moving average of squared error over predicted variance, by lead.
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
-    return_log_odds: evidence, by lead, that demand returns to them. surprises, excesses: of the
-    last hour, rises that nothing foretold, and by how much rates were beyond what was expected.
-    begun_seconds: when demand became something new, of which earlier predictions know nothing.
-    unjudged: windows that are together still too short to judge predictions by, None without any.
+    begun_seconds: when demand became something new, of which earlier forecasts know nothing.
     onset: what first windows of rises turned out to be. noise_variance: of the rate last measured.
     """
 
@@ -88,15 +71,9 @@ class ForecastState:
     usual_mean_per_second: float = 0.0
     usual_variance: float = 0.0
     observed_seconds: float = 0.0
-    return_log_odds: tuple[float, ...] = (RETURN_PRIOR_LOG_ODDS,) * len(SCORED_LEADS_SECONDS)
-    pending: tuple[tuple[PendingScore, ...], ...] = ((), (), ())
-    squared_errors: tuple[float, ...] = (1.0, 1.0, 1.0)
+    errors: ErrorLog = EMPTY_LOG
     season: SeasonState = NO_SEASON
     begun_seconds: float | None = None
-    surprises: tuple[Surprise, ...] = ()
-    excesses: tuple[Excess, ...] = ()
-    slope: SlopeEvidence = NO_EVIDENCE
-    unjudged: RateWindow | None = None
     onset: OnsetState = NO_ONSET
     noise_variance: float = 0.0
 
@@ -115,10 +92,10 @@ class Forecast(_Mixtures):
 
     age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
     taken to be as it is there. recurrence: rises that nothing foretells and that keep coming.
-    largest_excess_ratio: by which demand has lately risen beyond what was expected a cold start
-    before, None while demand has not been seen for long enough to say. slope_gain: share of what
+    largest_exceedance_ratio: by which demand has lately risen beyond what was expected a cold start
+    before, None while demand has not been seen for long enough to say. trend_damping: share of what
     slopes carry that has come true far ahead. onset: the rise that has just begun, or that has just
-    turned out to be no crowd.
+    turned out to be no surge.
     Nothing is known before the first window, and there is no arrival rate then either.
     """
 
@@ -131,8 +108,8 @@ class Forecast(_Mixtures):
     season: SeasonForecast | None = None
     furthest_lead_seconds: float = math.inf
     recurrence: Recurrence | None = None
-    largest_excess_ratio: float | None = None
-    slope_gain: float = 1.0
+    largest_exceedance_ratio: float | None = None
+    trend_damping: float = 1.0
     onset: Onset | None = None
 
     @property
@@ -142,14 +119,14 @@ class Forecast(_Mixtures):
 
     @property
     def surge_probability(self) -> float:
-        """Probability that demand moves as in a crowd, up or down."""
+        """Probability that demand moves as in a surge, up or down."""
         return self.filters[SURGE].probability if self.filters else 0.0
 
     @property
     def unsettled_probability(self) -> float:
-        """Probability that demand moves as in a crowd or has just jumped, up or down.
+        """Probability that demand moves as in a surge or has just jumped, up or down.
 
-        The first window of a crowd is a jump, as far as can be told.
+        The first window of a surge is a jump, as far as can be told.
         """
         if not self.filters:
             return 0.0
@@ -159,7 +136,7 @@ class Forecast(_Mixtures):
         """Share that the season has in the forecast this far ahead, 0 without one."""
         if self.season is None:
             return 0.0
-        return at_lead(self._lead(lead_seconds), self.season.weights)
+        return at_horizon(self._lead(lead_seconds), self.season.weights)
 
     def _lead(self, lead_seconds: float) -> float:
         return min(max(lead_seconds, 0.0), self.furthest_lead_seconds) + self.age_seconds
@@ -196,11 +173,11 @@ class Forecast(_Mixtures):
 
     def _mixture(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         lead = self._lead(lead_seconds)
-        ratio = at_lead(lead, self.spread_ratios)
+        ratio = at_horizon(lead, self.spread_ratios)
         mean, deviation, explained = self._usual
-        usual = at_lead(lead, self.return_probabilities) * explained
+        usual = at_horizon(lead, self.return_probabilities) * explained
         # Beyond the leads that were scored there is no evidence for it.
-        usual *= min(SCORED_LEADS_SECONDS[-1] / max(lead, 1.0), 1.0)
+        usual *= min(HORIZONS_SECONDS[-1] / max(lead, 1.0), 1.0)
         seasonal_weight, found = 0.0, []
         if self.season is not None:
             seasonal_weight = self.season_weight(lead_seconds)
@@ -209,7 +186,7 @@ class Forecast(_Mixtures):
         found.append((usual * (1.0 - seasonal_weight), mean, deviation))
         rest = (1.0 - usual) * (1.0 - seasonal_weight)
         for probability, mean, variance in ahead(
-            self.filters, lead, slope_gain_at(lead, self.slope_gain)
+            self.filters, lead, damping_at(lead, self.trend_damping)
         ):
             found.append((probability * rest, mean, ratio * math.sqrt(variance)))
         return found
@@ -221,7 +198,7 @@ class Forecast(_Mixtures):
         return mean, deviation, self._explained(mean, deviation)
 
     def _explained(self, usual_mean: float, usual_deviation: float) -> float:
-        """Whether the present is usual, 0 to 1: what is usual says nothing about a crowd."""
+        """Whether the present is usual, 0 to 1: what is usual says nothing about a surge."""
         if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
             return 0.0
         now = [
@@ -241,30 +218,30 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         return Forecast()
     return Forecast(
         filters=state.filters,
-        spread_ratios=tuple(spread_ratio(e) for e in state.squared_errors),
+        spread_ratios=state.errors.spread_ratios,
         usual_mean_per_second=state.usual_mean_per_second,
         usual_variance=state.usual_variance,
         return_probabilities=tuple(
             1.0 / (1.0 + math.exp(-odds)) if state.observed_seconds >= LEAST_USUAL_SECONDS else 0.0
-            for odds in state.return_log_odds
+            for odds in state.errors.return_log_odds
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=seasonal.season_forecast(state.season, state.time_seconds),
         recurrence=recurrence(
-            state.surprises, _level_before_bursts(state), state.noise_variance, now_seconds
+            state.errors.surges, _level_before_surges(state), state.noise_variance, now_seconds
         ),
-        largest_excess_ratio=largest_excess_ratio(
-            state.excesses, state.observed_seconds, now_seconds
+        largest_exceedance_ratio=largest_exceedance_ratio(
+            state.errors.exceedances, state.observed_seconds, now_seconds
         ),
-        slope_gain=state.slope.gain,
+        trend_damping=state.errors.trend.damping,
         onset=state.onset.newest,
     )
 
 
-def _level_before_bursts(state: ForecastState) -> float:
-    """The level now, or a lead ago where it was lower: what has risen since may be a burst."""
+def _level_before_surges(state: ForecastState) -> float:
+    """The level now, or a lead ago where it was lower: what has risen since may be a surge."""
     level = sum(f.probability * f.level for f in state.filters)
-    return min([level, *(p.level_per_second for p in state.pending[SURPRISE_LEAD][:1])])
+    return min([level, *(p.level_per_second for p in state.errors.due[SURGE_HORIZON][:1])])
 
 
 def with_history(
@@ -289,11 +266,10 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
             state,
             time_seconds=now_seconds,
             filters=first_filters(window),
-            pending=((),) * len(SCORED_LEADS_SECONDS),
+            errors=replace(state.errors, due=EMPTY_LOG.due, interval=None),
             usual_mean_per_second=window.rate_per_second,
             usual_variance=0.0,
             observed_seconds=0.0,
-            unjudged=None,
             onset=onsets.forgotten(state.onset),
         )
     if gap <= 0:
@@ -305,26 +281,25 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         state = replace(state, begun_seconds=now_seconds, onset=onset)
     else:
         usual = state.observed_seconds >= LEAST_USUAL_SECONDS
-        known = usual and len(recent(state.surprises, now_seconds)) < RECURRING_COUNT
+        known = usual and len(recent(state.errors.surges, now_seconds)) < RECURRING_COUNT
         onset, filters = onsets.observe(
             state.onset, state.filters, filters, window, now_seconds, known=known
         )
         state = replace(state, onset=onset)
     level = sum(f.probability * f.level for f in filters)
-    span = with_window(state.unjudged, window, gap)
+    interval, ended = errors.with_window(state.errors.interval, window, gap)
     measured = window.variance(level)
     state = replace(
         state,
         time_seconds=now_seconds,
         filters=filters,
         noise_variance=measured,
-        unjudged=None if span.ended else span.window,
+        errors=replace(state.errors, interval=None if ended else interval),
     )
     state = _with_usual(state, window.rate_per_second, measured, gap)
-    if not span.ended:
+    if not ended:
         return state
-    noise = span.window.variance(level)
-    return _scored(state, span.window.rate_per_second, level, noise, now_seconds)
+    return _scored(state, interval.rate_per_second, level, interval.variance(level), now_seconds)
 
 
 def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> ForecastState:
@@ -344,68 +319,35 @@ def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> 
 def _scored(
     state: ForecastState, rate: float, level: float, noise: float, now_seconds: float
 ) -> ForecastState:
-    """The state with due predictions scored and new ones noted; level: of the filters now."""
-    pending, errors, odds, seasons = [], [], [], []
-    season, begun = seasonal.season_forecast(state.season, now_seconds), state.begun_seconds
-    for index, lead in enumerate(SCORED_LEADS_SECONDS):
-        queue = state.pending[index]
-        due = [p for p in queue if p.due_seconds <= now_seconds]
-        error, log_odds = state.squared_errors[index], state.return_log_odds[index]
-        season_odds = state.season.log_odds[index]
-        made_seconds = due[-1].due_seconds - lead if due else now_seconds
-        # What was predicted of other demand does not say how well this one is, only how it rose.
-        if due and (begun is None or made_seconds >= begun):
-            season_odds = season_judged(due[-1], rate, noise, season_odds)
-            error, log_odds = judged(due[-1], rate, noise, error, log_odds)
-            if index == SLOPE_LEAD and due[-1].surge_probability <= CROWD_PROBABILITY:
-                slope = learnt(
-                    state.slope,
-                    carried=due[-1].carried_per_second,
-                    realized=rate - due[-1].level_per_second,
-                    variance=due[-1].variance + noise,
-                )
-                state = replace(state, slope=slope)
-        if due and index == SURPRISE_LEAD:
-            # A rise is one from what was there, not only from a fall that was carried on.
-            expected = max(due[-1].mean_per_second, due[-1].level_per_second)
-            found = noted(
-                state.surprises,
-                rate,
-                expected,
-                noise,
-                now_seconds,
-                expected_since_seconds=made_seconds,
-            )
-            beyond = exceeded(state.excesses, rate, expected, noise, now_seconds)
-            state = replace(state, surprises=found, excesses=beyond)
-        note = _note(state, level, season, now_seconds, lead)
-        pending.append((*queue[len(due) :], note)[-PENDING_PER_LEAD:])
-        errors.append(error)
-        odds.append(log_odds)
-        seasons.append(season_odds)
-    return replace(
-        state,
-        pending=tuple(pending),
-        squared_errors=tuple(errors),
-        return_log_odds=tuple(odds),
-        season=replace(state.season, log_odds=tuple(seasons)),
+    """The state with due forecasts scored and new ones noted; level: of the filters now."""
+    log, season_odds = errors.scored(
+        state.errors,
+        state.season.log_odds,
+        rate=rate,
+        noise=noise,
+        now_seconds=now_seconds,
+        begun_seconds=state.begun_seconds,
     )
+    season = seasonal.season_forecast(state.season, now_seconds)
+    state = replace(state, errors=log, season=replace(state.season, log_odds=season_odds))
+    made = (_forecast_at(state, level, season, now_seconds, lead) for lead in HORIZONS_SECONDS)
+    return replace(state, errors=errors.with_forecasts(log, tuple(made)))
 
 
-def _note(
+def _forecast_at(
     state: ForecastState,
     level: float,
     season: SeasonForecast | None,
     now_seconds: float,
     lead: float,
-) -> PendingScore:
+) -> DueForecast:
     """What each opinion predicts now for this lead."""
-    plain, gain = ahead(state.filters, lead), slope_gain_at(lead, state.slope.gain)
+    plain, gain = ahead(state.filters, lead), damping_at(lead, state.errors.trend.damping)
     parts = plain if gain == 1.0 else ahead(state.filters, lead, gain)
     mean = sum(w * m for w, m, _ in parts)
     carried = [w * (m - f.level) for f, (w, m, _) in zip(state.filters, plain, strict=True)]
     expected, spread = (None, 0.0) if season is None else season.ahead(lead)
-    return PendingScore(
+    return DueForecast(
         due_seconds=now_seconds + lead,
         level_per_second=level,
         mean_per_second=max(mean, 0.0),

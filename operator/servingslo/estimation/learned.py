@@ -13,6 +13,12 @@ from typing import Any
 from servingslo.estimation import limits
 from servingslo.estimation.calibration import RATIO_BOUNDS, CalibrationState
 from servingslo.estimation.cold_start import ColdStartState, StartRecord
+from servingslo.estimation.errors import (
+    HORIZONS_SECONDS,
+    LARGEST_SQUARED_ERROR,
+    RETURN_LOG_ODDS_BOUND,
+    ErrorLog,
+)
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast import (
     ForecastState,
@@ -22,9 +28,7 @@ from servingslo.estimation.learned_law import dump_fit, load_fit
 from servingslo.estimation.lengths import LengthState
 from servingslo.estimation.observed import LATENCIES
 from servingslo.estimation.onsets import OnsetState
-from servingslo.estimation.pending import LARGEST_SQUARED_ERROR, RETURN_LOG_ODDS_BOUND
 from servingslo.estimation.rate_filters import MODELS, FilterState
-from servingslo.estimation.scored_leads import SCORED_LEADS_SECONDS
 from servingslo.estimation.seasonal import (
     LARGEST_OFFSET,
     LARGEST_VARIANCE,
@@ -40,15 +44,15 @@ from servingslo.estimation.stored import (
     numbers_of,
     rounded,
 )
-from servingslo.estimation.surprises import Surprise
+from servingslo.estimation.surges import Surge
 
 # Of the stored form; another one is not read.
 VERSION = 1
 # Two configurations (before and after a rollout) and these sizes keep it below 3 KiB.
 STORED_CONFIGURATIONS = 2
 STORED_STARTS = 8
-# Two bursts of an hour make them recur; a few more tell how often.
-REMEMBERED_BURSTS = 5
+# Two surges of an hour make them recur; a few more tell how often.
+REMEMBERED_SURGES = 5
 # Five probabilities of four digits each sum to one within this.
 PROBABILITY_ROUNDING = 0.01
 _FILTER_FIELDS = tuple(f.name for f in fields(FilterState))
@@ -202,11 +206,11 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
         "usual": rounded(
             (state.usual_mean_per_second, state.usual_variance, state.observed_seconds), 4
         ),
-        "odds": rounded(state.return_log_odds, 3),
+        "odds": rounded(state.errors.return_log_odds, 3),
         # Where today lies beside the season; the season itself is found in history again.
         "season": rounded((state.season.offset, state.season.variance, *state.season.log_odds), 3),
-        "errors": rounded(state.squared_errors, 3),
-        "rises": [state.onset.crowds, state.onset.others],
+        "errors": rounded(state.errors.squared_errors, 3),
+        "rises": [state.onset.surges, state.onset.others],
         "bursts": [
             [
                 round(b.start_seconds),
@@ -214,7 +218,7 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
                 *rounded((b.peak_per_second, b.expected_per_second), 4),
                 int(b.over),
             ]
-            for b in state.surprises[-REMEMBERED_BURSTS:]
+            for b in state.errors.surges[-REMEMBERED_SURGES:]
         ],
     }
 
@@ -224,8 +228,8 @@ def _load_forecast(stored: object) -> ForecastState:
         return ForecastState()
     rows = [numbers_of(row, len(_FILTER_FIELDS)) for row in items_of(stored.get("filters"))]
     usual = numbers_of(stored.get("usual"), 3)
-    odds = numbers_of(stored.get("odds"), len(SCORED_LEADS_SECONDS))
-    errors = numbers_of(stored.get("errors"), len(SCORED_LEADS_SECONDS))
+    odds = numbers_of(stored.get("odds"), len(HORIZONS_SECONDS))
+    errors = numbers_of(stored.get("errors"), len(HORIZONS_SECONDS))
     filters = tuple(
         FilterState(**dict(zip(_FILTER_FIELDS, row, strict=True))) for row in rows if row
     )
@@ -243,10 +247,12 @@ def _load_forecast(stored: object) -> ForecastState:
         usual_mean_per_second=usual[0],
         usual_variance=usual[1],
         observed_seconds=usual[2],
-        return_log_odds=tuple(min(max(o, -bound), bound) for o in odds),
-        squared_errors=tuple(min(e, LARGEST_SQUARED_ERROR) for e in errors),
+        errors=ErrorLog(
+            return_log_odds=tuple(min(max(o, -bound), bound) for o in odds),
+            squared_errors=tuple(min(e, LARGEST_SQUARED_ERROR) for e in errors),
+            surges=_load_surges(stored.get("bursts"), float(at)),
+        ),
         season=_load_season(stored.get("season")),
-        surprises=_load_bursts(stored.get("bursts"), float(at)),
         onset=_load_rises(stored.get("rises")),
     )
 
@@ -254,16 +260,16 @@ def _load_forecast(stored: object) -> ForecastState:
 def _load_rises(stored: object) -> OnsetState:
     """What rises turned out to be; nothing of what cannot be read."""
     counts = items_of(stored)
-    if len(counts) != len(("crowds", "others")) or not all(map(is_count, counts)):
+    if len(counts) != len(("surges", "others")) or not all(map(is_count, counts)):
         return OnsetState()
-    return OnsetState(crowds=counts[0], others=counts[1])
+    return OnsetState(surges=counts[0], others=counts[1])
 
 
-def _load_bursts(stored: object, at_seconds: float) -> tuple[Surprise, ...]:
-    """Bursts in order of time; none of what cannot be read."""
-    rows = [numbers_of(row, 5) for row in items_of(stored)[-REMEMBERED_BURSTS:]]
+def _load_surges(stored: object, at_seconds: float) -> tuple[Surge, ...]:
+    """Surges in order of time; none of what cannot be read."""
+    rows = [numbers_of(row, 5) for row in items_of(stored)[-REMEMBERED_SURGES:]]
     return tuple(
-        Surprise(
+        Surge(
             start_seconds=row[0],
             last_seconds=row[1],
             peak_per_second=row[2],
@@ -277,7 +283,7 @@ def _load_bursts(stored: object, at_seconds: float) -> tuple[Surprise, ...]:
 
 def _load_season(stored: object) -> SeasonState:
     """Where today lies beside the season, without the season."""
-    numbers = numbers_of(stored, 2 + len(SCORED_LEADS_SECONDS))
+    numbers = numbers_of(stored, 2 + len(HORIZONS_SECONDS))
     if numbers is None or numbers[1] <= 0 or abs(numbers[0]) > LARGEST_OFFSET:
         return SeasonState()
     bound = LOG_ODDS_BOUND

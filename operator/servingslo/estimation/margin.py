@@ -10,7 +10,7 @@ demand does. That identity needs no law of demand and holds for delayed misses t
 promise: a miss is seen one cold start after the decision that caused it, so the margin swings by up
 to step · delay · burn around its place; nothing holds while a bound is active, nor for any single
 hour; and windows that say nothing about the margin (blind, at the maximum, waiting for cards, in a
-crowd and while capacity for it comes: no quantile of calm demand would have met those) are left
+surge and while capacity for it comes: no quantile of calm demand would have met those) are left
 out. A shortage in which most requests miss burns a day's budget within minutes, so it is remembered
 for hours: the step is small, and what it burnt counts in full.
 Source: I. Gibbs and E. Candès, "Adaptive conformal inference under distribution shift", NeurIPS
@@ -43,12 +43,12 @@ class MarginState:
     """The margin as a normal score added to the planned quantile's, and what moved it last.
 
     burn_ratio: of the last window that was judged, 1 spends the budget exactly; None before any.
-    crowd_seconds: when demand last moved as in a crowd.
+    surge_seconds: when demand last moved as in a surge.
     """
 
     score: float = 0.0
     burn_ratio: float | None = None
-    crowd_seconds: float | None = None
+    surge_seconds: float | None = None
 
 
 def quantile_with_margin(probability: float, score: float) -> float:

@@ -1,9 +1,9 @@
-"""The first window of a rise: a step to another rate, or a crowd that has just begun.
+"""The first window of a rise: a step to another rate, or a surge that has just begun.
 
 One window does not tell the two apart, and they ask for capacities that differ several times. A
-crowd that is seen a window later loses its requests for as long, while what is ordered for one that
-is none is given back at the next window; so such a rise is taken for a crowd as likely as those
-before it were crowds, the first one as likely as not.
+surge that is seen a window later loses its requests for as long, while what is ordered for one that
+is none is given back at the next window; so such a rise is taken for a surge as likely as those
+before it were surges, the first one as likely as not.
 
 That it may be one, what is in flight says: by Little's law its number is the rate at the window's
 end times the time in flight, while the count has the mean of the window. A rate that has risen
@@ -16,9 +16,9 @@ of a share counts half an outcome of either kind.
 
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.errors import SURGE_PROBABILITY
 from servingslo.estimation.rate_filters import JUMP, SURGE, FilterState, RateWindow
-from servingslo.estimation.slopes import CROWD_PROBABILITY
-from servingslo.estimation.surprises import NOISE_DEVIATIONS, SURPRISE_RATIO
+from servingslo.estimation.surges import NOISE_DEVIATIONS, SURGE_RATIO
 
 # Outcomes of either kind that are taken to be known before any: Jeffreys' prior of a share.
 PRIOR_OUTCOMES = 0.5
@@ -41,37 +41,37 @@ MEMORY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onset:
-    """A rise whose first window may have been a crowd's.
+    """A rise whose first window may have been a surge's.
 
-    since_seconds: end of that window. end_per_second: the rate then, were it a crowd.
-    rising_per_second: what the next window is above if the rise goes on. crowd_probability: that it
-    was taken for a crowd. refuted: the next window showed that the rise does not go on.
+    since_seconds: end of that window. end_per_second: the rate then, were it a surge.
+    rising_per_second: what the next window is above if the rise goes on. surge_probability: that it
+    was taken for a surge. refuted: the next window showed that the rise does not go on.
     """
 
     since_seconds: float
     rising_per_second: float
     end_per_second: float
-    crowd_probability: float
+    surge_probability: float
     refuted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnsetState:
-    """How many rises were crowds and how many were not, and the newest while it is news.
+    """How many rises were surges and how many were not, and the newest while it is news.
 
     in_flight_requests, rate_per_second: moving averages outside of rises, None before any.
     """
 
-    crowds: int = 0
+    surges: int = 0
     others: int = 0
     in_flight_requests: float | None = None
     rate_per_second: float = 0.0
     newest: Onset | None = None
 
     @property
-    def crowd_probability(self) -> float:
-        """How likely the next rise is a crowd, 0 to 1."""
-        return (self.crowds + PRIOR_OUTCOMES) / (self.crowds + self.others + 2.0 * PRIOR_OUTCOMES)
+    def surge_probability(self) -> float:
+        """How likely the next rise is a surge, 0 to 1."""
+        return (self.surges + PRIOR_OUTCOMES) / (self.surges + self.others + 2.0 * PRIOR_OUTCOMES)
 
 
 NO_ONSET = OnsetState()
@@ -86,10 +86,10 @@ def observe(
     *,
     known: bool,
 ) -> tuple[OnsetState, tuple[FilterState, ...]]:
-    """The state after a window, and the bank with what it says of a crowd.
+    """The state after a window, and the bank with what it says of a surge.
 
     before, after: the bank without and with the window. known: whether it is known what is usual,
-    and of no bursts that keep coming, for which what they reach is kept.
+    and of no surges that keep coming, for which what they reach is kept.
     """
     newest = state.newest
     if newest is not None and not newest.refuted:
@@ -105,20 +105,20 @@ def observe(
         since_seconds=now_seconds,
         rising_per_second=level + RISING_RATIO * excess,
         end_per_second=level + LINEAR_END_RATIO * excess / RISE_RATIO,
-        crowd_probability=state.crowd_probability,
+        surge_probability=state.surge_probability,
     )
-    return replace(state, newest=onset), _with_crowd(after, onset, level, window)
+    return replace(state, newest=onset), _with_surge(after, onset, level, window)
 
 
 def forgotten(state: OnsetState) -> OnsetState:
     """The state without the newest rise and the time in flight: demand has become another."""
-    return OnsetState(crowds=state.crowds, others=state.others)
+    return OnsetState(surges=state.surges, others=state.others)
 
 
 def _judged(state: OnsetState, onset: Onset, window: RateWindow) -> OnsetState:
-    """The state after the window behind an onset: a crowd has risen on."""
+    """The state after the window behind an onset: a surge has risen on."""
     if window.rate_per_second > onset.end_per_second:
-        return replace(state, crowds=state.crowds + 1, newest=None)
+        return replace(state, surges=state.surges + 1, newest=None)
     ended = window.rate_per_second <= onset.rising_per_second
     newest = replace(onset, refuted=True) if ended else None
     return replace(state, others=state.others + 1, newest=newest)
@@ -135,9 +135,9 @@ def _is_rise(
     Where pods have just come or gone counts are known less well, which the window says.
     """
     rate, noise = window.rate_per_second, window.variance(level) ** 0.5
-    settled = before[JUMP].probability + before[SURGE].probability <= CROWD_PROBABILITY
-    unforeseen = after[JUMP].probability + after[SURGE].probability > CROWD_PROBABILITY
-    beyond = rate > max(SURPRISE_RATIO * level, level + NOISE_DEVIATIONS * noise)
+    settled = before[JUMP].probability + before[SURGE].probability <= SURGE_PROBABILITY
+    unforeseen = after[JUMP].probability + after[SURGE].probability > SURGE_PROBABILITY
+    beyond = rate > max(SURGE_RATIO * level, level + NOISE_DEVIATIONS * noise)
     return bool(settled and unforeseen and beyond)
 
 
@@ -164,18 +164,18 @@ def _end_per_second(state: OnsetState, window: RateWindow) -> float:
     return state.rate_per_second * window.in_flight_requests / state.in_flight_requests
 
 
-def _with_crowd(
+def _with_surge(
     filters: tuple[FilterState, ...], onset: Onset, level: float, window: RateWindow
 ) -> tuple[FilterState, ...]:
-    """The bank in which a crowd is so likely, and has the slope of a rise within this window."""
+    """The bank in which a surge is so likely, and has the slope of a rise within this window."""
     slope = (onset.end_per_second - level) / (RISE_RATIO * window.seconds)
     level_error = END_ERROR_RATIO * onset.end_per_second
     slope_error = SLOPE_ERROR_RATIO * slope
     unsettled = filters[JUMP].probability + filters[SURGE].probability
     changed = list(filters)
-    changed[JUMP] = replace(filters[JUMP], probability=unsettled * (1.0 - onset.crowd_probability))
+    changed[JUMP] = replace(filters[JUMP], probability=unsettled * (1.0 - onset.surge_probability))
     changed[SURGE] = FilterState(
-        probability=unsettled * onset.crowd_probability,
+        probability=unsettled * onset.surge_probability,
         level=onset.end_per_second,
         trend=slope,
         level_variance=level_error**2,

@@ -24,7 +24,7 @@ class RateModel:
     minute) after a minute. damping_seconds: time in which a slope dies out. lasting_seconds: how
     long demand stays of this kind. first_level_ratio, first_trend_ratio: standard deviation of
     level and slope (per minute) at the moment at which demand becomes of this kind: a ramp, a jump
-    or a crowd begins with something unknown and then goes on as it began.
+    or a surge begins with something unknown and then goes on as it began.
     """
 
     level_ratio: float
@@ -35,7 +35,7 @@ class RateModel:
     first_trend_ratio: float = 0.0
 
 
-# Chosen by pinball loss over the Azure trace and generated ramps, steps and crowds, and by what is
+# Chosen by pinball loss over the Azure trace and generated ramps, steps and surges, and by what is
 # forecast after a step (`python -m tests.benchmarks.forecast`); the figures are in
 # docs/lab/estimation.md.
 MODELS = (
@@ -155,7 +155,7 @@ def next_filters(
 def _log_likelihood_of_new(rate: float, gap: float, scale: float) -> float:
     """Log density of this rate together with demand having become new since the window before.
 
-    Nothing for what a jump or a crowd may begin with: they go on with what they have begun.
+    Nothing for what a jump or a surge may begin with: they go on with what they have begun.
     """
     if rate <= NEW_DEMAND_RATIO * scale:
         return -math.inf
@@ -163,17 +163,17 @@ def _log_likelihood_of_new(rate: float, gap: float, scale: float) -> float:
 
 
 def ahead(
-    filters: tuple[FilterState, ...], lead: float, slope_gain: float = 1.0
+    filters: tuple[FilterState, ...], lead: float, trend_damping: float = 1.0
 ) -> list[tuple[float, float, float]]:
     """(probability, mean, variance) of the rate `lead` seconds from now, by model.
 
-    slope_gain: share of the rise that slopes carry, other than a crowd's.
+    trend_damping: share of the rise that slopes carry, other than a surge's.
     """
     scale = _scale(filters)
     found = []
     for index, (state, model) in enumerate(zip(filters, MODELS, strict=True)):
         level, variance = _level(state, _dynamics(model, lead, scale))
-        gain = 1.0 if index == SURGE else slope_gain
+        gain = 1.0 if index == SURGE else trend_damping
         mean = state.level + gain * (max(level, 0.0) - state.level)
         found.append((state.probability, mean, max(variance, LEAST_VARIANCE)))
     return found
@@ -182,7 +182,7 @@ def ahead(
 def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     """States after modes may have changed: each starts from all that could have led to it.
 
-    The slope of a crowd ends with the crowd: what follows starts from its level alone.
+    The slope of a surge ends with the surge: what follows starts from its level alone.
     """
     leaves = [1.0 - math.exp(-gap / model.lasting_seconds) for model in MODELS]
     scale = _scale(filters)
@@ -215,7 +215,7 @@ def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
 
 
 def _settled(surge: FilterState, scale: float) -> FilterState:
-    """What is left of a crowd that is over: its level, and no more slope than at first sight."""
+    """What is left of a surge that is over: its level, and no more slope than at first sight."""
     trend = FIRST_TREND_RATIO_PER_MINUTE * scale / SECONDS_PER_MINUTE
     return replace(surge, trend=0.0, covariance=0.0, trend_variance=trend * trend)
 

@@ -6,7 +6,7 @@ comes: refusals fall, and what is offered falls with them as far as it was echo.
 cannot tell: a rate that steps up before clients that always come again, and a rate that rises on
 and on before clients that never do, give the same offered and refused rates. So a mean is taken,
 and the error says how far it may be off; docs/lab/estimation.md has what that costs.
-A burst that ends lowers both as well: then less is admitted than was a moment before, which an echo
+A surge that ends lowers both as well: then less is admitted than was a moment before, which an echo
 that fades before engines that still refuse never does.
 Source: essay "Inference Is a Queueing System", retries: where rejections and offered load rise
 together, plan for unique demand, not for the echo.

@@ -232,9 +232,9 @@ def ready_verdict(decision: Decision) -> Verdict:
     if blind is not None:
         return Verdict(ConditionStatus.FALSE, blind.reason, _blind_message(blind))
     message = "the target is watched and decided for"
-    if pods := left_out(decision):
+    if pods := unreliable_pods(decision):
         message = f"{message}; left out as unreliable: {pods}"
-    elif pods := in_doubt(decision):
+    elif pods := suspect_pods(decision):
         message = f"{message}; in doubt: {pods}"
     if told := zero_message(decision):
         message = f"{message}; {told}"
@@ -265,7 +265,7 @@ def handed_over_message(given: HandOver | None) -> str:
     """Who carries the count out; '' where the operator does."""
     if given is None:
         return ""
-    if given.reason is Reason.TOLD_ONLY:
+    if given.reason is Reason.REPORTED_ONLY:
         return f"actuation is None: the count is told and not set ({given.detail})"
     if given.reason is Reason.SCALER_NOT_SERVED:
         return f"actuation is Keda, and nobody is given the count: {given.detail}"
@@ -393,14 +393,14 @@ def limit_detail(decision: Decision) -> str:
     )
 
 
-def left_out(decision: Decision) -> str:
+def unreliable_pods(decision: Decision) -> str:
     """The ready pods that are no capacity, by name and with why; '' without any."""
     return _unreliable(decision, "excluded_pods")
 
 
-def in_doubt(decision: Decision) -> str:
+def suspect_pods(decision: Decision) -> str:
     """Pods that seem to be none but are too many to be left out; '' without any."""
-    return _unreliable(decision, "doubted_pods")
+    return _unreliable(decision, "suspect_pods")
 
 
 def _unreliable(decision: Decision, counted: str) -> str:

@@ -53,7 +53,7 @@ _ROUTINE_LIMITS = frozenset(
         Reason.PENDING_PODS,
         Reason.MIN_REPLICAS_REACHED,
         Reason.RECOMMEND_ONLY,
-        Reason.TOLD_ONLY,
+        Reason.REPORTED_ONLY,
         Reason.MODEL_LEARNING,
         Reason.DEMAND_MET,
     }
@@ -203,7 +203,7 @@ def _pods(step: DecisionStep) -> frozenset[str]:
 def _pod_count(step: DecisionStep) -> int:
     """How many pods a step is about, named or not; 0 of other steps."""
     inputs = step.inputs
-    told = inputs.get("excluded_pods", inputs.get("doubted_pods", step.after))
+    told = inputs.get("excluded_pods", inputs.get("suspect_pods", step.after))
     count = told if _pods(step) else 0
     return count if isinstance(count, int) else 0
 

@@ -8,9 +8,9 @@ from servingslo.explain.conditions import (
     ConditionStatus,
     ConditionType,
     blindness,
-    in_doubt,
-    left_out,
     limit_detail,
+    suspect_pods,
+    unreliable_pods,
     verdicts,
 )
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
@@ -120,10 +120,10 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     yield from _batching_pairs(decision.batching)
     yield from _admission_pairs(decision.admission)
     yield from _bound_pairs(decision.gateway_limit)
-    if pods := left_out(decision):
-        yield "left_out", pods
-    if pods := in_doubt(decision):
-        yield "in_doubt", pods
+    if pods := unreliable_pods(decision):
+        yield "unreliable_pods", pods
+    if pods := suspect_pods(decision):
+        yield "suspect_pods", pods
     if decision.metrics_age_seconds is not None:
         yield "age", format_duration(round(decision.metrics_age_seconds))
 

@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.stated_law import STATED_SOURCE
-from servingslo.explain.conditions import in_doubt, infeasible_message, left_out, limit_detail
+from servingslo.explain.conditions import (
+    infeasible_message,
+    limit_detail,
+    suspect_pods,
+    unreliable_pods,
+)
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
 from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision, DecisionStep, PredictedCount, StepValue
@@ -46,7 +51,7 @@ _LIMITS = {
     Reason.BACKLOG_BOUND: "those that serve are short, and what is on its way is for them",
     Reason.NOBODY_SCALES: "no autoscaler is on the target that would set the count",
     Reason.SCALER_NOT_SERVED: "KEDA is to ask for the count, and the operator serves no scaler",
-    Reason.TOLD_ONLY: "actuation is None: the count is told and not set",
+    Reason.REPORTED_ONLY: "actuation is None: the count is told and not set",
     Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
     Reason.PAUSED: "mode is Paused: nothing is written",
     Reason.KILL_SWITCH: "the administrator's switch is on Recommend: nothing is written",
@@ -117,12 +122,12 @@ def _on_top(decision: Decision) -> Iterator[str]:
     if spare:
         fewer = f"the demand itself asks for {spare} fewer"
         yield f"Spare: {spare} on top by replicas.toleratedFailures; {fewer}"
-    pods = left_out(decision)
+    pods = unreliable_pods(decision)
     if pods:
         more = next((s for s in decision.steps if s.reason is Reason.UNRELIABLE_PODS), None)
         on_top = f"{decision.replicas.excluded} on top" if more and more.before else "no capacity"
         yield f"Left out: {pods}; {on_top} until what is left out serves again"
-    if pods := in_doubt(decision):
+    if pods := suspect_pods(decision):
         yield f"In doubt: {pods}; more than half of the ready pods, so none is left out"
 
 
@@ -157,12 +162,12 @@ def _certainty(decision: Decision) -> str:
 
 
 def _demand_certainty(decision: Decision) -> Iterator[str]:
-    """Which quantile of the demand to come is planned for, and whether it may be a crowd."""
+    """Which quantile of the demand to come is planned for, and whether it may be a surge."""
     probability = decision.demand.planned_probability
     if probability is None or decision.binding is None:
         return
-    crowd = next((s.after for s in decision.steps if s.reason is Reason.CROWD_POSSIBLE), None)
-    odds = f", as this may be a crowd ({percent(crowd)})" if isinstance(crowd, float) else ""
+    surge = next((s.after for s in decision.steps if s.reason is Reason.SURGE_POSSIBLE), None)
+    odds = f", as this may be a surge ({percent(surge)})" if isinstance(surge, float) else ""
     yield f"planned for the {percent(probability)} quantile of demand{odds}"
 
 

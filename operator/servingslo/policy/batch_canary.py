@@ -1,6 +1,6 @@
 """New batch limits in one pod, beside its siblings: whether all pods get them, or none.
 
-Pods are compared with each other over the same time, never with the time before: a crowd, longer
+Pods are compared with each other over the same time, never with the time before: a surge, longer
 prompts or a slow network reach all of them alike, and say nothing of the limits.
 """
 

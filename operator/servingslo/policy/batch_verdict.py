@@ -8,7 +8,7 @@ from servingslo.policy.decision import DecisionStep
 from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, BatchSearch
 from servingslo.reasons import Reason
 
-# After a rollout: until the windows of observed latency hold only the new limits; after a crowd,
+# After a rollout: until the windows of observed latency hold only the new limits; after a surge,
 # until they hold nothing of it.
 VERIFY_AFTER_SECONDS = 180.0
 # A change that has not taken force by then was undone by somebody else, and one that could not be
@@ -97,7 +97,7 @@ def _taken_back(context: TickContext, memory: BatchingMemory, change: BatchChang
 def _beyond(context: TickContext, change: BatchChange) -> bool:
     """Whether what is measured is of requests that came while too many did.
 
-    Who had to wait for a first token came that much earlier: a backlog outlasts its crowd.
+    Who had to wait for a first token came that much earlier: a backlog outlasts its surge.
     """
     if change.beyond_seconds is None:
         return False

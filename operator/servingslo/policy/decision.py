@@ -251,7 +251,7 @@ class HandOver:
     """The count that somebody else carries out.
 
     reason: HANDED_OVER, NOBODY_SCALES where no autoscaler is on the target, SCALER_NOT_SERVED
-    where KEDA cannot ask for it, or TOLD_ONLY.
+    where KEDA cannot ask for it, or REPORTED_ONLY.
     replicas: what others are given; None while nothing is known, or where nobody is to be given it.
     detail: who scales the target.
     """

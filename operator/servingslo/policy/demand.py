@@ -18,7 +18,7 @@ SCRAPE_SECONDS = 15.0
 # known rate, and an objective allows misses, so in calm the quantile only covers the uncertainty of
 # the rate itself; in a surge every request behind the backlog misses, so the quantile rises with
 # the probability that this is one, or a jump, which the first window of one looks like. Chosen on
-# simulated fleets (Azure conversation trace, ramp, diurnal, crowd): see
+# simulated fleets (Azure conversation trace, ramp, diurnal, surge): see
 # docs/lab/planner.md.
 CALM_PROBABILITY = 0.65
 SURGE_PROBABILITY = 0.9
@@ -197,10 +197,10 @@ def step_down_load(
 def planned_probability(
     forecast: Forecast, lead_seconds: float, margin_score: float, odds: float = 1.0
 ) -> float:
-    """The quantile of demand to plan for: the calm one, or a crowd's as far as this is one.
+    """The quantile of demand to plan for: the calm one, or a surge's as far as this is one.
 
     The calm one rises with the lead, which a shortage lasts for, and with the target. The margin
-    counts in calm alone: budget that is gone does not come back by more than a crowd needs.
+    counts in calm alone: budget that is gone does not come back by more than a surge needs.
     odds: of enough capacity, over those at a target of 99 %.
     """
     share = forecast.unsettled_probability

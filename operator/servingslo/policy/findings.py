@@ -14,7 +14,7 @@ from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"
 KEPT_RATE_KNOB = "arrival-rate-kept"
-CROWD_KNOB = "crowd-probability"
+SURGE_KNOB = "surge-probability"
 SEASON_KNOB = "season"
 MARGIN_KNOB = "demand-quantile"
 # A step of a decision is one line of a log: so many slow or unreliable pods are named in it.
@@ -106,10 +106,10 @@ def retries_step(context: TickContext) -> DecisionStep | None:
         return None
     return DecisionStep(
         stage="observed",
-        knob="first-tries",
+        knob="first-attempts",
         before=offered,
         after=first,
-        reason=Reason.RETRIES_LEFT_OUT,
+        reason=Reason.RETRIES_EXCLUDED,
         inputs={
             "refused_per_second": estimate.rejected_per_second,
             "measured": estimate.retries_known,
@@ -127,7 +127,7 @@ def unscraped_pods_step(context: TickContext) -> DecisionStep | None:
         knob=ARRIVAL_RATE_KNOB,
         before=estimate.discarded_per_second,
         after=estimate.offered_rate_per_second,
-        reason=Reason.NEW_PODS_UNSEEN,
+        reason=Reason.PODS_UNSCRAPED,
     )
 
 
@@ -187,7 +187,7 @@ def _season_name(season: Season | None) -> str | None:
 
 
 def onset_step(context: TickContext) -> DecisionStep | None:
-    """The probability that a rise which has just begun is a crowd; None where nothing rises.
+    """The probability that a rise which has just begun is a surge; None where nothing rises.
 
     before: when it was first seen, None at that tick. after: what is planned with now.
     """
@@ -196,18 +196,18 @@ def onset_step(context: TickContext) -> DecisionStep | None:
         return None
     return DecisionStep(
         stage="forecast",
-        knob=CROWD_KNOB,
-        before=onset.crowd_probability if onset.refuted else None,
-        after=0.0 if onset.refuted else onset.crowd_probability,
-        reason=Reason.CROWD_REFUTED if onset.refuted else Reason.CROWD_POSSIBLE,
-        inputs={"rate_if_crowd_per_second": onset.end_per_second},
+        knob=SURGE_KNOB,
+        before=onset.surge_probability if onset.refuted else None,
+        after=0.0 if onset.refuted else onset.surge_probability,
+        reason=Reason.SURGE_REFUTED if onset.refuted else Reason.SURGE_POSSIBLE,
+        inputs={"rate_if_surge_per_second": onset.end_per_second},
     )
 
 
 def recurrence_step(context: TickContext) -> DecisionStep | None:
-    """The rate that is kept capacity for, where bursts recur and the forecast alone says less.
+    """The rate that is kept capacity for, where surges recur and the forecast alone says less.
 
-    before: what is forecast at the lead time. after: what two bursts of the last hour reached.
+    before: what is forecast at the lead time. after: what two surges of the last hour reached.
     """
     demand, known = context.demand, context.estimate.forecast.recurrence
     if demand is None or known is None or known.rate_per_second <= demand.up.rate_per_second:
@@ -217,7 +217,7 @@ def recurrence_step(context: TickContext) -> DecisionStep | None:
         knob=KEPT_RATE_KNOB,
         before=demand.up.rate_per_second,
         after=known.rate_per_second,
-        reason=Reason.BURSTS_RECUR,
+        reason=Reason.SURGES_RECUR,
         inputs={"bursts": known.count, "interval_seconds": known.interval_seconds},
     )
 
@@ -310,7 +310,7 @@ def with_unreliable(
         return steps
     step = DecisionStep(
         stage="observed",
-        knob="pods-left-out" if context.unreliable else "pods-in-doubt",
+        knob="unreliable-pods" if context.unreliable else "suspect-pods",
         before=None,
         after=len(context.unreliable or context.suspect),
         reason=Reason.UNRELIABLE_PODS,
@@ -332,7 +332,7 @@ def suspect_block(context: TickContext) -> StepDownBlock | None:
 
 
 def _suspect_inputs(context: TickContext) -> dict[str, StepValue]:
-    return {"doubted_pods": len(context.suspect), "detail": _named(context.suspect)}
+    return {"suspect_pods": len(context.suspect), "detail": _named(context.suspect)}
 
 
 def _named(pods: tuple[tuple[str, str], ...]) -> str:

@@ -329,7 +329,7 @@ def hand_over(
         return None
     scalers = [p.detail for p in observation.problems if p.reason is Reason.SCALER_CONFLICT]
     if targets.actuation is Actuation.NONE:
-        reason, replicas = Reason.TOLD_ONLY, None
+        reason, replicas = Reason.REPORTED_ONLY, None
     elif targets.actuation is Actuation.KEDA and not scaler_served:
         reason, replicas, scalers = Reason.SCALER_NOT_SERVED, None, [_NOT_SERVED]
     else:

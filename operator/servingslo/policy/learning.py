@@ -9,10 +9,10 @@ from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.state import PlannerState, Steadiness
 
-# More likely than not, demand moves as in a crowd.
-CROWD_PROBABILITY = 0.5
-# Capacity for a crowd is there one lead time after it; what waited for it has left one later.
-CROWD_LEADS = 2.0
+# More likely than not, demand moves as in a surge.
+SURGE_PROBABILITY = 0.5
+# Capacity for a surge is there one lead time after it; what waited for it has left one later.
+SURGE_LEADS = 2.0
 
 
 def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
@@ -52,11 +52,11 @@ def margin_tracked(context: TickContext, state: PlannerState) -> PlannerState:
 
     Only where the margin is what decides: misses while nothing can be seen, while the model is not
     trusted, at the maximum, during a rollout, while cards are short, while somebody else sets the
-    count, or behind a crowd, say nothing about it.
+    count, or behind a surge, say nothing about it.
     """
-    state = _with_crowd(context, state)
-    crowd = state.margin.crowd_seconds
-    if crowd is not None and context.now_seconds - crowd < CROWD_LEADS * context.lead_seconds:
+    state = _with_surge(context, state)
+    surge = state.margin.surge_seconds
+    if surge is not None and context.now_seconds - surge < SURGE_LEADS * context.lead_seconds:
         return state
     if (
         context.acting_limit is not None
@@ -75,7 +75,7 @@ def margin_tracked(context: TickContext, state: PlannerState) -> PlannerState:
     return replace(state, margin=margin.learn(state.margin, burn, seconds))
 
 
-def _with_crowd(context: TickContext, state: PlannerState) -> PlannerState:
-    if context.estimate.forecast.surge_probability < CROWD_PROBABILITY:
+def _with_surge(context: TickContext, state: PlannerState) -> PlannerState:
+    if context.estimate.forecast.surge_probability < SURGE_PROBABILITY:
         return state
-    return replace(state, margin=replace(state.margin, crowd_seconds=context.now_seconds))
+    return replace(state, margin=replace(state.margin, surge_seconds=context.now_seconds))

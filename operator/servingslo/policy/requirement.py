@@ -108,10 +108,10 @@ def utilization_ceiling_ratio(context: TickContext) -> float:
     held = context.state.limit is not None and context.state.limit.held is True
     enforced = (targets.admission_enforced or held) and bounded
     least = LEAST_BOUNDED_CEILING if enforced else LEAST_UTILIZATION_CEILING
-    excess = context.estimate.forecast.largest_excess_ratio
-    if excess is None:
+    exceedance = context.estimate.forecast.largest_exceedance_ratio
+    if exceedance is None:
         return least
-    return min(max(1.0 / (1.0 + excess), least), DRAIN_UTILIZATION)
+    return min(max(1.0 / (1.0 + exceedance), least), DRAIN_UTILIZATION)
 
 
 def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
@@ -131,7 +131,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         UTILIZATION_INPUT: case.utilization_target_ratio,
     }
     if context.targets.utilization_target_ratio is None:
-        inputs["largest_excess_ratio"] = context.estimate.forecast.largest_excess_ratio
+        inputs["largest_exceedance_ratio"] = context.estimate.forecast.largest_exceedance_ratio
     if not context.trusted:
         measured = saturation_need(context.estimate, context.targets, context.serving)
         needs = (

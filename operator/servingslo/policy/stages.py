@@ -152,7 +152,7 @@ def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
 
 
 def _without_refuted(context: TickContext, state: BehaviorState) -> BehaviorState:
-    """The memory without what was recommended for a crowd that turned out to be none.
+    """The memory without what was recommended for a surge that turned out to be none.
 
     Demand has not fallen since, so that there is no swing to be smoothed.
     """

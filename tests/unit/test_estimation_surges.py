@@ -2,28 +2,28 @@
 
 import pytest
 
-from servingslo.estimation.surprises import Surprise, noted, recurrence
+from servingslo.estimation.surges import Surge, noted, recurrence
 
 NO_NOISE = 0.0
 LEAD_SECONDS = 90.0
 
 
 def watched(rates, window_seconds=15.0):
-    """The surprises of a course of rates whose forecast is the rate of one lead before."""
+    """The surges of a course of rates whose forecast is the rate of one lead before."""
     lag = int(LEAD_SECONDS / window_seconds)
-    surprises = ()
+    surges = ()
     for index, rate in enumerate(rates):
         expected = min(rates[max(index - lag, 0) : index + 1])
         now_seconds = index * window_seconds
-        surprises = noted(
-            surprises,
+        surges = noted(
+            surges,
             rate,
             expected,
             NO_NOISE,
             now_seconds,
             expected_since_seconds=now_seconds - LEAD_SECONDS,
         )
-    return surprises, len(rates) * window_seconds
+    return surges, len(rates) * window_seconds
 
 
 def bursts_on(levels, factor, every, lasting):
@@ -37,8 +37,8 @@ def bursts_on(levels, factor, every, lasting):
 def test_bursts_on_a_ramp_recur_on_top_of_what_there_is():
     """Demand that has doubled since bursts on top of what it is now: neither old peak is enough."""
     levels = [30.0 + 0.5 * index for index in range(120)]
-    surprises, now = watched(bursts_on(levels, 1.6, every=20, lasting=5)[:114])
-    known = recurrence(surprises, levels[113], NO_NOISE, now)
+    surges, now = watched(bursts_on(levels, 1.6, every=20, lasting=5)[:114])
+    known = recurrence(surges, levels[113], NO_NOISE, now)
     assert known is not None
     assert known.count >= 4
     assert known.rate_per_second == pytest.approx(1.6 * levels[113], rel=0.15)
@@ -46,36 +46,36 @@ def test_bursts_on_a_ramp_recur_on_top_of_what_there_is():
 
 def test_a_burst_is_over_when_it_has_fallen_although_demand_has_grown():
     """On a steep ramp demand never comes back to where the first burst began."""
-    surprises, _ = watched([30.0] * 10 + [60.0] * 6 + [45.0] * 10 + [80.0] * 6)
-    assert [s.peak_per_second for s in surprises] == [60.0, 80.0]
+    surges, _ = watched([30.0] * 10 + [60.0] * 6 + [45.0] * 10 + [80.0] * 6)
+    assert [s.peak_per_second for s in surges] == [60.0, 80.0]
 
 
 def test_a_step_is_one_surprise_as_long_as_it_lasts():
     """What stays where it rose to is no second burst, whatever it does there."""
-    surprises, now = watched([30.0] * 10 + [60.0] * 40 + [62.0] * 10)
-    assert len(surprises) == 1
-    assert recurrence(surprises, 60.0, NO_NOISE, now) is None
+    surges, now = watched([30.0] * 10 + [60.0] * 40 + [62.0] * 10)
+    assert len(surges) == 1
+    assert recurrence(surges, 60.0, NO_NOISE, now) is None
 
 
 def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
     """It falls by a third and rises anew four times; nothing expected by then knew of it."""
-    surprises, now = watched([5.0] * 18 + [18.0, 12.0, 17.0, 11.0] * 4 + [5.0] * 4, 5.0)
-    assert [s.peak_per_second for s in surprises] == [18.0]
-    assert surprises[0].over
-    assert recurrence(surprises, 5.0, NO_NOISE, now) is None
+    surges, now = watched([5.0] * 18 + [18.0, 12.0, 17.0, 11.0] * 4 + [5.0] * 4, 5.0)
+    assert [s.peak_per_second for s in surges] == [18.0]
+    assert surges[0].over
+    assert recurrence(surges, 5.0, NO_NOISE, now) is None
 
 
 def test_bursts_with_rest_between_them_are_two_however_soon_the_second_comes():
     """Demand was back where it began, so what comes a minute after the first is another one."""
-    surprises, _ = watched([5.0] * 18 + [18.0] * 6 + [5.0] * 4 + [16.0] * 6, 5.0)
-    assert [s.peak_per_second for s in surprises] == [18.0, 16.0]
+    surges, _ = watched([5.0] * 18 + [18.0] * 6 + [5.0] * 4 + [16.0] * 6, 5.0)
+    assert [s.peak_per_second for s in surges] == [18.0, 16.0]
 
 
 def test_a_crowd_that_was_expected_is_over_when_it_has_fallen():
     """What comes again after that is another one, although demand was never back at rest."""
     rates = [20.0] * 10 + [60.0] * 10 + [40.0] * 10 + [60.0] * 4
-    surprises, _ = watched(rates)
-    assert [s.peak_per_second for s in surprises] == [60.0, 60.0]
+    surges, _ = watched(rates)
+    assert [s.peak_per_second for s in surges] == [60.0, 60.0]
 
 
 @pytest.mark.parametrize("expected", [0.0, 1e-4, 0.05, 1.0])
@@ -83,7 +83,7 @@ def test_a_crowd_that_was_expected_is_over_when_it_has_fallen():
 def test_no_rate_is_kept_above_twice_the_largest_seen(expected, level):
     """After silence next to nothing is expected: a burst is countless times as much."""
     bursts = tuple(
-        Surprise(
+        Surge(
             start_seconds=start,
             last_seconds=start + LEAD_SECONDS,
             peak_per_second=120.0,
@@ -100,16 +100,16 @@ def test_no_rate_is_kept_above_twice_the_largest_seen(expected, level):
 def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():
     """Less demand between them does not make them smaller."""
     levels = [40.0] * 60 + [25.0] * 20
-    surprises, now = watched(bursts_on(levels, 2.0, every=20, lasting=4)[:78])
-    known = recurrence(surprises, 25.0, NO_NOISE, now)
+    surges, now = watched(bursts_on(levels, 2.0, every=20, lasting=4)[:78])
+    known = recurrence(surges, 25.0, NO_NOISE, now)
     assert known is not None
     assert known.rate_per_second == pytest.approx(80.0)
 
 
 def test_what_counting_noise_makes_of_bursts_is_not_further_than_they_went() -> None:
     """Two deviations of a measured rate; variances are squares of them."""
-    surprises, now = watched(bursts_on([40.0] * 60, 2.0, every=20, lasting=4))
-    known = recurrence(surprises, 40.0, 9.0, now)
+    surges, now = watched(bursts_on([40.0] * 60, 2.0, every=20, lasting=4))
+    known = recurrence(surges, 40.0, 9.0, now)
     assert known is not None
     assert known.rate_per_second == pytest.approx(80.0)
     assert known.furthest_per_second == pytest.approx(86.0)
@@ -122,7 +122,7 @@ def test_what_counting_noise_makes_of_bursts_is_not_further_than_they_went() -> 
         pytest.param(1.4, 3, id="what tips a fleet"),
     ],
 )
-def test_only_rises_beyond_the_headroom_of_a_plan_are_surprises(factor, count):
+def test_only_rises_beyond_the_headroom_of_a_plan_are_surges(factor, count):
     """A plan carries a rise of three tenths."""
-    surprises, _ = watched(bursts_on([50.0] * 60, factor, every=20, lasting=4))
-    assert len(surprises) == count
+    surges, _ = watched(bursts_on([50.0] * 60, factor, every=20, lasting=4))
+    assert len(surges) == count
