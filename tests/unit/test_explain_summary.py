@@ -250,7 +250,7 @@ def test_a_rise_that_may_be_a_crowd_is_said_to_be_one_and_a_need_beyond_the_sear
     assert "quantile of demand" in told(calm)["How sure"]
     assert "crowd" not in told(calm)["How sure"]
     assert told(rise)["How sure"].endswith(
-        "planned for the 90.0 % quantile of demand, as this may be a crowd (50.0 %)"
+        "planned for the 90.0 % quantile of demand, as this may be a surge (50.0 %)"
     )
     needs = {need.constraint: need for need in rise.needs}
     assert needs[Constraint.TTFT].replicas is None
