@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 from tests.benchmarks.matrix import KEPT, LARGE, SMALL, VARIED_CASES, scenario
 
 from servingslo.estimation import estimator
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast import Forecast
 from servingslo.models import frontier
 from servingslo.models.latency import LatencyMetric, Prediction

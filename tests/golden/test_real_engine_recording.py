@@ -16,7 +16,7 @@ from tests.validation.engine_requests import Served, read_served
 
 from servingslo.cli.output import as_json
 from servingslo.controller.recording import observations, replay
-from servingslo.estimation.estimator import Estimate, FleetSample
+from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.policy.decision import Decision

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 

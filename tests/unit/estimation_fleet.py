@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.sim import layout
 from servingslo.sim.catalogue import EngineKind

@@ -79,7 +79,7 @@ def test_without_a_forecast_the_rate_of_now_is_known_as_well_as_ever():
     for at, rate in enumerate((4.0, 6.0, 9.0, 11.0)):
         state = observe(state, RateWindow(rate_per_second=rate, seconds=15.0), 15.0 * at)
     known = forecast(state, 45.0)
-    present = PresentForecast(**{name: getattr(known, name) for name in known.__slots__})
+    present = PresentForecast(**{name: getattr(known, name) for name in known.__dataclass_fields__})
 
     assert present.mean_per_second(240.0) == known.mean_per_second(0.0)
     assert present.quantile_per_second(240.0, 0.9) == known.quantile_per_second(0.0, 0.9)

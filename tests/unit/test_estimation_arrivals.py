@@ -7,7 +7,8 @@ import pytest
 from servingslo.estimation.arrivals import ArrivalState, measure
 from servingslo.estimation.balance import arrivals_of
 from servingslo.estimation.counters import Window
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, GatewaySample, HistogramSample, PodSample
 

@@ -10,7 +10,8 @@ from servingslo.estimation.balance import arrivals_of
 from servingslo.estimation.configuration import fleet_configuration
 from servingslo.estimation.counters import EngineMemory, EngineStep, advance
 from servingslo.estimation.engine_steps import law_of_pods
-from servingslo.estimation.estimator import EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample
 from servingslo.models.service_time import ServiceLaw
 

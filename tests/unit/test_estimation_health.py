@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
 

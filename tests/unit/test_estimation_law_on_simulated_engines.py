@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from estimation_fleet import SimulatedFleet, poisson
 
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.models.latency import Routing as Learnt
 from servingslo.reasons import Reason
 from servingslo.sim.catalogue import EngineKind, engine_kind

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.limits import LimitSource, StatedLimits
 from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from servingslo.estimation.counters import Window
-from servingslo.estimation.estimator import EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.regression_rows import busy_ratio, regression_rows
 from servingslo.estimation.service_law import (
     Configuration,

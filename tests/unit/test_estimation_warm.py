@@ -2,7 +2,8 @@
 
 import pytest
 
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 
 SLOW_SECONDS, USUAL_SECONDS = 9.0, 0.1

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.estimator import EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.rate_filters import RateWindow
 from servingslo.estimation.season import Season

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.estimator import EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.limits import StatedLimits
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.dynamic_batches import BatchTimes

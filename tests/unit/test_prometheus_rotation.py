@@ -9,7 +9,8 @@ from estimation_fleet import SimulatedFleet, poisson
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.rotation import HistogramRotation
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample, update
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.sample_pairs import without_histograms
 from servingslo.policy.ports import PodMetrics

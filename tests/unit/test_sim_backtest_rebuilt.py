@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.inputs import Observation
 from servingslo.runtimes.gateways import CountedWhen

@@ -8,7 +8,8 @@ from tests.model_fleets import ReplicaGroup, predict
 from tests.validation.engine_requests import Served
 
 from servingslo.estimation import estimator
-from servingslo.estimation.estimator import Estimate, EstimatorState, FleetSample
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.estimator import EstimatorState
 from servingslo.models.latency import Prediction
 from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload

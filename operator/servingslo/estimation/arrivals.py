@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.balance import arrivals_of, tells_all
 from servingslo.estimation.counters import Window
-from servingslo.estimation.first_windows import hidden_seconds
 from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
 from servingslo.estimation.ledger import RequestLedger, ledger_of
 from servingslo.estimation.plausible import can_have_passed
 from servingslo.estimation.retries import UNTOLD, RetryState, echo_error_ratio, without_echo
+from servingslo.estimation.unscraped_pods import hidden_seconds
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from servingslo.estimation import counters
 from servingslo.estimation.configuration import fleet_configuration
 from servingslo.estimation.counters import EngineMemory, EngineStep
-from servingslo.estimation.first_windows import counting_for_seconds
 from servingslo.estimation.freshness import is_new
 from servingslo.estimation.limits import counted_several_times
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.service_law import Configuration
+from servingslo.estimation.unscraped_pods import counting_for_seconds
 from servingslo.models.service_time import ServiceLaw
 
 # Engines with their pods.

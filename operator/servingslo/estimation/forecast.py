@@ -78,16 +78,8 @@ class ForecastState:
     noise_variance: float = 0.0
 
 
-class _Mixtures:
-    """Slots of what was computed already; no fields, so that they are never stored."""
-
-    __slots__ = ("_by_lead", "_usual")
-    _by_lead: dict[float, list[tuple[float, float, float]]]
-    _usual: tuple[float, float, float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast(_Mixtures):
+class Forecast:
     """Arrival rate to come, as a mixture of normal laws cut at zero.
 
     age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
@@ -157,24 +149,12 @@ class Forecast(_Mixtures):
         return max(mixture_quantile(self._components(lead_seconds), probability), 0.0)
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
-        """(weight, mean, standard deviation) of each model at the lead, computed once."""
+        """(weight, mean, standard deviation) of each model at the lead."""
         if not self.filters:
             raise MetricsUnavailableError("forecast: no window of arrivals was measured yet")
-        try:
-            known = self._by_lead
-        except AttributeError:
-            # What follows from the fields leaves the forecast what it is.
-            object.__setattr__(self, "_by_lead", {})
-            object.__setattr__(self, "_usual", self._usual_now())
-            known = self._by_lead
-        if lead_seconds not in known:
-            known[lead_seconds] = self._mixture(lead_seconds)
-        return known[lead_seconds]
-
-    def _mixture(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         lead = self._lead(lead_seconds)
         ratio = at_horizon(lead, self.spread_ratios)
-        mean, deviation, explained = self._usual
+        mean, deviation, explained = self._usual()
         usual = at_horizon(lead, self.return_probabilities) * explained
         # Beyond the leads that were scored there is no evidence for it.
         usual *= min(HORIZONS_SECONDS[-1] / max(lead, 1.0), 1.0)
@@ -191,7 +171,7 @@ class Forecast(_Mixtures):
             found.append((probability * rest, mean, ratio * math.sqrt(variance)))
         return found
 
-    def _usual_now(self) -> tuple[float, float, float]:
+    def _usual(self) -> tuple[float, float, float]:
         """Mean and deviation of what is usual, and whether the present is, 0 to 1."""
         mean = self.usual_mean_per_second
         deviation = math.sqrt(self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + 1e-12)

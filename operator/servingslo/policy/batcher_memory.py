@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.estimate import Estimate
 from servingslo.policy.batcher_search import BatcherSearch
 from servingslo.policy.batchers import (
     KNOB,

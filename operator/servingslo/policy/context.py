@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
 from servingslo.estimation.margin import HIGHEST_SCORE
 from servingslo.estimation.sample import PodSample

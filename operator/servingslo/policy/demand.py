@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.objective_metrics import ROW_OF

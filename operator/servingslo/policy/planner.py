@@ -10,7 +10,7 @@ backtest.
 from dataclasses import replace
 
 from servingslo.estimation import estimator
-from servingslo.estimation.estimator import Estimate, FleetSample
+from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.policy import guards, zero
 from servingslo.policy.batcher_memory import read_batchers
 from servingslo.policy.batchers import KNOB, batch_counts

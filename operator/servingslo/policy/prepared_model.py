@@ -7,7 +7,7 @@ between neighbouring counts and would have to prepare their tables anew at every
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
 from servingslo.models.batch_model import BatchPrediction
 from servingslo.models.frontier import Frontier

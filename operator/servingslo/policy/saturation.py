@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import Targets
 

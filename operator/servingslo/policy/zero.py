@@ -6,7 +6,7 @@ stays. What is not seen is never taken for quiet: the idle time begins anew afte
 
 from dataclasses import replace
 
-from servingslo.estimation.estimator import Estimate
+from servingslo.estimation.estimate import Estimate
 from servingslo.models.latency import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.demand import DRAIN_SECONDS

@@ -13,7 +13,7 @@ import typer
 from servingslo.cli.backtesting.pasts import read_past, write_past
 from servingslo.cli.options import path_text
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.season import DAY_SECONDS, RateHistory
 from servingslo.runtimes.gateways import GatewayProfile
 from servingslo.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history

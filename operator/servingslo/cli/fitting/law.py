@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from servingslo.estimation import estimator
-from servingslo.estimation.estimator import EstimatorState, FleetSample
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.service_law import LEAST_WINDOWS, TRUSTED_ERROR_RATIO
 from servingslo.explain.format import number, percent
 from servingslo.models.service_time import ServiceLaw

@@ -13,7 +13,7 @@ from servingslo.cli.manifest import lines_of
 from servingslo.controller.join import Subject, join
 from servingslo.controller.recording import observations
 from servingslo.errors import ClusterError, InvalidInputError
-from servingslo.estimation.estimator import FleetSample
+from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import ClusterMetrics, WorkloadView

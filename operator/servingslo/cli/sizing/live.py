@@ -54,7 +54,7 @@ async def live_question(
     targets = targets_from_spec(record.spec)
     learned = (status.get("learned") or {}).get("state")
     state = initial_state(learned, observation.time_seconds).estimator
-    sample = estimator.FleetSample(
+    sample = FleetSample(
         time_seconds=observation.time_seconds,
         pods=observation.pods,
         service_law=targets.service_law,

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.changed_mix import observe
 from servingslo.estimation.counters import Window
-from servingslo.estimation.lengths import Lengths, LengthState, publish
+from servingslo.estimation.lengths import Lengths, LengthState, observe, publish
 
 STARTED = 300.0
 

@@ -1,0 +1,127 @@
+"""What is read of a workload at one tick, and what is known of it then."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from servingslo.estimation.arrivals import GatewayUse
+from servingslo.estimation.cold_start import ColdStartEstimate
+from servingslo.estimation.dynamic_batches import BatchCounts
+from servingslo.estimation.engine_steps import Doubt
+from servingslo.estimation.forecast import Forecast
+from servingslo.estimation.health import SaturationSignal
+from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
+from servingslo.estimation.ledger import RequestLedger
+from servingslo.estimation.limits import NOTHING_STATED, LimitsInForce, StatedLimits
+from servingslo.estimation.pod_slowdown import SlowPod
+from servingslo.estimation.sample import GatewaySample, PodSample
+from servingslo.estimation.season import RateHistory
+from servingslo.estimation.service_law import LawEstimate
+from servingslo.models.latency import Routing
+from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
+from servingslo.models.workload import Workload
+from servingslo.runtimes.catalogue import profile
+
+# Four scrapes 15 s apart: three that are missed are no longer jitter.
+DEFAULT_STALE_AFTER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSample:
+    """One snapshot of a workload's pods and of its gateway.
+
+    time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
+    history: past arrival rates, at the tick at which they were read. season_days: 1 or 7 where it
+    is stated that they have a season of a day or a week. cold_start_seconds, service_law,
+    stated_limits: where one is stated. runtime: of the engines; None where no limit is assumed.
+    batches: executions of servers of dynamic batches and their time in microseconds, by pod and
+    size, since their model was loaded; empty where they are not read.
+    """
+
+    time_seconds: float
+    pods: tuple[PodSample, ...]
+    gateway: GatewaySample | None = None
+    stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
+    history: RateHistory | None = None
+    season_days: int | None = None
+    cold_start_seconds: float | None = None
+    service_law: ServiceLaw | None = None
+    stated_limits: StatedLimits = NOTHING_STATED
+    runtime: str | None = None
+    batches: Mapping[str, BatchCounts] = field(default_factory=dict)
+
+    @property
+    def batcher(self) -> DynamicBatcher | None:
+        """How batches of whole requests form, where the engines serve those and it is stated."""
+        serves = self.runtime is not None and profile(self.runtime).serves_batches
+        return self.stated_limits.batcher if serves else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What is known at one tick. None means unknown.
+
+    arrival_rate_per_second: now, of the whole workload, retries removed; offered_rate_per_second
+    with them. workload: at that rate. limits: in force on the newest ready pods, None unless all
+    are known; in_force: each batch limit with its source; kv_capacity_tokens by itself.
+    engines_per_pod: data-parallel engines of a pod. running_requests, waiting_requests: in all
+    engines, those that finish before they go among them. backlog_requests: without a first token,
+    in engines that stay and gateway. prefill_tokens_per_token: prompt tokens computed for each
+    token decoded, of the last scrapes. observed: latencies over the last two minutes by metric.
+    calibration: observed / predicted by metric. reliable_pods:
+    Ready and serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving,
+    but more slowly than their siblings.
+    gateway: what became of its count, None where none is read. ledger: where the requests went.
+    retries_known: whether what refusals bring back was measured; else it is assumed.
+    discarded_per_second: counted, and does not stand since new pods served unseen; else None.
+    doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
+    lost_families: pods that had counters or histograms and have no more, each with which; and those
+    whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
+    summaries: those of `observed` that are of the worst pod.
+    """
+
+    arrival_rate_per_second: float | None
+    offered_rate_per_second: float | None
+    rejected_per_second: float
+    workload: Workload | None
+    law: LawEstimate
+    limits: EngineLimits | None
+    in_force: LimitsInForce
+    kv_capacity_tokens: float | None
+    engines_per_pod: int
+    forecast: Forecast
+    backlog_requests: float
+    running_requests: float
+    waiting_requests: float
+    cold_start: ColdStartEstimate
+    observed: Mapping[str, ObservedLatency]
+    kv_usage_ratio: float | None
+    prompt_tokens_mean: float | None
+    output_tokens_mean: float | None
+    cached_ratio: float | None
+    abort_ratio: float | None
+    prefill_tokens_per_token: float | None
+    calibration: Mapping[str, float]
+    routing: Routing
+    reliable_pods: tuple[str, ...]
+    unreliable_pods: tuple[tuple[str, str], ...]
+    slow_pods: tuple[SlowPod, ...]
+    saturation_signal: SaturationSignal
+    gateway: GatewayUse | None = None
+    retries_known: bool = False
+    discarded_per_second: float | None = None
+    ledger: RequestLedger | None = None
+    doubts: tuple[Doubt, ...] = ()
+    lost_families: tuple[tuple[str, str], ...] = ()
+    means: Mapping[str, HistogramDelta] = field(default_factory=dict)
+    summaries: frozenset[str] = frozenset()
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """Most sequences that run at once on one engine."""
+        return None if self.in_force.max_num_seqs is None else self.in_force.max_num_seqs.value
+
+    @property
+    def max_num_batched_tokens(self) -> int | None:
+        """Token budget of one step."""
+        budget = self.in_force.max_num_batched_tokens
+        return None if budget is None else budget.value
