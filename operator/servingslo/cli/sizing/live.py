@@ -14,6 +14,7 @@ from servingslo.cli.sizing.answer import Question
 from servingslo.controller.recording import initial_state
 from servingslo.errors import ServingSLOError
 from servingslo.estimation import estimator, lengths
+from servingslo.estimation.estimate import FleetSample
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
 from servingslo.policy.demand import SCRAPE_SECONDS
