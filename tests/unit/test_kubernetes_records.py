@@ -264,6 +264,25 @@ def test_scalers_name_their_target() -> None:
     assert (scaled.group, scaled.target_kind, scaled.target_name) == ("apps", "Deployment", "chat")
 
 
+@pytest.mark.parametrize(
+    ("types", "least", "wakes"),
+    [
+        pytest.param(("external-push",), 0, False, id="ours-alone"),
+        pytest.param(("external-push", "prometheus"), 0, True, id="a-queue-as-well"),
+        pytest.param(("external-push", "prometheus"), None, True, id="zero-by-default"),
+        pytest.param(("external-push", "prometheus"), 1, False, id="never-to-zero"),
+        pytest.param(("external-push", "cpu"), 0, False, id="measured-on-pods"),
+    ],
+)
+def test_a_trigger_beside_ours_wakes_what_kedas_object_lets_go_to_zero(types, least, wakes):
+    """KEDA looks at it by itself while there is no pod."""
+    spec = {"scaleTargetRef": {"name": "chat"}, "triggers": [{"type": one} for one in types]}
+    if least is not None:
+        spec["minReplicaCount"] = least
+    metadata = {"namespace": "team", "name": "s"}
+    assert scaled_object_record({"metadata": metadata, "spec": spec}, None).wakes is wakes
+
+
 def test_a_container_keeps_literal_variables_that_its_arguments_name_and_no_secret():
     """What comes from Secrets, ConfigMaps and fields stays unread; devices are told."""
     item = {

@@ -65,6 +65,14 @@ class Gated(World):
         return replace(super().observe(at), gateway=sample)
 
 
+class Woken(World):
+    """A world whose target another scaler brings back from zero."""
+
+    def observe(self, at):
+        """As the world shows it, and who wakes the target."""
+        return replace(super().observe(at), woken_by_others=True)
+
+
 def quiet_from(seconds, *later):
     """Traffic that ends, and what comes later."""
     return stepped((0, 3.0), (seconds, 0.0), *later)
@@ -203,3 +211,18 @@ def test_others_who_carry_the_count_out_are_given_zero_and_what_wakes():
     world.scale(story.decisions[-1].handed_over.replicas)
     story.until(1580)
     assert all(d.handed_over.replicas >= 1 for d in story.between(1530, 1580))
+
+
+def test_a_trigger_of_kedas_own_that_wakes_the_target_is_a_signal_too():
+    """Without a gateway: it goes after the idle time, and KEDA alone brings it back."""
+    world = Woken(rate=quiet_from(60), replicas=1)
+    world.problems = (SignalProblem(reason=Reason.SCALER_CONFLICT, detail="ScaledObject/chat"),)
+    story = run(world, replace(TARGETS_TO_ZERO, actuation=Actuation.KEDA)).until(1000)
+    assert story.decisions[-1].handed_over.replicas == 0
+    world.scale(0)
+    story.until(1500)
+    assert story.decisions[-1].handed_over.replicas == 0
+    assert story.decisions[-1].reason is Reason.ASLEEP
+    world.scale(1)
+    story.until(1580)
+    assert {d.handed_over.replicas for d in story.between(1515, 1580)} == {1}

@@ -84,6 +84,7 @@ def join(
         batching_change_refused=view.batching_change_refused,
         history=history,
         in_force=view.in_force,
+        woken_by_others=view.woken_by_others,
     )
 
 

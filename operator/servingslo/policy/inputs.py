@@ -304,6 +304,7 @@ class Observation:
     history: past arrival rates of this workload, at the tick at which they were read.
     error_budget: misses of days, as read last; None where none are asked for or known.
     in_force: what stands beside the workload itself, by the knob of its actuator.
+    woken_by_others: another scaler brings the target back from zero by a signal of its own.
     """
 
     schema_version: int = OBSERVATION_SCHEMA_VERSION
@@ -325,4 +326,5 @@ class Observation:
     history: RateHistory | None = None
     error_budget: BudgetReading | None = None
     in_force: Mapping[str, InForce] = field(default_factory=dict)
+    woken_by_others: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -66,7 +66,7 @@ def plan(
     estimate = read.without_unset(estimate)
     signals = without_families(doubted(signals, estimate.doubts), estimate.lost_families)
     if asleep := zero.sleeps(observation, targets):
-        signals = zero.sleeping_signals(signals, estimate)
+        signals = zero.sleeping_signals(signals, observation, estimate)
         seen = state.fresh_seconds if signals.no_metrics else now_seconds
         state = replace(state, fresh_seconds=seen)
     context = tick_context(

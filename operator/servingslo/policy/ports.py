@@ -66,6 +66,7 @@ class WorkloadView:
     last_rollout_seconds: time of the newest change of the pod template, where known.
     replicas_set_by: the field manager that set the count last, where the target tells.
     in_force: what stands beside the workload itself, by the knob of its actuator.
+    woken_by_others: another scaler brings the target back from zero by a signal of its own.
     """
 
     target: ScaleTarget
@@ -80,6 +81,7 @@ class WorkloadView:
     problems: tuple[SignalProblem, ...] = ()
     batching_change_refused: SignalProblem | None = None
     in_force: Mapping[str, InForce] = field(default_factory=dict)
+    woken_by_others: bool = False
 
 
 class Clock(Protocol):

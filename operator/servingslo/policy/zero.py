@@ -20,7 +20,9 @@ from servingslo.reasons import Reason
 
 STAGE = "zero"
 # A gateway that counts less than engines get, or what cannot be, would miss the first request too.
-_TOLD = frozenset({Reason.GATEWAY_COUNTS, Reason.GATEWAY_REFUSALS_ADDED})
+_COUNTED = frozenset({Reason.GATEWAY_COUNTS, Reason.GATEWAY_REFUSALS_ADDED})
+# No pod is ready, or none that is was scraped yet.
+_STARTING = frozenset({Reason.PENDING_PODS, Reason.WARMING_UP})
 # The percentile of the first token that is told where no objective is about it.
 _PLAIN_PERCENTILE = 95.0
 _NO_SIGNAL = "no gateway is read that counts this workload's requests: nothing would wake it"
@@ -31,17 +33,20 @@ def sleeps(observation: Observation, targets: Targets) -> bool:
     return observation.desired_replicas == 0 and targets.replicas.may_sleep
 
 
-def requests_told(estimate: Estimate) -> float | None:
-    """More than 0 where requests come or wait, by the gateway; None where it does not tell."""
+def requests_told(observation: Observation, estimate: Estimate) -> float | None:
+    """More than 0 where requests come or wait, by the gateway; None where nothing tells.
+
+    Where no gateway tells and another scaler wakes the target, it is that one's to look.
+    """
     use = estimate.gateway
-    if use is None or use.reason not in _TOLD or use.gateway_per_second is None:
-        return None
+    if use is None or use.reason not in _COUNTED or use.gateway_per_second is None:
+        return 0.0 if observation.woken_by_others else None
     return use.gateway_per_second + use.refused_per_second + estimate.backlog_requests
 
 
-def sleeping_signals(signals: Signals, estimate: Estimate) -> Signals:
+def sleeping_signals(signals: Signals, observation: Observation, estimate: Estimate) -> Signals:
     """The signals of a target without pods: the gateway's, which is all that there is."""
-    if requests_told(estimate) is None:
+    if requests_told(observation, estimate) is None:
         problem = SignalProblem(reason=Reason.NO_WAKE_UP_SIGNAL, detail=_NO_SIGNAL)
         return replace(signals, reason=problem.reason, no_metrics=problem)
     return replace(signals, reason=Reason.METRICS_FRESH, no_metrics=None)
@@ -50,15 +55,13 @@ def sleeping_signals(signals: Signals, estimate: Estimate) -> Signals:
 def wakes(context: TickContext) -> bool:
     """Whether the first pods after a sleep are on their way: the count that woke it stands."""
     problem = context.signals.no_metrics
-    pending = problem is not None and problem.reason is Reason.PENDING_PODS
+    pending = problem is not None and problem.reason in _STARTING
     return pending and context.targets.replicas.may_sleep
 
 
 def quiet_since(context: TickContext, since_seconds: float | None) -> float | None:
     """Since when neither engines nor gateway have had anything; None where that is not seen."""
-    quiet = (
-        context.signals.reason is Reason.METRICS_FRESH and requests_told(context.estimate) == 0.0
-    )
+    quiet = context.signals.reason is Reason.METRICS_FRESH and _told(context) == 0.0
     if not quiet or context.state.idle_since_seconds is None:
         return None
     return context.now_seconds if since_seconds is None else since_seconds
@@ -89,7 +92,7 @@ def put_to_sleep(
     )
     if not allowed.may_sleep or not requirement.idle or not settled or step_down_blocks(context):
         return proposal
-    if requests_told(context.estimate) is None:
+    if _told(context) is None:
         told = proposal.noted(STAGE, context.current, Reason.NO_WAKE_UP_SIGNAL, detail=_NO_SIGNAL)
         return replace(told, limited_by=Reason.NO_WAKE_UP_SIGNAL)
     quiet = 0.0 if since_seconds is None else context.now_seconds - since_seconds
@@ -108,7 +111,7 @@ def asleep_or_woken(context: TickContext) -> Requirement:
     """Zero while nothing comes; what the requests that have come ask for as soon as any has."""
     seconds = first_request_seconds(context)
     asleep = Proposal(replicas=0)
-    if not requests_told(context.estimate):
+    if not _told(context):
         asleep = asleep.noted(STAGE, 0, Reason.ASLEEP, first_request_seconds=seconds)
         return Requirement(proposal=asleep, safe_replicas=0, idle=True)
     use = context.estimate.gateway
@@ -121,6 +124,10 @@ def asleep_or_woken(context: TickContext) -> Requirement:
         first_request_seconds=seconds,
     )
     return Requirement(proposal=woken, safe_replicas=0)
+
+
+def _told(context: TickContext) -> float | None:
+    return requests_told(context.observation, context.estimate)
 
 
 def _woken_replicas(context: TickContext) -> int:

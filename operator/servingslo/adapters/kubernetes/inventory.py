@@ -223,6 +223,15 @@ class Inventory:
         """Other controllers of the target's replica count, as 'Kind/name'."""
         return tuple(sorted(self._scalers.get((namespace, group, kind, name), ())))
 
+    def woken_by_keda(self, namespace: str, group: str, kind: str, name: str) -> bool:
+        """Whether a ScaledObject brings the target back from zero by a trigger of its own."""
+        records = (
+            self.scaled_objects.get(namespace, scaler.partition("/")[2])
+            for scaler in self.scalers_of(namespace, group, kind, name)
+            if scaler.startswith("ScaledObject/")
+        )
+        return any(record is not None and record.wakes for record in records)
+
     def _descendants(self, uid: str) -> Iterator[PodRecord]:
         """Pods below an owner, at any depth that occurs in practice."""
         level = {uid}

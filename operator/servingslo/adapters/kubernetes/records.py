@@ -18,6 +18,8 @@ from servingslo.estimation.sample import PodSample
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+# Of KEDA: they are measured on pods, so that none of them is active without one.
+_NEVER_WAKING = frozenset({"cpu", "memory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +124,17 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerRecord:
-    """An HPA or a KEDA ScaledObject: its name and what it scales."""
+    """An HPA or a KEDA ScaledObject: its name and what it scales.
+
+    wakes: a trigger of its own, beside the one for our count, brings the target back from zero.
+    """
 
     namespace: str
     name: str
     group: str
     target_kind: str
     target_name: str
+    wakes: bool = False
 
 
 def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
@@ -207,7 +213,10 @@ def autoscaler_record(item: KubeObject, _previous: ScalerRecord | None) -> Scale
 
 def scaled_object_record(item: KubeObject, _previous: ScalerRecord | None) -> ScalerRecord:
     """The record of a keda.sh ScaledObject; its target is an apps/v1 Deployment by default."""
-    return _scaler_record(item)
+    spec: Mapping[str, Any] = item.get("spec") or {}
+    waking = [one for one in spec.get("triggers") or () if one.get("type") not in _NEVER_WAKING]
+    to_zero = not spec.get("minReplicaCount")
+    return replace(_scaler_record(item), wakes=to_zero and len(waking) > 1)
 
 
 def group_of(api_version: str) -> str:

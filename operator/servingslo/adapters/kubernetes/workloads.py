@@ -148,6 +148,9 @@ class KubernetesWorkloads:
                 *_pods_refused(found),
             ),
             batching_change_refused=_refusal(found, container, profile),
+            woken_by_others=self._inventory.woken_by_keda(
+                namespace, group_of(target.api_version), target.kind, target.name
+            ),
         )
 
     async def _read_target(self, namespace: str, target: ScaleTarget) -> _Target:
