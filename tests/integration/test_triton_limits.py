@@ -1,9 +1,12 @@
 """Limits of dynamic batches of real Tritons: set on one pod, on all, again, and taken back."""
 
 import json
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from tests.integration.operator_under_test import Operator, Tenant
 
 from servingslo.rig.cluster import Rig
 from servingslo.rig.triton import TritonModel, affine, missing_for_triton
-from servingslo.rig.triton_pods import Clients, TritonPods
+from servingslo.rig.triton_pods import HTTP_PORT, Clients, TritonPods
 
 pytestmark = pytest.mark.rig
 # Its file allows batches of 2, which answer 10 requests per second of the 29 that 16 would.
@@ -159,3 +162,87 @@ def drifted(tenant: Tenant, engines: TritonPods) -> None:
     url = f"{engines.address(pod)}/v2/repository/models/embed/load"
     urllib.request.urlopen(urllib.request.Request(url, body), timeout=10).close()  # noqa: S310
     tenant.wait(lambda: largest(engines)[pod] > 1, what="drift is mended", timeout_seconds=90)
+
+
+class Hostile:
+    """What answers at an address: whatever is asked of it is kept."""
+
+    def __init__(
+        self, address: str, port: int, answer: Callable[[BaseHTTPRequestHandler], None]
+    ) -> None:
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _any(self) -> None:
+                owner.asked.append((self.command, self.path, dict(self.headers)))
+                with suppress(ConnectionError):
+                    answer(self)
+
+            do_GET = do_POST = _any  # noqa: N815 - the library's names
+
+            def log_message(self, *_: object) -> None:
+                """Nothing is logged."""
+
+        self.server = ThreadingHTTPServer((address, port), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server.server_address[1])
+
+
+def test_a_hostile_pod_gets_readings_without_a_key_and_nothing_else(
+    tenant: Tenant, operator: Operator, keys: Path
+) -> None:
+    """It answers 307 to another port, then a page of a gigabyte."""
+    (keys / tenant.namespace).write_text(f"{KEY}\n", encoding="utf-8")
+    tenant.create_deployment("embed-hostile", replicas=1, container=CONTAINER)
+    (pod,) = tenant.core.list_namespaced_pod(
+        tenant.namespace, label_selector="app=embed-hostile"
+    ).items
+    sent = [0]
+
+    def received(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+
+    other = Hostile("127.0.0.1", 0, received)
+    redirects = [True]
+
+    def answers(handler: BaseHTTPRequestHandler) -> None:
+        if redirects[0]:
+            handler.send_response(307)
+            handler.send_header("Location", f"http://127.0.0.1:{other.port}{handler.path}")
+            handler.end_headers()
+            return
+        handler.send_response(200)
+        handler.end_headers()
+        for _ in range(1 << 14):
+            handler.wfile.write(b" " * (1 << 16))
+            sent[0] += 1 << 16
+
+    hostile = Hostile(pod.status.pod_ip, HTTP_PORT, answers)
+    tenant.create_slo(
+        "embed-hostile",
+        objectives=[{"metric": "latency", "percentile": 95, "threshold": THRESHOLD}],
+        runtime="triton",
+        model="embed",
+        batching={"mode": "Auto"},
+    )
+    for word in (": 307", "longer than 1048576 bytes"):
+        tenant.wait(
+            lambda word=word: word in tenant.message("BatchingInSync", "embed-hostile"),
+            what=f"it is told: {word}",
+            timeout_seconds=60,
+        )
+        redirects[0] = False
+    asked = len(hostile.asked)
+    tenant.delete_slo("embed-hostile")
+    print(f"asked {asked} times, took at most {sent[0] // max(asked, 1) >> 10} KiB each")  # noqa: T201
+    assert other.asked == []
+    assert {method for method, *_ in hostile.asked} == {"GET"}
+    assert KEY.partition("=")[2] not in str(hostile.asked)
+    hostile.server.shutdown()
+    other.server.shutdown()
