@@ -9,6 +9,7 @@ from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.service_time import ServiceLaw
+from servingslo.policy.batcher_memory import reloaded
 from servingslo.policy.batchers import (
     KNOB,
     BatcherLimits,
@@ -68,14 +69,15 @@ class Server:
 class World:
     """Servers under one rate each, ticks, and what the operator does to them.
 
-    obeys: servers take limits. slowed, failing: of servers with limits of ours, their latency over
-    the law's and the share of requests that fail.
+    obeys: servers take limits. slowed, failing: of servers with batches above harmed_above, their
+    latency over the law's and the share of requests that fail.
     """
 
     rate: float = 6.0
     obeys: bool = True
     slowed: float = 1.0
     failing: float = 0.0
+    harmed_above: int = FILE.max_batch_size
     targets: Targets = TARGETS
     now: float = 1000.0
     state: PlannerState = field(default_factory=PlannerState)
@@ -110,12 +112,12 @@ class World:
 
     def _serve(self, one: Server) -> None:
         batcher = with_limits(one.limits, 1)
-        ours = one.owner is Owner.OURS
+        harmed = one.limits.max_batch_size > self.harmed_above
         rate = min(self.rate, 0.97 * saturation_per_second(LAW, batcher))
         times = BatchTimes(LAW, batcher, rate)
-        mean = float(times.weight @ times.latency_seconds) * (self.slowed if ours else 1.0)
+        mean = float(times.weight @ times.latency_seconds) * (self.slowed if harmed else 1.0)
         done = round(rate * TICK_SECONDS)
-        failed = round(done * self.failing) if ours else 0
+        failed = round(done * self.failing) if harmed else 0
         one.requests += done - failed
         one.failed += failed
         one.microseconds += round((done - failed) * mean * 1e6)
@@ -228,6 +230,30 @@ def test_limits_that_prove_worse_are_taken_back_and_not_tried_again(trouble, sai
         assert not world.tick().batcher.pods
 
 
+def test_what_is_taken_back_is_what_stood_before_and_not_the_files():
+    """Four were kept; eight harm: the one pod that had them gets four again."""
+    world = World()
+    world.until(Reason.BATCHING_CHANGED)
+    world.until(Reason.BATCHING_CANARY_STARTED)
+    world.slowed, world.harmed_above = 2.0, 4
+    back = world.until(Reason.BATCHING_ROLLED_BACK)
+    assert (back.batcher.before.max_batch_size, back.batcher.after.max_batch_size) == (8, 4)
+    assert not back.batcher.puts_back
+    world.tick()
+    assert {one.limits.max_batch_size for one in world.servers.values()} == {4}
+
+
+def test_a_pod_alone_is_set_beside_what_it_would_be_without():
+    """Its load grew meanwhile: slower than before, and as fast as the law says of former limits."""
+    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=1))
+    world = World(rate=4.0, targets=targets, servers={"rank-0": Server()})
+    world.until(Reason.BATCHING_CANARY_STARTED)
+    world.rate = 9.0
+    ended = world.until(Reason.BATCHING_IN_SYNC)
+    assert ended.batcher.after.max_batch_size == 4
+    assert world.servers["rank-0"].limits.max_batch_size == 4
+
+
 def test_a_pod_that_is_new_or_has_drifted_is_set_before_it_counts():
     """It is left out in that tick, and counts in the next."""
     world = World()
@@ -239,6 +265,16 @@ def test_a_pod_that_is_new_or_has_drifted_is_set_before_it_counts():
     assert decision.replicas.excluded == 1
     assert world.tick().replicas.excluded == 0
     assert world.servers["rank-1"].limits.max_batch_size == 4
+
+
+def test_no_replica_is_given_back_for_a_minute_after_a_load():
+    """Counters of a model that was loaded begin anew, so that part of what came is missed."""
+    world = World()
+    world.until(Reason.BATCHING_CHANGED)
+    loaded = world.now
+    assert reloaded(world.state.batcher, loaded + 59.0)
+    assert not reloaded(world.state.batcher, loaded + 60.0)
+    assert not reloaded(None, loaded)
 
 
 def test_a_pod_that_takes_no_limits_is_asked_three_times_and_counts_then():

@@ -190,13 +190,15 @@ def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
         (decision.namespace, decision.name),
         f"{target.kind}/{target.name}",
         batcher.before,
-        batcher.after,
+        None if batcher.puts_back else batcher.after,
         batcher.pods,
     )
+    back = batcher.reason is Reason.BATCHING_ROLLED_BACK
     return replace(
         change,
         reason=batcher.reason,
-        detail=change.detail + (f": {batcher.detail}" if batcher.detail else ""),
+        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+        detail=": ".join(part for part in (change.detail, batcher.detail) if part),
     )
 
 

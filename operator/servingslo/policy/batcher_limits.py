@@ -13,7 +13,7 @@ from servingslo.policy.batcher_memory import (
     Asked,
     BatcherMemory,
 )
-from servingslo.policy.batcher_search import BatcherSearch, judged, next_candidate
+from servingslo.policy.batcher_search import BatcherSearch, judged, mean_seconds, next_candidate
 from servingslo.policy.batchers import KNOB, BatcherLimits, Owner, PodBatcher, batchers_of
 from servingslo.policy.batching_decision import BatcherDecision, BatchingDecision
 from servingslo.policy.context import TickContext
@@ -136,7 +136,8 @@ def _searched(
         and context.now_seconds - since < context.targets.batching.min_interval_seconds
     ):
         return replace(told, reason=Reason.BATCHING_TOO_SOON), memory
-    if context.observation.rollout_in_progress or context.coming:
+    serving = len(context.signals.serving_pods)
+    if context.observation.rollout_in_progress or serving != context.current:
         return told, memory
     # The name decides, so that a replay takes the same pod.
     pod = max(batchers)
@@ -145,6 +146,8 @@ def _searched(
         wanted=told.after,
         first_pod=pod,
         proven=False,
+        before=told.before,
+        former=memory.wanted,
         mean_microseconds=_mean(batchers[pod], None),
         seen={},
         asked={},
@@ -172,14 +175,14 @@ def _compared(
     """Compare the first pod with its siblings; then all get its limits, or it loses them."""
     told, wanted = _told(memory, batchers), memory.wanted
     if pod not in memory.seen:
-        memory = replace(memory, seen=batchers)
-    worse = _worse(memory, batchers, pod)
+        memory = replace(memory, seen=batchers, seen_seconds=context.now_seconds)
+    worse = _worse(context, memory, batchers, pod)
     if worse is None:
         return replace(told, reason=Reason.BATCHING_CANARY_RUNNING), memory
     if worse:
-        back = replace(told, after=None, detail=worse)
-        memory = _refused(context, memory)
-        return _ordered(context, memory, (pod,), back, Reason.BATCHING_ROLLED_BACK, back=True)
+        memory, ours = _refused(context, memory), memory.former is not None
+        back = replace(told, before=wanted, after=memory.wanted, detail=worse)
+        return _ordered(context, memory, (pod,), back, Reason.BATCHING_ROLLED_BACK, back=not ours)
     memory = replace(memory, first_pod=None, seen={})
     missing = tuple(sorted(name for name, other in batchers.items() if other.limits != wanted))
     if not missing:
@@ -290,7 +293,8 @@ def _ordered(
     """The order for those of these pods that were not asked a moment ago."""
     due = tuple(pod for pod in pods if _due(context, memory, pod))
     asked = {pod: Asked(at_seconds=context.now_seconds, count=memory.count(pod) + 1) for pod in due}
-    memory = replace(memory, asked={**memory.asked, **asked})
+    loaded = context.now_seconds if due else memory.loaded_seconds
+    memory = replace(memory, asked={**memory.asked, **asked}, loaded_seconds=loaded)
     return replace(told, reason=reason, pods=due, puts_back=back), memory
 
 
@@ -300,7 +304,9 @@ def _due(context: TickContext, memory: BatcherMemory, pod: str) -> bool:
 
 
 def _given_up(memory: BatcherMemory) -> BatcherMemory:
-    return replace(memory, wanted=None, first_pod=None, proven=False, seen={}, asked={})
+    """The memory with what all pods were to have before one was given others."""
+    known = memory.former is not None
+    return replace(memory, wanted=memory.former, first_pod=None, proven=known, seen={}, asked={})
 
 
 def _refused(context: TickContext, memory: BatcherMemory) -> BatcherMemory:
@@ -316,8 +322,14 @@ def _refuses(context: TickContext, memory: BatcherMemory, limits: BatcherLimits)
     return recent and limits == memory.refused
 
 
-def _worse(memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str) -> str | None:
-    """Why the first pod is worse than its siblings; '' where it is not, None while not known."""
+def _worse(
+    context: TickContext, memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str
+) -> str | None:
+    """Why the first pod is worse than its siblings; '' where it is not, None while not known.
+
+    Without siblings it is set beside what it was, and beside what the limits from before would give
+    now by the law: the load of a fleet that is scaled is another one.
+    """
     one, before = batchers[pod], memory.seen.get(pod)
     failed, requests = _counts(one, before)
     if failed + requests < COMPARED_REQUESTS:
@@ -332,9 +344,23 @@ def _worse(memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str) 
     means = [found for two, seen in others if (found := _mean(two, seen)) is not None]
     if means:
         usual_mean = sum(means) / len(means)
+    elif usual_mean is not None:
+        usual_mean = max(usual_mean, _now_by_law(context, memory, one, requests))
     if mean is None or usual_mean is None or mean <= WORSE_RATIO * usual_mean:
         return ""
     return f"mean latency on {pod} is {mean / 1e6:.3g} s, {usual_mean / 1e6:.3g} s before or beside"
+
+
+def _now_by_law(context: TickContext, memory: BatcherMemory, one: PodBatcher, came: int) -> float:
+    """Mean latency, in microseconds, of the limits from before under the load since the change.
+
+    came: requests since then.
+    """
+    prepared, before = context.prepared, memory.before
+    seconds = context.now_seconds - memory.seen_seconds
+    if prepared is None or before is None or seconds <= 0.0:
+        return 0.0
+    return 1e6 * mean_seconds(prepared.law, before, one.instances, came / seconds)
 
 
 def _counts(now: PodBatcher, before: PodBatcher | None) -> tuple[int, int]:

@@ -34,18 +34,23 @@ class BatcherMemory:
     """Limits that are to be in force, and how far they have come; a restart reads them from pods.
 
     first_pod: the one that has them alone; None where all are to have them. proven: every pod has
-    had them, so that one without is new or has drifted. mean_microseconds: of a request on the
-    first pod before. seen: what pods had counted when the comparison began. refused: limits that
-    were taken back.
+    had them, so that one without is new or has drifted. before: what stood when that one got them;
+    former: the same where it was ours, to go back to. mean_microseconds: of a request there before.
+    seen, seen_seconds: what pods had counted when the comparison began, and when that was.
+    loaded_seconds: when any pod was asked last. refused: limits that were taken back.
     """
 
     wanted: BatcherLimits | None = None
     first_pod: str | None = None
     proven: bool = False
+    before: BatcherLimits | None = None
+    former: BatcherLimits | None = None
     mean_microseconds: float | None = None
     seen: Mapping[str, PodBatcher] = field(default_factory=dict)
+    seen_seconds: float = 0.0
     asked: Mapping[str, Asked] = field(default_factory=dict)
     changed_seconds: float | None = None
+    loaded_seconds: float | None = None
     refused: BatcherLimits | None = None
     refused_seconds: float | None = None
     search: BatcherSearch | None = field(default=None, compare=False, repr=False)
@@ -53,6 +58,12 @@ class BatcherMemory:
     def count(self, pod: str) -> int:
         """How often in a row a pod was asked."""
         return self.asked[pod].count if pod in self.asked else 0
+
+
+def reloaded(memory: BatcherMemory | None, now_seconds: float) -> bool:
+    """Whether a model was loaded a moment ago: its counters begin anew, and what came is missed."""
+    since = None if memory is None else memory.loaded_seconds
+    return since is not None and now_seconds - since < ASK_AGAIN_SECONDS
 
 
 def unset_pods(

@@ -4,10 +4,16 @@ One candidate is judged at a tick, so that a plan stays short: first the sizes o
 window in force, then windows with the best size.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.dynamic_batches import limits_of
+from servingslo.models.dynamic_batches import (
+    NEAREST_SATURATION,
+    BatchTimes,
+    saturation_per_second,
+)
 from servingslo.models.frontier import Frontier
 from servingslo.models.latency import latency_model
 from servingslo.models.service_time import ServiceLaw
@@ -56,7 +62,7 @@ class BatcherSearch:
         """What a replica carries with the best ones over what it does with those in force."""
         now = self.rates.get(self.current, 0.0)
         best = self.rates.get(self.best, 0.0)
-        return best / now if now > 0.0 else float("inf") if best > 0.0 else 1.0
+        return best / now if now > 0.0 else math.inf if best > 0.0 else 1.0
 
 
 def next_candidate(search: BatcherSearch, case: SizingCase) -> BatcherLimits | None:
@@ -71,6 +77,17 @@ def judged(search: BatcherSearch, candidate: BatcherLimits, case: SizingCase) ->
     limited = replace(case, frontier=Frontier(model, case.frontier))
     rate = carried_rate_per_second(limited, (), 1)
     return replace(search, rates={**search.rates, candidate: rate})
+
+
+def mean_seconds(
+    law: ServiceLaw, limits: BatcherLimits, instances: int, rate_per_second: float
+) -> float:
+    """Mean latency of one server with these limits at this rate; math.inf beyond saturation."""
+    batcher = with_limits(limits, instances)
+    if rate_per_second >= NEAREST_SATURATION * saturation_per_second(law, batcher):
+        return math.inf
+    times = BatchTimes(law, batcher, rate_per_second)
+    return float(times.weight @ times.latency_seconds)
 
 
 def _candidates(search: BatcherSearch, case: SizingCase) -> Iterator[BatcherLimits]:

@@ -10,6 +10,7 @@ import math
 from operator import attrgetter
 
 from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.batcher_memory import reloaded
 from servingslo.policy.context import TickContext
 from servingslo.policy.demand import Demand, step_down_load
 from servingslo.policy.findings import suspect_block
@@ -36,6 +37,8 @@ def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
     if (block := context.signals.step_down_block) is not None:
         blocks.append(block)
     if context.observation.rollout_in_progress and context.own_rollout is None:
+        blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
+    if reloaded(context.state.batcher, context.now_seconds):
         blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
     if (block := warming_up(context)) is not None:
         blocks.append(block)
