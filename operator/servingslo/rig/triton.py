@@ -132,7 +132,8 @@ class TritonServer:
     ) -> None:
         installed = ensure_triton()
         package = installed / "pytriton" / "tritonserver"
-        self.directory = work_dir / f"triton-{address}"
+        # An address is another pod's before long.
+        self.directory = Path(tempfile.mkdtemp(prefix=f"triton-{address}-", dir=work_dir))
         backends = self.directory / "backends" / "python"
         shutil.copytree(package / "backends" / "python", backends)
         stub = "triton_python_backend_stub"
@@ -140,13 +141,14 @@ class TritonServer:
         (backends / stub).chmod(0o755)
         for model in models:
             self._write(model, installed)
+        self.address = address
         http, metrics = port or free_port(), free_port()
         self.url = f"http://{address}:{http}"
         self.metrics_url = f"http://{address}:{metrics}/metrics"
         program = package / "bin" / "tritonserver"
         program.chmod(0o755)
         self.process: ManagedProcess = family.add(
-            f"triton-{address}",
+            self.directory.name,
             [
                 str(program),
                 f"--model-repository={self.directory / 'models'}",

@@ -88,7 +88,13 @@ class TritonPods:
 
     def _look(self, pods: Sequence[Any]) -> None:
         living = {p.metadata.name: p for p in pods if not p.metadata.deletion_timestamp}
-        addressed = {name for name, pod in living.items() if pod.status.pod_ip}
+        gone = {server.address for name, server in self._servers.items() if name not in living}
+        addressed = {
+            name
+            for name, pod in living.items()
+            # What was there before finishes what it has.
+            if pod.status.pod_ip and pod.status.pod_ip not in gone
+        }
         for name in addressed - self._servers.keys():
             server = TritonServer(
                 work_dir=self._rig.work_dir,
