@@ -7,6 +7,7 @@ from policy_world import TARGETS, World, run, steady, stepped
 
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import ReplicaTargets
+from servingslo.policy.learned import learned, restore
 from servingslo.reasons import Action, Reason
 
 # One replica of the small card saturates at 1.68 requests/s of these lengths.
@@ -99,3 +100,16 @@ def test_a_queue_that_nobody_stands_in_is_not_foreseen_by_a_law_of_few_windows()
     ]
     assert untrusted
     assert Reason.BACKLOG_BOUND not in {d.reason for d in untrusted}
+
+
+@pytest.mark.parametrize(("count", "restart"), [(4, 90.0), (7, 60.0)])
+def test_a_restart_orders_nothing_before_it_has_seen_how_the_count_does(count, restart):
+    """Its law is not trusted yet, and how the present count does is not remembered."""
+    demand = 0.85 * SATURATION_PER_SECOND * (count - 0.6)
+    story = _story(count, steady(demand)).until(restart)
+    assert not story.decisions[-1].model.trusted
+    stored = learned(story.state, story.world.now)
+    story.state = restore(stored, story.world.now + 15.0)
+    story.world.advance(restart + 20.0)
+    story.until(restart + 90.0)
+    assert [d.replicas_after for d in story.decisions if d.action is Action.SCALE_UP] == []

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.observed import RECENT_SECONDS
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import ConstraintNeed, StepValue
@@ -242,11 +243,20 @@ def _idle_without_model(context: TickContext) -> Requirement:
 
 
 def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
-    """No more than now while all rests on a window or two, unless the fleet is saturated."""
-    since = context.state.first_fresh_seconds
+    """No more than now while all rests on a window or two, unless the fleet is saturated.
+
+    Nor, for as long as latencies are observed over, while none has been since this memory began:
+    after a restart what was learnt is there, and whether the count keeps its objectives is not.
+    """
+    since, began = context.state.first_fresh_seconds, context.state.started_seconds
     seen = 0.0 if since is None else context.now_seconds - since
-    if context.trusted or proposal.replicas <= context.current or seen >= FIRST_SIGHT_SECONDS:
+    here = 0.0 if began is None else context.now_seconds - began
+    unseen = not context.estimate.observed and here < RECENT_SECONDS
+    first = seen < FIRST_SIGHT_SECONDS or unseen
+    if context.trusted or proposal.replicas <= context.current or not first:
         return proposal
     if saturation_need(context.estimate, context.targets, context.serving).ratio > 1.0:
         return proposal
-    return proposal.moved("sizing", context.current, Reason.WARMING_UP, seen_seconds=seen)
+    return proposal.moved(
+        "sizing", context.current, Reason.WARMING_UP, seen_seconds=min(seen, here)
+    )
