@@ -13,7 +13,6 @@ from servingslo.models.full_batch import (
     full_batch_tpot,
 )
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
-from servingslo.models.output_laws import atom_laws, shares_within
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec
@@ -54,7 +53,7 @@ def _tokens_in_time(count: int, threshold_seconds: float) -> float:
     room = DEMAND.prefill_per_token_seconds * (ENGINE.budget_tokens - count)
     step = DEMAND.step_fixed_seconds + DEMAND.step_growth_seconds * count
     step += min(started * DEMAND.prefill_mean_seconds, max(room, 0.0))
-    return count / step * full_batch_tpot(ENGINE, [count])[0].share_within(threshold_seconds)
+    return count / step * full_batch_tpot(ENGINE, count).share_within(threshold_seconds)
 
 
 @pytest.mark.parametrize("in_flight", [60, 120, 145])
@@ -63,7 +62,7 @@ def test_the_law_of_a_full_batch_is_what_an_overloaded_engine_does(in_flight):
     run, full = _overloaded(in_flight)
     seconds = SECONDS - 2.0 * EDGE_SECONDS
     prefilling = float(np.sum(run.ttft_seconds[full])) / seconds
-    law = full_batch_tpot(ENGINE, [round(in_flight - prefilling)])[0]
+    law = full_batch_tpot(ENGINE, round(in_flight - prefilling))
     observed = run.tpot_seconds[full & (run.output_tokens > 1) & np.isfinite(run.tpot_seconds)]
     for percentile, within in ((50, 0.04), (95, 0.08), (99, 0.1)):
         assert law.quantile(percentile / 100.0) == pytest.approx(
@@ -75,14 +74,14 @@ def test_a_full_batch_has_a_shorter_tail_than_an_open_load_with_as_many_sequence
     """No prefill by prefill: p99 is a fourth shorter at least, the mean step the same."""
     rate = 0.9 * MODEL.saturation_rate_per_second
     opened = MODEL.predict(rate, 1, Routing.POOLED)
-    full = full_batch_tpot(ENGINE, [round(opened.running_mean)])[0]
+    full = full_batch_tpot(ENGINE, round(opened.running_mean))
     assert full.quantile(0.5) == pytest.approx(opened.tpot_seconds(50.0), rel=0.1)
     assert full.quantile(0.99) < 0.75 * opened.tpot_seconds(99.0)
 
 
 def test_a_token_takes_longer_the_more_sequences_run():
     """At every percentile."""
-    laws = full_batch_tpot(ENGINE, [1, 20, 60, 120, 240])
+    laws = [full_batch_tpot(ENGINE, count) for count in (1, 20, 60, 120, 240)]
     for probability in (0.1, 0.5, 0.95, 0.99):
         seconds = [law.quantile(probability) for law in laws]
         assert seconds == sorted(seconds)
@@ -97,17 +96,6 @@ def test_the_best_batch_serves_as_much_in_time_as_any(threshold_seconds, slots):
     most = max(_tokens_in_time(count, threshold_seconds) for count in range(1, slots + 1))
     assert 1 <= found <= slots
     assert _tokens_in_time(found, threshold_seconds) >= 0.99 * most
-
-
-@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.04, 0.08, 10.0])
-def test_a_share_in_time_is_that_of_the_sorted_law(seconds):
-    """By row, below, among and above all points, and where points are cut to the bounds."""
-    points = np.random.default_rng(1).gamma(4.0, 0.01, size=(3, 200))
-    weights = np.random.default_rng(2).dirichlet(np.ones(200))
-    bounds = 0.015, 0.07
-    shares = shares_within(points.copy(), weights, bounds, seconds)
-    laws = atom_laws(points, weights, bounds)
-    assert shares == pytest.approx([law.share_within(seconds) for law in laws], abs=1e-9)
 
 
 def test_the_best_batch_serves_most_in_time_when_simulated():

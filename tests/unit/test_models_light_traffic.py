@@ -19,7 +19,6 @@ LOAD = LightLoad(
     deviation=0.0,
     once=0.3,
     in_gap=0.05,
-    scatter=1e-9,
     work=float(WORKS.mean()),
     square=float((WORKS**2).mean()),
     cube=float((WORKS**3).mean()),
@@ -37,18 +36,16 @@ def moments_of(drawn: np.ndarray) -> tuple[float, float, float]:
     )
 
 
-@pytest.mark.parametrize("scatter", [1e-9, 0.8])
-def test_moments_are_those_of_a_drawn_number_of_prompts(scatter: float) -> None:
-    """A Poisson or negative binomial number, each with its whole work, over the gaps."""
+def test_moments_are_those_of_a_drawn_number_of_prompts() -> None:
+    """A Poisson number, each with its whole work, over the gaps."""
     rng = np.random.default_rng(3)
     mean = LOAD.once + LOAD.in_gap * GAPS
-    rates = mean if scatter < 0.1 else rng.gamma(1.0 / scatter, scatter * mean, 400_000)
-    numbers = rng.poisson(rates, 400_000)
+    numbers = rng.poisson(mean, 400_000)
     work = np.zeros(len(numbers))
     for prompt in range(int(numbers.max())):
         work += np.where(numbers > prompt, rng.choice(WORKS, len(numbers)), 0.0)
     drawn = STEP + work / GAPS
-    share, others, every = mixed_with_bare(USUAL, np.array([GAPS]), LOAD._replace(scatter=scatter))
+    share, others, every = mixed_with_bare(USUAL, np.array([GAPS]), LOAD)
     assert share[0] == pytest.approx(float((numbers == 0).mean()), abs=2e-3)
     for found, expected in zip(others, moments_of(drawn[numbers > 0]), strict=True):
         assert found[0] == pytest.approx(expected, rel=0.02)
@@ -91,7 +88,7 @@ def test_prompts_share_the_last_step_of_a_long_one(budget: float, together: floa
     )
     steps = float(np.ceil(3000.0 / budget))
     load = GapLoad(1.0, 0.5, 0.1, 4, STEADY, steps)
-    found = Found(0.5, 0.6, 0.0, 0.5, 1.0)
+    found = Found(0.5, 0.6, 0.5, 1.0)
     few = light_load(request_demand(mix, law), load, 1e-6, found, budget)
     # Two thirds of the prefill is the full step, and the room a third of a prompt.
     expected = 0.3 * (1.0 - (2.0 / 3.0) * (1.0 / 3.0) * together)

@@ -1,17 +1,13 @@
 """What arrivals of a pool find: held against a simulated pool and against exact cases."""
 
 import heapq
-import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.stats import nbinom
 
-from servingslo.models import occupancy_levels
 from servingslo.models.bursts import STEADY
-from servingslo.models.gap_loads import GapLoad, gap_load, own_step
-from servingslo.models.inter_token import pool_of
+from servingslo.models.gap_loads import GapLoad, own_step
 from servingslo.models.latency import LatencyModel, Routing
 from servingslo.models.occupancy_levels import (
     NEVER_IDLE,
@@ -21,7 +17,6 @@ from servingslo.models.occupancy_levels import (
     found_by_arrivals,
     law_of_number,
     most_few,
-    rareness_of_fewer,
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
@@ -126,50 +121,6 @@ def test_a_pool_that_is_full_is_never_idle() -> None:
     assert found_by_arrivals(demand, [Pool(4, 0.0, 0.0, 0.0, STEP, 1.0)]) == [NEVER_IDLE]
 
 
-@pytest.mark.parametrize(
-    ("number", "mean", "excess"), [(21.0, 77.0, 0.5), (6.0, 20.0, 0.0), (12.0, 60.0, 2.0)]
-)
-def test_few_requests_are_no_likelier_than_their_bound(
-    number: float, mean: float, excess: float
-) -> None:
-    """Above the law's own distribution, and within a factor of fifty of it."""
-    shape, success = law_of_number(mean, excess)
-    chance = float(nbinom.cdf(number, shape, success))
-    bound = math.exp(-rareness_of_fewer(number, mean, excess))
-    assert chance < bound < 50.0 * chance
-    assert rareness_of_fewer(mean, mean, excess) == 0.0
-
-
-@pytest.mark.parametrize("output", [100.0, 300.0])
-def test_pools_that_are_not_asked_would_find_nobody_idle(
-    output: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Long prompts, from a tenth of saturation up: few find an idle replica, and then nobody.
-
-    With more requests nobody does, which the bound says without the pool being worked out.
-    """
-    law = ServiceLaw(
-        step_fixed_seconds=0.011,
-        step_per_sequence_seconds=8e-5,
-        prefill_per_token_seconds=5e-5,
-        context_per_token_seconds=1e-7,
-    )
-    model = LatencyModel(workload(1.0, 9000.0, output), law, limits())
-    demand = request_demand(workload(1.0, 9000.0, output), law)
-    pools, count = [], 12
-    for share in np.linspace(0.1, 0.97, 40):
-        rate = share * model.predict(1.0, count, Routing.POOLED).saturation_rate_per_second
-        laws = model.predict(rate * count, count, Routing.POOLED).laws
-        assert laws is not None
-        load = gap_load(laws.running, rate, 1.56)
-        pools.append(pool_of(load, own_step(demand, load)))
-    bounded = found_by_arrivals(demand, pools)
-    assert NEVER_IDLE in bounded
-    assert any(found.few > 0.0 for found in bounded)
-    monkeypatch.setattr(occupancy_levels, "_IDLE_EXPONENT", math.inf)
-    assert bounded == found_by_arrivals(demand, pools)
-
-
 def test_more_arrivals_find_less_room() -> None:
     """By rate: fewer arrivals meet nothing, more requests wait for each."""
     demand = request_demand(workload(1.0), LAW)
@@ -181,18 +132,6 @@ def test_more_arrivals_find_less_room() -> None:
     assert all(b.free < a.free for a, b in pairwise(found))
     assert all(b.delayed > a.delayed for a, b in pairwise(found))
     assert all(0.0 <= one.free <= 1.0 for one in found)
-
-
-def test_the_number_that_finds_a_request_scatters_in_small_pools() -> None:
-    """Two replicas swing together with their number of requests; many even it out."""
-    demand = request_demand(workload(1.0, prompt=4000.0), LAW)
-    small, large = found_by_arrivals(
-        demand,
-        [Pool(count, 1.6, 0.8, 3.0 / count, STEP, 1.0) for count in (2, 24)],
-    )
-    assert small.scatter > 0.1
-    assert large.scatter == 0.0
-    assert small.few < large.few <= 1.0
 
 
 def test_the_number_has_the_mean_and_the_excess_that_were_asked_for() -> None:

@@ -91,9 +91,9 @@ def test_moments_of_one_replica_are_those_of_its_steps(rate):
     (found,) = gap_moments(DEMAND, output, [load(rate)], NO_LIMIT)
     for place, gaps in enumerate(output.gaps):
         mean, variance, third = exact(rate, int(gaps))
-        assert found.mean[place] * gaps == pytest.approx(mean, rel=1e-9)
-        assert found.deviation[place] * gaps == pytest.approx(variance**0.5, rel=1e-9)
-        assert found.skewness[place] == pytest.approx(third / variance**1.5, rel=0.12)
+        assert found.every.mean[place] * gaps == pytest.approx(mean, rel=1e-9)
+        assert found.every.deviation[place] * gaps == pytest.approx(variance**0.5, rel=1e-9)
+        assert found.every.skewness[place] == pytest.approx(third / variance**1.5, rel=0.12)
 
 
 def test_a_request_of_many_gaps_sees_all_of_a_pool_but_a_share_of_its_variance():
@@ -104,7 +104,7 @@ def test_a_request_of_many_gaps_sees_all_of_a_pool_but_a_share_of_its_variance()
     ratio, second, _ = (rate * moment for moment in WORK)
     share = 1.0 / count / (1.0 - ratio) ** 2 + 1.0 - 1.0 / count
     expected = STEP / (1.0 - ratio) * second * share
-    assert float(found.deviation[0]) ** 2 * 200_000 == pytest.approx(expected, rel=1e-3)
+    assert float(found.every.deviation[0]) ** 2 * 200_000 == pytest.approx(expected, rel=1e-3)
 
 
 def test_pools_lie_between_one_replica_and_very_many():
@@ -113,8 +113,8 @@ def test_pools_lie_between_one_replica_and_very_many():
     pools = [
         gap_moments(DEMAND, output, [load(12.0, count)], NO_LIMIT)[0] for count in (1, 2, 4, 8, 64)
     ]
-    assert np.all(np.diff([pool.deviation[1:] for pool in pools], axis=0) < 0.0)
-    late = np.diff([pool.mean[1] - pool.mean[-1] for pool in pools])
+    assert np.all(np.diff([pool.every.deviation[1:] for pool in pools], axis=0) < 0.0)
+    late = np.diff([pool.every.mean[1] - pool.every.mean[-1] for pool in pools])
     assert np.all(late < 0.0)
 
 
@@ -125,8 +125,8 @@ def test_loads_of_several_pools_are_what_each_is_by_itself():
     together = gap_moments(DEMAND, output, loads, NO_LIMIT)
     for one, found in zip(loads, together, strict=True):
         (alone,) = gap_moments(DEMAND, output, [one], NO_LIMIT)
-        assert found.mean == pytest.approx(alone.mean, rel=1e-12)
-        assert found.deviation == pytest.approx(alone.deviation, rel=1e-12)
+        assert found.every.mean == pytest.approx(alone.every.mean, rel=1e-12)
+        assert found.every.deviation == pytest.approx(alone.every.deviation, rel=1e-12)
 
 
 def test_the_step_of_a_first_token_is_no_longer_than_a_full_one():

@@ -27,7 +27,7 @@ from servingslo.models.prompt_work import (
     mean_steps,
     own_prefill,
 )
-from servingslo.models.rows import columns, exponential, stacked
+from servingslo.models.rows import columns, stacked
 from servingslo.models.service_time import ComplexArray, FloatArray, RequestDemand
 from servingslo.models.transform import TabulatedLaw, invert
 
@@ -223,7 +223,7 @@ def _meet_idle(
     if any(shares):
         (idle,) = columns([(share,) for share in shares])
         characteristic *= 1.0 - idle
-        characteristic += idle * (own * exponential(z * demand.step_fixed_seconds)).real
+        characteristic += idle * (own * np.exp(z * demand.step_fixed_seconds)).real
 
 
 def _pool_of(prompts: PromptWork, arrival: Arrival) -> Pool:
@@ -264,12 +264,12 @@ def _averaged(
     )
     logs = ((exponents * cubic + square) * exponents + mean) * exponents + mass
     peaks = np.maximum.reduce(np.maximum.reduce(logs.real), axis=-1).reshape(-1).tolist()
-    averaged = exponential(logs)
+    averaged: ComplexArray = np.exp(logs)
     for row, moments in enumerate(masses):
         # No transform is above its mass: else steps too spread for a series, so each by itself.
         if peaks[row] > math.log(moments[0]) + _ROUNDING:
             by_row = exponents.reshape(len(exponents), len(arrivals), -1)[:, row]
-            by_step = exponential(np.multiply.outer(steps.reshape(len(arrivals), -1)[row], by_row))
+            by_step = np.exp(np.multiply.outer(steps.reshape(len(arrivals), -1)[row], by_row))
             by_step *= weights[row][:, None, None]
             np.add.reduce(by_step, out=averaged.reshape(len(exponents), len(arrivals), -1)[:, row])
     return averaged

@@ -16,8 +16,13 @@ import numpy as np
 
 from servingslo.models.load_laws import EngineLaws
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.models.output_laws import AtomLaw, atom_laws, shares_within, weighted_points
-from servingslo.models.service_time import FloatArray, RequestDemand
+from servingslo.models.output_laws import (
+    AtomLaw,
+    Moments,
+    spread_points,
+    time_per_output_token_law,
+)
+from servingslo.models.service_time import RequestDemand
 
 # Against a division by zero: far below any deviation of a step.
 LEAST_SECONDS = 1e-12
@@ -26,18 +31,21 @@ LEAST_SECONDS = 1e-12
 TRIALS = 16
 
 
-def full_batch_tpot(engine: EngineLaws, sequences: Sequence[int]) -> list[AtomLaw]:
-    """Laws over requests of the time per output token, in seconds, while as many sequences run.
+def full_batch_tpot(engine: EngineLaws, sequences: int) -> AtomLaw:
+    """Law over requests of the time per output token, in seconds, while as many sequences run."""
+    parts = [(np.ones_like(engine.gaps.gaps), _moments(engine, [sequences], 0))]
+    return time_per_output_token_law(
+        engine.gaps, parts, (engine.least_step_seconds, engine.most_step_seconds)
+    )
+
+
+def _moments(engine: EngineLaws, sequences: Sequence[int], *place: int) -> Moments:
+    """Moments while as many sequences run, as sequences × output lengths.
 
     n sequences end r = n/(O − 1) requests a step and as many start, at random over steps: over g
     gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g and third
     central moment r·c³·E[I³]/g². A step has room for as much prefill as the token budget leaves.
     """
-    return atom_laws(*_weighted_points(engine, sequences), _bounds(engine))
-
-
-def _weighted_points(engine: EngineLaws, sequences: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-    """Points of the laws of `full_batch_tpot`, a row for each, and what they all weigh."""
     demand, gaps = engine.demand, engine.gaps.gaps
     per_token = demand.prefill_per_token_seconds
     second = per_token**2 * demand.uncached_second_moment_tokens2
@@ -46,11 +54,8 @@ def _weighted_points(engine: EngineLaws, sequences: Sequence[int]) -> tuple[Floa
     started = np.array([[started_per_step(demand, count)] for count in sequences])
     deviation = np.maximum(np.sqrt(started * second / gaps), LEAST_SECONDS)
     skewness = started * third / gaps**2 / deviation**3
-    return weighted_points(engine.gaps, (np.array(means), deviation, skewness), _bounds(engine)[1])
-
-
-def _bounds(engine: EngineLaws) -> tuple[float, float]:
-    return engine.least_step_seconds, engine.most_step_seconds
+    mean = np.broadcast_to(np.array(means), deviation.shape)
+    return Moments(mean[place], deviation[place], skewness[place])
 
 
 def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int) -> int:
@@ -62,10 +67,11 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
     demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
     while True:
         trials = sorted({trial_of(span[0], span[-1], index) for index in range(TRIALS)})
-        shares = shares_within(*_weighted_points(engine, trials), _bounds(engine), tpot_seconds)
+        points = spread_points(_moments(engine, trials))
+        shares = np.sum((points <= tpot_seconds) * engine.gaps.spread_weights, axis=(1, 2))
         served = [
             count / mean_gap_seconds(demand, engine.budget_tokens, count) * share
-            for count, share in zip(trials, shares, strict=True)
+            for count, share in zip(trials, shares.tolist(), strict=True)
         ]
         best = max(range(len(trials)), key=lambda index: served[index])
         if len(trials) == len(span) or len(span) <= TRIALS:

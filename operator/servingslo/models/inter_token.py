@@ -25,7 +25,7 @@ from servingslo.models.occupancy_levels import (
     found_by_arrivals,
     never_idle,
 )
-from servingslo.models.output_laws import Bare, GapMoments, Moments, OutputGaps
+from servingslo.models.output_laws import GapMoments, Moments, OutputGaps
 from servingslo.models.prefill_interference import (
     FirstStep,
     Interference,
@@ -76,12 +76,14 @@ def _moments_of(
     first = first_step_of(demand, load.rate_per_second, step, load.pool_count, room)
     prefill = first_token_after(demand, load, step, budget_tokens, first, found)
     usual = _usual_moments(demand, output, load, step, first, prefill)
+    ones = np.ones_like(output.gaps)
     if found.few <= 0.0:
-        return GapMoments(*usual, prefill, load.prefill_steps)
+        return GapMoments(usual, ((ones, usual),), prefill)
     light = light_load(demand, load, step, found, budget_tokens)
     share, others, every = mixed_with_bare(usual, output.gaps, light)
-    bare = Bare(share, light.step, light.deviation, *others)
-    return GapMoments(*every, prefill, load.prefill_steps, bare)
+    # Who meets no prefill has the steps of a gamma law.
+    bare = step * ones, light.deviation * ones, 2.0 * light.deviation / step * ones
+    return GapMoments(every, ((1.0 - share, others), (share, Moments(*bare))), prefill)
 
 
 def _usual_moments(
@@ -158,39 +160,33 @@ def _excess(gaps: FloatArray, load: GapLoad, mean_step: float) -> FloatArray:
     return excess
 
 
-def states_of_bursts(
+def parts_met(
     demand: RequestDemand,
     output: OutputGaps,
-    loads: Sequence[GapLoad],
+    load: GapLoad,
+    moments: GapMoments,
     budget_tokens: float,
-) -> list[tuple[tuple[FloatArray, GapMoments], ...]]:
-    """Shares of requests, by output length, that meet one rate all along, and their moments.
+) -> list[tuple[FloatArray, Moments]]:
+    """Shares of the requests of a load, by output length, and the moments of each part.
 
-    By load; nothing for one without bursts. The rest meet both rates, as the moments over all.
+    In bursts some meet the lower and some the higher rate all along, with moments of their own; the
+    rest meet both, as the moments over all.
     """
-    states = [_at_both_rates(demand, output, load) for load in loads]
-    met = [load for pair in states for _, load in pair]
-    if not met:
-        return [()] * len(loads)
-    moments = iter(gap_moments(demand, output, met, budget_tokens))
-    return [tuple((share, next(moments)) for share, _ in pair) for pair in states]
-
-
-def _at_both_rates(
-    demand: RequestDemand, output: OutputGaps, load: GapLoad
-) -> tuple[tuple[FloatArray, GapLoad], ...]:
-    """Shares of requests that meet the lower and the higher rate all along, and what they meet."""
     bursts = load.bursts
     ratio = load.rate_per_second * demand.prefill_mean_seconds
     swing = swing_of(bursts, ratio)
     if swing == 0.0:
-        return ()
+        return list(moments.parts)
     step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
     unchanged = unchanged_share(output.gaps * (step / (1.0 - ratio)), bursts.correlation_seconds)
-    return tuple(
-        (0.5 * (1.0 + change) * unchanged, at_changed_rate(demand, load, change, swing))
-        for change in (-swing, swing)
-    )
+    rates = [at_changed_rate(demand, load, change, swing) for change in (-swing, swing)]
+    shares = [0.5 * (1.0 - swing) * unchanged, 0.5 * (1.0 + swing) * unchanged, 1.0 - unchanged]
+    laws = [*gap_moments(demand, output, rates, budget_tokens), moments]
+    return [
+        (share * part, met)
+        for share, law in zip(shares, laws, strict=True)
+        for part, met in law.parts
+    ]
 
 
 def _found_by_arrivals(

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from servingslo.models.gap_loads import GapLoad, gap_load
-from servingslo.models.inter_token import gap_moments, states_of_bursts
+from servingslo.models.inter_token import gap_moments, parts_met
 from servingslo.models.kv_cache import HeldTokens
 from servingslo.models.occupancy import Occupancy, occupancies
 from servingslo.models.output_laws import (
     GapMoments,
     OutputGaps,
-    end_to_end_laws,
-    time_per_output_token_laws,
+    end_to_end_law,
+    time_per_output_token_law,
 )
 from servingslo.models.prompt_work import PromptWork, mean_steps
 from servingslo.models.replica_load import FleetLaw, replica_load
@@ -124,36 +124,23 @@ def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMome
 
 def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
     """Laws of the time per output token over requests, in seconds, by load."""
-    lacking = [load for load in loads if load.tpot is None]
-    if lacking:
-        laws = time_per_output_token_laws(
-            engine.gaps,
-            evaluate_gaps(engine, lacking),
-            states_of_bursts(
-                engine.demand,
-                engine.gaps,
-                [_met(engine, load) for load in lacking],
-                engine.budget_tokens,
-            ),
-            (engine.least_step_seconds, engine.most_step_seconds),
-        )
-        for load, law in zip(lacking, laws, strict=True):
-            load.tpot = law
+    bounds = engine.least_step_seconds, engine.most_step_seconds
+    for load, moments in zip(loads, evaluate_gaps(engine, loads), strict=True):
+        if load.tpot is None:
+            met = _met(engine, load)
+            parts = parts_met(engine.demand, engine.gaps, met, moments, engine.budget_tokens)
+            load.tpot = time_per_output_token_law(engine.gaps, parts, bounds)
     return [load.tpot for load in loads if load.tpot is not None]
 
 
 def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
     """Laws of the end-to-end latency over requests, in seconds, by load."""
-    lacking = [load for load in loads if load.latency is None]
-    if lacking:
-        laws = end_to_end_laws(
-            engine.gaps,
-            evaluate_gaps(engine, lacking),
-            [law.cumulants() for law in evaluate_ttft(engine, lacking)],
-            engine.least_step_seconds,
-        )
-        for load, law in zip(lacking, laws, strict=True):
-            load.latency = law
+    known = zip(loads, evaluate_gaps(engine, loads), evaluate_ttft(engine, loads), strict=True)
+    for load, gap, first in known:
+        if load.latency is None:
+            load.latency = end_to_end_law(
+                engine.gaps, gap.every, first.cumulants(), engine.least_step_seconds
+            )
     return [load.latency for load in loads if load.latency is not None]
 
 

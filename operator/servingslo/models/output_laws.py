@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from servingslo.models.rows import stacked
 from servingslo.models.service_time import FloatArray
 from servingslo.models.workload import LengthDistribution
 
@@ -25,7 +24,7 @@ from servingslo.models.workload import LengthDistribution
 OUTPUT_POINTS = 20
 DEVIATE_COUNT = 24
 # Keeps the gamma law of no skewness from a division by zero; seven digits are left.
-SMALL_SIXTH = 1e-9
+_SMALL_SIXTH = 1e-9
 # Against divisions by zero: far below any step.
 TINY_SECONDS = 1e-12
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
@@ -79,34 +78,16 @@ class Moments(NamedTuple):
     skewness: Any
 
 
-class Bare(NamedTuple):
-    """Requests that meet no prefill while they decode: share of them, by output length.
-
-    seconds, deviation_seconds: mean and deviation of their time per output token. mean, deviation,
-    skewness: of that of the others.
-    """
-
-    share: FloatArray
-    seconds: float
-    deviation_seconds: float
-    mean: FloatArray
-    deviation: FloatArray
-    skewness: FloatArray
-
-
 class GapMoments(NamedTuple):
-    """Mean, standard deviation and skewness of the time per output token, by output length.
+    """Moments of the time per output token, by output length.
 
-    prefill_seconds, prefill_steps: mean time that a request runs until its first token, and steps.
-    bare: those among them that meet no prefill, where they have points of their own.
+    every: of all requests. parts: shares of the requests, by output length, with moments of their
+    own. prefill_seconds: mean time that a request runs until its first token.
     """
 
-    mean: FloatArray
-    deviation: FloatArray
-    skewness: FloatArray
+    every: Moments
+    parts: tuple[tuple[FloatArray, Moments], ...]
     prefill_seconds: float
-    prefill_steps: float
-    bare: Bare | None = None
 
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
@@ -131,187 +112,85 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
     )
 
 
-def spread_points(mean: FloatArray, deviation: FloatArray, skewness: FloatArray) -> FloatArray:
+def spread_points(law: Moments) -> FloatArray:
     """Points of gamma laws with these moments at the quadrature's deviates.
 
-    Moments by row and output length; points by row, length and deviate.
+    Moments by output length, in the last axis; points by length and deviate.
     Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
-    Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
     """
     # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u the deviate less k.
-    sixth = (skewness * (1.0 / 6.0) + SMALL_SIXTH)[..., None]
+    sixth = (law.skewness * (1.0 / 6.0) + _SMALL_SIXTH)[..., None]
     root = 1.0 + sixth * (_DEVIATES[: sixth.shape[-2]] - sixth)
     # Without skewness to the left no point lies below the least value of a gamma law.
     np.maximum(root, np.where(sixth > 0.0, 0.0, -np.inf), out=root)
-    scale = deviation[..., None] / (3.0 * sixth)
-    points: FloatArray = mean[..., None] + scale * (root * root * root - 1.0)
+    scale = law.deviation[..., None] / (3.0 * sixth)
+    points: FloatArray = law.mean[..., None] + scale * (root * root * root - 1.0)
     return points
 
 
-def atom_laws(
-    points: FloatArray, weights: FloatArray, bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> list[AtomLaw]:
-    """The laws of these weighted points, a law for each row; weights may be the same for all.
-
-    bounds: that no point lies outside.
-    """
-    order = points.argsort(axis=1)
-    seconds = np.clip(np.take_along_axis(points, order, axis=1), *bounds)
-    mass = np.take_along_axis(np.broadcast_to(weights, points.shape), order, axis=1)
-    middle = np.cumsum(mass, axis=1) - 0.5 * mass
-    return list(map(AtomLaw, seconds, middle))
+def atom_law(points: FloatArray, weights: FloatArray, bounds: tuple[float, float]) -> AtomLaw:
+    """The law of these weighted points; bounds: that none of them lies outside."""
+    order = points.argsort()
+    mass = weights[order]
+    return AtomLaw(np.clip(points[order], *bounds), np.cumsum(mass) - 0.5 * mass)
 
 
-def weighted_points(
-    output: OutputGaps, moments: tuple[FloatArray, FloatArray, FloatArray], most_seconds: float
-) -> tuple[FloatArray, FloatArray]:
-    """Points of the laws with these moments by output length, a law for each row; and weights.
-
-    most_seconds: a step that is full of prefill, which no average of steps is above.
-    """
-    points = spread_points(*moments)
-    points = points.reshape(-1, points.shape[-2] * points.shape[-1])
-    weights = output.spread_weights.ravel()
-    _put_off(points, weights, most_seconds)
-    return points, weights
-
-
-def shares_within(
-    points: FloatArray, weights: FloatArray, bounds: tuple[float, float], seconds: float
-) -> list[float]:
-    """`AtomLaw.share_within` of `atom_laws`, by row, without the laws: nothing is sorted for it."""
-    np.minimum(np.maximum(points, bounds[0], out=points), bounds[1], out=points)
-    inside = points <= seconds
-    rows = np.arange(len(points))
-    lower = np.where(inside, points, -np.inf).argmax(axis=1)
-    upper = np.where(inside, np.inf, points).argmin(axis=1)
-    mass = inside @ weights
-    low, high = points[rows, lower], points[rows, upper]
-    step = (seconds - low) / np.maximum(high - low, TINY_SECONDS)
-    shares = mass - 0.5 * weights[lower] + step * 0.5 * (weights[lower] + weights[upper])
-    shares[inside.all(axis=1)] = 1.0
-    shares[~inside.any(axis=1)] = 0.0
-    return [float(share) for share in shares]
-
-
-def time_per_output_token_laws(
+def time_per_output_token_law(
     output: OutputGaps,
-    moments: Sequence[GapMoments],
-    states: Sequence[Sequence[tuple[FloatArray, GapMoments]]],
+    parts: Sequence[tuple[FloatArray, Moments]],
     bounds_seconds: tuple[float, float],
-) -> list[AtomLaw]:
-    """Laws of the time per output token over requests, in seconds, by load.
+) -> AtomLaw:
+    """Law of the time per output token over requests, in seconds.
 
-    states: shares of the requests, by output length, that have moments of their own, by load.
-    bounds_seconds: an idle step and a step that is full of prefill; no average of steps lies
-    outside, and what a full step has no room for others meet.
+    parts: as in `GapMoments`. bounds_seconds: an idle step and a step that is full of prefill; no
+    average of steps lies outside, and what a full step has no room for others meet.
     """
-    weights = output.spread_weights
-    if not any(states) and all(law.bare is None for law in moments):
-        return atom_laws(
-            *weighted_points(output, _stacked(moments), bounds_seconds[1]), bounds_seconds
-        )
-    parts = [_parts(law, own) for law, own in zip(moments, states, strict=True)]
-    laws: list[AtomLaw | None] = [None] * len(moments)
-    # Loads with as many parts have as many points.
-    for count in sorted({len(own) for own in parts}):
-        rows = [row for row, own in enumerate(parts) if len(own) == count]
-        every = [law for row in rows for _, law in parts[row]]
-        shares = np.array([[share for share, _ in parts[row]] for row in rows])
-        points = spread_points(*_stacked(every)).reshape(len(rows), -1)
-        mass = (shares[..., None] * weights).reshape(len(rows), -1)
-        _put_off(points, mass, bounds_seconds[1])
-        for row, law in zip(rows, atom_laws(points, mass, bounds_seconds), strict=True):
-            laws[row] = law
-    return [law for law in laws if law is not None]
-
-
-def _parts(
-    moments: GapMoments, states: Sequence[tuple[FloatArray, GapMoments]]
-) -> list[tuple[FloatArray, Moments]]:
-    """Shares of the requests of a load, by output length, and the moments of each part."""
-    parts: list[tuple[FloatArray, Moments]] = []
-    ones = np.ones(len(moments.mean))
-    usual = ones - sum((own for own, _ in states), start=0.0 * ones)
-    for share, law in ((usual, moments), *states):
-        bare = law.bare
-        if bare is not None:
-            met = Moments(bare.mean, bare.deviation, bare.skewness)
-            mean, deviation = bare.seconds, bare.deviation_seconds
-            none = Moments(
-                *np.multiply.outer((mean, deviation, gamma_skewness(mean, deviation)), ones)
-            )
-            parts += [(share * (1.0 - bare.share), met), (share * bare.share, none)]
-        else:
-            parts.append((share, Moments(law.mean, law.deviation, law.skewness)))
-    return parts
-
-
-def gamma_skewness(mean: float, deviation: float) -> float:
-    """Skewness of a gamma law with this mean and deviation."""
-    return 2.0 * deviation / mean
+    points = np.concatenate([spread_points(law).ravel() for _, law in parts])
+    weights = [(share[:, None] * output.spread_weights).ravel() for share, _ in parts]
+    mass = np.concatenate(weights)
+    _put_off(points, mass, bounds_seconds[1])
+    return atom_law(points, mass, bounds_seconds)
 
 
 def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
-    """Moves points of these laws, a law for each row, below a full step, so that means stay.
+    """Move points below a full step, so that the mean stays.
 
     Prefill that a step has no room for is done in later steps, which other requests meet: no time
     is lost, which is what a cut would mean. What lies below the full step goes up by one share of
     its distance to it, so that the order stays.
     """
-    # Few loads come near it, and those alone pay.
-    over = np.flatnonzero(np.maximum.reduce(points, axis=1) > most_seconds)
-    if not len(over):
+    if points.max() <= most_seconds:
         return
-    room = most_seconds - points[over]
-    parts = mass if mass.ndim == 1 else mass[over]
+    room = most_seconds - points
     below = np.maximum(room, 0.0)
-    excess = np.add.reduce((below - room) * parts, axis=1)
-    kept = 1.0 - excess / np.maximum(np.add.reduce(below * parts, axis=1), TINY_SECONDS)
-    points[over] = most_seconds - below * np.maximum(kept, 0.0)[:, None]
+    kept = 1.0 - (below - room) @ mass / max(float(below @ mass), TINY_SECONDS)
+    points[:] = most_seconds - below * max(float(kept), 0.0)
 
 
-def _stacked(
-    moments: Sequence[GapMoments] | Sequence[Moments],
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Mean, deviation and skewness, a row for each of these moments."""
-    return (
-        stacked([law.mean for law in moments]),
-        stacked([law.deviation for law in moments]),
-        stacked([law.skewness for law in moments]),
-    )
-
-
-def end_to_end_laws(
+def end_to_end_law(
     output: OutputGaps,
-    moments: Sequence[GapMoments],
-    first: Sequence[tuple[float, float, float]],
+    gap: Moments,
+    first: tuple[float, float, float],
     least_seconds: float,
-) -> list[AtomLaw]:
-    """Laws of the end-to-end latency over requests, in seconds: first token plus O − 1 gaps.
+) -> AtomLaw:
+    """Law of the end-to-end latency over requests, in seconds: first token plus O − 1 gaps.
 
-    first: mean, variance and third central moment of the time to first token, by load. Given the
-    output length, the sum is a gamma law with the added cumulants. least_seconds: an idle step; no
-    request takes fewer steps than it has tokens.
+    gap: moments of a gap, by output length. first: mean, variance and third central moment of the
+    time to first token. Given the output length, the sum is a gamma law with the added cumulants.
+    least_seconds: an idle step; no request takes fewer steps than it has tokens.
     """
-    mean, variance, third = np.array(first).T[:, :, None]
-    gap_mean, gap_deviation, gap_skewness = (np.atleast_2d(law) for law in _stacked(moments))
-    decode = output.gaps * gap_deviation
-    square = decode * decode
-    cubed = gap_skewness * square * decode + third
-    square += variance
-    deviation = np.sqrt(square)
-    points = spread_points(
-        output.gaps * gap_mean + mean,
-        deviation,
-        cubed / (np.maximum(deviation, 1e-12) * square + 1e-36),
-    )
-    np.maximum(points, (least_seconds * (output.gaps + 1.0))[:, None], out=points)
-    if output.single_share == 0.0:
-        return atom_laws(points.reshape(len(points), -1), output.spread_weights.ravel())
-    alone = spread_points(mean, np.sqrt(variance), third / np.maximum(variance, 1e-24) ** 1.5)
-    np.maximum(alone, least_seconds, out=alone)
-    several = 1.0 - output.single_share
-    weights = (several * output.spread_weights, output.single_share * DEVIATE_WEIGHTS[:1])
-    every = np.concatenate((points, alone), axis=1)
-    return atom_laws(every.reshape(len(points), -1), np.concatenate(weights).ravel())
+    mean, variance, third = first
+    decode = output.gaps * gap.deviation
+    deviation = np.sqrt(decode**2 + variance)
+    skewness = (gap.skewness * decode**3 + third) / np.maximum(deviation, TINY_SECONDS) ** 3
+    points = spread_points(Moments(output.gaps * gap.mean + mean, deviation, skewness))
+    points = np.maximum(points, (least_seconds * (output.gaps + 1.0))[:, None]).ravel()
+    weights = output.spread_weights.ravel()
+    if output.single_share > 0.0:
+        spread = max(math.sqrt(variance), TINY_SECONDS)
+        moments = np.array([[mean], [spread], [third / spread**3]])
+        alone = np.maximum(spread_points(Moments(*moments)).ravel(), least_seconds)
+        points = np.concatenate((points, alone))
+        several = (1.0 - output.single_share) * weights
+        weights = np.concatenate((several, output.single_share * DEVIATE_WEIGHTS[0]))
+    return atom_law(points, weights, (0.0, math.inf))

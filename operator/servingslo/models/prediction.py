@@ -67,7 +67,7 @@ class Prediction:
             return math.inf
         engine = self.engine
         (moments,), gaps = evaluate_gaps(engine, (self.laws,)), engine.gaps
-        decoding = float(gaps.weighted @ moments.mean) * (1.0 - gaps.single_share)
+        decoding = float(gaps.weighted @ moments.every.mean) * (1.0 - gaps.single_share)
         return min(self._rate * (moments.prefill_seconds + decoding), self.engine.cap)
 
     @property
@@ -121,7 +121,7 @@ class Prediction:
             return math.inf
         (moments,) = evaluate_gaps(self.engine, (self.laws,))
         per_gap = self.engine.gaps.weighted
-        return float(per_gap @ moments.mean / per_gap.sum())
+        return float(per_gap @ moments.every.mean / per_gap.sum())
 
     def ttft_seconds(self, percentile: float) -> float:
         """Time to first token not exceeded by this percent of requests; inf when unstable."""
