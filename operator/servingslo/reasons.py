@@ -108,8 +108,6 @@ class Reason(StrEnum):
     HISTORY_TOO_SHORT = "HistoryTooShort"
     SEASON_EXPECTED = "SeasonExpected"
     SURGES_RECUR = "SurgesRecur"
-    SURGE_POSSIBLE = "SurgePossible"
-    SURGE_REFUTED = "SurgeRefuted"
 
     # Ownership and mode
     SCALER_CONFLICT = "ScalerConflict"

@@ -167,9 +167,6 @@ def _learn(
             seconds=measured.seconds,
             dispersion=flow.dispersion,
             error_ratio=measured.error_ratio,
-            in_flight_requests=sum(
-                (e.running or 0.0) + (e.waiting or 0.0) for _, e in fresh.engines
-            ),
         )
         demand = forecast.observe(demand, window, now)
     histograms = pooled(steps)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation import errors, onsets, seasonal
+from servingslo.estimation import errors, seasonal
 from servingslo.estimation.errors import (
     EMPTY_LOG,
     HORIZONS_SECONDS,
@@ -20,7 +20,6 @@ from servingslo.estimation.errors import (
     damping_at,
 )
 from servingslo.estimation.mixtures import mixture_quantile
-from servingslo.estimation.onsets import NO_ONSET, Onset, OnsetState
 from servingslo.estimation.rate_filters import (
     JUMP,
     LEAST_VARIANCE,
@@ -35,10 +34,8 @@ from servingslo.estimation.rate_filters import (
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.seasonal import NO_SEASON, SeasonForecast, SeasonState
 from servingslo.estimation.surges import (
-    RECURRING_COUNT,
     Recurrence,
     largest_exceedance_ratio,
-    recent,
     recurrence,
 )
 
@@ -63,7 +60,7 @@ class ForecastState:
 
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
     begun_seconds: when demand became something new, of which earlier forecasts know nothing.
-    onset: what first windows of rises turned out to be. noise_variance: of the rate last measured.
+    noise_variance: of the rate last measured.
     """
 
     time_seconds: float | None = None
@@ -74,7 +71,6 @@ class ForecastState:
     errors: ErrorLog = EMPTY_LOG
     season: SeasonState = NO_SEASON
     begun_seconds: float | None = None
-    onset: OnsetState = NO_ONSET
     noise_variance: float = 0.0
 
 
@@ -86,8 +82,7 @@ class Forecast:
     taken to be as it is there. recurrence: rises that nothing foretells and that keep coming.
     largest_exceedance_ratio: by which demand has lately risen beyond what was expected a cold start
     before, None while demand has not been seen for long enough to say. trend_damping: share of what
-    slopes carry that has come true far ahead. onset: the rise that has just begun, or that has just
-    turned out to be no surge.
+    slopes carry that has come true far ahead.
     Nothing is known before the first window, and there is no arrival rate then either.
     """
 
@@ -102,7 +97,6 @@ class Forecast:
     recurrence: Recurrence | None = None
     largest_exceedance_ratio: float | None = None
     trend_damping: float = 1.0
-    onset: Onset | None = None
 
     @property
     def known(self) -> bool:
@@ -214,7 +208,6 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
             state.errors.exceedances, state.observed_seconds, now_seconds
         ),
         trend_damping=state.errors.trend.damping,
-        onset=state.onset.newest,
     )
 
 
@@ -250,22 +243,13 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
             usual_mean_per_second=window.rate_per_second,
             usual_variance=0.0,
             observed_seconds=0.0,
-            onset=onsets.forgotten(state.onset),
         )
     if gap <= 0:
         return state
     filters = next_filters(state.filters, window, gap)
     if filters is None:
         filters = first_filters(window, PRIOR_OF_NEW)
-        onset = onsets.forgotten(state.onset)
-        state = replace(state, begun_seconds=now_seconds, onset=onset)
-    else:
-        usual = state.observed_seconds >= LEAST_USUAL_SECONDS
-        known = usual and len(recent(state.errors.surges, now_seconds)) < RECURRING_COUNT
-        onset, filters = onsets.observe(
-            state.onset, state.filters, filters, window, now_seconds, known=known
-        )
-        state = replace(state, onset=onset)
+        state = replace(state, begun_seconds=now_seconds)
     level = sum(f.probability * f.level for f in filters)
     interval, ended = errors.with_window(state.errors.interval, window, gap)
     measured = window.variance(level)

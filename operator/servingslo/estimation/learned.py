@@ -27,7 +27,6 @@ from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.learned_law import dump_fit, load_fit
 from servingslo.estimation.lengths import LengthState
 from servingslo.estimation.observed import LATENCIES
-from servingslo.estimation.onsets import OnsetState
 from servingslo.estimation.rate_filters import MODELS, FilterState
 from servingslo.estimation.seasonal import (
     LARGEST_OFFSET,
@@ -38,7 +37,6 @@ from servingslo.estimation.seasonal import (
 from servingslo.estimation.service_law import LawFit, LawState
 from servingslo.estimation.stored import (
     LONGEST_NAME,
-    is_count,
     is_number,
     items_of,
     numbers_of,
@@ -210,7 +208,6 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
         # Where today lies beside the season; the season itself is found in history again.
         "season": rounded((state.season.offset, state.season.variance, *state.season.log_odds), 3),
         "errors": rounded(state.errors.squared_errors, 3),
-        "rises": [state.onset.surges, state.onset.others],
         "bursts": [
             [
                 round(b.start_seconds),
@@ -253,16 +250,7 @@ def _load_forecast(stored: object) -> ForecastState:
             surges=_load_surges(stored.get("bursts"), float(at)),
         ),
         season=_load_season(stored.get("season")),
-        onset=_load_rises(stored.get("rises")),
     )
-
-
-def _load_rises(stored: object) -> OnsetState:
-    """What rises turned out to be; nothing of what cannot be read."""
-    counts = items_of(stored)
-    if len(counts) != len(("surges", "others")) or not all(map(is_count, counts)):
-        return OnsetState()
-    return OnsetState(surges=counts[0], others=counts[1])
 
 
 def _load_surges(stored: object, at_seconds: float) -> tuple[Surge, ...]:

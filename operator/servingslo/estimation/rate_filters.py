@@ -88,14 +88,12 @@ class RateWindow:
     """Mean arrival rate over a window that ended now, and how well it is known.
 
     dispersion: index of dispersion of counts. error_ratio: standard error beyond counting noise.
-    in_flight_requests: at its end, in all engines; None where it was not read.
     """
 
     rate_per_second: float
     seconds: float
     dispersion: float = 1.0
     error_ratio: float = 0.02
-    in_flight_requests: float | None = None
 
     def variance(self, rate_per_second: float) -> float:
         """Variance of the measured rate around this true one, at least that of one request."""

@@ -162,13 +162,11 @@ def _certainty(decision: Decision) -> str:
 
 
 def _demand_certainty(decision: Decision) -> Iterator[str]:
-    """Which quantile of the demand to come is planned for, and whether it may be a surge."""
+    """Which quantile of the demand to come is planned for."""
     probability = decision.demand.planned_probability
     if probability is None or decision.binding is None:
         return
-    surge = next((s.after for s in decision.steps if s.reason is Reason.SURGE_POSSIBLE), None)
-    odds = f", as this may be a surge ({percent(surge)})" if isinstance(surge, float) else ""
-    yield f"planned for the {percent(probability)} quantile of demand{odds}"
+    yield f"planned for the {percent(probability)} quantile of demand"
 
 
 def _otherwise(decision: Decision) -> Iterator[str]:

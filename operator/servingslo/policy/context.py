@@ -114,12 +114,6 @@ class TickContext:
         return self.prepared is not None and self.estimate.law.trusted
 
     @property
-    def surge_refuted(self) -> bool:
-        """Whether the newest window has shown that a rise is no surge."""
-        onset = self.estimate.forecast.onset
-        return onset is not None and onset.refuted
-
-    @property
     def model_reason(self) -> Reason:
         """Why the latency model decides or does not: a law alone is not enough for one."""
         law = self.estimate.law

@@ -14,7 +14,6 @@ from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"
 KEPT_RATE_KNOB = "arrival-rate-kept"
-SURGE_KNOB = "surge-probability"
 SEASON_KNOB = "season"
 MARGIN_KNOB = "demand-quantile"
 # A step of a decision is one line of a log: so many slow or unreliable pods are named in it.
@@ -186,24 +185,6 @@ def _season_name(season: Season | None) -> str | None:
     return "weekly" if season.rest_days else "daily"
 
 
-def onset_step(context: TickContext) -> DecisionStep | None:
-    """The probability that a rise which has just begun is a surge; None where nothing rises.
-
-    before: when it was first seen, None at that tick. after: what is planned with now.
-    """
-    onset = context.estimate.forecast.onset
-    if onset is None:
-        return None
-    return DecisionStep(
-        stage="forecast",
-        knob=SURGE_KNOB,
-        before=onset.surge_probability if onset.refuted else None,
-        after=0.0 if onset.refuted else onset.surge_probability,
-        reason=Reason.SURGE_REFUTED if onset.refuted else Reason.SURGE_POSSIBLE,
-        inputs={"rate_if_surge_per_second": onset.end_per_second},
-    )
-
-
 def recurrence_step(context: TickContext) -> DecisionStep | None:
     """The rate that is kept capacity for, where surges recur and the forecast alone says less.
 
@@ -282,7 +263,6 @@ _STEPS = (
     retries_step,
     unscraped_pods_step,
     season_step,
-    onset_step,
     recurrence_step,
     margin_step,
     slow_pods_step,

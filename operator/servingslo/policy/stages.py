@@ -65,7 +65,7 @@ def behaved(context: TickContext, draft: Draft) -> Draft:
     """As stabilization and rate policies allow."""
     proposal, behavior = guards.apply_behavior(
         draft.proposal,
-        _without_refuted(context, draft.behavior),
+        draft.behavior,
         behavior=context.targets.behavior,
         current=context.current,
         bounds=context.bounds,
@@ -149,15 +149,3 @@ def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
             "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=context.coming
         )
     return proposal
-
-
-def _without_refuted(context: TickContext, state: BehaviorState) -> BehaviorState:
-    """The memory without what was recommended for a surge that turned out to be none.
-
-    Demand has not fallen since, so that there is no swing to be smoothed.
-    """
-    onset = context.estimate.forecast.onset
-    if onset is None or not onset.refuted:
-        return state
-    kept = tuple(r for r in state.recommendations if r[0] < onset.since_seconds)
-    return replace(state, recommendations=kept)

@@ -56,9 +56,9 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
 
     What is on its way will serve them; to give part of it back, because little will be left to do
     once all of it is there, would order it anew a moment later. The more are on their way, the
-    sooner the first of them are there. What was ordered for a surge that is none goes at once.
+    sooner the first of them are there.
     """
-    if context.prepared is None or not context.starting or context.surge_refuted:
+    if context.prepared is None or not context.starting:
         return None
     engines = len(context.serving) * context.estimate.engines_per_pod
     capacity = engines * context.prepared.model.saturation_rate_per_second
