@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from servingslo.errors import MetricsUnavailableError
+from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
+from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.rate_filters import RateWindow
 from servingslo.sim.trace import read_trace
 
@@ -360,3 +362,19 @@ def test_what_a_slope_carries_near_is_not_taken_back():
     for lead in (0.0, 30.0, 90.0):
         assert found.mean_per_second(lead) == plain.mean_per_second(lead)
     assert found.mean_per_second(240.0) != plain.mean_per_second(240.0)
+
+
+def test_what_was_learned_when_rises_were_counted_is_still_read() -> None:
+    """A status of before holds what rises turned out to be, and surges under their old name."""
+    state = ForecastState()
+    for tick in range(8):
+        state = observe(state, RateWindow(rate_per_second=9.0, seconds=15.0), 15.0 * tick)
+    stored = learned(EstimatorState(forecast=state))
+    before = {
+        **stored,
+        "forecast": {**stored["forecast"], "rises": [3, 1], "bursts": [[20, 50, 40.0, 9.0, 1]]},
+    }
+    read = restore(before).forecast
+    assert read.filters == restore(stored).forecast.filters
+    assert [surge.peak_per_second for surge in read.errors.surges] == [40.0]
+    assert restore(before) == restore({**before, "forecast": {**before["forecast"], "rises": None}})
