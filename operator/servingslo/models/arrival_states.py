@@ -50,7 +50,7 @@ class ArrivalState(NamedTuple):
     prefill_ratio: float
 
 
-def states_met(
+def states_seen(
     demand: RequestDemand,
     prompts: PromptWork,
     running: Occupancy,
@@ -75,10 +75,10 @@ def states_met(
     followed = bursts.followed_ratio * running.mean
     left = max(1.0 - (swing * followed) ** 2 / max(running.variance, _TINY_SECONDS), 0.0)
     spread = math.sqrt(left)
-    lumps = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
+    batch_work = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
     states = []
     for change in (-swing, swing):
-        lasting = lasting_change(bursts, change, mean_step, ratio, lumps * rate_per_second)
+        lasting = lasting_change(bursts, change, mean_step, ratio, batch_work * rate_per_second)
         shift = max(change * followed, _lowest_shift(demand, running, spread))
         load = rate_per_second * (1.0 + lasting), budget_tokens
         part = 0.5 * (1.0 + change), shift, spread

@@ -35,7 +35,7 @@ class Branching(NamedTuple):
     more_per_second: float
 
 
-def grow(lumps: ComplexArray, branchings: Sequence[Branching]) -> None:
+def grow(batch_work: ComplexArray, branchings: Sequence[Branching]) -> None:
     """Turn prefill of one prompt, less 1, into that of arrivals and all their generations.
 
     With v = λ·(M − 1) the transform of one generation is replaced by ρ·v/(1 − L·v), which has the
@@ -44,10 +44,10 @@ def grow(lumps: ComplexArray, branchings: Sequence[Branching]) -> None:
     weights ρ^k at the points L_k, taken at the point 0 and one more: exact to the third power of v.
     """
     none, first, below = columns([quotient_of(*one) for one in branchings])
-    above = lumps * first
+    above = batch_work * first
     above += none
-    above /= 1.0 + lumps * below
-    lumps *= above
+    above /= 1.0 + batch_work * below
+    batch_work *= above
 
 
 def quotient_of(rate: float, ratio: float, lag: float, more: float) -> tuple[float, float, float]:

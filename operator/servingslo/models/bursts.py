@@ -62,7 +62,7 @@ def lasting_change(
     change: float,
     step_seconds: float,
     prefill_ratio: float,
-    lump_seconds: float = 0.0,
+    batch_work_seconds: float = 0.0,
 ) -> float:
     """What steps feel of a relative change of the rate.
 
@@ -71,13 +71,13 @@ def lasting_change(
     before it began: who meets it, half of its length ago. Half of a mean step is in that
     memory; but steps are met in proportion to their length, and a mean step met is longer by
     the variance of steps over their mean.
-    lump_seconds: λ·c²·E[I²], which over 1 − p² is that. 0: for those who do not meet one step.
+    batch_work_seconds: λ·c²·E[I²], which over 1 − p² is that. 0: for who does not meet one step.
     """
     lasting = 0.0
     for _ in range(_MEMORY_ITERATIONS):
         ratio = prefill_ratio * (1.0 + lasting)
         memory = step_seconds / (1.0 - ratio) ** 2
-        memory += 0.5 * lump_seconds * (1.0 + lasting) / (1.0 - ratio * ratio)
+        memory += 0.5 * batch_work_seconds * (1.0 + lasting) / (1.0 - ratio * ratio)
         lasting = change / (1.0 + memory / bursts.correlation_seconds)
     return lasting
 

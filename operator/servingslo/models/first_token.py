@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from servingslo.models.arrival_states import ArrivalState, range_level, states_met
+from servingslo.models.arrival_states import ArrivalState, range_level, states_seen
 from servingslo.models.branching import Branching, grow
 from servingslo.models.occupancy import Occupancy, even_moments
 from servingslo.models.occupancy_levels import Pool, found_by_arrivals, never_idle
@@ -82,7 +82,7 @@ def first_token_laws(
     arrivals: list[Arrival] = []
     starts, levels = [], []
     for running, rate in zip(laws_of_running, rates_per_second, strict=True):
-        states = states_met(demand, prompts, running, rate, budget_tokens)
+        states = states_seen(demand, prompts, running, rate, budget_tokens)
         levels.append(range_level(demand, prompts, running, states[-1]))
         starts.append(len(arrivals))
         arrivals += [
@@ -176,13 +176,13 @@ def _characteristics(
     mixtures = _averaged(demand, exponents, arrivals)
     evenly = z.copy()
     evenly[..., 0] = 1.0
-    met = (mixtures[0] - mixtures[1]) / evenly
+    seen = (mixtures[0] - mixtures[1]) / evenly
     if pooled:
         # Both kinds of arrivals in their proportion.
         filled = mixtures[0] - mixtures[2]
-        met += filled / (z + kappa) * (filling_share / filled[..., :1].real)
+        seen += filled / (z + kappa) * (filling_share / filled[..., :1].real)
     own = stacked([_own(demand, prompts, arrival) for arrival in arrivals])
-    characteristic: FloatArray = (met * own).real
+    characteristic: FloatArray = (seen * own).real
     _meet_idle(demand, prompts, arrivals, characteristic, own, z)
     characteristic = characteristic.reshape(len(arrivals), -1)
     characteristic[:, 0] = 1.0
@@ -202,8 +202,8 @@ def _own(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> Comple
     full_step = state.mean_step + demand.prefill_per_token_seconds * state.room_tokens
     arriving, shared = state.rate_per_second * full_step, 1.0 / running.pool_count
     leaving = min(running.mean / demand.output_mean_tokens, arriving)
-    met = shared * arriving + (1.0 - shared) * leaving
-    own = OwnPrefill(state.mean_step, state.room_tokens, met)
+    coming = shared * arriving + (1.0 - shared) * leaving
+    own = OwnPrefill(state.mean_step, state.room_tokens, coming)
     return own_prefill(demand, prompts, arrival.level, own)
 
 
@@ -249,7 +249,7 @@ def _averaged(
     the spread of a time to first token: what the fourth cumulant would add is below 0.1 %.
     """
     lines = [_steps_of(demand, arrival) for arrival in arrivals]
-    steps, weights = _steps_met(lines, arrivals)
+    steps, weights = _steps_seen(lines, arrivals)
     masses = even_moments(weights)
     cubic, square, mean, mass = columns(
         [
@@ -285,7 +285,7 @@ def _steps_of(demand: RequestDemand, arrival: Arrival) -> tuple[float, float, fl
     return first, growth * running.spacing, per_even
 
 
-def _steps_met(
+def _steps_seen(
     lines: Sequence[tuple[float, float, float]], arrivals: Sequence[Arrival]
 ) -> tuple[FloatArray, FloatArray]:
     """Steps and, over their length, their weights, by state; shorter rows continued with 0."""

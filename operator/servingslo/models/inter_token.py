@@ -30,8 +30,8 @@ from servingslo.models.prefill_interference import (
     FirstStep,
     Interference,
     first_step_of,
-    lump_rates,
     prefill_in_gaps,
+    prefill_work_rates,
 )
 from servingslo.models.service_time import FloatArray, RequestDemand
 
@@ -97,10 +97,10 @@ def _usual_moments(
     """Mean, deviation and skewness of `gap_moments`, by output length."""
     gaps, growth = output.gaps, demand.step_growth_seconds
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
-    met = _interference(demand, gaps, load, step, first, prefill_seconds)
-    lumps = prefill_in_gaps(gaps, met)
+    interference = _interference(demand, gaps, load, step, first, prefill_seconds)
+    prefill = prefill_in_gaps(gaps, interference)
     slower = _slower_in_bursts(demand, gaps, load, step)
-    mean = lumps.mean + mean_gap(demand, load, step, prefill_seconds) + slower
+    mean = prefill.mean + mean_gap(demand, load, step, prefill_seconds) + slower
     # In a pool a replica gets its share of each cluster, and n is the average of all.
     moved = (growth / slack) ** 2 * load.variance
     together = growth * step * cluster_covariance(demand, load) / (load.pool_count * slack)
@@ -109,9 +109,9 @@ def _usual_moments(
     # The skewness of a gamma law with the mean and the variance of n.
     skewness = 2.0 * math.sqrt(load.variance) / max(load.mean, _LEAST_VARIANCE)
     third = np.sqrt(averaging) * (skewness * (moved + together) ** 1.5)
-    third += lumps.variance * (3.0 * moved * slack / step)
-    third = third * averaging + lumps.third
-    variance = np.maximum(lumps.variance + averaging * (moved + together), _LEAST_VARIANCE)
+    third += prefill.variance * (3.0 * moved * slack / step)
+    third = third * averaging + prefill.third
+    variance = np.maximum(prefill.variance + averaging * (moved + together), _LEAST_VARIANCE)
     return Moments(mean, np.sqrt(variance), third / variance**1.5)
 
 
@@ -139,7 +139,7 @@ def _interference(
     together = _excess(gaps, load, mean_step) * tokens
     # 3·e·E[I²] + 1.5·I·e², e the tokens that bursts bring together.
     more = together * (3.0 * square + 1.5 * together * tokens) * rate * per_token**3
-    second, third = lump_rates(demand, rate)
+    second, third = prefill_work_rates(demand, rate)
     return Interference(
         first.ratio,
         mean_step,
@@ -160,7 +160,7 @@ def _excess(gaps: FloatArray, load: GapLoad, mean_step: float) -> FloatArray:
     return excess
 
 
-def parts_met(
+def parts_seen(
     demand: RequestDemand,
     output: OutputGaps,
     load: GapLoad,
@@ -183,9 +183,9 @@ def parts_met(
     shares = [0.5 * (1.0 - swing) * unchanged, 0.5 * (1.0 + swing) * unchanged, 1.0 - unchanged]
     laws = [*gap_moments(demand, output, rates, budget_tokens), moments]
     return [
-        (share * part, met)
+        (share * part, seen)
         for share, law in zip(shares, laws, strict=True)
-        for part, met in law.parts
+        for part, seen in law.parts
     ]
 
 

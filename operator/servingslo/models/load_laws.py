@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from servingslo.models.gap_loads import GapLoad, gap_load
-from servingslo.models.inter_token import gap_moments, parts_met
+from servingslo.models.inter_token import gap_moments, parts_seen
 from servingslo.models.kv_cache import HeldTokens
 from servingslo.models.occupancy import Occupancy, occupancies
 from servingslo.models.output_laws import (
@@ -115,8 +115,8 @@ def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMome
     """Moments of the time per output token by output length, by load."""
     lacking = [load for load in loads if load.gaps is None]
     if lacking:
-        met = [_met(engine, load) for load in lacking]
-        moments = gap_moments(engine.demand, engine.gaps, met, engine.budget_tokens)
+        seen = [_gap_load(engine, load) for load in lacking]
+        moments = gap_moments(engine.demand, engine.gaps, seen, engine.budget_tokens)
         for load, gaps in zip(lacking, moments, strict=True):
             load.gaps = gaps
     return [load.gaps for load in loads if load.gaps is not None]
@@ -127,8 +127,8 @@ def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Request
     bounds = engine.least_step_seconds, engine.most_step_seconds
     for load, moments in zip(loads, evaluate_gaps(engine, loads), strict=True):
         if load.tpot is None:
-            met = _met(engine, load)
-            parts = parts_met(engine.demand, engine.gaps, met, moments, engine.budget_tokens)
+            seen = _gap_load(engine, load)
+            parts = parts_seen(engine.demand, engine.gaps, seen, moments, engine.budget_tokens)
             load.tpot = time_per_output_token_law(engine.gaps, parts, bounds)
     return [load.tpot for load in loads if load.tpot is not None]
 
@@ -144,6 +144,6 @@ def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Requ
     return [load.latency for load in loads if load.latency is not None]
 
 
-def _met(engine: EngineLaws, load: LoadLaws) -> GapLoad:
+def _gap_load(engine: EngineLaws, load: LoadLaws) -> GapLoad:
     steps = mean_steps(engine.prompts, engine.budget_tokens - load.running.mean)
     return gap_load(load.running, load.rate_per_second, steps)

@@ -104,7 +104,7 @@ class Occupancy(NamedTuple):
 def variability_factor(
     demand: RequestDemand, rate_per_second: float, arrival_dispersion: float
 ) -> float:
-    """Factor F by which lumps and bursts widen the law of the number in system.
+    """Factor F by which batches of prefill and bursts overdisperse the number in system.
 
     In a clock that stands still during prefill, the number in system is a processor-sharing queue
     with departures of dispersion 1, and arrivals come in clusters: each arrival's prefill lets
@@ -114,8 +114,8 @@ def variability_factor(
     """
     prefill_ratio = rate_per_second * demand.prefill_mean_seconds
     variance = demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
-    lumps = (rate_per_second * demand.prefill_per_token_seconds) ** 2 * max(variance, 0.0)
-    clustered = (arrival_dispersion + lumps) / (1.0 - prefill_ratio) ** 2
+    batch_work = (rate_per_second * demand.prefill_per_token_seconds) ** 2 * max(variance, 0.0)
+    clustered = (arrival_dispersion + batch_work) / (1.0 - prefill_ratio) ** 2
     lengths = demand.output_dispersion
     return (clustered + lengths) / (1.0 + lengths)
 

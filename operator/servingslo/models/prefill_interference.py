@@ -71,24 +71,24 @@ def first_step_of(
     ratio = rate_per_second * demand.prefill_mean_seconds
     ratio = min(max(ratio, _LEAST_RATIO), _LARGEST_RATIO)
     full = step + demand.prefill_per_token_seconds * max(room_tokens, 0.0)
-    second, third = lump_rates(demand, rate_per_second)
+    second, third = prefill_work_rates(demand, rate_per_second)
     mean = step / (1.0 - ratio)
     variance = 1.0 / (pool_count * (1.0 - ratio**2)) + 1.0 - 1.0 / pool_count
     variance *= second * mean
     skew = (3.0 * ratio * second * variance + third * mean) / (1.0 - ratio**3)
     longer = variance / mean
-    met = max(min(mean + longer, full), step)
-    met_variance = max(skew / mean + variance - longer**2, 0.0)
-    met_variance = min(met_variance, (full - met) * (met - step))
+    seen = max(min(mean + longer, full), step)
+    seen_variance = max(skew / mean + variance - longer**2, 0.0)
+    seen_variance = min(seen_variance, (full - seen) * (seen - step))
     others = Cumulants(
-        ratio * met,
-        second * met + ratio**2 * met_variance,
-        third * met + 3.0 * ratio * second * met_variance,
+        ratio * seen,
+        second * seen + ratio**2 * seen_variance,
+        third * seen + 3.0 * ratio * second * seen_variance,
     )
     return FirstStep(ratio, others, full)
 
 
-def lump_rates(demand: RequestDemand, rate_per_second: float) -> tuple[float, float]:
+def prefill_work_rates(demand: RequestDemand, rate_per_second: float) -> tuple[float, float]:
     """λ·E[W²] and λ·E[W³] of the prefill W = c·I of a prompt."""
     per_token = demand.prefill_per_token_seconds
     return (
