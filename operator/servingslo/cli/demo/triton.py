@@ -28,9 +28,9 @@ from servingslo.units import SECONDS_PER_MINUTE
 NAME = "rank"
 # T(b) = 150 ms + 25 ms·b: full batches of two answer 10 requests per second, of sixteen 29.
 MODEL = TritonModel(
-    name=NAME, seconds=affine(0.15, 0.025, 16), window_microseconds=50_000, largest_batch=2
+    name=NAME, seconds=affine(0.15, 0.025, 16), window_microseconds=5_000, largest_batch=2
 )
-PERCENTILE, THRESHOLD_SECONDS = 95.0, 0.7
+PERCENTILE, THRESHOLD_SECONDS = 95.0, 0.8
 MOST_REPLICAS = 4
 NODE_COUNT = 2
 FULL_MINUTES = 8.0
