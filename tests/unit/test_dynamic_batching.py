@@ -1,0 +1,175 @@
+"""The actuator of dynamic batches: what it reads, sets, tells, and puts back when nobody asks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.test_engine_channel import REF, WANTED, Cluster, Server, opened, pod, serving
+
+from servingslo.adapters.engines.model_repository import ModelRepository
+from servingslo.adapters.kubernetes.records import pod_record
+from servingslo.controller.actuators import dynamic_batching as module
+from servingslo.controller.actuators.dynamic_batching import DynamicBatching
+from servingslo.controller.actuators.protocol import Assignment
+from servingslo.errors import EngineRefusedError
+from servingslo.estimation.sample import PodSample
+from servingslo.explain.changes import ChangeOutcome, change_line
+from servingslo.policy.batchers import KNOB, BatcherLimits, Owner, batchers_of
+from servingslo.policy.batching_decision import BatcherDecision
+from servingslo.policy.decision import Decision, RuntimeUse
+from servingslo.policy.inputs import (
+    BatchingMode,
+    BatchingTargets,
+    InForce,
+    Limits,
+    Observation,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.policy.planner import plan
+from servingslo.policy.ports import WorkloadView
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Reason
+from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.recognition import Recognition
+
+FILE = BatcherLimits(4, 20000, 16)
+TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="rank")
+TARGETS = Targets(
+    target=TARGET,
+    objectives=(),
+    model="rank",
+    batching=BatchingTargets(mode=BatchingMode.AUTO),
+)
+VIEW = WorkloadView(
+    target=TARGET,
+    pods=(PodSample(name="rank-0", ready=True), PodSample(name="rank-1", ready=False)),
+    read_as=Recognition(runtime="triton"),
+)
+Story = Callable[[DynamicBatching, Server], Awaitable[None]]
+
+
+def played(monkeypatch: Any, story: Story) -> None:
+    """A story with one Ready pod at loopback, whose server is at a port of its own."""
+
+    async def run() -> None:
+        server = Server()
+        async with serving(server) as port:
+            at = replace(profile("triton"), model_repository_port=port)
+            monkeypatch.setattr(module, "profile", lambda _: at)
+            client: Any = Cluster(pod())
+            record = pod_record(pod(), None)
+            models = ModelRepository(opened(), client, lambda *_: record)
+            await story(DynamicBatching(models), server)
+
+    asyncio.run(run())
+
+
+def assignment(decision: Decision) -> Assignment:
+    """Of the workload's ServingSLO."""
+    return Assignment(ref=REF, targets=TARGETS, decision=decision)
+
+
+def ordering(batcher: BatcherDecision) -> Decision:
+    """A decision that orders this and nothing else."""
+    seen = Observation(time_seconds=1000.0, namespace="team-a", name="rank", desired_replicas=1)
+    decision, _ = plan(seen, TARGETS, Limits(), PlannerState(), 1000.0)
+    return replace(decision, batcher=batcher, runtime=RuntimeUse(name="triton"))
+
+
+def found(standing: InForce | None) -> dict[str, tuple[BatcherLimits, Owner]]:
+    """Limits and whose they are, by pod."""
+    return {name: (one.limits, one.owner) for name, one in batchers_of(standing).items()}
+
+
+SET = BatcherDecision(
+    reason=Reason.BATCHING_CANARY_STARTED, before=FILE, after=WANTED, pods=("rank-0",)
+)
+
+
+def test_limits_are_read_set_told_and_put_back(monkeypatch) -> None:
+    """Of Ready pods alone; put back when the resource acts no more, and then no more."""
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        before = server.config
+        assert found(await actuator.in_force(REF, TARGETS, VIEW)) == {
+            "rank-0": (FILE, Owner.NOBODY)
+        }
+        asked = assignment(ordering(SET))
+        change = actuator.wanted(asked)
+        assert change is not None
+        line = change_line(change)
+        assert "knob=dynamic-batching max_batch_size=4->8" in line
+        assert "pods=1 outcome=written reason=BatchingCanaryStarted" in line
+        assert await actuator.change(asked)
+        assert not await actuator.change(asked)
+        assert found(await actuator.in_force(REF, TARGETS, VIEW)) == {
+            "rank-0": (WANTED, Owner.OURS)
+        }
+        assert await actuator.undo(lambda _: TARGETS) == []
+        (undone,) = await actuator.undo(lambda _: None)
+        assert undone.outcome is ChangeOutcome.ROLLED_BACK
+        assert server.config == before
+        assert await actuator.undo(lambda _: None) == []
+
+    played(monkeypatch, story)
+
+
+def test_an_operator_that_starts_anew_puts_back_what_it_finds(monkeypatch) -> None:
+    """What is ours stands on the pod; the mode was turned off meanwhile."""
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        before = server.config
+        await actuator.change(assignment(ordering(SET)))
+        anew = DynamicBatching(actuator.models)
+        off = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.OFF))
+        await anew.in_force(REF, off, VIEW)
+        (undone,) = await anew.undo(lambda _: off)
+        assert undone.knob == KNOB
+        assert server.config == before
+
+    played(monkeypatch, story)
+
+
+def test_a_server_that_refuses_is_told_and_what_is_put_back_is_tried_again(monkeypatch) -> None:
+    """The decision says that the limits stay."""
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        await actuator.change(assignment(ordering(SET)))
+        server.config = [server.config]
+        try:
+            await actuator.change(assignment(ordering(replace(SET, after=FILE))))
+        except EngineRefusedError as error:
+            decision = actuator.not_made(ordering(SET), Reason.WRITE_FAILED, str(error))
+        assert decision.batcher is not None
+        assert decision.batcher.pods == ()
+        assert decision.batching.reason is Reason.WRITE_FAILED
+        (undone,) = await actuator.undo(lambda _: None)
+        assert undone.outcome is ChangeOutcome.REFUSED
+        (server.config,) = server.config
+        (undone,) = await actuator.undo(lambda _: None)
+        assert undone.outcome is ChangeOutcome.ROLLED_BACK
+
+    played(monkeypatch, story)
+
+
+def test_where_the_way_is_not_open_or_leads_nowhere_nothing_is_read(monkeypatch) -> None:
+    """No range, another engine, no model: the first two say nothing, the last why."""
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        assert await DynamicBatching(None).in_force(REF, TARGETS, VIEW) is None
+        unknown = replace(VIEW, read_as=Recognition())
+        assert await actuator.in_force(REF, TARGETS, unknown) is None
+        nameless = await actuator.in_force(REF, replace(TARGETS, model=None), VIEW)
+        assert nameless is not None
+        assert nameless.refused is not None
+        assert "spec.model" in nameless.refused.detail
+        assert server.requests == []
+        server.config = []
+        unread = await actuator.in_force(REF, TARGETS, VIEW)
+        assert unread is not None
+        assert unread.refused is not None
+        assert unread.refused.reason is Reason.LIMITS_UNKNOWN
+
+    played(monkeypatch, story)
