@@ -166,9 +166,9 @@ class ModelStatus(StatusModel):
     fit_error: float | None = Field(
         None,
         description="Mean relative error of the law's predictions of how long an engine is busy "
-        "between two scrapes, on samples that were not fitted. A law is trusted up to 0.15; each "
-        "batch limit that is assumed adds 0.1 to what is told here, as an independent error, and "
-        "not to what is judged.",
+        "between two scrapes, on samples that were not fitted. A law is trusted while that is at "
+        "most 0.15 and its step time at twice the concurrency seen is known to a fifth; each batch "
+        "limit that is assumed adds 0.1 here, as an independent error, and is not judged.",
     )
     samples: int | None = Field(None, description="Samples that the fit rests on.")
     source: str | None = Field(
