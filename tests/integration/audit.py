@@ -21,7 +21,7 @@ _KNOBS = {"backendtrafficpolicies": "gateway-limits"}
 _PLURALS = {"BackendTrafficPolicy": "backendtrafficpolicies"}
 _BOUND = "max_parallel_requests"
 _REVIEWS = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
-_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+_LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs")
 # From the API server's answer to the line in the log, on a busy machine.
 _TELLING_SECONDS = 1.0
 

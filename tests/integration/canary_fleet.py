@@ -156,8 +156,12 @@ def start_fleet(
     node: dict[str, str] | None = None,
     rate: float = RATE_PER_SECOND,
     from_variable: bool = False,
+    **spec: Any,
 ) -> Fleet:
-    """A fleet under load with a ServingSLO that may change its limits, one pod first."""
+    """A fleet under load with a ServingSLO that may change its limits, one pod first.
+
+    spec: further fields of it.
+    """
     namespace = rig.create_namespace(f"canary-{name}")
     tenant = Tenant(rig, namespace, engines)
     manifest = workload(
@@ -184,5 +188,6 @@ def start_fleet(
         targetRef={"kind": kind, "name": "chat"},
         replicas={"min": REPLICAS, "max": REPLICAS},
         batching={"mode": "Auto", "minInterval": "10m"},
+        **spec,
     )
     return fleet

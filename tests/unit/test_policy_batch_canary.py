@@ -1,146 +1,28 @@
 """New batch limits go to one pod first, are compared with its siblings, and reach all or none."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from policy_world import Pod, Run, World
+from canary_story import ALLOWED, FEW, RATE_PER_SECOND, TARGETS, story
+from policy_world import Run
 
 from servingslo.estimation.histograms import HistogramDelta
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.latency import LatencyMetric
 from servingslo.policy import batch_canary
 from servingslo.policy.batch_canary import (
-    AFTER,
-    BEFORE,
     COMPARED_WITHIN_SECONDS,
-    EDITED,
-    HELD,
     LEAST_START_SECONDS,
-    NEW_PODS,
-    SINCE,
     STUCK,
     WARM_UP_SECONDS,
     requests_needed,
 )
-from servingslo.policy.batch_watch import KNOB
 from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.inputs import (
-    BatchingMode,
     BatchingRollout,
-    BatchingTargets,
-    InForce,
-    Limits,
-    ReplicaTargets,
-    ScaleTarget,
     SignalProblem,
-    Targets,
 )
-from servingslo.policy.state import LIMIT_FIELDS, PlannerState, reconcile_batching
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
-
-TARGETS = Targets(
-    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
-    objectives=(
-        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
-        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.05),
-    ),
-    replicas=ReplicaTargets(minimum=4, maximum=4),
-    batching=BatchingTargets(mode=BatchingMode.AUTO),
-)
-ALLOWED = Limits(batching_apply_enabled=True)
-FEW = 4
-RATE_PER_SECOND = 9.0
-OLD, NEW = "t1", "t2"
-
-
-class Fleet(World):
-    """A world in which pods of the new template have limits, and a speed, of their own."""
-
-    new_max_num_seqs = None
-
-    def _start_ready(self):
-        old = self.max_num_seqs
-        for pod in self.pods:
-            if pod.ready_at <= self.now and pod.name not in self.service.engines:
-                self.max_num_seqs = self.new_max_num_seqs if pod.template == NEW else old
-                self.service.add(pod.name, self._engine(pod.slowness), self.now)
-        self.max_num_seqs = old
-
-
-@dataclass
-class Story(Run):
-    """What the cluster does with a canary: the new pod's steps take `slowness` times as long.
-
-    comes: whether it becomes ready at all. edited: somebody changes the template meanwhile.
-    """
-
-    slowness: float = 1.0
-    comes: bool = True
-    edited: bool = False
-    refused: SignalProblem | None = None
-    standing: dict | None = None
-    acts: tuple = ()
-
-    def tick(self):
-        """One tick, and what it orders of the canary."""
-        given = self.world.observe
-        self.world.observe = lambda at: replace(given(at), in_force={KNOB: self._in_force()})
-        try:
-            decision = super().tick()
-        finally:
-            self.world.observe = given
-        batching = decision.batching
-        if batching.apply:
-            self.acts += (batching,)
-            self.state = reconcile_batching(self.state, written=True)
-            self._carry_out(batching)
-        return decision
-
-    def until_act(self, act, within=2400.0):
-        """Tick until this is ordered; its decision."""
-        end = self.world.now + within
-        while self.world.now < end:
-            batching = self.tick().batching
-            if batching.apply and batching.canary is act:
-                return batching
-        told = {d.batching.reason for d in self.decisions}
-        raise AssertionError(f"no {act} within {within} s: {told}")
-
-    def _in_force(self):
-        values = {} if self.standing is None else {**self.standing, EDITED: int(self.edited)}
-        return InForce(values=values, refused=self.refused)
-
-    def _carry_out(self, batching):
-        world = self.world
-        if batching.canary is CanaryAct.START:
-            before = (batching.current_max_num_seqs, batching.current_max_num_batched_tokens)
-            after = (
-                batching.recommended_max_num_seqs,
-                batching.recommended_max_num_batched_tokens,
-            )
-            named = [(f"{BEFORE}{n}", v) for n, v in zip(LIMIT_FIELDS, before, strict=True)]
-            named += [(f"{AFTER}{n}", v) for n, v in zip(LIMIT_FIELDS, after, strict=True)]
-            self.standing = {SINCE: int(world.now), HELD: 0, NEW_PODS: 1, **dict(named)}
-            world.new_max_num_seqs = after[0]
-            world.rollout = True
-            ready_at = world.now + world.cold_start if self.comes else float("inf")
-            world.pods.append(Pod("llama-new", world.now, ready_at, NEW, slowness=self.slowness))
-        elif batching.canary is CanaryAct.HOLD:
-            self.standing[HELD] = 1
-        else:
-            self.standing = None
-            world.rollout = False
-            gone = [pod for pod in world.pods if pod.template == NEW]
-            if batching.canary is CanaryAct.TAKE_BACK:
-                for pod in gone:
-                    world.pods.remove(pod)
-                    if pod.name in world.service.engines:
-                        world.service.remove(pod.name, world.now, drain=True)
-
-
-def story(targets=TARGETS, **settings):
-    """Engines that may run four sequences only, while more would serve within the objectives."""
-    world = Fleet(rate=lambda _: RATE_PER_SECOND, replicas=4, max_num_seqs=FEW, cold_start=30.0)
-    return Story(world, targets, ALLOWED, **settings)
 
 
 def test_good_limits_reach_one_pod_first_and_then_all() -> None:

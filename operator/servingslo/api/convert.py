@@ -104,7 +104,7 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
         admission_mode=spec.admission.mode,
         admission_via=None
         if spec.admission.via is None
-        else LimitObject(kind=spec.admission.via.kind, name=spec.admission.via.name),
+        else LimitObject(kind=spec.admission.via.kind, name=spec.admission.via.name or ""),
         admission_proxies=spec.admission.proxies,
         fallback=FallbackTargets(
             behavior=spec.fallback.behavior,

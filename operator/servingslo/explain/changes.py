@@ -3,12 +3,13 @@
 One for each write to a target, whatever became of it; what is only recommended is no change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, count, number, quoted
+from servingslo.policy.batch_canary import QUEUE
 from servingslo.policy.batchers import BatcherLimits
 from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.decision import (
@@ -146,15 +147,26 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
                 before=batching.current_max_num_batched_tokens,
                 after=batching.recommended_max_num_batched_tokens,
             ),
+            *queue_setting(batching.queue),
         ),
         reason=batching.reason,
         outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
         replicas_saved=batching.replicas_saved,
         cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
         currency="" if cost is None else cost.currency,
-        flags_removed=batching.flags_removed,
+        flags_removed=removed_flags(batching.flags_removed, batching.queue),
         detail=batching.detail,
     )
+
+
+def queue_setting(queue: Sequence[int | None]) -> tuple[Setting, ...]:
+    """The change of the engines' own bound, from one value to another; empty where it stays."""
+    return (Setting(name=QUEUE, before=queue[0], after=queue[1]),) if queue else ()
+
+
+def removed_flags(limits: Sequence[str], queue: Sequence[int | None]) -> tuple[str, ...]:
+    """Flags that go: of these limits, and of the engines' own bound where it is to have none."""
+    return (*limits, QUEUE) if queue and queue[1] is None else tuple(limits)
 
 
 def limits_change(

@@ -45,6 +45,8 @@ LEAST_FEWER_RATIO = 0.2
 # What is written down of a canary that stands, and of one that was taken back.
 SINCE, HELD, EDITED, NEW_PODS = "since_seconds", "held", "edited", "new_pods"
 STUCK = "stuck_pods"
+# The bound of the engines' own in the template, and what a canary has it be.
+QUEUE = "max_num_queued_reqs"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
 
 
@@ -54,7 +56,8 @@ class Canary:
 
     since_seconds: when it was ordered. flags_added: limits that had no flag before. held: nothing
     goes on by itself. edited: somebody else changed the template, or let the rollout go on.
-    new_pods: of its template, ready or not.
+    new_pods: of its template, ready or not. queue: the engines' own bound, before and after; empty
+    where it stays.
     """
 
     since_seconds: float
@@ -64,6 +67,7 @@ class Canary:
     held: bool = False
     edited: bool = False
     new_pods: int = 0
+    queue: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,9 @@ def standing_canary(standing: InForce | None) -> Canary | None:
         held=bool(values.get(HELD)),
         edited=bool(values.get(EDITED)),
         new_pods=values.get(NEW_PODS) or 0,
+        queue=(values.get(f"{BEFORE}{QUEUE}"), values[f"{AFTER}{QUEUE}"])
+        if f"{AFTER}{QUEUE}" in values
+        else (),
     )
 
 
@@ -312,6 +319,14 @@ def _measured(
 def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[PodSample]]:
     """The pods of the new template, and those of the one before."""
     pods = [pod for pod in context.observation.pods if not pod.deleting]
+    if canary.before == canary.after:
+        # Only the engines' own bound differs: pods from before it are told by their age.
+        age = context.now_seconds - canary.since_seconds
+        former = {pod.template_hash for pod in pods if (pod.age_seconds or 0.0) > age}
+        return (
+            [pod for pod in pods if pod.template_hash not in former],
+            [pod for pod in pods if pod.template_hash in former],
+        )
     new = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.after}
     old = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.before} - new
     # A pod that is not read yet is told by its template.

@@ -21,6 +21,7 @@ from servingslo.policy.batch_watch import no_canary, standing_limits, watched
 from servingslo.policy.batching_decision import BatchingDecision, CanaryAct, LimitsPlan
 from servingslo.policy.behavior import SelectPolicy
 from servingslo.policy.context import TickContext, flags_absent
+from servingslo.policy.engine_bound import engine_queue
 from servingslo.policy.inputs import BatchingMode, BatchingRollout
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.requirement import Requirement, sizing_case
@@ -177,14 +178,18 @@ def _judged(
     moving: the count changes or pods are on their way. leaving: it is about to fall.
     """
     current, best = search.current, search.best
-    if _alike(best, current):
+    queue, not_worth = engine_queue(context, search), _not_worth_it(context, search)
+    alone = queue is not None and queue.is_due
+    if alone and (_alike(best, current) or any(holds for holds, _ in not_worth)):
+        best, not_worth = current, ()
+    elif _alike(best, current):
         decision = batching_decision(
             context, current, current, Reason.BATCHING_IN_SYNC, search=search
         )
         return Tuned(decision=decision, memory=memory)
     checks = (
         *_forbidden(context, acting=acting),
-        *_not_worth_it(context, search),
+        *not_worth,
         (_was_refused(context, memory, current, best), Reason.BATCHING_ROLLED_BACK),
         (no_canary(context) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
         (context.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
@@ -207,6 +212,9 @@ def _judged(
     added = flags_absent(context)
     act = CanaryAct.START if first else None
     decision = replace(decision, canary=act, flags_added=added)
+    if queue is not None:
+        bound = queue.today if best == current else queue.better
+        decision = replace(decision, queue=(queue.before, bound))
     ordered = BatchChange(
         at_seconds=context.now_seconds,
         before=current,

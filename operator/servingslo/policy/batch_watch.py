@@ -68,6 +68,7 @@ def _watched(
         canary=act,
         detail=verdict.detail,
         flags_removed=canary.flags_added if back else (),
+        queue=canary.queue[::-1] if back else canary.queue,
     )
     if act is None:
         return Tuned(decision=decision, memory=memory)

@@ -59,6 +59,7 @@ class BatchingDecision:
     where the limits in force are as good. rollout: the price of going there. flags_removed: limits
     whose flags go from the command line, because they were not there before what is taken back.
     flags_added: those that are given by a flag for the first time.
+    queue: the engines' own bound, before and after; empty where it stays.
     canary: what apply does where one pod goes first; None: all pods at once. detail: for people.
     """
 
@@ -75,6 +76,7 @@ class BatchingDecision:
     rollout: RolloutCost | None = None
     flags_removed: tuple[str, ...] = ()
     flags_added: tuple[str, ...] = ()
+    queue: tuple[int | None, ...] = ()
     canary: CanaryAct | None = None
     detail: str = ""
 

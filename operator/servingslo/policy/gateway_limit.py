@@ -80,8 +80,10 @@ def limit_decision(
         full=_is_full(context, standing, told.proxies),
         now_seconds=context.now_seconds,
     )
-    memory = _judged(context, memory, standing, told.proxies)
-    told = replace(told, reason=_verdict(memory), detail=_detail(context, memory))
+    use = context.estimate.gateway
+    refusing = use is not None and bool(use.refused_per_second)
+    memory = judged(context, memory, standing, told.proxies, refusing=refusing)
+    told = replace(told, reason=verdict(memory), detail=_detail(context, memory))
     if wanted is None or reason is None:
         return told, memory
     pending = LimitWrite(limit=wanted, serving=serving, at_seconds=context.now_seconds)
@@ -204,8 +206,13 @@ def _is_full(context: TickContext, standing: InForce, proxies: int) -> bool:
     return limit is not None and in_flight >= PROVING_SHARE * limit * proxies
 
 
-def _judged(
-    context: TickContext, memory: LimitMemory, standing: InForce, proxies: int
+def judged(
+    context: TickContext,
+    memory: LimitMemory,
+    standing: InForce,
+    proxies: int,
+    *,
+    refusing: bool,
 ) -> LimitMemory:
     """Whether the bound holds, as far as the present load can tell.
 
@@ -225,12 +232,11 @@ def _judged(
         since = now_seconds if since is None else since
         over = now_seconds - since >= NOT_HELD_SECONDS
         return replace(memory, over_since_seconds=since, held=False if over else memory.held)
-    use = context.estimate.gateway
-    refusing = use is not None and bool(use.refused_per_second)
     return replace(memory, over_since_seconds=None, held=True if refusing else memory.held)
 
 
-def _verdict(memory: LimitMemory) -> Reason:
+def verdict(memory: LimitMemory) -> Reason:
+    """What load has shown of the bound."""
     if memory.held is None:
         return Reason.LIMIT_UNVERIFIED
     return Reason.LIMIT_VERIFIED if memory.held else Reason.LIMIT_NOT_HELD

@@ -59,9 +59,10 @@ class AdmissionMode(StrEnum):
 
 
 class LimitKind(StrEnum):
-    """Objects that a bound on requests in flight can be written into."""
+    """Where a bound on requests in flight can be written: an object, or the engines' own flag."""
 
     BACKEND_TRAFFIC_POLICY = "BackendTrafficPolicy"
+    ENGINE_ARGUMENTS = "EngineArguments"
 
 
 class ForecastMode(StrEnum):
@@ -196,10 +197,10 @@ class FallbackTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitObject:
-    """The object that holds the gateway's bound, in the resource's own namespace."""
+    """The object that holds the bound, in the resource's own namespace; '' for the engines."""
 
     kind: LimitKind
-    name: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

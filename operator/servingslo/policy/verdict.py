@@ -15,6 +15,7 @@ from servingslo.policy.decision import (
     RuntimeSource,
     RuntimeUse,
 )
+from servingslo.policy.engine_bound import engine_limit, is_asked
 from servingslo.policy.findings import with_unreliable
 from servingslo.policy.gateway_limit import limit_decision
 from servingslo.policy.report import (
@@ -69,7 +70,8 @@ def decided(
     tuned = tune_batching(context, requirement, scaling=scaling, acting=limit is None)
     admission = admission_decision(context, requirement)
     batcher, batcher_memory = batcher_decision(context, requirement, acting=limit is None)
-    bound, limit_memory = limit_decision(context, admission, acting=limit is None)
+    bounded = engine_limit if is_asked(context) else limit_decision
+    bound, limit_memory = bounded(context, admission, acting=limit is None)
     decision = Decision(
         time_seconds=context.now_seconds,
         namespace=context.observation.namespace,

@@ -28,11 +28,13 @@ _SHOWN_CHARACTERS = 80
 class BatchArguments:
     """Batch limits found in a command line; None where not given or not readable.
 
-    change_refused: why the limits cannot be changed there, empty when they can.
+    max_num_queued_reqs: the server's own bound on what runs and waits. change_refused: why the
+    limits cannot be changed there, empty when they can.
     """
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    max_num_queued_reqs: int | None = None
     change_refused: str = ""
 
 
@@ -92,7 +94,7 @@ def parse_batch_arguments(
     script, words = _script_and_words(command, args)
     refused = _refusal(command, args, script)
     values: dict[str, int | None] = {}
-    for knob in profile.knobs:
+    for knob in _knobs(profile):
         reading = _find(words, knob, profile)
         if script is not None and len(reading.found) > 1:
             reading.problem = f"{knob.flag} is given {len(reading.found)} times in a shell command"
@@ -109,6 +111,7 @@ def parse_batch_arguments(
     return BatchArguments(
         max_num_seqs=values.get("max_num_seqs"),
         max_num_batched_tokens=values.get("max_num_batched_tokens"),
+        max_num_queued_reqs=values.get("max_num_queued_reqs"),
         change_refused=refused,
     )
 
@@ -184,7 +187,7 @@ def change_refused(
         uses = sum(word.count(f"$({name})") for word in words)
         if len(knobs) > 1 or uses > 1:
             return f"variable {name} of {flags} stands for something else too"
-    hidden = next((k for k in profile.knobs if _is_hidden(words, k, profile, variables)), None)
+    hidden = next((k for k in _knobs(profile) if _is_hidden(words, k, profile, variables)), None)
     return plain or (f"{hidden.flag} is given inside a variable" if hidden else "")
 
 
@@ -216,7 +219,7 @@ def replace_batch_arguments(
         first, rest = _without(first, rest, field_name, profile)
     command_length, argv = len(first), [*first, *rest]
     changed: dict[str, str] = {}
-    for knob in profile.knobs:
+    for knob in _knobs(profile):
         value: int | None = getattr(wanted, knob.field)
         if knob.field in removed or value is None:
             continue
@@ -242,6 +245,11 @@ def replace_batch_arguments(
     )
 
 
+def _knobs(profile: RuntimeProfile) -> tuple[Knob, ...]:
+    queue = profile.queue_knob
+    return profile.knobs if queue is None else (*profile.knobs, queue)
+
+
 def _variable(text: str, variables: Mapping[str, str]) -> str | None:
     """The variable that a flag's value is; None where it is none, or one that is not known."""
     match = _REFERENCE.fullmatch(text)
@@ -254,7 +262,7 @@ def _variables_of_limits(
 ) -> Mapping[str, Sequence[Knob]]:
     """The knobs whose value is a variable, by its name."""
     found: dict[str, list[Knob]] = {}
-    for knob in profile.knobs:
+    for knob in _knobs(profile):
         reading = _find(words, knob, profile).found
         name = _variable(reading[-1].text, variables) if reading else None
         if name is not None:

@@ -154,6 +154,7 @@ class RuntimeProfile:
     metrics that no objective can be about, by their name in the API, each with why.
     model_repository_port: where its servers answer the model repository API, by which limits are
     read and changed while they run; None where they have none.
+    queue_knob: bounds what runs and waits in a server, beyond which it refuses; None: it has none.
     launch: what else of its command line is read. default_limits: what is in force where no limit
     is given, None where that is not known. usual_sequences, usual_batched_tokens: the defaults
     there are, in increasing order; a default that data rule out is corrected to the next one.
@@ -167,6 +168,7 @@ class RuntimeProfile:
     capacity: CapacityLabels | None
     knobs: tuple[Knob, ...]
     underscores_in_flags: bool
+    queue_knob: Knob | None = None
     launch: LaunchFlags = LaunchFlags()
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None
     usual_sequences: tuple[int, ...] = ()

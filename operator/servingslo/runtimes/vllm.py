@@ -82,6 +82,8 @@ VLLM = RuntimeProfile(
         Knob(field="max_num_seqs", flag="--max-num-seqs"),
         Knob(field="max_num_batched_tokens", flag="--max-num-batched-tokens", human_readable=True),
     ),
+    # Over all data-parallel ranks of a server; refuses with 503 (vllm/entrypoints/launcher.py).
+    queue_knob=Knob(field="max_num_queued_reqs", flag="--max-num-queued-reqs"),
     underscores_in_flags=True,
     # Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0. Without a count
     # there is an API server for each data-parallel engine of the pod.

@@ -45,7 +45,10 @@ _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryOrder:
-    """What a canary is begun with. before, after: both limits, as they are planned."""
+    """What a canary is begun with. before, after: both limits, as they are planned.
+
+    queue: the engines' own bound, before and after; empty where it stays.
+    """
 
     owner: str
     owner_uid: str
@@ -55,6 +58,7 @@ class CanaryOrder:
     after: tuple[int, int]
     flags_added: tuple[str, ...]
     runtime: str
+    queue: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +166,8 @@ class BatchCanaries:
             raise WriteConflictError(target.not_possible)
         index = container_at(target.item, order.container)
         limits = EngineArguments(max_num_seqs=order.after[0], max_num_batched_tokens=order.after[1])
-        changes = changed_arguments(target.item, index, limits, order.runtime)
+        queue = order.queue[-1] if order.queue else None
+        changes = changed_arguments(target.item, index, limits, order.runtime, queue=queue)
         if not changes:
             return False
         spec = target.item["spec"]
@@ -188,6 +193,7 @@ class BatchCanaries:
             variables=variables,
             before=list(order.before),
             after=list(order.after),
+            queue=list(order.queue),
             flags_added=list(order.flags_added),
             template=digest(template),
             former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
@@ -237,6 +243,7 @@ class BatchCanaries:
         refused = RefusedRecord(
             owner=canary.owner,
             refused=canary.after,
+            refused_queue=canary.queue[1] if canary.queue else None,
             template=digest(template),
             wanted=wanted,
             revision=target.revision if target.new_pods else "",

@@ -79,10 +79,16 @@ def container_at(item: KubeObject, container: str | None) -> int:
 
 
 def changed_arguments(
-    item: KubeObject, index: int, arguments: EngineArguments, runtime: str
+    item: KubeObject,
+    index: int,
+    arguments: EngineArguments,
+    runtime: str,
+    *,
+    queue: int | None = None,
 ) -> list[KubeObject]:
     """The changes of a container's command line that set the limits; a limit of None goes.
 
+    queue: bound on what runs and waits, where the runtime has one; None: as it is.
     A list that is left without words is removed: it was not there before a flag was.
     """
     entry: KubeObject = item["spec"]["template"]["spec"]["containers"][index]
@@ -90,6 +96,7 @@ def changed_arguments(
     wanted = BatchArguments(
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
+        max_num_queued_reqs=queue,
     )
     profile = catalogue.profile(runtime)
     removed = tuple(k.field for k in profile.knobs if getattr(wanted, k.field) is None)

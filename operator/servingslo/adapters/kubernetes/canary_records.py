@@ -19,7 +19,8 @@ class CanaryRecord:
 
     owner, owner_uid: the resource that it is for. container: its index in the template. command,
     args: of the container before, None where it had none. variables: its own whose values changed,
-    as they were. before, after: both limits.
+    as they were. before, after: both limits. queue: the engines' own bound before and after; empty
+    where it stays.
     template: digest of the pod template as it was written. former, written: fields of the rollout.
     """
 
@@ -32,6 +33,7 @@ class CanaryRecord:
     variables: dict[str, str]
     before: list[int]
     after: list[int]
+    queue: list[int | None]
     flags_added: list[str]
     template: str
     former: dict[str, Any]
@@ -42,12 +44,13 @@ class CanaryRecord:
 class RefusedRecord:
     """What the annotation holds of limits that were taken back: until another template, or spec.
 
-    owner: the resource that they were for. revision: of a StatefulSet's pods with them, '' where
-    there was none yet.
+    refused_queue: the engines' own bound that was taken back with them. owner: the resource that
+    they were for. revision: of a StatefulSet's pods with them, '' where there was none yet.
     """
 
     owner: str
     refused: list[int]
+    refused_queue: int | None
     template: str
     wanted: str
     revision: str
@@ -85,6 +88,14 @@ def _record(kind: type, found: Mapping[str, Any]) -> Any:
     return record if all(_is_good(name, value) for name, value in found.items()) else None
 
 
+def _is_queue(name: str, value: object) -> bool:
+    """Whether it is a bound or none; in a canary's record one before and one after, or nothing."""
+    if name == "queue":
+        pair = value if isinstance(value, list) and len(value) in {0, 2} else [""]
+        return all(_is_queue("", one) for one in pair)
+    return value is None or _all(int, [value])
+
+
 def _is_good(name: str, value: object) -> bool:
     if name in {"command", "args"}:
         return value is None or _all(str, value)
@@ -92,10 +103,11 @@ def _is_good(name: str, value: object) -> bool:
         return _all(int, value) and isinstance(value, list) and len(value) == 2
     if name == "flags_added":
         return _all(str, value)
-    if name == "variables":
-        return isinstance(value, dict) and _all(str, list(value.values()))
-    if name in {"former", "written"}:
-        return isinstance(value, dict)
+    if name in {"queue", "refused_queue"}:
+        return _is_queue(name, value)
+    if name in {"former", "written", "variables"}:
+        plain = name != "variables" or not isinstance(value, dict)
+        return isinstance(value, dict) and (plain or _all(str, list(value.values())))
     wanted = int if name in {"since_seconds", "container"} else str
     return isinstance(value, wanted) and not isinstance(value, bool)
 

@@ -8,7 +8,9 @@ from servingslo.adapters.kubernetes.batch_canary import (
     CanaryOrder,
     CanaryTarget,
 )
+from servingslo.adapters.kubernetes.batching import container_at
 from servingslo.adapters.kubernetes.canary_records import CanaryRecord, digest
+from servingslo.adapters.kubernetes.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -24,6 +26,8 @@ from servingslo.explain.changes import (
     batch_limits_change,
     limits_change,
     not_written,
+    queue_setting,
+    removed_flags,
 )
 from servingslo.policy.batch_canary import (
     ADDED,
@@ -32,6 +36,7 @@ from servingslo.policy.batch_canary import (
     EDITED,
     HELD,
     NEW_PODS,
+    QUEUE,
     REFUSED,
     SINCE,
     STUCK,
@@ -50,6 +55,8 @@ from servingslo.policy.inputs import (
 from servingslo.policy.ports import BatchingWriter, EngineArguments, WorkloadView
 from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.arguments import expanded, parse_batch_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +88,9 @@ class EngineLimits:
         if target is None:
             return None
         standing, stuck = _standing(target, targets), _stuck(target, view)
-        return (
-            standing if not stuck else replace(standing, values={**standing.values, STUCK: stuck})
-        )
+        more = {STUCK: stuck} if stuck else {}
+        values = {**standing.values, **more, **_queue(target, targets, view)}
+        return replace(standing, values=values)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits, or their way back; none of engines that are not known."""
@@ -193,9 +200,13 @@ def _standing(target: CanaryTarget, targets: Targets) -> InForce:
             **_named(AFTER, canary.after),
             **{f"{ADDED}{name}": 1 for name in canary.flags_added},
         }
+        if canary.queue:
+            values |= {f"{BEFORE}{QUEUE}": canary.queue[0], f"{AFTER}{QUEUE}": canary.queue[1]}
     elif refused is not None:
         same = (refused.template, refused.wanted) == (target.template, _asked(targets))
         values = _named(REFUSED, refused.refused) if same else {}
+        if same and refused.refused_queue is not None:
+            values[f"{REFUSED}{QUEUE}"] = refused.refused_queue
     if canary is None and targets.batching.rollout is BatchingRollout.CANARY:
         why = target.not_possible
         reason = Reason.BATCHING_CANARY_NOT_POSSIBLE
@@ -209,6 +220,22 @@ def _stuck(target: CanaryTarget, view: WorkloadView) -> int:
     revision = target.blocking_revision
     pods = [pod for pod in view.pods if pod.template_hash == revision and not pod.deleting]
     return sum(not pod.ready for pod in pods) if revision else 0
+
+
+def _queue(target: CanaryTarget, targets: Targets, view: WorkloadView) -> dict[str, int | None]:
+    """The engines' own bound in the template; empty where it cannot be known."""
+    runtime = view.read_as.runtime
+    profile = None if runtime is None else catalogue.profile(runtime)
+    if profile is None or profile.queue_knob is None:
+        return {}
+    try:
+        index = container_at(target.item, targets.batching.container)
+    except NotFoundError:
+        return {}
+    entry = target.item["spec"]["template"]["spec"]["containers"][index]
+    known = literal_variables(entry)
+    command, args = (expanded(entry.get(key), known) for key in ("command", "args"))
+    return {QUEUE: parse_batch_arguments(command, args, profile).max_num_queued_reqs}
 
 
 def _named(prefix: str, limits: Sequence[int]) -> dict[str, int | None]:
@@ -239,6 +266,7 @@ def _order(assignment: Assignment) -> CanaryOrder:
         after=(best or 0, best_budget or 0),
         flags_added=batching.flags_added,
         runtime=decision.runtime.name or "",
+        queue=batching.queue,
     )
 
 
@@ -271,9 +299,12 @@ def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
     return limits_change(
         (target.namespace, canary.owner),
         f"{target.kind}/{target.name}",
-        tuple(Setting(name=n, before=b, after=a) for n, (b, a) in settings.items())
+        (
+            *(Setting(name=n, before=b, after=a) for n, (b, a) in settings.items()),
+            *queue_setting(canary.queue[::-1]),
+        )
         if back
         else (Setting(name="canary", before=1, after=0),),
         Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_LEFT_TO_USER,
-        flags_removed=tuple(canary.flags_added) if back else (),
+        flags_removed=removed_flags(canary.flags_added, canary.queue[::-1]) if back else (),
     )

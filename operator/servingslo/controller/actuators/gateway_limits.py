@@ -71,7 +71,10 @@ class GatewayLimits:
         """
         if targets.admission_mode is not AdmissionMode.AUTO or targets.admission_via is None:
             return None
-        return await self._look(ref, targets.admission_via, view)
+        via = targets.admission_via
+        if via.kind is LimitKind.ENGINE_ARGUMENTS:
+            return InForce(refused=self._not_listed(via))
+        return await self._look(ref, via, view)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the bound."""
@@ -106,7 +109,7 @@ class GatewayLimits:
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Put back every bound whose resource is gone, or does not ask for it any more."""
-        if not self.kinds:
+        if LimitKind.BACKEND_TRAFFIC_POLICY not in self.kinds:
             return ()
         undone: list[Change] = []
         for policy in await self.policies.owned():
@@ -137,11 +140,17 @@ class GatewayLimits:
             return (not_written(change, reason, str(error), answered=True),)
         return (change,)
 
+    def _not_listed(self, via: LimitObject) -> SignalProblem | None:
+        if via.kind in self.kinds:
+            return None
+        detail = f"the administrator does not list {via.kind}"
+        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
+
     async def _look(self, ref: ResourceRef, via: LimitObject, view: WorkloadView) -> InForce:
-        standing = InForce()
+        standing = InForce(refused=self._not_listed(via))
+        if standing.refused is not None:
+            return standing
         try:
-            if via.kind not in self.kinds:
-                raise PermissionDeniedError(f"the administrator does not list {via.kind}")
             policy = await self.policies.read(ref.namespace, via.name)
             standing = _standing(ref, policy)
             if standing.refused is None:
@@ -196,4 +205,7 @@ def _is_wanted(policy: PolicyObject, acting: Acting) -> bool:
     if targets is None or targets.admission_mode is not AdmissionMode.AUTO:
         return False
     via = targets.admission_via
-    return via is not None and via.name == policy.name
+    return via is not None and (via.kind, via.name) == (
+        LimitKind.BACKEND_TRAFFIC_POLICY,
+        policy.name,
+    )
