@@ -27,18 +27,17 @@ def operator_settings() -> tuple[str, ...]:
     return ("--batching-apply=true",)
 
 
-@pytest.fixture(scope="module")
-def fleets(
-    rig: Rig, engines: Engines, operator: Operator, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Fleet]]:
-    """Fleets of this module, all under load at once."""
-    folder = tmp_path_factory.mktemp("traces")
-    found = {
-        "grown": start_fleet(rig, engines, folder, "grown"),
-        "grown-set": start_fleet(rig, engines, folder, "grown-set", kind="StatefulSet"),
-    }
+@pytest.fixture
+def growing(
+    rig: Rig, engines: Engines, operator: Operator, tmp_path: Path
+) -> Iterator[tuple[Fleet, Fleet]]:
+    """One of each kind, under load at once."""
+    found = (
+        start_fleet(rig, engines, tmp_path, "grown"),
+        start_fleet(rig, engines, tmp_path, "grown-set", kind="StatefulSet"),
+    )
     yield found
-    for fleet in found.values():
+    for fleet in found:
         fleet.tenant.end_traffic()
         rig.delete_namespace(fleet.tenant.namespace)
 
@@ -88,20 +87,27 @@ def test_a_stateful_set_that_waits_for_its_canary_is_freed(
     fleet.tenant.wait_event("BatchingCanaryFailed")
 
 
-@pytest.mark.parametrize("name", ["grown", "grown-set"])
 def test_replicas_go_on_scaling_while_a_canary_is_watched(
-    fleets: dict[str, Fleet], operator: Operator, name: str
+    growing: tuple[Fleet, Fleet], operator: Operator
 ) -> None:
     """One more is asked for meanwhile: it comes, the canary stands, and ends with its verdict."""
-    fleet = fleets[name]
-    fleet.wait_begun(operator)
-    fleet.tenant.patch_slo({"replicas": {"min": GROWN, "max": GROWN}})
-    fleet.tenant.wait(
-        lambda: fleet.ready() == GROWN, what="a further replica", timeout_seconds=60.0
-    )
-    assert fleet.canary
-    assert fleet.limit > FEW
-    fleet.wait_over(operator)
-    assert fleet.changes(operator)[-1] == "BatchingChanged"
-    fleet.wait_one_template(GROWN)
-    assert fleet.limit > FEW
+    asked: set[str] = set()
+    came: set[str] = set()
+
+    def both_came() -> bool:
+        for fleet in growing:
+            name = fleet.tenant.namespace
+            if name not in asked and fleet.canary:
+                fleet.tenant.patch_slo({"replicas": {"min": GROWN, "max": GROWN}})
+                asked.add(name)
+            if name in asked and name not in came and fleet.ready() == GROWN:
+                assert fleet.canary
+                came.add(name)
+        return len(came) == len(growing)
+
+    growing[0].tenant.wait(both_came, what="a further replica of each", timeout_seconds=600.0)
+    for fleet in growing:
+        fleet.wait_over(operator)
+        assert fleet.changes(operator)[-1] == "BatchingChanged"
+        fleet.wait_one_template(GROWN)
+        assert fleet.limit > FEW
