@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -34,7 +34,7 @@ class TritonPods:
         self._rig, self._selector, self._models = rig, selector, models
         self._family = ProcessFamily(work_dir=rig.work_dir, remove_work_dir=False)
         self._servers: dict[str, TritonServer] = {}
-        self._pods: dict[str, Mapping[str, str]] = {}
+        self._urls: dict[str, str] = {}
         self._ended = threading.Event()
         self.in_flight: dict[str, int] = {}
         self.routed: tuple[str, ...] = ()
@@ -77,8 +77,8 @@ class TritonPods:
         self._servers[pod].process.stop(kill=True)
 
     def address(self, pod: str) -> str:
-        """Where a pod's server answers."""
-        return self._servers[pod].url
+        """Where a pod's server answers, or answered."""
+        return self._urls[pod]
 
     def _follow(self) -> None:
         core = kubernetes.client.CoreV1Api(self._rig.api_client())
@@ -104,7 +104,8 @@ class TritonPods:
                 port=HTTP_PORT,
             )
             server.process.start()
-            self._servers[name], self.in_flight[name] = server, 0
+            self._urls[name], self.in_flight[name] = server.url, 0
+            self._servers[name] = server
         served = sorted(self._servers.keys() & living.keys())
         ready = tuple(name for name in served if self._ready(name, living[name]))
         self.routed = ready
