@@ -9,8 +9,8 @@ from dataclasses import replace
 from servingslo.estimation.stated_law import STATED_SOURCE
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_canary import refused_limits
-from servingslo.policy.batch_decision import Tuned, batching_decision, change_step, rollout_cost
 from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits
+from servingslo.policy.batch_tuned import Tuned, batching_decision, change_step, rollout_cost
 from servingslo.policy.batch_verdict import (
     judge,
     judged_up_to_per_second,

@@ -9,7 +9,7 @@ from servingslo.policy.batch_canary import (
     standing_canary,
     stuck_pods,
 )
-from servingslo.policy.batch_decision import Tuned, batching_decision, change_step
+from servingslo.policy.batch_tuned import Tuned, batching_decision, change_step
 from servingslo.policy.batching_decision import BatchingDecision, CanaryAct
 from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import BatchingRollout, InForce
