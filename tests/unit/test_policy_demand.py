@@ -142,9 +142,9 @@ def test_a_peak_of_the_season_within_the_lead_keeps_what_it_needs() -> None:
 @pytest.mark.parametrize("rate", [118.0, 124.0])
 def test_a_burst_that_recurs_goes_as_far_as_those_before_it(rate: float) -> None:
     """Two deviations of what is counted in a window are no further: 120/s is 120 +- 3.7."""
-    assert _after_two_bursts(rate).up.rate_per_second == pytest.approx(120.0, rel=0.01)
+    assert _after_two_bursts(rate).scale_up_load.rate_per_second == pytest.approx(120.0, rel=0.01)
 
 
 def test_what_goes_further_than_bursts_before_it_is_planned_for_as_what_it_may_become() -> None:
     """Half as much again is no chance."""
-    assert _after_two_bursts(180.0).up.rate_per_second > 200.0
+    assert _after_two_bursts(180.0).scale_up_load.rate_per_second > 200.0

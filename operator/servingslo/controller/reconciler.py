@@ -90,7 +90,7 @@ class Reconciler:
             return False
         memory = self._remember(resource, metrics)
         if memory.lost:
-            await self.reporter.tell_lost(resource, memory.lost)
+            await self.reporter.report_lost(resource, memory.lost)
             memory.lost = ()
         assignment = await self._decide(resource, resource.targets, metrics, conflict, memory)
         orders: Sequence[_Order] = self._orders(assignment)
@@ -100,7 +100,7 @@ class Reconciler:
                 return True
             assignment, orders = standing
         decision, again = await self._act(resource, assignment, orders, memory)
-        await self.reporter.tell(resource, decision, memory.state)
+        await self.reporter.report(resource, decision, memory.state)
         return again
 
     def forget(self, uid: str) -> None:
@@ -244,7 +244,7 @@ class Reconciler:
             reason, detail = self._count_refusal(error), str(error)
             for order in orders:
                 ended = not_written(order.change, reason, detail, answered=True)
-                await self.reporter.tell_change(resource, ended)
+                await self.reporter.report_change(resource, ended)
             return self._held(assignment, orders, reason, detail)
         took_seconds = self.adapters.clock.now_seconds() - began_seconds
         if not standing.changed and took_seconds > _LONGEST_LOOK_SECONDS:
@@ -324,10 +324,10 @@ class Reconciler:
             failure = _Failure(reason=self._count_refusal(error), detail=str(error))
             answered = not isinstance(error, ClusterUnavailableError)
             ended = not_written(change, failure.reason, failure.detail, answered=answered)
-            await self.reporter.tell_change(resource, ended)
+            await self.reporter.report_change(resource, ended)
             return failure
         if written is not False:
-            await self.reporter.tell_change(resource, change)
+            await self.reporter.report_change(resource, change)
         return None
 
     def _settle(

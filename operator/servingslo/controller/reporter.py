@@ -38,12 +38,12 @@ _LASTING_HOLD_SECONDS = 300.0
 
 
 @dataclass(slots=True)
-class _Told:
+class _Reported:
     """What was last told of one resource.
 
     line: of the last decision in the status. learned_trusted: what was learnt was told with a law
     that is trusted. learned_reverts: the reverts that were told with it. held_by: what holds the
-    count, since held_seconds; why_told: that it has its line in the log.
+    count, since held_seconds; why_reported: that it has its line in the log.
     """
 
     conditions: tuple[Condition, ...]
@@ -54,17 +54,17 @@ class _Told:
     learned_reverts: Reverts | None = None
     held_by: Reason | None = None
     held_seconds: float = 0.0
-    why_told: bool = False
+    why_reported: bool = False
 
 
 @dataclass(slots=True)
 class Reporter:
-    """Remembers what was told, so that nothing is told twice."""
+    """Remembers what was reported, so that nothing is told twice."""
 
     adapters: Adapters
     outages: Outages = field(default_factory=Outages)
     reading: ReadingNews = field(default_factory=ReadingNews)
-    _told: dict[str, _Told] = field(default_factory=dict)
+    _reported: dict[str, _Reported] = field(default_factory=dict)
     _statuses: StatusWriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,24 +74,24 @@ class Reporter:
         """Write statuses behind the loop until cancelled, so that no tick waits for them."""
         await self._statuses.run(tick_seconds)
 
-    async def tell(self, resource: Resource, decision: Decision, state: PlannerState) -> None:
+    async def report(self, resource: Resource, decision: Decision, state: PlannerState) -> None:
         """Log, export, post and write what is new in a decision as it came true."""
-        told = self._remember(resource)
+        reported = self._remember(resource)
         generation, now_seconds = resource.record.generation, self._now_seconds()
         uid = resource.record.ref.uid
         self.adapters.exporter.observe_decision(decision)
-        material = material_change(told.logged, decision)
-        new_decision = material and _differs(told.logged, decision)
+        material = material_change(reported.logged, decision)
+        new_decision = material and _differs(reported.logged, decision)
         if material:
             _LOG.info("%s", log_line(decision))
-            told.logged = decision
-        _explain_hold(told, decision)
-        for event in events(decision, told.last):
+            reported.logged = decision
+        _explain_hold(reported, decision)
+        for event in events(decision, reported.last):
             if self.reading.is_news(resource.record.ref.namespace, event.reason):
                 await self.post(resource, event)
-        told.last = decision
-        told.conditions = conditions(
-            decision, told.conditions, generation=generation, now_seconds=now_seconds
+        reported.last = decision
+        reported.conditions = conditions(
+            decision, reported.conditions, generation=generation, now_seconds=now_seconds
         )
         fields = status_of.status_fields(
             decision,
@@ -99,31 +99,33 @@ class Reporter:
             last_batch_change_seconds=state.batching.last_change_seconds,
         )
         if new_decision:
-            previous = told.line
-            told.line = summary_line(decision)
+            previous = reported.line
+            reported.line = summary_line(decision)
             fields["lastDecision"] = as_dict(with_latencies(decision, state.sized))
             fields["decisions"] = status_of.decision_lines(
                 previous, self._statuses.says(uid, "decisions") or ()
             )
-        if _learned_is_due(told, decision, state, now_seconds, self._statuses.learned_seconds(uid)):
+        if _learned_is_due(
+            reported, decision, state, now_seconds, self._statuses.learned_seconds(uid)
+        ):
             fields["learned"] = _learned(state, now_seconds)
-            told.learned_trusted = decision.model.trusted
-            told.learned_reverts = state.reverts
-        await self._write(resource, told, fields)
+            reported.learned_trusted = decision.model.trusted
+            reported.learned_reverts = state.reverts
+        await self._write(resource, reported, fields)
 
     async def refuse(self, resource: Resource) -> None:
         """Say that the spec is invalid and which values are allowed."""
         if resource.invalid is None:
             return
-        told = self._remember(resource)
+        reported = self._remember(resource)
         message = str(resource.invalid)
         generation = resource.record.generation
         observed = self._statuses.says(resource.record.ref.uid, "observedGeneration")
-        news = (observed, told.last) != (generation, None)
-        told.conditions = not_ready(
+        news = (observed, reported.last) != (generation, None)
+        reported.conditions = not_ready(
             Reason.INVALID_SPEC,
             message,
-            told.conditions,
+            reported.conditions,
             generation=generation,
             now_seconds=self._now_seconds(),
         )
@@ -137,15 +139,15 @@ class Reporter:
                 Reason.INVALID_SPEC,
                 message,
             )
-        told.last = None
-        await self._write_conditions(resource, told, Reason.INVALID_SPEC)
+        reported.last = None
+        await self._write_conditions(resource, reported, Reason.INVALID_SPEC)
 
     async def pause(self, resource: Resource) -> None:
         """Say that nothing is decided while the resource is paused."""
-        told = self._remember(resource)
+        reported = self._remember(resource)
         generation, now_seconds = resource.record.generation, self._now_seconds()
-        since = {entry.type: entry for entry in told.conditions}
-        told.conditions = tuple(
+        since = {entry.type: entry for entry in reported.conditions}
+        reported.conditions = tuple(
             Condition(
                 type=type_,
                 status=ConditionStatus.TRUE,
@@ -158,27 +160,27 @@ class Reporter:
             )
             for type_ in (ConditionType.READY, ConditionType.SCALING_LIMITED)
         )
-        told.last = told.logged = None
-        await self._write_conditions(resource, told, None)
+        reported.last = reported.logged = None
+        await self._write_conditions(resource, reported, None)
 
     async def fail(self, resource: Resource, error: Exception) -> None:
         """Say that this resource could not be looked at, because of a fault of the operator."""
-        told = self._remember(resource)
+        reported = self._remember(resource)
         message = f"{type(error).__name__}: {error}"
-        told.conditions = not_ready(
+        reported.conditions = not_ready(
             Reason.INTERNAL_ERROR,
             message,
-            told.conditions,
+            reported.conditions,
             generation=resource.record.generation,
             now_seconds=self._now_seconds(),
         )
         await self.post(
             resource, _warning(Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
         )
-        told.last = None
-        await self._write_conditions(resource, told, Reason.INTERNAL_ERROR)
+        reported.last = None
+        await self._write_conditions(resource, reported, Reason.INTERNAL_ERROR)
 
-    async def tell_change(self, resource: Resource, change: Change) -> None:
+    async def report_change(self, resource: Resource, change: Change) -> None:
         """Log, count and post a change that was made, or tried."""
         self.log_change(change)
         await self.post(resource, change_event(change))
@@ -192,7 +194,7 @@ class Reporter:
         """Log a change, of a resource that is gone: nothing more is counted of it."""
         _LOG.info("%s", change_line(change))
 
-    async def tell_lost(self, resource: Resource, parts: Sequence[str]) -> None:
+    async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
         """Say what of the memory in a status is not believed, and is learnt anew."""
         named = ", ".join(parts)
         message = f"status.learned does not hold what can be: {named}; it is learnt anew"
@@ -221,49 +223,55 @@ class Reporter:
     def forget(self, resource: Resource) -> None:
         """Drop what is remembered of a deleted resource."""
         ref = resource.record.ref
-        self._told.pop(ref.uid, None)
+        self._reported.pop(ref.uid, None)
         self._statuses.forget(ref.uid)
         self.adapters.events.forget(ref)
         self.adapters.exporter.forget(ref.namespace, ref.name)
 
-    def _remember(self, resource: Resource) -> _Told:
+    def _remember(self, resource: Resource) -> _Reported:
         record = resource.record
-        if record.ref.uid not in self._told:
+        if record.ref.uid not in self._reported:
             now_seconds = self._now_seconds()
             last: Mapping[str, Any] = record.status.get("lastDecision") or {}
             self._statuses.begin(record.ref, record.status, now_seconds)
-            self._told[record.ref.uid] = _Told(
+            self._reported[record.ref.uid] = _Reported(
                 conditions=status_of.conditions_of(record.status, now_seconds=now_seconds),
                 line=_line_of_document(last),
                 learned_trusted=bool(record.status.get("learned")),
             )
-        return self._told[record.ref.uid]
+        return self._reported[record.ref.uid]
 
     async def _write_conditions(
-        self, resource: Resource, told: _Told, not_ready_for: Reason | None
+        self, resource: Resource, reported: _Reported, not_ready_for: Reason | None
     ) -> None:
         """Write conditions alone, for a resource that nothing was decided for."""
         ref = resource.record.ref
         self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
-        await self._write(resource, told, {"observedGeneration": resource.record.generation})
+        await self._write(resource, reported, {"observedGeneration": resource.record.generation})
 
-    async def _write(self, resource: Resource, told: _Told, fields: Mapping[str, Any]) -> None:
-        wanted = {**fields, "conditions": status_of.conditions_field(told.conditions)}
+    async def _write(
+        self, resource: Resource, reported: _Reported, fields: Mapping[str, Any]
+    ) -> None:
+        wanted = {**fields, "conditions": status_of.conditions_field(reported.conditions)}
         await self._statuses.want(resource.record.ref.uid, wanted)
 
     def _now_seconds(self) -> float:
         return self.adapters.clock.now_seconds()
 
 
-def _explain_hold(told: _Told, decision: Decision) -> None:
+def _explain_hold(reported: _Reported, decision: Decision) -> None:
     """One line in the log for a hold that lasts; another hold has its own."""
     holds = held_by(decision)
-    if holds is not told.held_by:
-        told.held_by, told.held_seconds, told.why_told = holds, decision.time_seconds, False
-    lasts_seconds = decision.time_seconds - told.held_seconds
-    if holds is not None and not told.why_told and lasts_seconds >= _LASTING_HOLD_SECONDS:
+    if holds is not reported.held_by:
+        reported.held_by, reported.held_seconds, reported.why_reported = (
+            holds,
+            decision.time_seconds,
+            False,
+        )
+    lasts_seconds = decision.time_seconds - reported.held_seconds
+    if holds is not None and not reported.why_reported and lasts_seconds >= _LASTING_HOLD_SECONDS:
         _LOG.info("%s", why_line(decision, lasts_seconds))
-        told.why_told = True
+        reported.why_reported = True
 
 
 def _part(what: str, resource: Resource) -> Part:
@@ -271,19 +279,19 @@ def _part(what: str, resource: Resource) -> Part:
 
 
 def _learned_is_due(
-    told: _Told,
+    reported: _Reported,
     decision: Decision,
     state: PlannerState,
     now_seconds: float,
     learned_seconds: float | None,
 ) -> bool:
     """At the first sight of metrics and of a law, at orders and reverts, else every few minutes."""
-    if state.reverts != told.learned_reverts:
+    if state.reverts != reported.learned_reverts:
         return True
     if learned_seconds is None:
         return decision.metrics is Reason.METRICS_FRESH
     scaled = decision.action is not Action.HOLD and decision.apply_replicas
-    found = decision.model.trusted and not told.learned_trusted
+    found = decision.model.trusted and not reported.learned_trusted
     rested = abs(now_seconds - learned_seconds) >= _LEARNED_SECONDS
     return scaled or found or rested
 

@@ -63,4 +63,4 @@ class Undoing:
         if resource is None:
             self.reporter.log_line(change)
         else:
-            await self.reporter.tell_change(resource, change)
+            await self.reporter.report_change(resource, change)

@@ -51,10 +51,10 @@ DEFAULT_WAIT_BUDGET_SECONDS = 1.0
 class Demand:
     """Demand now and at the lead time.
 
-    lead_seconds: cold start and reaction. up: load to have capacity for at the lead time.
-    probability: of the forecast's quantile that `up` is. plain_probability: the same without the
-    margin. margin_score: what the error budget adds to the normal score in calm. target_odds: what
-    the objectives' targets make of the odds of enough capacity, see `target_odds`. idle: nothing
+    lead_seconds: cold start and reaction. scale_up_load: to have capacity for then. probability: of
+    the forecast's quantile that it is. plain_probability: the same without the margin.
+    margin_score: what the error budget adds to the normal score in calm. target_odds: what the
+    objectives' targets make of the odds of enough capacity, see `target_odds`. idle: nothing
     arrives and nothing is in the system.
     """
 
@@ -62,7 +62,7 @@ class Demand:
     rate_per_second: float
     mean_at_lead_per_second: float
     backlog_at_lead_requests: float
-    up: Load
+    scale_up_load: Load
     probability: float
     plain_probability: float
     margin_score: float
@@ -155,7 +155,7 @@ def expected_demand(
         rate_per_second=rate,
         mean_at_lead_per_second=mean,
         backlog_at_lead_requests=backlog,
-        up=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
+        scale_up_load=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
         probability=probability,
         plain_probability=planned_probability(estimate.forecast, lead, 0.0, odds),
         margin_score=margin_score,
@@ -191,7 +191,7 @@ def step_down_load(
     )
     if forecast.recurrence is not None:
         highest = max(highest, forecast.recurrence.rate_per_second)
-    return Load(rate_per_second=highest, drain_per_second=demand.up.drain_per_second)
+    return Load(rate_per_second=highest, drain_per_second=demand.scale_up_load.drain_per_second)
 
 
 def planned_probability(

@@ -191,12 +191,16 @@ def recurrence_step(context: TickContext) -> DecisionStep | None:
     before: what is forecast at the lead time. after: what two surges of the last hour reached.
     """
     demand, known = context.demand, context.estimate.forecast.recurrence
-    if demand is None or known is None or known.rate_per_second <= demand.up.rate_per_second:
+    if (
+        demand is None
+        or known is None
+        or known.rate_per_second <= demand.scale_up_load.rate_per_second
+    ):
         return None
     return DecisionStep(
         stage="forecast",
         knob=KEPT_RATE_KNOB,
-        before=demand.up.rate_per_second,
+        before=demand.scale_up_load.rate_per_second,
         after=known.rate_per_second,
         reason=Reason.SURGES_RECUR,
         inputs={"bursts": known.count, "interval_seconds": known.interval_seconds},

@@ -53,7 +53,9 @@ def demand_report(context: TickContext) -> DemandReport:
     estimate, demand = context.estimate, context.demand
     return DemandReport(
         arrival_rate_per_second=finite(estimate.arrival_rate_per_second),
-        forecast_rate_per_second=None if demand is None else finite(demand.up.rate_per_second),
+        forecast_rate_per_second=None
+        if demand is None
+        else finite(demand.scale_up_load.rate_per_second),
         planned_probability=None if demand is None else finite(demand.probability),
         lead_seconds=finite(context.lead_seconds),
         backlog_requests=finite(estimate.backlog_requests),

@@ -118,15 +118,15 @@ def utilization_ceiling_ratio(context: TickContext) -> float:
 def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
     """The least count that satisfies every constraint, with spare ones for failures."""
     case = sizing_case(context, prepared)
-    sizing = size(case, demand.up)
+    sizing = size(case, demand.scale_up_load)
     carrying = context.current - context.targets.replicas.tolerated_failures - context.excluded
     served = not context.trusted and sizing.replicas > carrying and _is_seen_to_serve(context)
     if served:
         case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
-        sizing = size(case, demand.up)
+        sizing = size(case, demand.scale_up_load)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
     inputs: dict[str, StepValue] = {
-        "rate_per_second": demand.up.rate_per_second,
+        "rate_per_second": demand.scale_up_load.rate_per_second,
         "backlog_requests": demand.backlog_at_lead_requests,
         "lead_seconds": demand.lead_seconds,
         UTILIZATION_INPUT: case.utilization_target_ratio,
@@ -171,7 +171,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         binding=binding,
         needs=needs,
         infeasible=sizing.infeasible,
-        sized=Sized(case=case, load=demand.up),
+        sized=Sized(case=case, load=demand.scale_up_load),
         idle=demand.idle,
     )
 
