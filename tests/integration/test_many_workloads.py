@@ -20,8 +20,6 @@ TICK_SECONDS = 5.0
 # A law needs eight windows with histograms; in turns each engine has one in two or three ticks.
 LEARNT_WITHIN_SECONDS = 480.0
 QUIET_TICKS = 12
-# A request takes some 20 s; until the first have ended engines fill, and load is not constant yet.
-FILLED_SECONDS = 60.0
 # What was ordered while laws were learnt is given back after the stabilization of 45 s, at most.
 SETTLED_WITHIN_SECONDS = 300.0
 SETTLED_TICKS = 15
@@ -62,7 +60,6 @@ def running(
         many = ManyWorkloads(rig=rig, engines=host, resources=resources, pods=pods, folder=tmp_path)
         try:
             many.create()
-            time.sleep(FILLED_SECONDS)
             operator.start()
             yield many, operator
         finally:
