@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servingslo.estimation.retries import RetryState, echo_error_ratio, without_echo
+from servingslo.estimation.retries import RetryState, first_attempts, retry_error_ratio
 
 WINDOWS = 12
 
@@ -16,31 +16,31 @@ def _storm(
     for _ in range(WINDOWS):
         offered = first + again * refused
         refused = max(offered - capacity, 0.0)
-        state, unique = without_echo(state, offered, refused)
-        found.append(unique)
+        state, attempts = first_attempts(state, offered, refused)
+        found.append(attempts)
         offers.append(offered)
     return state, found, offers
 
 
 def test_without_refusals_all_that_is_offered_are_first_tries() -> None:
     """Nothing is taken off, and nothing is remembered."""
-    assert without_echo(RetryState(), 40.0, 0.0) == (RetryState(), 40.0)
+    assert first_attempts(RetryState(), 40.0, 0.0) == (RetryState(), 40.0)
 
 
 def test_before_it_is_known_a_third_of_the_refusals_is_taken_for_echo() -> None:
     """The first window of refusals holds none; 24 refused at 36/s take 8/s off the next."""
-    state, first = without_echo(RetryState(), 36.0, 24.0)
+    state, first = first_attempts(RetryState(), 36.0, 24.0)
     assert first == 36.0
-    state, first = without_echo(state, 36.0, 24.0)
+    state, first = first_attempts(state, 36.0, 24.0)
     assert first == pytest.approx(28.0)
     assert not state.known
 
 
 def test_what_may_be_echo_is_an_error_of_the_rate() -> None:
     """8/s of 36/s left out: the root of a third of it, over the 28/s that are planned for."""
-    assert echo_error_ratio(36.0, 28.0) == pytest.approx(8.0 / 3.0**0.5 / 28.0)
-    assert echo_error_ratio(36.0, 36.0) == 0.0
-    assert echo_error_ratio(36.0, 0.0) > 0.0
+    assert retry_error_ratio(36.0, 28.0) == pytest.approx(8.0 / 3.0**0.5 / 28.0)
+    assert retry_error_ratio(36.0, 36.0) == 0.0
+    assert retry_error_ratio(36.0, 0.0) > 0.0
 
 
 def test_capacity_that_comes_shows_what_refusals_bring_back() -> None:
@@ -93,7 +93,7 @@ def test_a_burst_that_falls_while_capacity_comes_is_no_echo(fall_windows: int, s
     for again in range(2):
         for rate, carried in zip(burst, capacity, strict=False):
             offered = random.poisson(15.0 * rate) / 15.0
-            state, first = without_echo(state, offered, max(offered - carried, 0.0))
+            state, first = first_attempts(state, offered, max(offered - carried, 0.0))
             if again and rate == 45.0:
                 second.append(first / offered)
     assert state.known

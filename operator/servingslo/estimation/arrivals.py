@@ -18,7 +18,7 @@ from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
 from servingslo.estimation.ledger import RequestLedger, ledger_of
 from servingslo.estimation.plausible import can_have_passed
-from servingslo.estimation.retries import UNTOLD, RetryState, echo_error_ratio, without_echo
+from servingslo.estimation.retries import UNTOLD, RetryState, first_attempts, retry_error_ratio
 from servingslo.estimation.unscraped_pods import hidden_seconds
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
@@ -131,7 +131,7 @@ class ArrivalMeasurement:
 
     seconds: length of the window. is_new: something was measured at this tick. error_ratio: error
     beyond counting noise, since windows of several engines are not in step, their flow moves when
-    engines come and go, and an echo is not known well. gateway: None where none is read.
+    engines come and go, and retry traffic is not known well. gateway: None where none is read.
     retries_known: whether what refusals bring back was measured; else it is assumed.
     discarded_per_second: counted, and does not stand since new pods served unseen; else None.
     ledger: where the requests went; None while no rate is known.
@@ -207,18 +207,18 @@ def measure(
             discarded_per_second=passed_over,
             ledger=_ledger(counted, offered),
         )
-    retries, unique = without_echo(state.retries, offered, rejected)
+    retries, first = first_attempts(state.retries, offered, rejected)
     state = replace(state, retries=retries)
-    return _with_dispersion(state, unique, counted.seconds), ArrivalMeasurement(
+    return _with_dispersion(state, first, counted.seconds), ArrivalMeasurement(
         offered_per_second=offered,
-        first_attempts_per_second=unique,
+        first_attempts_per_second=first,
         rejected_per_second=rejected,
         seconds=counted.seconds,
         is_new=True,
-        error_ratio=counted.error_ratio + echo_error_ratio(offered, unique),
+        error_ratio=counted.error_ratio + retry_error_ratio(offered, first),
         gateway=use,
         retries_known=retries.known,
-        ledger=_ledger(counted, unique),
+        ledger=_ledger(counted, first),
     )
 
 

@@ -2,14 +2,14 @@
 
 A refused request comes again once at most, and mostly in a later window: first tries lie between
 the offered rate and that less the refusals of the window before. Which it is shows when capacity
-comes: refusals fall, and what is offered falls with them as far as it was echo. Until then totals
-cannot tell: a rate that steps up before clients that always come again, and a rate that rises on
-and on before clients that never do, give the same offered and refused rates. So a mean is taken,
-and the error says how far it may be off; docs/lab/estimation.md has what that costs.
-A surge that ends lowers both as well: then less is admitted than was a moment before, which an echo
-that fades before engines that still refuse never does.
+comes: refusals fall, and what is offered falls with them as far as it was retry traffic. Until then
+totals cannot tell: a rate that steps up before clients that always come again, and a rate that
+rises on and on before clients that never do, give the same offered and refused rates. So a mean is
+taken, and the error says how far it may be off; docs/lab/estimation.md has what that costs.
+A surge that ends lowers both as well: then less is admitted than was a moment before, which retries
+that fade before engines that still refuse never bring about.
 Source: essay "Inference Is a Queueing System", retries: where rejections and offered load rise
-together, plan for unique demand, not for the echo.
+together, plan for first attempts, not for what comes again.
 """
 
 import math
@@ -74,7 +74,7 @@ class RetryState:
 UNTOLD = RetryState()
 
 
-def without_echo(
+def first_attempts(
     state: RetryState, offered_per_second: float, refused_per_second: float
 ) -> tuple[RetryState, float]:
     """The state after one more window, and the rate of first tries in it, per second."""
@@ -90,7 +90,7 @@ def without_echo(
     return replace(learnt, windows=windows if refusing else ()), max(first, 0.0)
 
 
-def echo_error_ratio(offered_per_second: float, first_per_second: float) -> float:
+def retry_error_ratio(offered_per_second: float, first_per_second: float) -> float:
     """Standard error of first tries, over their rate, from not knowing what comes again."""
     if first_per_second <= 0.0:
         return ECHO_DEVIATIONS if offered_per_second > 0.0 else 0.0
