@@ -286,7 +286,7 @@ def size_row() -> Row:
 
 def search_row(state: PlannerState) -> Row:
     """The search over batch limits for the mix that the replay ended with."""
-    mix = state.mix
+    mix = state.prepared
     if mix is None:
         raise SystemExit("the replay ended without a mix of requests")
     times = []
