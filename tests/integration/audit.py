@@ -11,6 +11,8 @@ from itertools import pairwise
 
 from tests.integration.operator_under_test import KILLED, RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
+from servingslo.policy.batchers import KNOB
+
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
 # Of whichever release: its name ends so.
 _OF_AN_OPERATOR = re.compile(rf"system:serviceaccount:[^:]+:([^:]+-)?{SERVICE_ACCOUNT}")
@@ -79,6 +81,9 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
         if " changed namespace=" not in line:
             continue
         pairs = dict(word.split("=", 1) for word in shlex.split(line[line.index("changed ") :])[1:])
+        if pairs["knob"] == KNOB:
+            # Limits on servers themselves: the API server knows nothing of them.
+            continue
         kind, name = pairs["target"].split("/")
         removed = pairs.get("flags_removed", "").split(",")
         values = {
