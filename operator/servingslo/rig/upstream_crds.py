@@ -61,8 +61,11 @@ ENVOY_GATEWAY = UpstreamCRDs(
     module="github.com/envoyproxy/gateway",
     folder="charts/gateway-crds-helm/templates/generated",
 )
-
+ARGO_ROLLOUTS = UpstreamCRDs(
+    name="argo-rollouts", module="github.com/argoproj/argo-rollouts", folder="manifests/crds"
+)
 KEDA = UpstreamCRDs(name="keda", module="github.com/kedacore/keda/v2", folder="config/crd/bases")
+LEADER_WORKER_SET = UpstreamCRDs(name="lws", module="sigs.k8s.io/lws", folder="config/crd/bases")
 
 
 def manifests(crds: UpstreamCRDs) -> list[dict[str, Any]]:
@@ -142,6 +145,6 @@ def _manifests_below(folder: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
         text = "\n".join(line for line in lines if not line.startswith("{{"))
         found += [
-            one for one in yaml.load_all(text, Loader=_LOADER) if one and one["kind"] == _KIND
+            one for one in yaml.load_all(text, Loader=_LOADER) if one and one.get("kind") == _KIND
         ]
     return found

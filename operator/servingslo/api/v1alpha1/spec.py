@@ -118,7 +118,7 @@ class TargetRef(ApiModel):
     )
     kind: Annotated[str, KIND_NAME] = Field(
         description="Kind of the workload: Deployment or StatefulSet. Another kind with a /scale "
-        "subresource needs the chart's extraScalableKinds, and is not tested."
+        "subresource needs the chart's extraScalableKinds."
     )
     name: Annotated[str, DNS_NAME] = Field(
         description="Name of the workload, in the namespace of this resource."
