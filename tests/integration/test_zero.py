@@ -1,9 +1,16 @@
 """To no replica and back on a real control plane, with requests that wait at the gateway."""
 
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
+
+from servingslo.rig.cluster import Rig
+from servingslo.rig.envoy_front import EnvoyFront
 
 IDLE_AFTER_SECONDS = 20.0
 # What is seen of a workload for the first time is watched for two minutes before anything goes.
@@ -43,6 +50,45 @@ def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
     served = tenant.served()
     assert served["outcomes"]["failed"] == 0
     assert served["waiting_at_gateway"] == 0
+
+
+@pytest.fixture
+def front(rig: Rig, tenant: Tenant) -> Iterator[EnvoyFront]:
+    """A real Envoy before a workload that has no replica."""
+    tenant.create_deployment(replicas=0)
+    found = EnvoyFront(rig, tenant.namespace)
+    found.create("chat")
+    with rig.scrape_plan_kept():
+        found.start()
+        yield found
+        found.stop()
+
+
+def _ask(front: EnvoyFront) -> int:
+    body = json.dumps({"prompt_tokens": 16, "max_tokens": 4}).encode()
+    request = urllib.request.Request(  # noqa: S310  a loopback address
+        f"{front.url}/v1/completions", data=body, headers={"Content-Type": "application/json"}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
+    operator: Operator, tenant: Tenant, front: EnvoyFront
+) -> None:
+    """It answers 503 until one is ready, and counts that it did."""
+    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": "10m"})
+    tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it sleeps")
+    ticks_pass(operator)
+    assert tenant.replicas() == 0
+    assert _ask(front) == 503
+    tenant.wait(lambda: tenant.replicas() >= 1, what="the refusal wakes it")
+    tenant.wait(lambda: _ask(front) == 200, what="an answer")
+    assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
 
 
 def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tenant: Tenant) -> None:
