@@ -96,6 +96,9 @@ def pages() -> Iterator[Pages]:
         served.add("envoy-2", envoy, namespace=GATEWAYS, pod="envoy-2")
         # Scraped by a second job: the same proxy must not count twice.
         served.add("envoy-2-again", envoy, namespace=GATEWAYS, pod="envoy-2", job="other")
+        cluster = f"httproute/{NAMESPACE}/unasked/rule/0"
+        known = f'envoy_cluster_membership_total{{envoy_cluster_name="{cluster}"}} 1\n'
+        served.add("envoy-new", known, namespace=GATEWAYS, pod="new")
         served.add("envoy-aged", f"{stale} 5 {round(1000 * old)}\n", namespace=GATEWAYS, pod="aged")
         served.add("ingress", ISTIO_INGRESS, namespace=GATEWAYS, pod="ingress")
         served.add("sidecar", ISTIO_SIDECAR, namespace="shop", pod="web-1")
@@ -205,6 +208,14 @@ def test_an_old_counter_says_how_old_it_is(prometheus: Prometheus) -> None:
     assert instance.rejected_total is None
     assert instance.age_seconds is not None
     assert 99 < instance.age_seconds < 300
+
+
+def test_a_route_that_envoy_knows_has_counted_nothing_before_its_first_request(
+    prometheus: Prometheus,
+) -> None:
+    """Envoy has no counter of it then, but says how many endpoints it has."""
+    (instance,) = _sample(read(prometheus.url, "envoy-gateway"), "unasked").instances
+    assert _counters(instance) == (0.0, None, None, None)
 
 
 def test_a_gateway_costs_one_query_and_no_names_of_workloads(prometheus: Prometheus) -> None:

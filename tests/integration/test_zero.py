@@ -10,7 +10,7 @@ import pytest
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
 
 from servingslo.rig.cluster import Rig
-from servingslo.rig.envoy_front import EnvoyFront
+from servingslo.rig.envoy_front import EnvoyFront, policy_manifest
 
 IDLE_AFTER_SECONDS = 20.0
 # What is seen of a workload for the first time is watched for two minutes before anything goes.
@@ -54,10 +54,13 @@ def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
 
 @pytest.fixture
 def front(rig: Rig, tenant: Tenant) -> Iterator[EnvoyFront]:
-    """A real Envoy before a workload that has no replica."""
+    """A real Envoy before a workload without replica; its cluster holds the Service's address."""
     tenant.create_deployment(replicas=0)
     found = EnvoyFront(rig, tenant.namespace)
     found.create("chat")
+    policy = policy_manifest("wakes", route="chat")
+    policy["spec"]["routingType"] = "Service"
+    found.put_policy(policy)
     with rig.scrape_plan_kept():
         found.start()
         yield found
@@ -77,18 +80,28 @@ def _ask(front: EnvoyFront) -> int:
         return error.code
 
 
-def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
-    operator: Operator, tenant: Tenant, front: EnvoyFront
-) -> None:
-    """It answers 503 until one is ready, and counts that it did."""
-    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": "10m"})
-    tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it sleeps")
-    ticks_pass(operator)
-    assert tenant.replicas() == 0
+def _wakes_at_its_first_refusal(tenant: Tenant, front: EnvoyFront) -> None:
+    """A single request is answered 503; later ones are served."""
     assert _ask(front) == 503
     tenant.wait(lambda: tenant.replicas() >= 1, what="the refusal wakes it")
     tenant.wait(lambda: _ask(front) == 200, what="an answer")
-    assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
+
+
+def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
+    operator: Operator, tenant: Tenant, front: EnvoyFront
+) -> None:
+    """Before Envoy has a counter of it, and after it went to sleep."""
+    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": f"{IDLE_AFTER_SECONDS:g}s"})
+    tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it sleeps")
+    ticks_pass(operator)
+    assert tenant.replicas() == 0
+    _wakes_at_its_first_refusal(tenant, front)
+    tenant.wait(lambda: tenant.replicas() == 0, what="it goes", timeout_seconds=PATIENCE_SECONDS)
+    tenant.wait(lambda: not tenant.pods(), what="no pod is left")
+    ticks_pass(operator)
+    assert tenant.replicas() == 0
+    _wakes_at_its_first_refusal(tenant, front)
+    assert len(operator.log_lines("decided", tenant.namespace, "replicas=0->1")) == 2
 
 
 def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tenant: Tenant) -> None:

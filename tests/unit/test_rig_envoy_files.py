@@ -63,6 +63,13 @@ def test_endpoints_are_the_pods_of_the_service(
     assert [(one["address"], one["portValue"]) for one in found] == PODS
 
 
+def test_a_service_without_pods_refuses_connections(translation: Translation) -> None:
+    """The cluster keeps an address, as one that is routed to the Service's own does."""
+    (group,) = with_endpoints(translation.endpoints[0], lambda _: [])["endpoints"]
+    (found,) = group["lbEndpoints"]
+    assert found["endpoint"]["address"]["socketAddress"] == {"address": "127.0.0.1", "portValue": 1}
+
+
 def test_everything_listens_on_loopback_and_looks_into_files(folder: EnvoyFolder) -> None:
     """No listener of other interfaces, no stream to a controller that is not there."""
     texts = [path.read_text(encoding="utf-8") for path in folder.path.iterdir()]

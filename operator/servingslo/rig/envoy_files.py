@@ -2,7 +2,8 @@
 
 Envoy Gateway sends its resources over gRPC; here the same resources lie in files. Changed are only
 where a resource is looked for (a file instead of the stream), the listeners' addresses (loopback),
-their access log, and the endpoints (pods' addresses, which the translator cannot know).
+their access log, and the endpoints. The translator routes to a Service's own address (routingType
+Service); its pods' addresses stand in for it, or one that refuses, as kube-proxy does without pods.
 """
 
 import hashlib
@@ -15,6 +16,8 @@ from typing import Any
 
 Resource = dict[str, Any]
 Address = tuple[str, int]
+# Nothing listens on loopback's port 1 (tcpmux).
+_REFUSING: Address = ("127.0.0.1", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +133,17 @@ def with_endpoints(
     """A cluster's endpoints with the addresses behind each Service instead of the translator's.
 
     addresses_of: what the metadata's reference to a Service (namespace, name, port as
-    sectionName) stands for.
+    sectionName) stands for; for none, an address that refuses.
     """
     return {
         **resource,
         "endpoints": [
-            {**group, "lbEndpoints": [_endpoint(one) for one in addresses_of(_service(group))]}
+            {
+                **group,
+                "lbEndpoints": [
+                    _endpoint(one) for one in list(addresses_of(_service(group))) or [_REFUSING]
+                ],
+            }
             for group in resource.get("endpoints", ())
         ],
     }

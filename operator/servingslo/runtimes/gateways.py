@@ -64,6 +64,8 @@ class GatewayProfile:
     """Everything this package knows of one gateway.
 
     metrics: the first one is exported wherever requests are counted, and tells the age of all.
+    known_by: metrics that an instance exports of a workload from the beginning, where counters
+    appear with the first request only: until then it has counted nothing.
     matchers: of the selector. workload_label: names the workload. namespace_label: its namespace;
     '' where `pattern` or the scrape tells it. pattern: of workload_label's value, with the groups
     `name` and `namespace`. pages: metrics whose workload_label names the one workload that all
@@ -75,6 +77,7 @@ class GatewayProfile:
     counted: CountedWhen
     metrics: tuple[GatewayMetric, ...]
     workload_label: str
+    known_by: tuple[str, ...] = ()
     namespace_label: str = ""
     matchers: tuple[str, ...] = ()
     pattern: str = ""
@@ -118,9 +121,11 @@ ISTIO = GatewayProfile(
 # attached to a connection, retries included; one that overflows a circuit breaker or finds no
 # healthy host is not in it. A capture of Envoy 1.40.0 (tests/golden/data/envoy_1.40.0_metrics.txt):
 # beyond max_requests a request counts as active_overflow alone, beyond max_pending_requests as
-# pending_overflow; older versions have only the latter, for both. envoyproxy/gateway names the
-# cluster of a route's rule httproute/<namespace>/<name>/rule/<number> (test/e2e/tests/retry.go
-# queries it so).
+# pending_overflow; older versions have only the latter, for both. One whose connection was refused
+# (a Service without pods, where the cluster holds the Service's address) is pending_failure_eject.
+# envoyproxy/gateway names the cluster of a route's rule httproute/<namespace>/<name>/rule/<number>
+# (test/e2e/tests/retry.go queries it so) and has Envoy create a cluster's counters with its first
+# request (internal/xds/bootstrap: enable_deferred_creation_stats); membership_total comes before.
 ENVOY_GATEWAY = GatewayProfile(
     name="envoy-gateway",
     counted=CountedWhen.PASSED_ON,
@@ -138,12 +143,17 @@ ENVOY_GATEWAY = GatewayProfile(
             fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
             names=("envoy_cluster_upstream_cx_none_healthy",),
         ),
+        GatewayMetric(
+            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
+            names=("envoy_cluster_upstream_rq_pending_failure_eject",),
+        ),
         GatewayMetric(fields=(GatewayField.RETRIED,), names=("envoy_cluster_upstream_rq_retry",)),
         GatewayMetric(
             fields=(GatewayField.QUEUED,), names=("envoy_cluster_upstream_rq_pending_active",)
         ),
     ),
     workload_label="envoy_cluster_name",
+    known_by=("envoy_cluster_membership_total",),
     pattern=r"(?:http|grpc)route/(?P<namespace>[^/]+)/(?P<name>[^/]+)/rule/.*",
 )
 

@@ -56,7 +56,8 @@ def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
     scrape = _scrape_labels(config)
     counted = (m.label for m in profile.metrics if m.label)
     labels = dict.fromkeys((*scrape, *_owner_labels(profile), *counted))
-    names = dict.fromkeys(name for metric in profile.metrics for name in metric.names)
+    counters = (name for metric in profile.metrics for name in metric.names)
+    names = dict.fromkeys((*counters, *profile.known_by))
     matchers = "".join(f", {matcher}" for matcher in profile.matchers)
     parts = [
         f'sum by (__name__, {", ".join(labels)}) ({{__name__=~"{"|".join(names)}"{matchers}}})'
@@ -68,7 +69,7 @@ def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
     # timestamp() tells a sample's own time only when it is given the selector itself.
     ages = " or ".join(
         f'(time() - timestamp({{__name__="{name}"{matchers}}}))'
-        for name in profile.metrics[0].names
+        for name in (*profile.metrics[0].names, *profile.known_by)
     )
     age = f"min by ({', '.join(scrape)}) ({ages})"
     parts.append(f'label_replace({age}, "{GROUP_LABEL}", "{_AGE_GROUP}", "", "")')
@@ -94,9 +95,13 @@ def gateways_of(
 
 @dataclass(slots=True)
 class _Counted:
-    """What one scrape holds for one workload: sums by metric name, and by place in the profile."""
+    """What one scrape holds for one workload: sums by metric name, and by place in the profile.
+
+    known: whether the scrape tells of the workload by more than its counters.
+    """
 
     sums: dict[tuple[int, str], float] = field(default_factory=dict)
+    known: bool = False
 
     def add(self, place: int, name: str, value: float) -> None:
         self.sums[place, name] = self.sums.get((place, name), 0.0) + value
@@ -134,6 +139,7 @@ class _Answer:
             return
         owner = tuple([labels.get(label, "") for label in _owner_labels(profile)])
         counted = self._counted[scrape, owner]
+        counted.known |= name in profile.known_by
         for place, metric in enumerate(profile.metrics):
             if name in metric.names and metric.counts(labels.get(metric.label, "")):
                 counted.add(place, name, value)
@@ -145,8 +151,10 @@ class _Answer:
         for (scrape, owner), counted in self._counted.items():
             workload = self._workload(scrape, owner, services)
             if workload is not None:
+                whole = merged[workload, scrape]
+                whole.known |= counted.known
                 for (place, name), value in counted.sums.items():
-                    merged[workload, scrape].add(place, name, value)
+                    whole.add(place, name, value)
         for (workload, scrape), counted in merged.items():
             fields = _fields(self._profile.metrics, counted)
             if GatewayField.REQUESTS in fields:
@@ -203,13 +211,16 @@ def _owner_labels(profile: GatewayProfile) -> tuple[str, ...]:
 
 
 def _fields(metrics: tuple[GatewayMetric, ...], counted: _Counted) -> dict[GatewayField, float]:
-    """The sum of each field; requests only where the metric is there that counts them all."""
+    """The sum of each field; requests only where the metric is there that counts them all.
+
+    A workload that the scrape knows without any counter of it has had no request.
+    """
     fields: dict[GatewayField, float] = {}
     for place, metric in enumerate(metrics):
         name = next((name for name in metric.names if (place, name) in counted.sums), None)
         if name is None:
             if place == 0:
-                return {}
+                return {GatewayField.REQUESTS: 0.0} if counted.known else {}
             continue
         for added in metric.fields:
             fields[added] = fields.get(added, 0.0) + counted.sums[place, name]
