@@ -26,6 +26,9 @@ from servingslo.reasons import Reason
 LEAST_GAIN_RATIO = 1.2
 # Answered requests that tell a pod from its siblings: a mean over so many is known to a tenth.
 COMPARED_REQUESTS = 100
+# So many of all pods reload in one tick when new limits reach them, and one at least: a load keeps
+# requests waiting for two seconds. As maxUnavailable of a RollingUpdate (Kubernetes' default).
+RELOADED_AT_ONCE_SHARE = 0.25
 # The first pod is worse where its mean latency is this much above that of its siblings, or this
 # share of its requests fails more.
 WORSE_RATIO = 1.2
@@ -187,7 +190,8 @@ def _compared(
     missing = tuple(sorted(name for name, other in batchers.items() if other.limits != wanted))
     if not missing:
         return told, replace(memory, proven=True)
-    return _ordered(context, memory, missing, told, Reason.BATCHING_CHANGED)
+    some = _some(context, memory, missing, len(batchers))
+    return _ordered(context, memory, some, told, Reason.BATCHING_CHANGED)
 
 
 def _everywhere(
@@ -208,7 +212,9 @@ def _everywhere(
     kept = {pod: one for pod, one in memory.asked.items() if pod in missing}
     memory = replace(memory, asked=kept, proven=memory.proven or not missing)
     if missing:
-        return _ordered(context, memory, missing, told, Reason.BATCHING_CHANGED)
+        # Once all have had them, those that lack them are new, and no capacity until they are set.
+        some = missing if memory.proven else _some(context, memory, missing, len(batchers))
+        return _ordered(context, memory, some, told, Reason.BATCHING_CHANGED)
     return _searched(context, requirement, memory, batchers)
 
 
@@ -296,6 +302,14 @@ def _ordered(
     loaded = context.now_seconds if due else memory.loaded_seconds
     memory = replace(memory, asked={**memory.asked, **asked}, loaded_seconds=loaded)
     return replace(told, reason=reason, pods=due, puts_back=back), memory
+
+
+def _some(
+    context: TickContext, memory: BatcherMemory, pods: tuple[str, ...], fleet: int
+) -> tuple[str, ...]:
+    """Those of these pods that reload in this tick."""
+    due = (pod for pod in pods if _due(context, memory, pod))
+    return tuple(due)[: max(int(RELOADED_AT_ONCE_SHARE * fleet), 1)]
 
 
 def _due(context: TickContext, memory: BatcherMemory, pod: str) -> bool:
