@@ -25,7 +25,6 @@ def test_cold_start_is_measured_without_waiting_for_a_gpu() -> None:
     assert found.source == "measured"
     assert found.sample_count == 3
     assert found.mean_seconds == pytest.approx(5.0 + (90.0 + 85.0 + 90.0) / 3)
-    assert found.p90_seconds > found.mean_seconds
 
 
 def test_of_many_pods_the_newest_count_and_the_measure_stands_still() -> None:
@@ -107,4 +106,4 @@ def test_cold_start_has_a_prior_until_a_pod_started() -> None:
     """Minutes, and it says that it is a prior."""
     found = cold_start.estimate(ColdStartState())
     assert found.source == "prior"
-    assert 60.0 <= found.mean_seconds <= found.p90_seconds
+    assert found.mean_seconds >= 60.0

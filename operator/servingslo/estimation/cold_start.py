@@ -8,9 +8,6 @@ from servingslo.estimation.sample import PodSample
 
 # Before any pod of the workload was measured: pulling an image and loading weights takes minutes.
 PRIOR_MEAN_SECONDS = 120.0
-PRIOR_P90_SECONDS = 180.0
-# Lognormal with the coefficient of variation 0.2 of the evaluation protocol: p90 over mean.
-PRIOR_P90_RATIO = 1.27
 REMEMBERED_PODS = 16
 # Waiting for a GPU is shortage, not cold start: scheduling beyond this is left out.
 LONGEST_SCHEDULING_SECONDS = 60.0
@@ -54,7 +51,6 @@ class ColdStartEstimate:
     """
 
     mean_seconds: float
-    p90_seconds: float
     sample_count: int
     source: str
     scheduling_mean_seconds: float | None = None
@@ -99,12 +95,11 @@ def _record(pod: PodSample) -> StartRecord:
 
 
 def estimate(state: ColdStartState) -> ColdStartEstimate:
-    """Mean and p90 of the cold start."""
+    """The cold start, from the starts that were seen."""
     loading = _without_outliers([s.loading_seconds for s in state.starts])
     if not loading:
         return ColdStartEstimate(
             mean_seconds=PRIOR_MEAN_SECONDS,
-            p90_seconds=PRIOR_P90_SECONDS,
             sample_count=0,
             source="prior",
         )
@@ -120,17 +115,8 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
         [s.image_seconds for s in state.starts if s.image_seconds is not None]
     )
     image = sum(images) / len(images) if images else None
-    ordered = sorted(loading)
-    rank = 0.9 * (len(ordered) - 1)
-    below = int(rank)
-    above = min(below + 1, len(ordered) - 1)
-    seen = ordered[below] + (rank - below) * (ordered[above] - ordered[below])
-    # Few starts have no tail: the assumed one counts until there are ten of them.
-    share = min(len(loading) / 10.0, 1.0)
-    p90 = max(share * seen + (1.0 - share) * PRIOR_P90_RATIO * mean, mean)
     return ColdStartEstimate(
         mean_seconds=scheduled + mean,
-        p90_seconds=scheduled + p90,
         sample_count=len(loading),
         source="measured",
         scheduling_mean_seconds=scheduled,

@@ -107,7 +107,6 @@ class Window:
     request_seconds: float | None = None
     queued_seconds: float | None = None
     preempted: float | None = None
-    kv_used_before_tokens: float | None = None
     kv_used_after_tokens: float | None = None
 
 
@@ -339,7 +338,6 @@ def _between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: fl
         request_seconds=increase(after.request_seconds_total, old.request_seconds_total),
         queued_seconds=increase(after.queued_seconds_total, old.queued_seconds_total),
         preempted=increase(after.preempted_total, old.preempted_total),
-        kv_used_before_tokens=_kv_used_tokens(old),
         kv_used_after_tokens=_kv_used_tokens(after),
     )
 

@@ -67,9 +67,8 @@ class Estimate:
     engines, those that finish before they go among them. backlog_requests: without a first token,
     in engines that stay and gateway. prefill_tokens_per_token: prompt tokens computed for each
     token decoded, of the last scrapes. observed: latencies over the last two minutes by metric.
-    calibration: observed / predicted by metric. reliable_pods:
-    Ready and serving; unreliable_pods: Ready and no capacity, each with why; slow_pods: serving,
-    but more slowly than their siblings.
+    calibration: observed / predicted by metric. unreliable_pods: Ready and no capacity, each with
+    why; slow_pods: serving, but more slowly than their siblings.
     gateway: what became of its count, None where none is read. ledger: where the requests went.
     retries_known: whether what refusals bring back was measured; else it is assumed.
     discarded_per_second: counted, and does not stand since new pods served unseen; else None.
@@ -102,7 +101,6 @@ class Estimate:
     prefill_tokens_per_token: float | None
     calibration: Mapping[str, float]
     routing: Routing
-    reliable_pods: tuple[str, ...]
     unreliable_pods: tuple[tuple[str, str], ...]
     slow_pods: tuple[SlowPod, ...]
     saturation_signal: SaturationSignal

@@ -299,9 +299,6 @@ def _estimate(
         rate = state.arrivals.recent_rates_per_second[-1]
     unreliable = health.unreliable(state.health, sample.pods, dict(fresh.unseen))
     lying = {name for name, _ in unreliable}
-    reliable = tuple(
-        p.name for p in sample.pods if p.ready and not p.deleting and p.name not in lying
-    )
     newest = newest_pod(sample.pods)
     first = newest.engines[0] if newest else None
     in_force = LimitsInForce()
@@ -311,8 +308,8 @@ def _estimate(
     law = judged_by_size(law, sample.batches.values())
     if batcher is not None and law.source == "fit":
         law = replace(law, source="statistics" if sample.batches else "counters")
-    engines = [limits.filled(e, in_force) for p, e in fresh.engines if p.name in set(reliable)]
-    signal = health.saturation(state.health, engines, windows, len(reliable))
+    engines = [e for p, e in fresh.engines if p.ready and not p.deleting and p.name not in lying]
+    signal = health.saturation(state.health, engines, windows)
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
     of_worst = summarized(engines, windows)
     return state, Estimate(
@@ -342,7 +339,6 @@ def _estimate(
         prefill_tokens_per_token=now_lengths.prefill_tokens_per_token,
         calibration=calibration.ratios(state.calibration),
         routing=routing_of(state.routing),
-        reliable_pods=reliable,
         unreliable_pods=unreliable,
         slow_pods=pod_slowdown.slow_pods(state.slowdowns),
         saturation_signal=signal,

@@ -25,10 +25,7 @@ METRICS_MISSING = "metrics-missing"
 METRICS_STALE = "metrics-stale"
 XID_ERROR = "xid-error"
 
-# Waiting or KV use at which an engine without a trusted law counts as saturated: the thresholds
-# of vLLM's own preemption and of the evaluation protocol's rules.
-SATURATED_KV_RATIO = 0.9
-SATURATED_RUNNING_RATIO = 0.95
+# Waiting is sustained where requests wait in half of the windows of a minute, at 15 s.
 WAITING_MEMORY_WINDOWS = 4.0
 SUSTAINED_WAITING_RATIO = 0.5
 
@@ -55,19 +52,13 @@ class HealthState:
 class SaturationSignal:
     """Measured saturation, for when no law is trusted.
 
-    waiting_per_pod: requests waiting, mean over reliable pods. waiting_sustained: at both ends of
-    at least half of the recent windows requests waited. kv_usage_ratio, running_ratio: means over
-    engines of KV use and of running / max_num_seqs. occupancy_ratio: the larger of both; 1 is full.
-    preemptions_per_second: over the fleet. saturated: any of them is at its limit.
+    waiting_sustained: at both ends of at least half of the recent windows requests waited.
+    kv_usage_ratio: mean over engines. preemptions_per_second: over the fleet.
     """
 
-    waiting_per_pod: float = 0.0
     waiting_sustained: bool = False
     kv_usage_ratio: float | None = None
-    running_ratio: float | None = None
-    occupancy_ratio: float | None = None
     preemptions_per_second: float = 0.0
-    saturated: bool = False
 
 
 def observe(
@@ -153,34 +144,12 @@ def _why(pod: PodSample, record: PodRecord | None) -> str | None:
 
 
 def saturation(
-    state: HealthState,
-    engines: Sequence[EngineSample],
-    windows: Sequence[Window],
-    pod_count: int,
+    state: HealthState, engines: Sequence[EngineSample], windows: Sequence[Window]
 ) -> SaturationSignal:
     """Saturation of the reliable pods' engines."""
-    waiting = sum(e.waiting or 0.0 for e in engines)
-    kv = _mean([e.kv_usage_ratio for e in engines])
-    running = _mean(
-        [e.running / e.max_num_seqs for e in engines if e.running is not None and e.max_num_seqs]
-    )
-    known = [r for r in (kv, running) if r is not None]
-    preempted = sum((w.preempted or 0.0) / w.seconds for w in windows)
-    sustained = state.waiting_share >= SUSTAINED_WAITING_RATIO
+    usage = [e.kv_usage_ratio for e in engines if e.kv_usage_ratio is not None]
     return SaturationSignal(
-        waiting_per_pod=waiting / max(pod_count, 1),
-        waiting_sustained=sustained,
-        kv_usage_ratio=kv,
-        running_ratio=running,
-        occupancy_ratio=max(known) if known else None,
-        preemptions_per_second=preempted,
-        saturated=sustained
-        or preempted > 0
-        or (kv is not None and kv >= SATURATED_KV_RATIO)
-        or (running is not None and running >= SATURATED_RUNNING_RATIO),
+        waiting_sustained=state.waiting_share >= SUSTAINED_WAITING_RATIO,
+        kv_usage_ratio=sum(usage) / len(usage) if usage else None,
+        preemptions_per_second=sum((w.preempted or 0.0) / w.seconds for w in windows),
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None

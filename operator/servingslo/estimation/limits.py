@@ -318,13 +318,6 @@ def _setting(pod: PodSample, sequences: int | None, budget: int | None) -> Engin
     )
 
 
-def filled(engine: EngineSample, limits: LimitsInForce) -> EngineSample:
-    """The engine with the limit of sequences in force where its command line gives none."""
-    if engine.max_num_seqs is not None or limits.max_num_seqs is None:
-        return engine
-    return replace(engine, max_num_seqs=limits.max_num_seqs.value)
-
-
 def dump(evidence: LimitEvidence) -> dict[str, Any]:
     """The evidence as JSON values."""
     e = evidence
