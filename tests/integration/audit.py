@@ -181,6 +181,7 @@ def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
         words = [part for word in change["value"] for part in word.split("=", 1)]
         for name, value in pairwise(words):
             limit = name.removeprefix("--").replace("-", "_")
-            if name.startswith("--") and limit in _LIMITS:
+            # One that names a variable stays as it was: its value is in the patch of the variable.
+            if name.startswith("--") and limit in _LIMITS and value.isdecimal():
                 found[limit] = int(value)
     yield from found.items()

@@ -136,3 +136,17 @@ def test_a_limit_in_a_variable_is_told_with_the_other():
     assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) == []
     patch[0]["value"]["value"] = "65"
     assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) != []
+
+
+def test_a_flag_that_names_a_variable_has_no_value_of_its_own():
+    """The variable is written in the same patch as the other limit's flag."""
+    container = "/spec/template/spec/containers/0"
+    variable = {"name": "MAX_NUM_SEQS", "value": "64"}
+    flags = ["--max-num-seqs=$(MAX_NUM_SEQS)", "--max-num-batched-tokens=2048"]
+    patch = [
+        {"op": "replace", "path": f"{container}/env/1", "value": variable},
+        {"op": "add", "path": f"{container}/args", "value": flags},
+    ]
+    assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) == []
+    variable["value"] = "65"
+    assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) != []

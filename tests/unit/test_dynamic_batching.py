@@ -48,17 +48,21 @@ VIEW = WorkloadView(
     read_as=Recognition(runtime="triton"),
 )
 Story = Callable[[DynamicBatching, Server], Awaitable[None]]
+UNREADY = [{"type": "Ready", "status": "False"}]
 
 
-def played(monkeypatch: Any, story: Story) -> None:
-    """A story with one Ready pod at loopback, whose server is at a port of its own."""
+def played(monkeypatch: Any, story: Story, item: dict[str, Any] | None = None) -> None:
+    """A story with one Ready pod at loopback, whose server is at a port of its own.
+
+    item: the pod as the API server has it, which a story may change.
+    """
 
     async def run() -> None:
         server = Server()
         async with serving(server) as port:
             at = replace(profile("triton"), model_repository_port=port)
             monkeypatch.setattr(module, "profile", lambda _: at)
-            client: Any = Cluster(pod())
+            client: Any = Cluster(pod() if item is None else item)
             record = pod_record(pod(), None)
             models = ModelRepository(opened(), client, lambda *_: record)
             await story(DynamicBatching(models), server)
@@ -152,6 +156,50 @@ def test_a_server_that_refuses_is_told_and_what_is_put_back_is_tried_again(monke
         assert undone.outcome is ChangeOutcome.ROLLED_BACK
 
     played(monkeypatch, story)
+
+
+def test_a_pod_that_cannot_be_read_keeps_what_was_set(monkeypatch) -> None:
+    """It answers nothing at one tick, or is not ready: the limits are put back none the less."""
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        before = server.config
+        await actuator.change(assignment(ordering(SET)))
+        ours, server.config = server.config, []
+        await actuator.in_force(REF, TARGETS, VIEW)
+        server.config = ours
+        await actuator.in_force(
+            REF, TARGETS, replace(VIEW, pods=(PodSample(name="rank-0", ready=False),))
+        )
+        (undone,) = await actuator.undo(lambda _: None)
+        assert undone.outcome is ChangeOutcome.ROLLED_BACK
+        assert server.config == before
+
+    played(monkeypatch, story)
+
+
+def test_limits_of_a_pod_that_is_not_ready_are_put_back_later(monkeypatch) -> None:
+    """One that is another pod by now has lost them with its memory."""
+    item = pod()
+    status = item["status"]
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        before = server.config
+        await actuator.change(assignment(ordering(SET)))
+        ready, status["conditions"] = status["conditions"], UNREADY
+        (undone,) = await actuator.undo(lambda _: None)
+        assert undone.outcome is ChangeOutcome.REFUSED
+        assert "rank-0 is not ready" in change_line(undone)
+        status["conditions"] = ready
+        (undone,) = await actuator.undo(lambda _: None)
+        assert undone.outcome is ChangeOutcome.ROLLED_BACK
+        assert server.config == before
+        await actuator.change(assignment(ordering(SET)))
+        item["metadata"]["uid"] = "p-2"
+        assert await actuator.undo(lambda _: None) == []
+        item["metadata"]["uid"] = "p-1"
+        assert await actuator.undo(lambda _: None) == []
+
+    played(monkeypatch, story, item)
 
 
 def test_where_the_way_is_not_open_or_leads_nowhere_nothing_is_read(monkeypatch) -> None:

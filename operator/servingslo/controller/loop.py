@@ -70,7 +70,9 @@ class Controller:
     async def _ticks(self) -> None:
         while True:
             started = SystemClock.elapsed_seconds()
-            self.registry.take_woken()
+            if self.registry.take_woken():
+                # Where ticks overrun nothing else looks at what went meanwhile.
+                self.undoing.ask()
             self._take_turn()
             await self._relist_when_due(started)
             await self._tick(tuple(self.registry.resources))

@@ -1,6 +1,6 @@
 """Puts back what was written for resources that are gone, or that do not ask for it any more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.adapters import Adapters
@@ -14,7 +14,8 @@ from servingslo.policy.inputs import Limits, Targets
 # Whoever changes an object while the operator is away leaves no event: all are looked through at
 # its start and this often.
 SWEEP_SECONDS = 600.0
-_RETRY_SECONDS = 15.0
+# Doubled at each try in a row.
+RETRY_SECONDS = 15.0
 
 
 @dataclass(slots=True)
@@ -26,28 +27,44 @@ class Undoing:
     limits: Limits
     reporter: Reporter
     _due_at: float = float("-inf")
+    _failed: set[Change] = field(default_factory=set)
+    _retry_seconds: float = RETRY_SECONDS
 
     def ask(self) -> None:
         """Look at the next occasion: a resource is gone, or wants something else."""
         self._due_at = float("-inf")
+        self._retry_seconds = RETRY_SECONDS
 
     async def when_due(self, elapsed_seconds: float) -> None:
-        """Look through everything where it is time to. Only with the list of all resources."""
+        """Look through everything where it is time to. Only with the list of all resources.
+
+        What could not be put back is tried again soon, and told once.
+        """
         if elapsed_seconds < self._due_at:
             return
-        self._due_at = elapsed_seconds + SWEEP_SECONDS
+        failed: set[Change] = set()
+        all_answered = True
         for actuator in self.adapters.actuators:
             part = ("putting back", actuator.knob)
             now_seconds = self.adapters.clock.now_seconds()
             try:
                 for change in await actuator.undo(self.wanted):
-                    await self._tell(change)
+                    if change.refusal is not None:
+                        failed.add(change)
+                    if change not in self._failed:
+                        await self._tell(change)
             except ClusterError as error:
                 self.adapters.exporter.count_failure("kubernetes")
                 self.reporter.outages.met(part, error, now_seconds)
-                self._due_at = elapsed_seconds + _RETRY_SECONDS
+                all_answered = False
             else:
                 self.reporter.outages.passed(part, now_seconds)
+        self._failed = failed
+        if all_answered and not failed:
+            self._due_at, self._retry_seconds = elapsed_seconds + SWEEP_SECONDS, RETRY_SECONDS
+        else:
+            self._due_at = elapsed_seconds + self._retry_seconds
+            self._retry_seconds = min(2.0 * self._retry_seconds, SWEEP_SECONDS)
 
     def wanted(self, ref: ResourceRef) -> Targets | None:
         """The targets of that very resource where it may act on its workload; None where not."""

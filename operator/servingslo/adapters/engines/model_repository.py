@@ -95,13 +95,19 @@ class ModelRepository:
         return self._client.permitted(namespace)
 
     async def _address(self, namespace: str, pod: str) -> str:
-        """Where the pod is now. Raises: WriteConflictError where it is another or not Ready."""
+        """Where the pod is now.
+
+        Raises: WriteConflictError where it is another one, ends, or has no address of its own;
+        EngineRefusedError where it is not Ready.
+        """
         known = self._pod_of(namespace, pod)
         item = await self._client.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
         now = pod_record(item, None)
         same = known is not None and (now.uid, now.owner_uid) == (known.uid, known.owner_uid)
-        if not same or now.deleting or now.finished or not now.ready or now.address is None:
+        if not same or now.deleting or now.finished or now.address is None:
             raise WriteConflictError(f"{pod} is not as it was read any more")
+        if not now.ready:
+            raise EngineRefusedError(f"{pod} is not ready")
         return now.address
 
 

@@ -73,7 +73,7 @@ class DynamicBatching:
             pod: one for pod, one in zip(pods, read, strict=True) if isinstance(one, PodBatcher)
         }
         errors = [one for one in read if isinstance(one, ClusterError)]
-        self._remember(ref, targets, model, port, found)
+        self._remember(ref, targets, model, port, view, found)
         problem = _problem(errors[0]) if errors else None
         return InForce(values=values_of(found), refused=problem)
 
@@ -95,8 +95,8 @@ class DynamicBatching:
         written, errors = await _set_all(
             self.models, ref, batcher.pods, port, targets.model, limits
         )
-        if errors:
-            raise errors[0]
+        for error in errors.values():
+            raise error
         return written
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
@@ -125,11 +125,18 @@ class DynamicBatching:
                 self.models, ref, pods, standing.port, standing.model, None
             )
             # A pod that is another one by now, or gone, has lost them with its memory.
-            left = [e for e in errors if not isinstance(e, NotFoundError | WriteConflictError)]
+            left = {
+                pod: error
+                for pod, error in errors.items()
+                if not isinstance(error, NotFoundError | WriteConflictError)
+            }
             if left:
-                answered = not isinstance(left[0], ClusterUnavailableError)
+                kept = {pod: standing.pods[pod] for pod in left}
+                self._set[ref] = replace(standing, pods=kept)
+                first = next(iter(left.values()))
+                answered = not isinstance(first, ClusterUnavailableError)
                 undone.append(
-                    not_written(change, Reason.WRITE_FAILED, str(left[0]), answered=answered)
+                    not_written(change, Reason.WRITE_FAILED, str(first), answered=answered)
                 )
                 continue
             del self._set[ref]
@@ -143,11 +150,20 @@ class DynamicBatching:
         targets: Targets,
         model: str,
         port: int,
+        view: WorkloadView,
         found: Mapping[str, PodBatcher],
     ) -> None:
-        ours = {pod: one.limits for pod, one in found.items() if one.owner is Owner.OURS}
-        if ours:
-            self._set[ref] = _Set(target=targets.target, model=model, port=port, pods=ours)
+        """Where ours stand now; a pod that could not be read, or is not ready, has what it had."""
+        known = self._set.get(ref)
+        if known is not None and (known.target, known.model) != (targets.target, model):
+            # Of another target, where they are put back first.
+            return
+        unread = {pod.name for pod in view.pods if not pod.deleting} - found.keys()
+        before = {} if known is None else known.pods
+        pods = {pod: limits for pod, limits in before.items() if pod in unread}
+        pods |= {pod: one.limits for pod, one in found.items() if one.owner is Owner.OURS}
+        if pods or known is not None:
+            self._set[ref] = _Set(target=targets.target, model=model, port=port, pods=pods)
 
 
 async def _tried(
@@ -166,14 +182,14 @@ async def _set_all(
     port: int,
     model: str,
     limits: BatcherLimits | None,
-) -> tuple[bool, list[ClusterError]]:
-    """Whether anything was written, and what refused it. Raises: NotLeaderError as ClusterError."""
-    written, errors = False, []
+) -> tuple[bool, dict[str, ClusterError]]:
+    """Whether anything was written, and which pods refused it, with what."""
+    written, errors = False, {}
     for pod in pods:
         try:
             written = await models.set(ref, pod, port, model, limits) or written
         except ClusterError as error:
-            errors.append(error)
+            errors[pod] = error
     return written, errors
 
 
