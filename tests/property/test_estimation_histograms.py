@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 
 from servingslo.estimation.histograms import (
     HistogramDelta,
-    bucket_of,
     length_distribution,
     merged,
     pooled_delta,
-    quantile,
-    share_within,
 )
 from servingslo.estimation.sample import HistogramSample
 
@@ -48,11 +45,11 @@ def _delta_of(values: list[float]) -> HistogramDelta:
 def test_quantiles_rise_and_stay_in_their_bucket(values: list[float]) -> None:
     """Invariant 1."""
     delta = _delta_of(values)
-    found = [quantile(delta, p) for p in (0, 10, 50, 90, 99, 100)]
+    found = [delta.quantile(p) for p in (0, 10, 50, 90, 99, 100)]
     assert all(a is not None and b is not None and a <= b for a, b in pairwise(found))
     for percentile in (10, 50, 99):
-        bucket = bucket_of(delta, percentile)
-        value = quantile(delta, percentile)
+        bucket = delta.bucket_of(percentile)
+        value = delta.quantile(percentile)
         assert bucket is not None
         assert value is not None
         assert bucket[0] <= value <= bucket[1]
@@ -65,7 +62,7 @@ def test_share_within_is_an_interval_around_the_truth(
     values: list[float], threshold: float
 ) -> None:
     """Invariant 2."""
-    share = share_within(_delta_of(values), threshold)
+    share = _delta_of(values).share_within(threshold)
     truth = sum(v <= threshold for v in values) / len(values)
     assert share is not None
     assert share[0] - 1e-9 <= truth <= share[1] + 1e-9
@@ -74,7 +71,7 @@ def test_share_within_is_an_interval_around_the_truth(
 @given(observations, st.sampled_from(EDGES))
 def test_share_within_is_exact_at_an_edge(values: list[float], edge: float) -> None:
     """Invariant 2."""
-    share = share_within(_delta_of(values), edge)
+    share = _delta_of(values).share_within(edge)
     truth = sum(v <= edge for v in values) / len(values)
     assert share is not None
     assert abs(share[0] - truth) < 1e-9

@@ -4,13 +4,11 @@ import pytest
 
 from servingslo.estimation import calibration
 from servingslo.estimation.calibration import EMPTY_CALIBRATION
-from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta
 
 
-def _latency(*counts: float) -> ObservedLatency:
-    return ObservedLatency(
-        delta=HistogramDelta(upper_bounds=(0.1, 0.2, 0.4), counts=counts, sum=1.0)
-    )
+def _latency(*counts: float) -> HistogramDelta:
+    return HistogramDelta(upper_bounds=(0.1, 0.2, 0.4), counts=counts, sum=1.0)
 
 
 @pytest.mark.parametrize(

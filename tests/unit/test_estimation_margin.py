@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.margin import (
     HIGHEST_SCORE,
     LARGEST_BURN,
@@ -20,9 +20,9 @@ TPOT = Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0
 WINDOW_SECONDS = 15.0
 
 
-def seen(bounds: tuple[float, ...], counts: tuple[float, ...]) -> ObservedLatency:
+def seen(bounds: tuple[float, ...], counts: tuple[float, ...]) -> HistogramDelta:
     """Latencies with these counts in these buckets."""
-    return ObservedLatency(delta=HistogramDelta(upper_bounds=bounds, counts=counts, sum=1.0))
+    return HistogramDelta(upper_bounds=bounds, counts=counts, sum=1.0)
 
 
 def test_budget_that_is_left_pays_back_what_was_added_and_buys_nothing_else() -> None:

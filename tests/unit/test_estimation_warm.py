@@ -67,20 +67,20 @@ def test_first_tokens_of_an_engine_are_not_what_is_observed(
     looks += [(FIRST, usual_later)] if usual_later else []
     estimate = _after(*((_pod("new", slow, usual),) for slow, usual in looks))
     observed = estimate.observed.get("ttft")
-    assert (observed.delta.count if observed else 0) == usual_later
+    assert (observed.count if observed else 0) == usual_later
 
 
 def test_an_engine_that_made_tokens_before_it_was_watched_is_warm() -> None:
     """An operator that starts finds engines that serve; what they do slowly is observed."""
     estimate = _after((_pod("old", 0, 100),), (_pod("old", FIRST, 100),))
-    assert estimate.observed["ttft"].delta.count == FIRST
+    assert estimate.observed["ttft"].count == FIRST
 
 
 def test_warm_engines_beside_a_cold_one_are_observed() -> None:
     """A step up does not blind the operator to the pods that carry the load."""
     before = (_pod("old", 0, 100), _pod("new", 0, 0))
     after = (_pod("old", 0, 100 + PER_SCRAPE), _pod("new", FIRST, 0))
-    assert _after(before, after).observed["ttft"].delta.count == PER_SCRAPE
+    assert _after(before, after).observed["ttft"].count == PER_SCRAPE
 
 
 def test_arrivals_of_a_cold_engine_count() -> None:

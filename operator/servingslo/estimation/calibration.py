@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.histograms import ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta
 from servingslo.models.service_time import ServiceLaw
 
 # A law that is off by more than this is wrong, not uncalibrated: the trust gate judges it.
@@ -51,7 +51,7 @@ def of_law(state: CalibrationState, stated: ServiceLaw | None) -> CalibrationSta
 def learn(
     state: CalibrationState,
     predicted_seconds: Mapping[str, Mapping[float, float]],
-    observed: Mapping[str, ObservedLatency],
+    observed: Mapping[str, HistogramDelta],
 ) -> CalibrationState:
     """The state after comparing predictions for the present load with what was observed.
 
@@ -76,12 +76,12 @@ def learn(
     return replace(state, log_ratios=logs)
 
 
-def log_error(latency: ObservedLatency, percentile: float, predicted: float) -> float | None:
+def log_error(latency: HistogramDelta, percentile: float, predicted: float) -> float | None:
     """Log of observed over predicted, 0 inside the bucket; None without evidence."""
-    bounds = latency.quantile_bounds(percentile)
-    if bounds is None or not math.isfinite(predicted) or predicted <= 0:
+    bucket = latency.bucket_of(percentile)
+    if bucket is None or not math.isfinite(predicted) or predicted <= 0:
         return None
-    lower, upper = bounds
+    lower, upper, _ = bucket
     if predicted < lower:
         return math.log(lower / predicted)
     if predicted > upper > 0:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from servingslo.estimation.counters import Window
-from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.lengths import Lengths, LengthState, ended_requests
 from servingslo.estimation.observed import MEANS
 from servingslo.estimation.regression_rows import Row
@@ -165,7 +165,7 @@ def mean_deltas(windows: Sequence[Window]) -> dict[str, HistogramDelta]:
 
 def summarized(
     engines: Sequence[EngineSample], windows: Sequence[Window]
-) -> dict[str, ObservedLatency]:
+) -> dict[str, HistogramDelta]:
     """Latencies by the summaries of servers, by metric; nothing where none are exported.
 
     Quantiles of several servers cannot be added: each is that of the worst.
@@ -176,7 +176,7 @@ def summarized(
         LatencyMetric.QUEUE_TIME.value: [engine.queue_quantiles for engine in engines],
     }
     found = {metric: _of_worst(quantiles, count) for metric, quantiles in told.items()}
-    return {metric: ObservedLatency(delta=delta) for metric, delta in found.items() if delta}
+    return {metric: delta for metric, delta in found.items() if delta}
 
 
 def _of_worst(quantiles: Sequence[Mapping[str, float]], count: float) -> HistogramDelta | None:

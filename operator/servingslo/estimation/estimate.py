@@ -9,7 +9,7 @@ from servingslo.estimation.dynamic_batches import BatchCounts
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast import Forecast
 from servingslo.estimation.health import SaturationSignal
-from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.estimation.limits import NOTHING_STATED, LimitsInForce, StatedLimits
 from servingslo.estimation.pod_slowdown import SlowPod
@@ -92,7 +92,7 @@ class Estimate:
     running_requests: float
     waiting_requests: float
     cold_start: ColdStartEstimate
-    observed: Mapping[str, ObservedLatency]
+    observed: Mapping[str, HistogramDelta]
     kv_usage_ratio: float | None
     prompt_tokens_mean: float | None
     output_tokens_mean: float | None

@@ -42,6 +42,51 @@ class HistogramDelta:
         count = self.count
         return self.sum / count if count > 0 else None
 
+    def bucket_of(self, percentile: float) -> tuple[float, float, float] | None:
+        """The bucket that holds this percentile and how far into it: (lower, upper, share).
+
+        The open bucket's upper edge is infinite. None without observations.
+        """
+        count = self.count
+        if count <= 0:
+            return None
+        target = count * percentile / 100.0
+        seen = lower = 0.0
+        edges = (*self.upper_bounds, float("inf"))
+        for upper, inside in zip(edges, self.counts, strict=True):
+            if inside > 0 and seen + inside >= target:
+                return lower, upper, min(max((target - seen) / inside, 0.0), 1.0)
+            seen += inside
+            lower = upper
+        return (edges[-2] if len(edges) > 1 else 0.0), float("inf"), 1.0
+
+    def quantile(self, percentile: float) -> float | None:
+        """Quantile by linear interpolation inside its bucket; None without observations.
+
+        percentile: in percent, 0 to 100. In the open bucket the answer is its lower edge, a lower
+        bound, as in PromQL's histogram_quantile.
+        """
+        found = self.bucket_of(percentile)
+        if found is None:
+            return None
+        lower, upper, share = found
+        return lower if upper == float("inf") else lower + (upper - lower) * share
+
+    def share_within(self, threshold: float) -> tuple[float, float] | None:
+        """Share of observations at or below the threshold, as an interval (low, high).
+
+        Exact (low = high) where the threshold is a bucket edge; where it lies between two edges the
+        bucket's observations may lie on either side. None without observations.
+        """
+        count = self.count
+        if count <= 0:
+            return None
+        below = bisect_right(self.upper_bounds, threshold)
+        low = high = sum(self.counts[:below])
+        if (self.upper_bounds[below - 1] if below else 0.0) < threshold:
+            high += self.counts[below]
+        return min(low / count, 1.0), min(high / count, 1.0)
+
 
 def pooled_delta(
     pairs: Sequence[tuple[HistogramSample | None, HistogramSample]],
@@ -103,56 +148,6 @@ def merged(
         counts=tuple(map(sum, columns)),
         sum=sum(d.sum * w for d, w in pairs),
     )
-
-
-def bucket_of(delta: HistogramDelta, percentile: float) -> tuple[float, float, float] | None:
-    """The bucket that holds this percentile and how far into it: (lower, upper, share).
-
-    The open bucket's upper edge is infinite. None without observations.
-    """
-    count = delta.count
-    if count <= 0:
-        return None
-    target = count * percentile / 100.0
-    seen = 0.0
-    lower = 0.0
-    edges = (*delta.upper_bounds, float("inf"))
-    for upper, inside in zip(edges, delta.counts, strict=True):
-        if inside > 0 and seen + inside >= target:
-            return lower, upper, min(max((target - seen) / inside, 0.0), 1.0)
-        seen += inside
-        lower = upper
-    return (edges[-2] if len(edges) > 1 else 0.0), float("inf"), 1.0
-
-
-def quantile(delta: HistogramDelta, percentile: float) -> float | None:
-    """Quantile by linear interpolation inside its bucket; None without observations.
-
-    percentile: in percent, 0 to 100. In the open bucket the answer is its lower edge, a lower
-    bound, as in PromQL's histogram_quantile.
-    """
-    found = bucket_of(delta, percentile)
-    if found is None:
-        return None
-    lower, upper, share = found
-    return lower if upper == float("inf") else lower + (upper - lower) * share
-
-
-def share_within(delta: HistogramDelta, threshold: float) -> tuple[float, float] | None:
-    """Share of observations at or below the threshold, as an interval (low, high).
-
-    Exact (low = high) where the threshold is a bucket edge; where it lies between two edges the
-    bucket's observations may lie on either side. None without observations.
-    """
-    count = delta.count
-    if count <= 0:
-        return None
-    bounds, counts = delta.upper_bounds, delta.counts
-    below = bisect_right(bounds, threshold)
-    low = high = sum(counts[:below])
-    if (bounds[below - 1] if below else 0.0) < threshold:
-        high += counts[below]
-    return min(low / count, 1.0), min(high / count, 1.0)
 
 
 def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
@@ -236,33 +231,3 @@ def _buckets(delta: HistogramDelta, mean: float) -> list[tuple[float, float, flo
     held = (mean - middle) / beyond
     upper = max(edge * OPEN_BUCKET_FACTOR, 2.0 * held - edge, edge + 1.0)
     return [*finite, (edge, upper, beyond)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedLatency:
-    """Latency as the engines measured it over the recent window, in seconds."""
-
-    delta: HistogramDelta
-
-    @property
-    def count(self) -> float:
-        """Observations in the window."""
-        return self.delta.count
-
-    @property
-    def mean_seconds(self) -> float | None:
-        """Mean, exact; None without observations."""
-        return self.delta.mean
-
-    def quantile(self, percentile: float) -> float | None:
-        """Quantile in seconds, interpolated inside its bucket; None without observations."""
-        return quantile(self.delta, percentile)
-
-    def quantile_bounds(self, percentile: float) -> tuple[float, float] | None:
-        """Edges of the bucket that holds the quantile, in seconds; None without observations."""
-        found = bucket_of(self.delta, percentile)
-        return None if found is None else (found[0], found[1])
-
-    def share_within(self, threshold_seconds: float) -> tuple[float, float] | None:
-        """Share of requests within the threshold as (low, high); None without observations."""
-        return share_within(self.delta, threshold_seconds)

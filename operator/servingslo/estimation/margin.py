@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from servingslo.estimation.histograms import ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta
 from servingslo.models.latency import Objective
 
 # Normal scores: 0 plans for the stated quantile; above 0.5 more is paid for ramps and walks than it
@@ -67,7 +67,7 @@ def learn(state: MarginState, burn_ratio: float | None, seconds: float) -> Margi
 
 def burn_ratio(
     objectives: Sequence[Objective],
-    observed: Mapping[str, ObservedLatency],
+    observed: Mapping[str, HistogramDelta],
     rejected_ratio: float,
 ) -> float | None:
     """Share of requests that missed over the share that may; None without evidence.

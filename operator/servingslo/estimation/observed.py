@@ -7,7 +7,6 @@ from operator import attrgetter
 from servingslo.estimation.counters import EngineStep
 from servingslo.estimation.histograms import (
     HistogramDelta,
-    ObservedLatency,
     merged,
     pooled_delta,
 )
@@ -40,37 +39,31 @@ class ObservedState:
 
     windows: tuple[ObservedWindow, ...] = ()
 
-    def latencies(self, now_seconds: float) -> dict[str, ObservedLatency]:
+    def latencies(self, now_seconds: float) -> dict[str, HistogramDelta]:
         """Latencies over the recent window by metric; metrics without observations are absent."""
-        recent = [w for w in self.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
-        found = {}
-        for metric in LATENCIES:
-            delta = merged([w.deltas[metric] for w in recent if metric in w.deltas])
-            if delta is not None and delta.count > 0:
-                found[metric] = ObservedLatency(delta=delta)
-        return found
+        return self._recent({metric: metric for metric in LATENCIES}, now_seconds)
 
     def means(self, now_seconds: float) -> dict[str, HistogramDelta]:
         """Sums and counts over the recent window by metric, of engines that tell no more."""
+        return self._recent(MEANS, now_seconds)
+
+    def _recent(self, names: Mapping[str, str], now_seconds: float) -> dict[str, HistogramDelta]:
         recent = [w for w in self.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
         found = {
             metric: merged([w.deltas[name] for w in recent if name in w.deltas])
-            for metric, name in MEANS.items()
+            for metric, name in names.items()
         }
         return {metric: delta for metric, delta in found.items() if delta and delta.count > 0}
 
-    def latest(self, now_seconds: float) -> tuple[float, dict[str, ObservedLatency]]:
+    def latest(self, now_seconds: float) -> tuple[float, dict[str, HistogramDelta]]:
         """What ended since the tick before, by metric, and how long ago that was, in seconds.
 
         Nothing, and 0 seconds, where this tick brought no window or there was none before.
         """
         if len(self.windows) < 2 or self.windows[-1].time_seconds != now_seconds:
             return 0.0, {}
-        found = {
-            metric: ObservedLatency(delta=delta)
-            for metric, delta in self.windows[-1].deltas.items()
-            if delta.count > 0
-        }
+        ended = self.windows[-1].deltas
+        found = {metric: delta for metric, delta in ended.items() if delta.count > 0}
         return now_seconds - self.windows[-2].time_seconds, found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from servingslo.estimation.histograms import HistogramDelta, pooled_delta, share_within
+from servingslo.estimation.histograms import HistogramDelta, pooled_delta
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.objective_metrics import ROW_OF
@@ -283,7 +283,7 @@ def _predicted_token_seconds(
 def _missed(objective: Objective, group: _Group) -> tuple[float, float] | None:
     """Share of requests beyond the threshold, and of how many; None where too few tell."""
     delta = group.deltas.get(objective.metric)
-    within = None if delta is None else share_within(delta, objective.threshold_seconds)
+    within = None if delta is None else delta.share_within(objective.threshold_seconds)
     if delta is None or within is None or delta.count < LEAST_REQUESTS:
         return None
     # The bucket that holds the threshold is counted by half, with both groups.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.estimation.histograms import HistogramDelta, ObservedLatency
+from servingslo.estimation.histograms import HistogramDelta
 from servingslo.models.batch_model import BatchPrediction
 from servingslo.models.frontier import Frontier
 from servingslo.models.latency import (
@@ -118,16 +118,15 @@ def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int)
     return replace(estimate, observed={**estimate.observed, **found})
 
 
-def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> ObservedLatency:
+def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> HistogramDelta:
     known = LatencyMetric(metric)
     mean = present.mean_seconds(known)
     ratio = (seen.mean or 0.0) / mean if mean > 0.0 else 1.0
     # Of equal percentiles the largest share stands.
     by_edge = {ratio * metric_seconds(present, known, 100.0 * share): share for share in _SHARES}
     shares = (0.0, *by_edge.values(), 1.0)
-    delta = HistogramDelta(
+    return HistogramDelta(
         upper_bounds=tuple(by_edge),
         counts=tuple(seen.count * (high - low) for low, high in pairwise(shares)),
         sum=seen.sum,
     )
-    return ObservedLatency(delta=delta)

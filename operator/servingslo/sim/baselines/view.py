@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from servingslo.estimation.histograms import HistogramDelta, bucket_of, pooled_delta
+from servingslo.estimation.histograms import HistogramDelta, pooled_delta
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.policy.inputs import Observation
 
@@ -125,7 +125,7 @@ class View:
 
 def histogram_quantile(delta: HistogramDelta, quantile: float) -> float | None:
     """PromQL's histogram_quantile: linear inside the bucket, the last finite edge beyond it."""
-    found = bucket_of(delta, quantile * _PERCENT)
+    found = delta.bucket_of(quantile * _PERCENT)
     if found is None:
         return None
     lower, upper, share = found
