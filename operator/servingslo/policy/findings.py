@@ -5,7 +5,6 @@ from dataclasses import replace
 from servingslo.estimation.arrivals import COUNTING_ERROR_RATIO
 from servingslo.estimation.limits import Limit, LimitSource
 from servingslo.estimation.margin import HIGHEST_SCORE, NEGLIGIBLE_SCORE
-from servingslo.estimation.season import Season
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.guards import StepDownBlock
@@ -23,23 +22,29 @@ MOST_NAMED = 3
 TOLD_SHARE = 0.1
 
 
+def _step(
+    stage: str,
+    knob: str,
+    reason: Reason,
+    *,
+    before: StepValue = None,
+    after: StepValue = None,
+    **inputs: StepValue,
+) -> DecisionStep:
+    return DecisionStep(
+        stage=stage, knob=knob, before=before, after=after, reason=reason, inputs=inputs
+    )
+
+
 def law_step(context: TickContext) -> DecisionStep:
     """Where the service law is from and how far it is known to be off."""
     law = context.estimate.law
-    inputs: dict[str, StepValue] = {
-        "fit_error": law.fit_error,
-        "samples": law.sample_count,
-    }
-    if law.stated_error_ratio is not None:
-        inputs["stated_error"] = law.stated_error_ratio
-    return DecisionStep(
-        stage="model",
-        knob="service-law",
-        before=None,
-        after=law.source,
-        reason=law.reason,
-        inputs=inputs,
-    )
+    stated = law.stated_error_ratio
+    inputs: dict[str, StepValue] = {} if stated is None else {"stated_error": stated}
+    return _step(
+        "model", "service-law", law.reason, after=law.source,
+        fit_error=law.fit_error, samples=law.sample_count, **inputs,
+    )  # fmt: skip
 
 
 def limits_step(context: TickContext) -> DecisionStep | None:
@@ -63,14 +68,8 @@ def limits_step(context: TickContext) -> DecisionStep | None:
         inputs[name] = limit.value
         inputs[f"{name}_source"] = limit.source.value
         inputs[f"{name}_default"] = limit.assumed
-    return DecisionStep(
-        stage="observed",
-        knob=knob,
-        before=told.assumed,
-        after=told.value,
-        reason=Reason.LIMITS_LEARNT if learnt else Reason.LIMITS_ASSUMED,
-        inputs=inputs,
-    )
+    reason = Reason.LIMITS_LEARNT if learnt else Reason.LIMITS_ASSUMED
+    return _step("observed", knob, reason, before=told.assumed, after=told.value, **inputs)
 
 
 def gateway_step(context: TickContext) -> DecisionStep | None:
@@ -81,17 +80,11 @@ def gateway_step(context: TickContext) -> DecisionStep | None:
     use = context.estimate.gateway
     if use is None:
         return None
-    return DecisionStep(
-        stage="observed",
-        knob=ARRIVAL_RATE_KNOB,
-        before=use.engines_per_second,
-        after=context.estimate.arrival_rate_per_second,
-        reason=use.reason,
-        inputs={
-            "gateway_per_second": use.gateway_per_second,
-            "refused_per_second": use.refused_per_second,
-        },
-    )
+    rates = {"before": use.engines_per_second, "after": context.estimate.arrival_rate_per_second}
+    return _step(
+        "observed", ARRIVAL_RATE_KNOB, use.reason, **rates,
+        gateway_per_second=use.gateway_per_second, refused_per_second=use.refused_per_second,
+    )  # fmt: skip
 
 
 def retries_step(context: TickContext) -> DecisionStep | None:
@@ -103,31 +96,22 @@ def retries_step(context: TickContext) -> DecisionStep | None:
     offered, first = estimate.offered_rate_per_second, estimate.arrival_rate_per_second
     if offered is None or first is None or offered - first <= COUNTING_ERROR_RATIO * offered:
         return None
-    return DecisionStep(
-        stage="observed",
-        knob="first-attempts",
-        before=offered,
-        after=first,
-        reason=Reason.RETRIES_EXCLUDED,
-        inputs={
-            "refused_per_second": estimate.rejected_per_second,
-            "measured": estimate.retries_known,
-        },
-    )
+    return _step(
+        "observed", "first-attempts", Reason.RETRIES_EXCLUDED, before=offered, after=first,
+        refused_per_second=estimate.rejected_per_second, measured=estimate.retries_known,
+    )  # fmt: skip
 
 
 def unscraped_pods_step(context: TickContext) -> DecisionStep | None:
     """What the pods that were scraped count, and the rate that stands; None where they agree."""
-    estimate = context.estimate
-    if estimate.discarded_per_second is None:
-        return None
-    return DecisionStep(
-        stage="observed",
-        knob=ARRIVAL_RATE_KNOB,
-        before=estimate.discarded_per_second,
-        after=estimate.offered_rate_per_second,
-        reason=Reason.PODS_UNSCRAPED,
+    counted, stands = (
+        context.estimate.discarded_per_second,
+        context.estimate.offered_rate_per_second,
     )
+    if counted is None:
+        return None
+    knob, reason = ARRIVAL_RATE_KNOB, Reason.PODS_UNSCRAPED
+    return _step("observed", knob, reason, before=counted, after=stands)
 
 
 def season_step(context: TickContext) -> DecisionStep | None:
@@ -140,21 +124,15 @@ def season_step(context: TickContext) -> DecisionStep | None:
     demand, forecast = context.demand, context.estimate.forecast
     if demand is None or forecast.season is None:
         return None
-    plain = replace(forecast, season=None).mean_per_second(demand.lead_seconds)
+    lead = demand.lead_seconds
+    plain = replace(forecast, season=None).mean_per_second(lead)
     expected = demand.mean_at_lead_per_second
     if abs(expected - plain) <= TOLD_SHARE * max(expected, plain):
         return None
-    return DecisionStep(
-        stage="forecast",
-        knob=ARRIVAL_RATE_KNOB,
-        before=plain,
-        after=expected,
-        reason=Reason.SEASON_EXPECTED,
-        inputs={
-            "weight": forecast.season_weight(demand.lead_seconds),
-            "lead_seconds": demand.lead_seconds,
-        },
-    )
+    return _step(
+        "forecast", ARRIVAL_RATE_KNOB, Reason.SEASON_EXPECTED, before=plain, after=expected,
+        weight=forecast.season_weight(lead), lead_seconds=lead,
+    )  # fmt: skip
 
 
 def _season_found(context: TickContext) -> DecisionStep | None:
@@ -162,27 +140,14 @@ def _season_found(context: TickContext) -> DecisionStep | None:
     history = context.observation.history
     if finding is None or history is None:
         return None
-    inputs: dict[str, StepValue] = {
-        "days": finding.day_count,
-        "explained_ratio": finding.strength_ratio,
-        "changes_explained_ratio": finding.change_ratio,
-    }
-    if history.detail:
-        inputs["detail"] = history.detail
-    return DecisionStep(
-        stage="forecast",
-        knob=SEASON_KNOB,
-        before=None,
-        after=_season_name(finding.season),
-        reason=finding.reason,
-        inputs=inputs,
-    )
-
-
-def _season_name(season: Season | None) -> str | None:
-    if season is None:
-        return None
-    return "weekly" if season.rest_days else "daily"
+    season = finding.season
+    name = None if season is None else "weekly" if season.rest_days else "daily"
+    detail: dict[str, StepValue] = {"detail": history.detail} if history.detail else {}
+    return _step(
+        "forecast", SEASON_KNOB, finding.reason, after=name,
+        days=finding.day_count, explained_ratio=finding.strength_ratio,
+        changes_explained_ratio=finding.change_ratio, **detail,
+    )  # fmt: skip
 
 
 def recurrence_step(context: TickContext) -> DecisionStep | None:
@@ -191,20 +156,15 @@ def recurrence_step(context: TickContext) -> DecisionStep | None:
     before: what is forecast at the lead time. after: what two surges of the last hour reached.
     """
     demand, known = context.demand, context.estimate.forecast.recurrence
-    if (
-        demand is None
-        or known is None
-        or known.rate_per_second <= demand.scale_up_load.rate_per_second
-    ):
+    if demand is None or known is None:
         return None
-    return DecisionStep(
-        stage="forecast",
-        knob=KEPT_RATE_KNOB,
-        before=demand.scale_up_load.rate_per_second,
-        after=known.rate_per_second,
-        reason=Reason.SURGES_RECUR,
-        inputs={"bursts": known.count, "interval_seconds": known.interval_seconds},
-    )
+    forecast, kept = demand.scale_up_load.rate_per_second, known.rate_per_second
+    if kept <= forecast:
+        return None
+    return _step(
+        "forecast", KEPT_RATE_KNOB, Reason.SURGES_RECUR, before=forecast, after=kept,
+        bursts=known.count, interval_seconds=known.interval_seconds,
+    )  # fmt: skip
 
 
 def margin_step(context: TickContext) -> DecisionStep | None:
@@ -212,19 +172,12 @@ def margin_step(context: TickContext) -> DecisionStep | None:
     demand, held, budget = context.demand, context.state.margin, context.error_budget
     if demand is None or context.margin_score < NEGLIGIBLE_SCORE:
         return None
-    return DecisionStep(
-        stage="margin",
-        knob=MARGIN_KNOB,
-        before=demand.plain_probability,
-        after=demand.probability,
-        reason=Reason.ERROR_BUDGET_BURNING,
-        inputs={
-            "burn_ratio": held.burn_ratio,
-            "margin_score": context.margin_score,
-            "at_bound": context.margin_score == HIGHEST_SCORE,
-            **({} if budget is None else {"budget_remaining_ratio": budget.remaining_ratio}),
-        },
-    )
+    left = {} if budget is None else {"budget_remaining_ratio": budget.remaining_ratio}
+    return _step(
+        "margin", MARGIN_KNOB, Reason.ERROR_BUDGET_BURNING,
+        before=demand.plain_probability, after=demand.probability, burn_ratio=held.burn_ratio,
+        margin_score=context.margin_score, at_bound=context.margin_score == HIGHEST_SCORE, **left,
+    )  # fmt: skip
 
 
 def slow_pods_step(context: TickContext) -> DecisionStep | None:
@@ -233,14 +186,7 @@ def slow_pods_step(context: TickContext) -> DecisionStep | None:
     if not slow:
         return None
     named = ", ".join(f"{pod.pod} x{pod.ratio:.1f}" for pod in slow[:MOST_SLOW_NAMED])
-    return DecisionStep(
-        stage="observed",
-        knob="slow-pods",
-        before=None,
-        after=len(slow),
-        reason=Reason.SLOW_PODS,
-        inputs={"pods": named},
-    )
+    return _step("observed", "slow-pods", Reason.SLOW_PODS, after=len(slow), pods=named)
 
 
 def latency_step(context: TickContext) -> DecisionStep | None:
@@ -250,14 +196,9 @@ def latency_step(context: TickContext) -> DecisionStep | None:
         return None
     asked = {objective.metric.value for objective in context.targets.objectives}
     from_law = bool(asked & estimate.observed.keys() - estimate.summaries)
-    return DecisionStep(
-        stage="observed",
-        knob="latency",
-        before=None,
-        after=None,
-        reason=Reason.LATENCY_FROM_MEANS if from_law else Reason.LATENCY_OF_WORST_POD,
-        inputs={f"mean_{name}_seconds": delta.mean for name, delta in estimate.means.items()},
-    )
+    reason = Reason.LATENCY_FROM_MEANS if from_law else Reason.LATENCY_OF_WORST_POD
+    means = {f"mean_{name}_seconds": delta.mean for name, delta in estimate.means.items()}
+    return _step("observed", "latency", reason, **means)
 
 
 _STEPS = (
@@ -292,15 +233,10 @@ def with_unreliable(
     told = {step.reason for step in steps}
     if Reason.UNRELIABLE_PODS in told or not (context.unreliable or context.suspect):
         return steps
-    step = DecisionStep(
-        stage="observed",
-        knob="unreliable-pods" if context.unreliable else "suspect-pods",
-        before=None,
-        after=len(context.unreliable or context.suspect),
-        reason=Reason.UNRELIABLE_PODS,
-        inputs=unreliable_inputs(context) if context.unreliable else _suspect_inputs(context),
-    )
-    return (*steps, step)
+    knob = "unreliable-pods" if context.unreliable else "suspect-pods"
+    inputs = unreliable_inputs(context) if context.unreliable else _suspect_inputs(context)
+    named = len(context.unreliable or context.suspect)
+    return (*steps, _step("observed", knob, Reason.UNRELIABLE_PODS, after=named, **inputs))
 
 
 def unreliable_inputs(context: TickContext) -> dict[str, StepValue]:
