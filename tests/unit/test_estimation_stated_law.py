@@ -10,7 +10,7 @@ from servingslo.estimation.calibration import CalibrationState
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.regression_rows import Row
-from servingslo.estimation.service_law import Configuration, LawFit, LawState, StatedScore
+from servingslo.estimation.service_law import Configuration, LawFit, LawState, ScoredLaw
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
@@ -169,7 +169,7 @@ def test_what_became_of_the_stated_law_survives_a_restart():
         prefill_per_token_seconds=0.00009,
         context_per_token_seconds=5e-8,
     )
-    score = StatedScore(law=law, error_ratio=0.25, window_count=7)
+    score = ScoredLaw(law=law, error_ratio=0.25, window_count=7)
     state = EstimatorState(
         law=LawState(fits=(LawFit(configuration=HERE, stated=score),)),
         calibration=CalibrationState(log_ratios={"ttft": 0.2}, stated=law),
@@ -192,7 +192,7 @@ def test_what_became_of_the_stated_law_survives_a_restart():
 )
 def test_a_score_that_was_edited_is_not_read(stored):
     """The law is then judged anew; corrections that were learnt under it are dropped."""
-    fit = LawFit(configuration=HERE, stated=StatedScore(law=TRUE, error_ratio=0.1, window_count=9))
+    fit = LawFit(configuration=HERE, stated=ScoredLaw(law=TRUE, error_ratio=0.1, window_count=9))
     state = EstimatorState(
         law=LawState(fits=(fit,)),
         calibration=CalibrationState(log_ratios={"ttft": 0.2}, stated=TRUE),

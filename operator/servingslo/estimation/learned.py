@@ -20,9 +20,7 @@ from servingslo.estimation.errors import (
     ErrorLog,
 )
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.forecast import (
-    ForecastState,
-)
+from servingslo.estimation.forecast import ForecastState
 from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.learned_law import dump_fit, load_fit
 from servingslo.estimation.lengths import LengthState
@@ -35,13 +33,7 @@ from servingslo.estimation.seasonal import (
     SeasonState,
 )
 from servingslo.estimation.service_law import LawFit, LawState
-from servingslo.estimation.stored import (
-    LONGEST_NAME,
-    is_number,
-    items_of,
-    numbers_of,
-    rounded,
-)
+from servingslo.estimation.stored import LONGEST_NAME, is_number, items_of, numbers_of, rounded
 from servingslo.estimation.surges import Surge
 
 # Of the stored form; another one is not read.
@@ -54,6 +46,11 @@ REMEMBERED_SURGES = 5
 # Five probabilities of four digits each sum to one within this.
 PROBABILITY_ROUNDING = 0.01
 _FILTER_FIELDS = tuple(f.name for f in fields(FilterState))
+# Sums of lengths, in the order in which they are stored.
+_FLOW = (
+    "started", "finished", "generated_tokens", "prompt_tokens", "cached_tokens", "held_tokens",
+    "held_by",
+)  # fmt: skip
 
 
 def learned(state: EstimatorState) -> dict[str, Any]:
@@ -63,18 +60,7 @@ def learned(state: EstimatorState) -> dict[str, Any]:
         "version": VERSION,
         "laws": [dump_fit(f) for f in state.law.fits[:STORED_CONFIGURATIONS]],
         "lengths": {
-            "flow": rounded(
-                (
-                    sums.started,
-                    sums.finished,
-                    sums.generated_tokens,
-                    sums.prompt_tokens,
-                    sums.cached_tokens,
-                    sums.held_tokens,
-                    sums.held_by,
-                ),
-                6,
-            ),
+            "flow": rounded([getattr(sums, name) for name in _FLOW], 6),
             "prompt": _dump_histogram(sums.prompt),
             "output": _dump_histogram(sums.output),
         },
@@ -112,11 +98,7 @@ def restore(stored: object) -> EstimatorState:
 def _dump_histogram(delta: HistogramDelta | None) -> list[list[float]] | None:
     if delta is None:
         return None
-    return [
-        list(delta.upper_bounds),
-        rounded(delta.counts, 4),
-        rounded((delta.sum,), 6),
-    ]
+    return [list(delta.upper_bounds), rounded(delta.counts, 4), rounded((delta.sum,), 6)]
 
 
 def _load_histogram(stored: object) -> HistogramDelta | None:
@@ -137,17 +119,12 @@ def _load_histogram(stored: object) -> HistogramDelta | None:
 def _load_lengths(stored: object) -> LengthState:
     if not isinstance(stored, Mapping):
         return LengthState()
-    flow = numbers_of(stored.get("flow"), 7)
+    flow = numbers_of(stored.get("flow"), len(_FLOW))
     if flow is None or min(flow) < 0:
         return LengthState()
+    sums: dict[str, Any] = dict(zip(_FLOW, flow, strict=True))
     return LengthState(
-        started=flow[0],
-        finished=flow[1],
-        generated_tokens=flow[2],
-        prompt_tokens=flow[3],
-        cached_tokens=flow[4],
-        held_tokens=flow[5],
-        held_by=flow[6],
+        **sums,
         prompt=_load_histogram(stored.get("prompt")),
         output=_load_histogram(stored.get("output")),
     )
@@ -198,8 +175,7 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
     return {
         "at": round(state.time_seconds, 1),
         "filters": [
-            rounded([getattr(state_of_one, name) for name in _FILTER_FIELDS], 4)
-            for state_of_one in state.filters
+            rounded([getattr(one, name) for name in _FILTER_FIELDS], 4) for one in state.filters
         ],
         "usual": rounded(
             (state.usual_mean_per_second, state.usual_variance, state.observed_seconds), 4

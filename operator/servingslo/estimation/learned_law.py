@@ -1,6 +1,7 @@
 """The fit of one configuration as JSON values, and back; None for what cannot be read."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from servingslo.estimation.least_squares import Information
@@ -9,8 +10,7 @@ from servingslo.estimation.service_law import (
     ERROR_MEMORY_WINDOWS,
     Configuration,
     LawFit,
-    StatedScore,
-    TrustedLaw,
+    ScoredLaw,
 )
 from servingslo.estimation.stored import is_count, is_number, items_of, numbers_of, rounded, text_of
 from servingslo.models.service_time import ServiceLaw
@@ -28,31 +28,14 @@ def dump_fit(fit: LawFit) -> dict[str, Any]:
         **({} if stated is None else {"stated": _dump_stated(stated)}),
         "of": [c.template_hash, c.image, c.gpu_product, c.max_num_seqs, c.max_num_batched_tokens],
         "information": rounded(
-            (
-                *information.normal,
-                *information.moment,
-                information.squares,
-                information.weight,
-            ),
+            (*information.normal, *information.moment, information.squares, information.weight),
             SIGNIFICANT_DIGITS,
         ),
         "windows": fit.window_count,
         "error": None if fit.error_ratio is None else round(fit.error_ratio, 4),
         "bias": round(fit.bias_ratio, 4),
         "reach": rounded((fit.sequences_high, fit.prefill_per_step_tokens), 4),
-        "trusted": None
-        if trusted is None
-        else rounded(
-            (
-                trusted.law.step_fixed_seconds,
-                trusted.law.step_per_sequence_seconds,
-                trusted.law.prefill_per_token_seconds,
-                trusted.law.context_per_token_seconds,
-                trusted.error_ratio,
-                trusted.window_count,
-            ),
-            6,
-        ),
+        "trusted": None if trusted is None else rounded(_numbers(trusted), 6),
     }
 
 
@@ -66,9 +49,9 @@ def load_fit(stored: object) -> LawFit | None:
     windows = stored.get("windows")
     if len(of) != 5 or numbers is None or reach is None or not is_count(windows):
         return None
-    if numbers[0] < 0 or numbers[3] < 0 or numbers[5] < 0 or numbers[9] < 0 or numbers[10] < 0:
+    if min(numbers[0], numbers[3], numbers[5], numbers[9], numbers[10]) < 0:
         return None
-    stored_trusted = _load_trusted(stored.get("trusted"))
+    stored_trusted = _load_scored(stored.get("trusted"))
     if stored_trusted is not None and not is_law(stored_trusted.law):
         return None
     error = stored.get("error")
@@ -94,44 +77,32 @@ def load_fit(stored: object) -> LawFit | None:
         sequences_high=max(reach[0], 0.0),
         prefill_per_step_tokens=max(reach[1], 0.0),
         trusted=stored_trusted,
-        stated=_load_stated(stored.get("stated")),
+        stated=_load_scored(stored.get("stated")),
     )
 
 
-def _dump_stated(score: StatedScore) -> list[float]:
-    """The law unrounded: it is compared with the resource's."""
-    law = score.law
-    return [
+def _numbers(scored: ScoredLaw) -> tuple[float, ...]:
+    law = scored.law
+    return (
         law.step_fixed_seconds,
         law.step_per_sequence_seconds,
         law.prefill_per_token_seconds,
         law.context_per_token_seconds,
-        round(score.error_ratio, 4),
-        score.window_count,
-    ]
-
-
-def _load_stated(stored: object) -> StatedScore | None:
-    numbers = numbers_of(stored, 6)
-    if numbers is None or min(numbers) < 0 or numbers[0] <= 0:
-        return None
-    return StatedScore(
-        law=ServiceLaw(
-            step_fixed_seconds=numbers[0],
-            step_per_sequence_seconds=numbers[1],
-            prefill_per_token_seconds=numbers[2],
-            context_per_token_seconds=numbers[3],
-        ),
-        error_ratio=numbers[4],
-        window_count=int(numbers[5]),
+        scored.error_ratio,
+        scored.window_count,
     )
 
 
-def _load_trusted(stored: object) -> TrustedLaw | None:
+def _dump_stated(stated: ScoredLaw) -> list[float]:
+    """The law unrounded: it is compared with the resource's."""
+    return list(_numbers(replace(stated, error_ratio=round(stated.error_ratio, 4))))
+
+
+def _load_scored(stored: object) -> ScoredLaw | None:
     numbers = numbers_of(stored, 6)
     if numbers is None or min(numbers) < 0 or numbers[0] <= 0:
         return None
-    return TrustedLaw(
+    return ScoredLaw(
         law=ServiceLaw(
             step_fixed_seconds=numbers[0],
             step_per_sequence_seconds=numbers[1],

@@ -86,17 +86,8 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedLaw:
-    """A law that has predicted well, kept for when the running fit cannot be used."""
-
-    law: ServiceLaw
-    error_ratio: float
-    window_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedScore:
-    """How well a law that the resource states predicts; error and count as those of a fit."""
+class ScoredLaw:
+    """A law and how well it predicted so many windows: one that was trusted, or is stated."""
 
     law: ServiceLaw
     error_ratio: float
@@ -122,9 +113,9 @@ class LawFit:
     bias_ratio: float = 0.0
     sequences_high: float = 0.0
     prefill_per_step_tokens: float = 0.0
-    trusted: TrustedLaw | None = None
+    trusted: ScoredLaw | None = None
     inherited: bool = False
-    stated: StatedScore | None = None
+    stated: ScoredLaw | None = None
     sequence_ratio: float = PRIOR_SEQUENCE_RATIO
 
 
@@ -269,7 +260,7 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     reason = _reason(fit, values, error)
     if reason is Reason.MODEL_TRUSTED and values is not None:
         law = _law(values)
-        trusted = TrustedLaw(
+        trusted = ScoredLaw(
             law=law, error_ratio=fit.error_ratio or 0.0, window_count=fit.window_count
         )
         return replace(fit, trusted=trusted, inherited=False), LawEstimate(

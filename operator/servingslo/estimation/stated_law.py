@@ -17,7 +17,7 @@ from servingslo.estimation.service_law import (
     LawEstimate,
     LawFit,
     LawState,
-    StatedScore,
+    ScoredLaw,
 )
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
@@ -60,13 +60,13 @@ def _coefficients(law: ServiceLaw, context_tokens: Callable[[], float | None]) -
     return law.step_fixed_seconds, per_sequence, law.prefill_per_token_seconds
 
 
-def _with_window(score: StatedScore | None, law: ServiceLaw, predicted_ratio: float) -> StatedScore:
+def _with_window(score: ScoredLaw | None, law: ServiceLaw, predicted_ratio: float) -> ScoredLaw:
     """The score with one more window, bounded and averaged as the error of a fit is."""
     error = min(abs(predicted_ratio - 1.0), 1.0)
     if score is None:
-        return StatedScore(law=law, error_ratio=error, window_count=1)
+        return ScoredLaw(law=law, error_ratio=error, window_count=1)
     step = 1.0 / min(score.window_count + 1.0, ERROR_MEMORY_WINDOWS)
-    return StatedScore(
+    return ScoredLaw(
         law=law,
         error_ratio=score.error_ratio + step * (error - score.error_ratio),
         window_count=score.window_count + 1,
@@ -102,7 +102,7 @@ def judged(law: LawState, stated: ServiceLaw | None) -> tuple[LawState, LawEstim
     return law, _stated_estimate(stated, score)
 
 
-def _stated_estimate(law: ServiceLaw, score: StatedScore | None) -> LawEstimate:
+def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
     error_ratio = None if score is None else score.error_ratio
     return LawEstimate(
         law=law,

@@ -6,7 +6,7 @@ from typing import Any
 
 from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.margin import HIGHEST_SCORE, MarginState
-from servingslo.estimation.stored import items_of, text_of
+from servingslo.estimation.stored import is_number, items_of, text_of
 from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.reverts import Reverts
 from servingslo.policy.state import (
@@ -131,11 +131,8 @@ def _load_reverts(stored: object, now_seconds: float) -> Reverts | None:
 
 def _load_margin(stored: object) -> MarginState:
     """The margin within its bounds; its place for anything that is no finite number."""
-    if isinstance(stored, bool) or not isinstance(stored, int | float):
-        return MarginState()
-    if not 0.0 <= stored <= HIGHEST_SCORE:
-        return MarginState()
-    return MarginState(score=float(stored))
+    score = _number(stored)
+    return MarginState() if score is None or score > HIGHEST_SCORE else MarginState(score=score)
 
 
 def _dump_behavior(state: BehaviorState) -> dict[str, list[list[float]]]:
@@ -250,9 +247,7 @@ def _load_limits(stored: object) -> BatchLimits | None:
 
 def _number(value: object) -> float | None:
     """A finite number of 0 or more; None for anything else, booleans among it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < LARGEST_NUMBER else None
+    return float(value) if is_number(value) and 0 <= value < LARGEST_NUMBER else None
 
 
 def _count(value: object) -> int | None:
