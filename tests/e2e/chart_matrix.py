@@ -55,6 +55,10 @@ CASES: dict[str, tuple[str, ...]] = {
         "engines.keysSecret=engine-keys",
         "networkPolicy.enabled=true",
     ),
+    "runtimes": (
+        "runtimes.vllm.metrics.running=renamed_running",
+        "runtimes.triton.modelRepositoryPort=9000",
+    ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
         "extraScalableKinds[0].resource=leaderworkersets",

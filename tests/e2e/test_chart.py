@@ -110,6 +110,8 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("configMaps.read.enabled=1", "enabled", id="config-maps"),
         pytest.param("admission.kinds[0]=Secret", "kinds", id="admission-kind"),
         pytest.param("gateway.profile=nginx", "profile", id="gateway"),
+        pytest.param("runtimes.vllm.metrics.running=a b", "running", id="runtime-metric"),
+        pytest.param("runtimes.vllm.port=8000", "port", id="runtime-field"),
         pytest.param("gateway.labels.workload=a b", "workload", id="gateway-label"),
         pytest.param("mod=Auto", "mod", id="unknown-value"),
     ],

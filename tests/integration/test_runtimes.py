@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 from tests.integration.runtime_pages import PODS, RATE_PER_SECOND, decisions_of
 from tests.integration.toy_runtime import TOY
+from tests.unit.added_runtimes import ADDED
 
+from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision, RuntimeSource
 from servingslo.reasons import Action, Reason
@@ -13,15 +15,18 @@ from servingslo.runtimes import catalogue
 from servingslo.runtimes.catalogue import CATALOGUE, profile
 
 pytestmark = pytest.mark.rig
-# By namespace: each runtime by itself, the toy one, and pods that export two, without and with a
-# statement which of them counts.
-KNOWN = (*CATALOGUE, TOY)
+# By namespace: each runtime by itself, the toy one, the one of the administrator's page, and pods
+# that export two, without and with a statement which of them counts.
+(OF_ADMINISTRATOR,) = runtimes_of(ADDED)
+KNOWN = (*CATALOGUE, TOY, OF_ADMINISTRATOR)
 EXPORTED = {one.name: (one,) for one in KNOWN} | {
     "two": (profile("vllm"), TOY),
     "two-stated": (profile("vllm"), TOY),
+    "added-stated": (OF_ADMINISTRATOR,),
 }
 SPECS: dict[str, dict[str, object]] = {
     "two-stated": {"runtime": "vllm"},
+    "added-stated": {"runtime": OF_ADMINISTRATOR.name},
     # A request is answered at once there, and batches form as is stated.
     "triton": {
         "objectives": [{"metric": "latency", "percentile": 95, "threshold": "1s"}],
@@ -47,10 +52,12 @@ def decisions() -> Iterator[dict[str, Decision]]:
     """The first of each namespace that is sized, and of the two runtimes the first that says so.
 
     Each by itself, as how late a page is scraped moves a window's rate on a busy machine; the toy
-    runtime and vLLM together, once they need the same. The toy has its row in the catalogue.
+    runtime and vLLM together, once they need the same. The toy has its row in the catalogue; the
+    administrator's was added when the operator started.
     """
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(catalogue, "CATALOGUE", KNOWN)
+        patched.setattr(catalogue, "CATALOGUE", (*CATALOGUE, TOY))
+        patched.setattr(catalogue, "_ADDED", {OF_ADMINISTRATOR.name: OF_ADMINISTRATOR})
         kept: dict[str, Decision] = {}
         found: dict[str, Decision] = {}
         together = False
@@ -94,8 +101,11 @@ def test_pods_that_export_two_runtimes_are_read_as_neither(decisions):
     assert "toy, vllm" in log_line(decision)
 
 
-def test_a_runtime_that_is_stated_is_the_only_one_read(decisions):
-    """Of pods that export two, the names of the stated one alone count."""
-    decision = decisions["two-stated"]
-    assert (decision.runtime.name, decision.runtime.source) == ("vllm", RuntimeSource.STATED)
+@pytest.mark.parametrize(
+    ("namespace", "name"), [("two-stated", "vllm"), ("added-stated", OF_ADMINISTRATOR.name)]
+)
+def test_a_runtime_that_is_stated_is_the_only_one_read(decisions, namespace, name):
+    """Of pods that export two, the names of the stated one alone count; so may be an added one."""
+    decision = decisions[namespace]
+    assert (decision.runtime.name, decision.runtime.source) == (name, RuntimeSource.STATED)
     assert _sized(decision), log_line(decision)

@@ -75,9 +75,9 @@ def test_each_runtime_is_one_file_and_one_row():
 
 
 def test_the_api_takes_the_catalogue():
-    """The field of the spec allows each runtime and Auto, which is what is meant without it."""
+    """The field of the spec names each runtime; Auto is what is meant without it."""
     schema = ServingSLOSpec.model_json_schema()["properties"]["runtime"]
-    assert schema["enum"] == [AUTO_RUNTIME, *(one.name for one in CATALOGUE)]
+    assert f"export), {', '.join(one.name for one in CATALOGUE)}, or" in schema["description"]
     assert schema["default"] == AUTO_RUNTIME
 
 

@@ -18,6 +18,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- define "servingslo.arguments" -}}
+{{- if .Values.runtimes -}}
+- --runtime-profiles=/etc/servingslo/runtimes/runtimes.yaml
+{{ end -}}
 - run
 - --prometheus-url={{ .Values.prometheus.url }}
 - --prometheus-timeout-seconds={{ .Values.prometheus.timeoutSeconds }}

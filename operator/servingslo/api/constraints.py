@@ -152,25 +152,6 @@ class DurationBetween(_Checked[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf(_Checked[str]):
-    """One of these words."""
-
-    words: tuple[str, ...]
-
-    def check(self, value: str) -> str:
-        """The value itself. Raises: PydanticCustomError for any other."""
-        if value not in self.words:
-            raise not_allowed(", ".join(self.words))
-        return value
-
-    def __get_pydantic_json_schema__(
-        self, core: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """An enumeration."""
-        return {**handler(core), "enum": list(self.words)}
-
-
-@dataclass(frozen=True, slots=True)
 class QuantityFrom(_Checked[str]):
     """A Kubernetes quantity such as 16Gi or 80G, from low bytes to 1Pi."""
 

@@ -42,9 +42,14 @@ def first_refusal(
     skipped: leading parts of the path that are not the user's.
     """
     first = error.errors(include_url=False)[0]
-    path = path_of(first["loc"][skipped:], "").removeprefix(".")
+    context = first.get("ctx", {})
+    inner = context.get("path", ())
+    # A key that is refused is its own last part.
+    location = [part for part in first["loc"][skipped:] if part != "[key]"]
+    path = path_of((*location, *inner), "").removeprefix(".")
     field = ": ".join(part for part in (where, path) if part)
-    return InvalidInputError(field, refused_value(first), allowed(first, first.get("ctx", {})))
+    value = shown(context["value"]) if inner else refused_value(first)
+    return InvalidInputError(field, value, allowed(first, context))
 
 
 def refused_value(error: ErrorDetails) -> object:

@@ -1,6 +1,7 @@
 """The `servingslo` command: one thin function for each subcommand, imported when it is called."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,8 +38,19 @@ def _root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    runtime_profiles: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SERVINGSLO_RUNTIME_PROFILES",
+            help="File with the runtimes that the administrator adds or changes.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    if runtime_profiles is not None:
+        # Help and small commands start without pydantic.
+        from servingslo.cli.runtimes import add_runtimes  # noqa: PLC0415
+
+        add_runtimes(runtime_profiles)
 
 
 def main() -> None:

@@ -17,11 +17,11 @@ STANDARD_INPUT = "-"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """Reads 4e-05 as a number, as kubectl reads and writes it; YAML 1.1 asks for a point."""
 
 
-_Loader.add_implicit_resolver(
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9]+([.][0-9]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
@@ -35,7 +35,7 @@ def read_spec(path: Path) -> Mapping[str, Any]:
     """
     try:
         # A SafeLoader, only with one more form of number.
-        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), _Loader))
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader))
     except OSError as error:
         raise InvalidInputError("-f", str(path), f"a readable file ({error.strerror})") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:

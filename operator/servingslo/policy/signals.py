@@ -10,7 +10,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.policy.guards import StepDownBlock, metrics_problem
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.reasons import Reason
-from servingslo.runtimes.catalogue import RUNTIME_NAMES
+from servingslo.runtimes.catalogue import names
 
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
 _WORST_FIRST = (
@@ -75,7 +75,7 @@ def read_signals(
     no_metrics = signals.no_metrics
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING or observation.runtime:
         return signals
-    known = ", ".join(RUNTIME_NAMES)
+    known = ", ".join(names())
     detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known})"
     return replace(signals, no_metrics=replace(no_metrics, detail=detail))
 

@@ -17,7 +17,7 @@ from servingslo.errors import InvalidInputError
 from servingslo.estimation.error_budget import Misses, Within, misses, within_threshold
 from servingslo.models.objective_metrics import ROW_OF
 from servingslo.policy.ports import BudgetQuestion
-from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.gateways import GatewayField, GatewayProfile
 from servingslo.runtimes.profile import RuntimeProfile
 
@@ -35,10 +35,11 @@ class BudgetQueries:
     """Asks for the increases of a workload's counters over bins that end at the asked times."""
 
     def __init__(
-        self, config: PrometheusConfig, profiles: tuple[RuntimeProfile, ...] = CATALOGUE
+        self, config: PrometheusConfig, profiles: tuple[RuntimeProfile, ...] | None = None
     ) -> None:
         self._config = config
-        self._profiles = {profile.name: profile for profile in profiles}
+        of_runtime = known() if profiles is None else profiles
+        self._profiles = {profile.name: profile for profile in of_runtime}
 
     def read(self, ask: Ask, asked: BudgetQuestion, bin_seconds: int) -> dict[int, Misses]:
         """Misses by the end of each bin of which anything is known.

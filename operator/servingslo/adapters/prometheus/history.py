@@ -14,7 +14,7 @@ from servingslo.adapters.prometheus.queries import NOW, build_queries
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.policy.ports import ClusterMetrics
-from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.dcgm import DCGM
 
 
@@ -39,12 +39,13 @@ def read_history(
 
     Raises: MetricsUnavailableError when Prometheus does not answer in full.
     """
-    queries = build_queries(CATALOGUE, DCGM, config)
+    profiles = known()
+    queries = build_queries(profiles, DCGM, config)
     client = PrometheusClient(config)
     try:
         for at_seconds in times_seconds:
             deadline = time.monotonic() + config.reading_timeout_seconds
-            assembly = Assembly(CATALOGUE, DCGM, config)
+            assembly = Assembly(profiles, DCGM, config)
             adders = (
                 (queries.gauges, assembly.add_numbers),
                 (queries.counters, assembly.add_numbers),

@@ -10,7 +10,7 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GROUP_LABEL, HISTOGRAM_SUFFIXES
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
-from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
@@ -20,12 +20,13 @@ _POD = "page"
 
 
 def engines_of_page(
-    page: str, file: str, profiles: tuple[RuntimeProfile, ...] = CATALOGUE
+    page: str, file: str, profiles: tuple[RuntimeProfile, ...] | None = None
 ) -> tuple[EngineSample, ...]:
     """The engines of one page, as scraped at this very moment (all ages are 0).
 
     Raises: InvalidInputError when it is no metrics page or holds no known engine.
     """
+    profiles = known() if profiles is None else profiles
     assembly = Assembly(profiles, DCGM, _CONFIG)
     names = {name for profile in profiles for name in _names(profile)}
     histograms = {name for profile in profiles for name in _histogram_names(profile)}
@@ -40,8 +41,8 @@ def engines_of_page(
         ) from error
     engines = tuple(e for pod in assembly.pods().values() for e in pod.engines)
     if not any(engine.running is not None or engine.waiting is not None for engine in engines):
-        known = ", ".join(profile.age_names(MetricKind.GAUGE)[0] for profile in profiles)
-        raise InvalidInputError(file, "no engine", f"a page with {known}")
+        gauges = ", ".join(profile.age_names(MetricKind.GAUGE)[0] for profile in profiles)
+        raise InvalidInputError(file, "no engine", f"a page with {gauges}")
     return engines
 
 

@@ -29,7 +29,7 @@ from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import ForecastTargets, ScaleTarget, Targets
-from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 _LOG = logging.getLogger(__name__)
@@ -71,11 +71,11 @@ class PastRates:
     def __init__(
         self,
         config: PrometheusConfig,
-        profiles: tuple[RuntimeProfile, ...] = CATALOGUE,
+        profiles: tuple[RuntimeProfile, ...] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         days: int = HISTORY_DAYS,
     ) -> None:
-        self._promql = past_rates_query(profiles, config)
+        self._promql = past_rates_query(known() if profiles is None else profiles, config)
         self._config = config
         self._monotonic = monotonic
         self._days = days

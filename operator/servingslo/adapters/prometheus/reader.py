@@ -25,7 +25,7 @@ from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import Clock, ClusterMetrics, PodMetrics
 from servingslo.reasons import Reason
-from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
@@ -48,13 +48,13 @@ class PrometheusReader:
     def __init__(
         self,
         config: PrometheusConfig,
-        profiles: tuple[RuntimeProfile, ...] = CATALOGUE,
+        profiles: tuple[RuntimeProfile, ...] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Clock | None = None,
         client: PrometheusClient | None = None,
     ) -> None:
         self._config = config
-        self._profiles = profiles
+        self._profiles = profiles = known() if profiles is None else profiles
         self._monotonic = monotonic
         self._clock = clock or SystemClock()
         self._server_clock = ServerClock()

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from servingslo.api.constraints import (
     RULES,
@@ -11,7 +11,6 @@ from servingslo.api.constraints import (
     DurationBetween,
     Matching,
     Number,
-    OneOf,
     cel_rule,
     not_allowed,
 )
@@ -38,7 +37,7 @@ from servingslo.policy.inputs import (
     Mode,
     SeasonStated,
 )
-from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE, RUNTIME_NAMES
+from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE, names
 
 KIND = "ServingSLO"
 MAX_OBJECTIVES = 8
@@ -64,6 +63,13 @@ API_VERSION_NAME = Matching(
     r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+$", "an API version such as apps/v1", 253
 )
 KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
+# An administrator may have added some, so that the API server takes any name and the operator
+# refuses one that it does not know.
+RUNTIME_NAME = Matching(
+    rf"^({AUTO_RUNTIME}|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$",
+    f"{AUTO_RUNTIME}, or a runtime's name (lower case letters, digits, - and .)",
+    63,
+)
 MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ and .", 253)
 SHARE = Matching(r"^(5[0-9]|[6-9][0-9])([.][0-9]{1,3})?%$", "a share from 50% to 99.999%", 16)
 DAYS = Matching(r"^([1-9]|[1-8][0-9]|90)d$", "days from 1d to 90d", 16)
@@ -401,10 +407,11 @@ class ServingSLOSpec(ApiModel):
     )
 
     target_ref: TargetRef = Field(description="The workload that is scaled.")
-    runtime: Annotated[str, OneOf((AUTO_RUNTIME, *RUNTIME_NAMES))] = Field(
+    runtime: Annotated[str, RUNTIME_NAME] = Field(
         AUTO_RUNTIME,
         description="The engine, which decides names of metrics and flags: Auto (default: the one "
-        f"whose metrics the pods export) or one of {', '.join(RUNTIME_NAMES)}.",
+        f"whose metrics the pods export), {', '.join(one.name for one in CATALOGUE)}, or one that "
+        "the administrator added.",
     )
     model: Annotated[str, MODEL_NAME] | None = Field(
         None,
@@ -491,6 +498,13 @@ class ServingSLOSpec(ApiModel):
                 )
             seen.add(key)
         return self
+
+    @field_validator("runtime")
+    @classmethod
+    def _runtime_is_known(cls, runtime: str) -> str:
+        if runtime not in (AUTO_RUNTIME, *names()):
+            raise not_allowed(", ".join((AUTO_RUNTIME, *names())))
+        return runtime
 
     @model_validator(mode="after")
     def _metrics_of_runtime(self) -> Self:

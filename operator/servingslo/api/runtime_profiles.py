@@ -1,0 +1,254 @@
+"""Runtimes that the administrator adds, or changes, and what is refused of them.
+
+A profile under the name of a runtime that is known changes what it states of it; under another name
+it is a runtime of its own. Whatever it names enters queries, so that names are letters, digits and
+underscores; and a name of a metric belongs to one runtime, by which engines are told apart.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Annotated, Any, Self
+
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from servingslo.api.constraints import Between, Matching, not_allowed
+from servingslo.api.refusals import first_refusal
+from servingslo.api.v1alpha1.base import ApiModel
+from servingslo.errors import InvalidInputError
+from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.profile import (
+    Knob,
+    LaunchFlags,
+    MetricKind,
+    MetricNames,
+    RuntimeProfile,
+)
+
+WHERE = "runtimes"
+MAX_RUNTIMES = 16
+_NAME = Matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "lower case letters, digits, - and .", 63)
+# Source: Prometheus, "Data model". Newer ones allow any character in quotes, which no engine uses.
+_METRIC = Matching(r"^[a-zA-Z_:][a-zA-Z0-9_:]*$", "letters, digits, _ and :", 200)
+_LABEL = Matching(r"^[a-zA-Z_][a-zA-Z0-9_]*$", "letters, digits and _", 100)
+_FLAG = Matching(r"^--[a-z0-9][-a-z0-9]*$", "a flag such as --max-num-seqs, with - for _", 100)
+_MetricName = Annotated[str, _METRIC]
+_Label = Annotated[str, _LABEL]
+_Flag = Annotated[str, _FLAG]
+_Port = Annotated[int, Between(1, 65535)]
+_Unit = Annotated[float, Between(1e-9, 1e9)]
+# Each field with the metric that first told it.
+_FIELDS: Mapping[str, MetricNames] = MappingProxyType(
+    {metric.field: metric for known in reversed(CATALOGUE) for metric in known.metrics}
+)
+# Without these there is no traffic, no queue and no law.
+_NEEDED = (
+    "running", "waiting", "prompt_tokens_total", "generation_tokens_total", "finished_total",
+    "ttft_seconds",
+)  # fmt: skip
+_AGES = (
+    (MetricKind.GAUGE, "running"),
+    (MetricKind.COUNTER, "generation_tokens_total"),
+    (MetricKind.HISTOGRAM, "ttft_seconds"),
+)
+_SUFFIXES = ("_bucket", "_sum", "_count")
+
+
+class _Metric(ApiModel):
+    """Names of one metric, newest first; or the name alone.
+
+    byLabel: splits it into parts. only: the parts that are added up. unit: of what is exported, in
+    seconds or tokens: 0.001 where milliseconds are counted.
+    """
+
+    names: Annotated[tuple[_MetricName, ...], Field(min_length=1, max_length=8)]
+    by_label: _Label | None = None
+    only: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=16)] = ()
+    unit: _Unit = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"names": (value,)}
+        return {"names": value} if isinstance(value, list) else value
+
+    def _stated(self) -> Mapping[str, Any]:
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def names_of(self, field: str) -> MetricNames:
+        """Where the field is found. Raises: PydanticCustomError for what it cannot have."""
+        known, stated = _FIELDS[field], self._stated()
+        mapping = bool(known.by_labels) and not known.only
+        path = ("metrics", to_camel(field))
+        if known.kind is MetricKind.HISTOGRAM and stated.keys() != {"names"}:
+            raise not_allowed("names alone, of a histogram", path=path, value=stated)
+        if mapping and self.only:
+            raise not_allowed("no only: every part counts", path=path, value=stated)
+        if not mapping and bool(self.by_label) != bool(self.only):
+            raise not_allowed("byLabel and only together", path=path, value=stated)
+        labels = (self.by_label,) if self.by_label else known.by_labels if mapping else ()
+        return MetricNames(
+            field=field, kind=known.kind, names=self.names, by_labels=labels, only=self.only,
+            unit=self.unit,
+        )  # fmt: skip
+
+
+class _Flags(ApiModel):
+    """Flags of limits; of those that are left out nothing is read or changed."""
+
+    max_sequences: _Flag | None = None
+    max_batched_tokens: _Flag | None = None
+    max_queued_requests: _Flag | None = None
+    max_model_length: _Flag | None = None
+
+
+class AddedRuntime(ApiModel):
+    """What the administrator states of a runtime."""
+
+    engine_label: _Label | None = None
+    part_labels: Annotated[tuple[_Label, ...], Field(max_length=16)] | None = None
+    metrics: dict[str, _Metric] = Field(default_factory=dict)
+    flags: _Flags = _Flags()
+    underscores_in_flags: bool | None = None
+    model_repository_port: _Port | None = None
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _fields_exist(cls, metrics: Any) -> Any:
+        known = {to_camel(field) for field in _FIELDS}
+        for name in metrics if isinstance(metrics, dict) else ():
+            if name not in known:
+                raise not_allowed(", ".join(sorted(known)), path=(str(name),), value=name)
+        return metrics
+
+    @model_validator(mode="after")
+    def _metrics_can_be(self) -> Self:
+        tuple(self.found())
+        return self
+
+    def found(self) -> Iterator[MetricNames]:
+        """Where each field that is stated is found."""
+        for field in _FIELDS:
+            metric = self.metrics.get(to_camel(field))
+            if metric is not None:
+                yield metric.names_of(field)
+
+
+_ADDED = TypeAdapter(
+    Annotated[dict[Annotated[str, _NAME], AddedRuntime], Field(max_length=MAX_RUNTIMES)]
+)
+
+
+def runtimes_of(document: object) -> tuple[RuntimeProfile, ...]:
+    """The profiles that a document of the administrator's adds or changes.
+
+    Raises: InvalidInputError naming the field, its value and what is allowed.
+    """
+    try:
+        stated = _ADDED.validate_python(document or {})
+    except ValidationError as error:
+        told = first_refusal(error)
+        field = f"{WHERE}.{told.field}" if told.field else WHERE
+        raise InvalidInputError(field, told.value, told.allowed) from error
+    known = {profile.name: profile for profile in CATALOGUE}
+    added = {
+        name: _changed(known[name], one) if name in known else _new(name, one)
+        for name, one in stated.items()
+    }
+    _check_names(known | added)
+    return tuple(added.values())
+
+
+def _changed(profile: RuntimeProfile, stated: AddedRuntime) -> RuntimeProfile:
+    """A known runtime with what is stated in place of what it has."""
+    found = {metric.field: metric for metric in stated.found()}
+    if profile.serves_batches and set(found) - {metric.field for metric in profile.metrics}:
+        (field, *_) = set(found) - {metric.field for metric in profile.metrics}
+        allowed = ", ".join(to_camel(metric.field) for metric in profile.metrics)
+        raise InvalidInputError(_path(profile.name), to_camel(field), allowed)
+    metrics = {metric.field: metric for metric in profile.metrics} | found
+    flags = {knob.field: knob.flag for knob in _knobs(stated)}
+    had = {
+        knob.field: replace(knob, flag=flags.pop(knob.field, knob.flag)) for knob in profile.knobs
+    }
+    knobs = had | {knob.field: knob for knob in _knobs(stated) if knob.field in flags}
+    underscores = stated.underscores_in_flags
+    return replace(
+        profile,
+        engine_label=stated.engine_label or profile.engine_label,
+        part_labels=profile.part_labels if stated.part_labels is None else stated.part_labels,
+        metrics=tuple(metrics.values()),
+        knobs=tuple(knobs.values()),
+        queue_knob=_queue_knob(stated) or profile.queue_knob,
+        underscores_in_flags=profile.underscores_in_flags if underscores is None else underscores,
+        launch=replace(
+            profile.launch,
+            max_model_len=stated.flags.max_model_length or profile.launch.max_model_len,
+        ),
+        model_repository_port=stated.model_repository_port or profile.model_repository_port,
+    )
+
+
+def _new(name: str, stated: AddedRuntime) -> RuntimeProfile:
+    """A runtime of its own. Raises: InvalidInputError where something needed is missing."""
+    metrics = tuple(stated.found())
+    fields = {metric.field for metric in metrics}
+    for field in _NEEDED:
+        if field not in fields:
+            raise InvalidInputError(f"{_path(name)}.{to_camel(field)}", None, "a metric's name")
+    if stated.model_repository_port is not None:
+        batching = ", ".join(one.name for one in CATALOGUE if one.model_repository_port)
+        port = stated.model_repository_port
+        raise InvalidInputError(f"{WHERE}.{name}.modelRepositoryPort", port, f"of {batching} alone")
+    return RuntimeProfile(
+        name=name,
+        engine_label=stated.engine_label or "engine",
+        part_labels=stated.part_labels if stated.part_labels is not None else ("model_name",),
+        metrics=metrics,
+        age_fields=_AGES,
+        capacity=None,
+        knobs=_knobs(stated),
+        queue_knob=_queue_knob(stated),
+        underscores_in_flags=bool(stated.underscores_in_flags),
+        launch=LaunchFlags(max_model_len=stated.flags.max_model_length or ""),
+    )
+
+
+def _knobs(stated: AddedRuntime) -> tuple[Knob, ...]:
+    flags = stated.flags
+    given = {
+        "max_num_seqs": flags.max_sequences,
+        "max_num_batched_tokens": flags.max_batched_tokens,
+    }
+    return tuple(Knob(field=field, flag=flag) for field, flag in given.items() if flag)
+
+
+def _queue_knob(stated: AddedRuntime) -> Knob | None:
+    flag = stated.flags.max_queued_requests
+    return Knob(field="max_num_queued_reqs", flag=flag) if flag else None
+
+
+def _check_names(profiles: Mapping[str, RuntimeProfile]) -> None:
+    """Raises: InvalidInputError for a series of two runtimes, or of two readings of one."""
+    owner: dict[str, tuple[str, MetricNames]] = {}
+    for profile in profiles.values():
+        for metric, series in _series_of(profile):
+            name, other = owner.setdefault(series, (profile.name, metric))
+            parts = metric.only and other.only and other.by_labels == metric.by_labels
+            if name == profile.name and (other is metric or parts):
+                continue
+            whose = f"{to_camel(other.field)} of {name}"
+            field = f"{_path(profile.name)}.{to_camel(metric.field)}"
+            raise InvalidInputError(field, series, f"a name that is not that of {whose}")
+
+
+def _series_of(profile: RuntimeProfile) -> Iterator[tuple[MetricNames, str]]:
+    for metric in profile.metrics:
+        suffixes = _SUFFIXES if metric.kind is MetricKind.HISTOGRAM else ("",)
+        yield from ((metric, name + suffix) for name in metric.names for suffix in suffixes)
+
+
+def _path(name: str) -> str:
+    return f"{WHERE}.{name}.metrics"
