@@ -67,7 +67,7 @@ KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
 # refuses one that it does not know.
 RUNTIME_NAME = Matching(
     rf"^({AUTO_RUNTIME}|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$",
-    f"{AUTO_RUNTIME}, or a runtime's name (lower case letters, digits, - and .)",
+    f"{AUTO_RUNTIME}, or the name of a runtime (lower case letters, digits, - and .)",
     63,
 )
 MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ and .", 253)
