@@ -83,8 +83,11 @@ def _ask(front: EnvoyFront) -> int:
 def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
     operator: Operator, tenant: Tenant, front: EnvoyFront
 ) -> None:
-    """It answers a first request 503, of which it had no counter yet, and serves later ones."""
-    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": "10m"})
+    """It answers a first request 503, of which it had no counter yet, and serves later ones.
+
+    What the woken pod counts in its first window passed Envoy before that: it sleeps again.
+    """
+    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": f"{IDLE_AFTER_SECONDS:g}s"})
     tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it sleeps")
     ticks_pass(operator)
     assert tenant.replicas() == 0
@@ -92,6 +95,15 @@ def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
     tenant.wait(lambda: tenant.replicas() >= 1, what="the refusal wakes it")
     tenant.wait(lambda: _ask(front) == 200, what="an answer")
     assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
+    tenant.wait(
+        lambda: tenant.replicas() == 0, what="it sleeps again", timeout_seconds=PATIENCE_SECONDS
+    )
+    tenant.wait(lambda: not tenant.pods(), what="no pod is left")
+    tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it is told")
+    ticks_pass(operator)
+    assert tenant.replicas() == 0
+    assert _ask(front) == 503
+    tenant.wait(lambda: tenant.replicas() >= 1, what="a refusal wakes it again")
 
 
 def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tenant: Tenant) -> None:

@@ -1,5 +1,7 @@
 """Arrivals from a gateway: by instance, never from one scrape, never zero because it is silent."""
 
+from dataclasses import replace
+
 import pytest
 
 from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, measure
@@ -174,7 +176,7 @@ def test_no_gateway_says_nothing_at_all() -> None:
     assert measure_gateway((), None, 1000.0, 60.0) == ((), None)
     state, measured = measure(ArrivalState(), [_served(10.0)], SEEN, None)
     assert measured.gateway is None
-    assert state.comparison.windows == 0
+    assert state.comparison.comparisons == 0
 
 
 def test_a_gateway_that_restarted_does_not_hide_the_demand() -> None:
@@ -232,6 +234,66 @@ def test_noise_of_windows_out_of_step_is_no_undercount() -> None:
     """Three requests fewer in one window than the engines saw in theirs."""
     ticks = [(_served(2.0 + 0.2 * (-1) ** k), _counting(2.0 - 0.2 * (-1) ** k)) for k in range(20)]
     assert {_reason(_after(*ticks[: k + 1])) for k in range(20)} == {Reason.GATEWAY_COUNTS}
+
+
+def _story(*ticks: tuple[Window | None, GatewayFlow]) -> ArrivalMeasurement:
+    """As `_after`, from no pod at all: None is a tick in which no engine is there or read."""
+    state = ArrivalState()
+    measured = ArrivalMeasurement()
+    for window, flow in ticks:
+        fresh = assess((), 60.0) if window is None else SEEN
+        state, measured = measure(state, [] if window is None else [window], fresh, flow)
+    return measured
+
+
+_QUIET = (_served(0.0), _counting(0.0))
+_FIRST_WINDOW = replace(_served(1.0), seconds=8.0, first_tokens=1.0, from_zero=True)
+
+
+def test_what_passed_before_the_first_scrape_of_a_woken_pod_passed_the_gateway() -> None:
+    """Four came, three were refused; the fourth the pod counts in its first window, 8 s later."""
+    woken = _counting(4.0 / TICK_SECONDS, rejected=3.0 / TICK_SECONDS)
+    measured = _story(
+        (None, woken), (None, _counting(0.0)), (_FIRST_WINDOW, _counting(0.0)), *[_QUIET] * 40
+    )
+    assert _reason(measured) is Reason.GATEWAY_COUNTS
+
+
+@pytest.mark.parametrize("quiet_ticks", [8, 20_000])
+def test_a_request_past_the_gateway_is_not_forgotten_while_nothing_comes(quiet_ticks: int) -> None:
+    """Who came past it would come past it again: it tells of no first request to this target."""
+    refused = _counting(3.0 / TICK_SECONDS, rejected=3.0 / TICK_SECONDS)
+    measured = _story((None, refused), (_FIRST_WINDOW, _counting(0.0)), *[_QUIET] * quiet_ticks)
+    assert _reason(measured) is Reason.GATEWAY_UNDERCOUNTS
+
+
+def test_requests_that_pass_the_gateway_clear_one_that_did_not() -> None:
+    """Ten, one in a window."""
+    passing = (_served(1.0 / TICK_SECONDS), _counting(1.0 / TICK_SECONDS))
+    begin = (None, _counting(0.0)), (_FIRST_WINDOW, _counting(0.0)), *[_QUIET] * 8
+    assert _reason(_story(*begin, *[passing, _QUIET] * 3)) is Reason.GATEWAY_UNDERCOUNTS
+    assert _reason(_story(*begin, *[passing, _QUIET] * 10)) is Reason.GATEWAY_COUNTS
+
+
+@pytest.mark.parametrize("ticks_of_one", [(1, 4), (4, 1)], ids=["engines-rarely", "proxies-rarely"])
+def test_who_is_scraped_less_often_has_not_counted_less(ticks_of_one: tuple[int, int]) -> None:
+    """A gateway every 15 s and engines every minute, or the reverse, at 2/s: each minute agrees."""
+    state, reasons = ArrivalState(), set()
+    gateway_ticks, engine_ticks = ticks_of_one
+    for number in range(1, 60):
+        windows = (
+            [replace(_served(2.0), seconds=15.0 * engine_ticks)]
+            if not number % engine_ticks
+            else []
+        )
+        flow = replace(
+            _counting(2.0), seconds=15.0 * gateway_ticks, is_new=not number % gateway_ticks
+        )
+        windows = [replace(w, first_tokens=2.0 * w.seconds) for w in windows]
+        state, measured = measure(state, windows, SEEN, flow)
+        assert measured.gateway is not None
+        reasons.add(measured.gateway.reason)
+    assert reasons == {Reason.GATEWAY_COUNTS}
 
 
 def test_counts_at_the_end_of_requests_add_refusals_alone() -> None:

@@ -16,6 +16,7 @@ from servingslo.estimation.balance import arrivals_of, tells_all
 from servingslo.estimation.counters import Window
 from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
+from servingslo.estimation.gateway_comparison import NOT_COMPARED, UNDERCOUNT_RATIO, Comparison
 from servingslo.estimation.ledger import RequestLedger, ledger_of
 from servingslo.estimation.plausible import can_have_passed
 from servingslo.estimation.retries import UNTOLD, RetryState, first_attempts, retry_error_ratio
@@ -39,12 +40,9 @@ UNSETTLED_ERROR_RATIO = 0.2
 UNSETTLED_KEEP_RATIO = 0.5
 # Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
 VANISHED_SHARE = 0.5
-# A gateway that counts less than this share of what the engines got is not all there is. Windows of
-# both are not in step, so a single one counts only where it is this many deviations below as well.
-UNDERCOUNT_RATIO = 0.9
+# Windows of gateway and engines are not in step: a single one in which it counts too little of what
+# they got counts only where it is this many deviations below as well.
 UNDERCOUNT_DEVIATIONS = 3.0
-COMPARISON_MEMORY_WINDOWS = 20.0
-COMPARISON_PRIOR_WINDOWS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,30 +60,6 @@ class EngineFlow:
     seconds: float
     vanished: bool = False
     counts_refusals: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What the gateway passed on and engines counted: sums of windows' rates, and how many."""
-
-    gateway_sum: float = 0.0
-    engines_sum: float = 0.0
-    windows: float = 0.0
-
-    def with_window(self, gateway_per_second: float, engines_per_second: float) -> "Comparison":
-        """The sums with one more window of both."""
-        memory = 1.0 - 1.0 / COMPARISON_MEMORY_WINDOWS
-        return Comparison(
-            gateway_sum=self.gateway_sum * memory + gateway_per_second,
-            engines_sum=self.engines_sum * memory + engines_per_second,
-            windows=self.windows * memory + 1.0,
-        )
-
-    @property
-    def undercounts(self) -> bool:
-        """Whether the gateway has lastingly counted less."""
-        known = self.windows >= COMPARISON_PRIOR_WINDOWS
-        return known and self.gateway_sum < UNDERCOUNT_RATIO * self.engines_sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +84,7 @@ class ArrivalState:
 
     flows: tuple[EngineFlow, ...] = ()
     gateway: tuple[InstanceFlow, ...] = ()
-    comparison: Comparison = Comparison()
+    comparison: Comparison = NOT_COMPARED
     recent_rates_per_second: tuple[float, ...] = ()
     dispersion_sum: float = 0.0
     dispersion_weight: float = 0.0
@@ -153,7 +127,8 @@ class ArrivalMeasurement:
 class _Counted:
     """Arrivals as one side counted them; offered_per_second None where it cannot say.
 
-    refusals: who counts what is refused, or that nobody does.
+    requests: that the windows of this tick count. refusals: who counts what is refused, or that
+    nobody does.
     """
 
     offered_per_second: float | None
@@ -163,6 +138,7 @@ class _Counted:
     error_ratio: float
     refusals: Reason
     queueing_per_second: float = 0.0
+    requests: float = 0.0
 
 
 def measure(
@@ -196,6 +172,7 @@ def measure(
         refusals=Reason.ENGINES_COUNT_REFUSALS
         if any(flow.counts_refusals for flow in flows)
         else Reason.REFUSALS_UNSEEN,
+        requests=sum(arrivals_of(w) or 0.0 for w in windows) / coverage if known else 0.0,
     )
     state, counted, use = _with_gateway(state, by_engines, gateway)
     offered, rejected = counted.offered_per_second, counted.rejected_per_second
@@ -257,8 +234,11 @@ def _with_gateway(
     passed_on = rate - gateway.rejected_per_second - gateway.queueing_per_second
     if own is not None and not can_have_passed(passed_on, own, gateway.seconds):
         return state, engines, replace(use, reason=Reason.GATEWAY_IMPLAUSIBLE)
-    if own is not None and gateway.is_new:
-        state = replace(state, comparison=state.comparison.with_window(passed_on, own))
+    comparison = state.comparison.counted(
+        max(passed_on, 0.0) * gateway.seconds if gateway.is_new else None,
+        engines.requests if engines.is_new else None,
+    )
+    state = replace(state, comparison=comparison)
     below = _far_below(passed_on, gateway.seconds, engines, state)
     if own is not None and (state.comparison.undercounts or below):
         return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_UNDERCOUNTS)
