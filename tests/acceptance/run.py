@@ -112,6 +112,11 @@ CHECKS = (
         command=("-m", "tests.validation.closed_loop"),
     ),
     Check(
+        name="zero",
+        shows="no replica, one, none, one, none: woken by what a real Envoy refuses",
+        command=(*_TESTS, "tests/integration/test_zero.py"),
+    ),
+    Check(
         name="failover",
         shows="ten leaders killed, stopped or cut off in a surge: only the Lease's holder writes",
         command=(*_TESTS, "tests/integration/test_failover_surge.py"),

@@ -80,30 +80,46 @@ def _ask(front: EnvoyFront) -> int:
         return error.code
 
 
-def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
-    operator: Operator, tenant: Tenant, front: EnvoyFront
-) -> None:
-    """It answers a first request 503, of which it had no counter yet, and serves later ones.
-
-    What the woken pod counts in its first window passed Envoy before that: it sleeps again.
-    """
-    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": f"{IDLE_AFTER_SECONDS:g}s"})
-    tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it sleeps")
+def _asleep(operator: Operator, tenant: Tenant) -> None:
+    tenant.wait(
+        lambda: "asleep" in tenant.message("Ready"),
+        what="it sleeps",
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    tenant.wait(lambda: not tenant.pods(), what="no pod is left")
     ticks_pass(operator)
     assert tenant.replicas() == 0
+
+
+def _refusal_wakes(tenant: Tenant, front: EnvoyFront) -> None:
     assert _ask(front) == 503
     tenant.wait(lambda: tenant.replicas() >= 1, what="the refusal wakes it")
     tenant.wait(lambda: _ask(front) == 200, what="an answer")
+
+
+def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
+    operator: Operator, tenant: Tenant, front: EnvoyFront
+) -> None:
+    """It answers a first request 503, of which it had no counter yet, and serves later ones."""
+    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": "10m"})
+    _asleep(operator, tenant)
+    _refusal_wakes(tenant, front)
     assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
-    tenant.wait(
-        lambda: tenant.replicas() == 0, what="it sleeps again", timeout_seconds=PATIENCE_SECONDS
-    )
-    tenant.wait(lambda: not tenant.pods(), what="no pod is left")
-    tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it is told")
-    ticks_pass(operator)
-    assert tenant.replicas() == 0
-    assert _ask(front) == 503
-    tenant.wait(lambda: tenant.replicas() >= 1, what="a refusal wakes it again")
+
+
+@pytest.mark.acceptance
+def test_a_target_that_a_real_envoy_woke_sleeps_again_and_is_woken_again(
+    operator: Operator, tenant: Tenant, front: EnvoyFront
+) -> None:
+    """What a woken pod counts in its first window passed Envoy before that: none went past it."""
+    tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": f"{IDLE_AFTER_SECONDS:g}s"})
+    for _ in range(2):
+        _asleep(operator, tenant)
+        _refusal_wakes(tenant, front)
+    _asleep(operator, tenant)
+    log = operator.log_lines("decided", tenant.namespace)
+    assert sum("reason=Idle" in line and "replicas=1->0" in line for line in log) == 2
+    assert sum("reason=WokenByRequests" in line for line in log) == 2
 
 
 def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tenant: Tenant) -> None:
