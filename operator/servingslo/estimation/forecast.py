@@ -31,7 +31,7 @@ from servingslo.estimation.rate_filters import (
     first_filters,
     next_filters,
 )
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.season import RateHistory, find_season
 from servingslo.estimation.seasonal import NO_SEASON, SeasonForecast, SeasonState
 from servingslo.estimation.surges import (
     Recurrence,
@@ -222,9 +222,12 @@ def with_history(
 ) -> ForecastState:
     """The state with the season that this history of the arrival rate holds, if any.
 
-    stated_days: 1 or 7 where it is said that there is one.
+    Where today lies and how far the season is believed are kept: they are of the workload, and a
+    new history a day later holds the same season. stated_days: 1 or 7 where it is said that there
+    is one.
     """
-    return replace(state, season=seasonal.with_history(state.season, history, stated_days))
+    finding = find_season(history, stated_days)
+    return replace(state, season=replace(state.season, finding=finding))
 
 
 def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> ForecastState:

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.rate_filters import RateWindow
-from servingslo.estimation.season import RateHistory, Season, SeasonFinding, find_season
+from servingslo.estimation.season import Season, SeasonFinding
 
 # Before the first window today may lie a factor of two beside the profile.
 FIRST_VARIANCE = math.log(2.0) ** 2
@@ -81,15 +81,6 @@ class SeasonForecast:
 
 
 NO_SEASON = SeasonState()
-
-
-def with_history(state: SeasonState, history: RateHistory, stated_days: int | None) -> SeasonState:
-    """The state with the season of this history instead of the one before.
-
-    Where today lies and how far the season is believed are kept: they are of the workload, and a
-    new history a day later holds the same season.
-    """
-    return replace(state, finding=find_season(history, stated_days))
 
 
 def observe(

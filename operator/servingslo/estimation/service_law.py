@@ -236,8 +236,8 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
         weight *= min(1.0, HUBER_DEVIATIONS / deviation) if deviation > 0 else 1.0
     keep = 1.0 - 1.0 / FIT_MEMORY_WINDOWS
     smoothing = 1.0 / min(fit.window_count + 1.0, ERROR_MEMORY_WINDOWS)
-    return LawFit(
-        configuration=fit.configuration,
+    return replace(
+        fit,
         information=add_row(fit.information, row.x, weight, keep),
         window_count=fit.window_count + row.scored,
         scored_count=scored,
@@ -246,9 +246,6 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
         sequences_high=max(fit.sequences_high * keep, row.sequences),
         prefill_per_step_tokens=fit.prefill_per_step_tokens
         + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
-        trusted=fit.trusted,
-        inherited=fit.inherited,
-        stated=fit.stated,
         sequence_ratio=row.sequence_ratio or fit.sequence_ratio,
     )
 

@@ -185,59 +185,40 @@ def _limit_rate(
     state: BehaviorState, behavior: Behavior, current: int, wanted: int, now_seconds: float
 ) -> tuple[int, Reason | None]:
     """The count within the rate policies of its direction, and the name of that limit."""
-    if wanted > current:
-        starts = _period_starts(state, behavior.scale_up, current, now_seconds)
-        limit = _scale_up_limit(behavior.scale_up, current, starts)
-        return wanted if limit is None else min(wanted, max(limit, current)), (
-            Reason.SCALE_UP_POLICY
-        )
-    if wanted < current:
-        starts = _period_starts(state, behavior.scale_down, current, now_seconds)
-        limit = _scale_down_limit(behavior.scale_down, current, starts)
-        return wanted if limit is None else max(wanted, min(limit, current)), (
-            Reason.SCALE_DOWN_POLICY
-        )
-    return wanted, None
+    if wanted == current:
+        return wanted, None
+    up = wanted > current
+    rules = behavior.scale_up if up else behavior.scale_down
+    limit = _furthest(state, rules, current, now_seconds, up=up)
+    if limit is not None:
+        wanted = min(wanted, max(limit, current)) if up else max(wanted, min(limit, current))
+    return wanted, Reason.SCALE_UP_POLICY if up else Reason.SCALE_DOWN_POLICY
 
 
-def _period_starts(
-    state: BehaviorState, rules: ScalingRules, current: int, now_seconds: float
-) -> tuple[int, ...]:
-    """The replica count at the start of each policy's period: the events since are undone."""
-    return tuple(
-        current
-        - sum(_younger(state.scale_up_events, policy.period_seconds, now_seconds))
-        + sum(_younger(state.scale_down_events, policy.period_seconds, now_seconds))
-        for policy in rules.policies
-    )
+def _furthest(
+    state: BehaviorState, rules: ScalingRules, current: int, now_seconds: float, *, up: bool
+) -> int | None:
+    """The furthest count that the policies allow; None without a limit.
 
-
-def _scale_up_limit(rules: ScalingRules, current: int, starts: tuple[int, ...]) -> int | None:
-    """The largest count allowed; None without a limit. Percent rounds up, or 1 could never grow."""
+    Each counts from the replicas at the start of its period: the events since are undone. Percent
+    rounds up on the way up, or 1 could never grow, and towards zero on the way down.
+    """
     if rules.select_policy is SelectPolicy.DISABLED:
         return current
-    proposals = [
-        start + policy.value
-        if policy.type is PolicyType.PODS
-        else math.ceil(start * (1 + policy.value / PERCENT))
-        for policy, start in zip(rules.policies, starts, strict=True)
-    ]
-    select = min if rules.select_policy is SelectPolicy.MIN else max
-    return select(proposals) if proposals else None
-
-
-def _scale_down_limit(rules: ScalingRules, current: int, starts: tuple[int, ...]) -> int | None:
-    """The least count allowed; None without a limit. Percent rounds towards zero."""
-    if rules.select_policy is SelectPolicy.DISABLED:
-        return current
-    proposals = [
-        start - policy.value
-        if policy.type is PolicyType.PODS
-        else int(start * (1 - policy.value / PERCENT))
-        for policy, start in zip(rules.policies, starts, strict=True)
-    ]
-    # The narrowest change leaves the most replicas.
-    select = max if rules.select_policy is SelectPolicy.MIN else min
+    sign, proposals = 1 if up else -1, []
+    for policy in rules.policies:
+        start = (
+            current
+            - sum(_younger(state.scale_up_events, policy.period_seconds, now_seconds))
+            + sum(_younger(state.scale_down_events, policy.period_seconds, now_seconds))
+        )
+        if policy.type is PolicyType.PODS:
+            proposals.append(start + sign * policy.value)
+        else:
+            share = start * (1 + sign * policy.value / PERCENT)
+            proposals.append(math.ceil(share) if up else int(share))
+    # The widest change is the largest count on the way up, and the least on the way down.
+    select = max if up == (rules.select_policy is SelectPolicy.MAX) else min
     return select(proposals) if proposals else None
 
 
