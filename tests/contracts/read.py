@@ -1,9 +1,10 @@
 """Names of metrics and flags as a published package has them, beside those that are kept here.
 
 `python -m tests.contracts.read` loads each wheel from the package index, without what it depends on
-and without running any of it, and reads its sources. A server that is a program, at the version
-that the rig has, is started with a model and tells its own names. It fails where a name that a
-profile uses is gone, or another kind of metric. `--write` keeps what was read.
+and without running any of it, and reads its sources; where the index has no wheel they are read
+from their repository. A server that is a program, at the version that the rig has, is started with
+a model and tells its own names. It fails where a name that a profile uses is gone, or another kind
+of metric, and where a repository cannot be reached. `--write` keeps what was read.
 """
 
 import argparse
@@ -12,9 +13,10 @@ import json
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +34,7 @@ class Package:
     """Where a runtime's names stand. metrics: files; flags: files, or folders that hold them.
 
     fields: flags are the annotated fields of classes, with dashes; else they are spelt out. served:
-    by a program, which is asked.
+    by a program, which is asked. source: where files of this version are, where no wheel has them.
     """
 
     runtime: str
@@ -43,6 +45,7 @@ class Package:
     flags: tuple[str, ...]
     fields: bool = False
     served: bool = False
+    source: str = ""
 
 
 PACKAGES = (
@@ -73,6 +76,15 @@ PACKAGES = (
         flags=(),
         served=True,
     ),
+    Package(
+        runtime="trtllm",
+        wheel="NVIDIA/TensorRT-LLM",
+        version="050f80def8df236e326949c8bd9dee10fd896a83",
+        prefix="trtllm_",
+        metrics=("tensorrt_llm/metrics/collector.py",),
+        flags=("tensorrt_llm/commands/serve.py",),
+        source="https://raw.githubusercontent.com/NVIDIA/TensorRT-LLM/{version}/",
+    ),
 )
 
 
@@ -83,20 +95,30 @@ def contract_file(runtime: str) -> Path:
 
 def names_in(wheel: Path, package: Package) -> dict[str, object]:
     """The metrics, each with its kind, and the flags that the sources in a wheel name."""
+    wanted = (*package.metrics, *package.flags)
+    with zipfile.ZipFile(wheel) as archive:
+        names = sorted(n for n in archive.namelist() if n.endswith(".py") and n.startswith(wanted))
+        return _names({name: archive.read(name) for name in names}, package)
+
+
+def names_at(source: str, package: Package) -> dict[str, object]:
+    """The same of the files below an address. Raises: OSError where they cannot be read."""
+    files = {}
+    for name in (*package.metrics, *package.flags):
+        with urllib.request.urlopen(source + name, timeout=30) as answer:  # noqa: S310 - our own
+            files[name] = answer.read()
+    return _names(files, package)
+
+
+def _names(files: Mapping[str, bytes], package: Package) -> dict[str, object]:
     metrics: dict[str, str] = {}
     flags: set[str] = set()
-    with zipfile.ZipFile(wheel) as archive:
-        for name in sorted(archive.namelist()):
-            if not name.endswith(".py"):
-                continue
-            of_metrics, of_flags = name.startswith(package.metrics), name.startswith(package.flags)
-            if not of_metrics and not of_flags:
-                continue
-            tree = ast.parse(archive.read(name))
-            if of_metrics:
-                metrics.update(_metrics(tree, package.prefix))
-            if of_flags:
-                flags.update(_fields(tree) if package.fields else _spelt(tree))
+    for name, text in files.items():
+        tree = ast.parse(text)
+        if name.startswith(package.metrics):
+            metrics.update(_metrics(tree, package.prefix))
+        if name.startswith(package.flags):
+            flags.update(_fields(tree) if package.fields else _spelt(tree))
     return {
         "package": package.wheel,
         "version": package.version,
@@ -119,17 +141,24 @@ def _metrics(tree: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
         kind = next((kind for kind in _KINDS if kind in ast.unparse(node.func).lower()), None)
         given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
         for value in given:
-            if kind and isinstance(value, ast.Constant) and str(value.value).startswith(prefix):
-                name = str(value.value)
+            name = _text(value, prefix)
+            if kind and name.startswith(prefix):
                 # The client adds the suffix where a counter's name lacks it.
                 if kind == "counter" and not name.endswith("_total"):
                     yield name + "_total", kind
                 yield name, kind
 
 
+def _text(value: ast.expr, prefix: str) -> str:
+    """A name as it is written out, or as `prefix + name`."""
+    if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Attribute | ast.Name):
+        return prefix + _text(value.right, prefix)
+    return str(value.value) if isinstance(value, ast.Constant) else ""
+
+
 def _spelt(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and re.fullmatch(r"--[a-z0-9-]+", str(node.value)):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"--[a-z0-9_-]+", str(node.value)):
             yield str(node.value)
 
 
@@ -143,6 +172,8 @@ def published(package: Package) -> dict[str, object]:
     """The names in the wheel that the package index has of this version."""
     if package.served:
         return served_names(package)
+    if package.source:
+        return names_at(package.source.format(version=package.version), package)
     with TemporaryDirectory(prefix="servingslo-contract-") as directory:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--only-binary=:all:", "--dest", directory]
@@ -228,7 +259,13 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="keep what was read")
     write, failed = parser.parse_args().write, False
     for package in PACKAGES:
-        read, file = published(package), contract_file(package.runtime)
+        file = contract_file(package.runtime)
+        try:
+            read = published(package)
+        except urllib.error.URLError as error:
+            failed = True
+            sys.stdout.write(f"{package.wheel} {package.version}: not read: {error}\n")
+            continue
         if write:
             file.write_text(json.dumps(read, indent=1) + "\n", encoding="utf-8")
         found = differences(json.loads(file.read_text(encoding="utf-8")), read)

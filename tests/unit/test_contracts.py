@@ -6,7 +6,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.contracts.read import NAMED, PACKAGES, Package, contract_file, differences, names_in
+from tests.contracts.read import (
+    NAMED,
+    PACKAGES,
+    Package,
+    contract_file,
+    differences,
+    names_at,
+    names_in,
+)
 
 from servingslo.rig.versions import LOCK, TOOLS_DIRECTORY
 from servingslo.runtimes.catalogue import profile
@@ -91,3 +99,17 @@ def test_a_renamed_metric_or_flag_is_found(tmp_path):
         "a.b: published: nothing",
     ]
     assert differences(read, read) == []
+
+
+def test_sources_that_no_wheel_has_are_read_from_their_repository(tmp_path):
+    """Names that are put together from a prefix, and flags with underscores."""
+    (tmp_path / "m.py").write_text(
+        'Gauge(name=self.metric_prefix + "busy"); Counter(other + "done")'
+    )
+    (tmp_path / "f.py").write_text('option("--max_batch_size", type=int)')
+    package = Package(
+        runtime="x", wheel="x", version="1", prefix="x_", metrics=("m.py",), flags=("f.py",)
+    )
+    read = names_at(f"{tmp_path.as_uri()}/", package)
+    assert read["metrics"] == {"x_busy": "gauge", "x_done": "counter", "x_done_total": "counter"}
+    assert read["flags"] == ["--max_batch_size"]

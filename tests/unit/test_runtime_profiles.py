@@ -113,7 +113,10 @@ def test_a_runtime_that_nobody_added_is_refused_with_those_that_there_are():
             "allowed: names alone, of a histogram",
         ),
         (changed("flags", "maxSequences", value="-n"), "flags.maxSequences: '-n' is not allowed"),
-        (changed("flags", "maxSequences", value="--a_b"), "with - for _"),
+        (
+            {NAME: {**ADDED[NAME], "underscoresInFlags": True, "flags": {"maxSequences": "--a_b"}}},
+            "flags.maxSequences: '--a_b' is not allowed; allowed: with - for _",
+        ),
         (changed("engineLabel", value="a,b"), "engineLabel: 'a,b' is not allowed"),
         (changed("partLabels", value=["a b"]), "partLabels[0]: 'a b' is not allowed"),
         (changed("modelRepositoryPort", value=8000), "allowed: of triton alone"),

@@ -32,7 +32,7 @@ _NAME = Matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "lower case letters, digit
 # Source: Prometheus, "Data model". Newer ones allow any character in quotes, which no engine uses.
 _METRIC = Matching(r"^[a-zA-Z_:][a-zA-Z0-9_:]*$", "letters, digits, _ and :", 200)
 _LABEL = Matching(r"^[a-zA-Z_][a-zA-Z0-9_]*$", "letters, digits and _", 100)
-_FLAG = Matching(r"^--[a-z0-9][-a-z0-9]*$", "a flag such as --max-num-seqs, with - for _", 100)
+_FLAG = Matching(r"^--[a-z0-9][-a-z0-9_]*$", "a flag such as --max-num-seqs", 100)
 _MetricName = Annotated[str, _METRIC]
 _Label = Annotated[str, _LABEL]
 _Flag = Annotated[str, _FLAG]
@@ -124,8 +124,12 @@ class AddedRuntime(ApiModel):
         return metrics
 
     @model_validator(mode="after")
-    def _metrics_can_be(self) -> Self:
+    def _can_be(self) -> Self:
         tuple(self.found())
+        flags = self.flags.model_dump(by_alias=True, exclude_none=True)
+        for name, flag in flags.items() if self.underscores_in_flags else ():
+            if "_" in flag:
+                raise not_allowed("with - for _", path=("flags", name), value=flag)
         return self
 
     def found(self) -> Iterator[MetricNames]:

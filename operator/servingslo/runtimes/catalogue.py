@@ -6,10 +6,11 @@ from servingslo.errors import UnknownRuntimeError
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.sglang import SGLANG
 from servingslo.runtimes.triton import TRITON
+from servingslo.runtimes.trtllm import TRTLLM
 from servingslo.runtimes.vllm import VLLM
 
 # One row for each runtime.
-CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM, SGLANG, TRITON)
+CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM, SGLANG, TRITON, TRTLLM)
 # What a resource says that states none.
 AUTO_RUNTIME = "Auto"
 # What the administrator added or changed, by name.

@@ -87,8 +87,9 @@ class Applied(StrEnum):
 class Knob:
     """A batch limit of an engine, and how it is given to it.
 
-    field: of BatchArguments. flag: its spelling with dashes; underscores mean the same where the
-    profile says so. human_readable: values such as 8k (8,000) and 8K (8,192) are understood.
+    field: of BatchArguments. flag: as it is spelt; with dashes where the profile says that
+    underscores mean the same. human_readable: values such as 8k (8,000) and 8K (8,192) are
+    understood.
     """
 
     field: str
@@ -182,6 +183,11 @@ class RuntimeProfile:
         """Every name that its engines may export, of histograms the base names."""
         names = {name for metric in self.metrics for name in metric.names}
         return frozenset(names if self.capacity is None else {*names, self.capacity.metric})
+
+    @property
+    def capacity_in_blocks(self) -> bool:
+        """Whether what it exports as kv_capacity_tokens is blocks, of kv_block_tokens each."""
+        return any(metric.field == "kv_block_tokens" for metric in self.metrics)
 
     def of_kind(self, kind: MetricKind) -> tuple[MetricNames, ...]:
         """The metrics of one kind, in the profile's order."""

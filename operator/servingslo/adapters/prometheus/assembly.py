@@ -196,6 +196,10 @@ class Assembly:
                 scraped.capacity.get(profile.capacity.block_tokens)
             )
             fields["kv_capacity_tokens"] = _capacity_tokens(profile, scraped.capacity)
+        elif profile.capacity_in_blocks:
+            block, blocks = fields.get("kv_block_tokens"), fields.pop("kv_capacity_tokens", None)
+            if block and blocks:
+                fields |= {"kv_block_tokens": round(block), "kv_capacity_tokens": block * blocks}
         return EngineSample(
             engine=engine,
             runtime=profile.name,

@@ -1,0 +1,56 @@
+"""TensorRT-LLM's trtllm-serve, by contract: names and flags as its sources have them, not tried.
+
+Source: NVIDIA/TensorRT-LLM, tensorrt_llm/metrics/collector.py at 050f80d and
+tensorrt_llm/commands/serve.py at 00209af. tests/contracts/trtllm.json keeps what was read. The page
+is /prometheus/metrics; requests are on it with `return_perf_metrics: true`, gauges of the batch
+with `enable_iter_perf_stats: true`, both in the file of --config.
+
+What it does not tell: gaps between tokens and tokens by step, so that no law is fitted; lengths, so
+that they are taken as exponential around their means. Everything of a request is counted when it
+ends, its first token too. The limits in force (trtllm_max_batch_size_runtime) are not read.
+"""
+
+from servingslo.runtimes.profile import (
+    Knob,
+    LaunchFlags,
+    MetricKind,
+    RuntimeProfile,
+    counter,
+    gauge,
+    histogram,
+)
+
+TRTLLM = RuntimeProfile(
+    name="trtllm",
+    # Its pod holds one engine: of attention data parallelism the first rank is exported alone.
+    engine_label="engine",
+    part_labels=("model_name", "engine_type"),
+    metrics=(
+        gauge("running", "trtllm_num_requests_running"),
+        gauge("waiting", "trtllm_num_requests_waiting"),
+        gauge("kv_usage_ratio", "trtllm_kv_cache_utilization"),
+        gauge("kv_capacity_tokens", "trtllm_kv_cache_max_blocks"),
+        gauge("kv_block_tokens", "trtllm_kv_cache_tokens_per_block"),
+        counter("prompt_tokens_total", "trtllm_prompt_tokens_total"),
+        counter("cached_prompt_tokens_total", "trtllm_prompt_cached_tokens_total"),
+        counter("generation_tokens_total", "trtllm_generation_tokens_total"),
+        counter("finished_total", "trtllm_request_success_total", by_labels=("finished_reason",)),
+        histogram("ttft_seconds", "trtllm_time_to_first_token_seconds"),
+        histogram("time_per_output_token_seconds", "trtllm_time_per_output_token_seconds"),
+        histogram("latency_seconds", "trtllm_e2e_request_latency_seconds"),
+        histogram("queue_seconds", "trtllm_request_queue_time_seconds"),
+    ),
+    age_fields=(
+        (MetricKind.GAUGE, "running"),
+        (MetricKind.COUNTER, "generation_tokens_total"),
+        (MetricKind.HISTOGRAM, "ttft_seconds"),
+    ),
+    capacity=None,
+    # Click takes a flag as it is spelt, without dashes for underscores and without abbreviations.
+    knobs=(
+        Knob(field="max_num_seqs", flag="--max_batch_size"),
+        Knob(field="max_num_batched_tokens", flag="--max_num_tokens"),
+    ),
+    underscores_in_flags=False,
+    launch=LaunchFlags(max_model_len="--max_seq_len"),
+)
