@@ -158,10 +158,48 @@ def drifted(tenant: Tenant, engines: TritonPods) -> None:
     wanted = config(engines, pod)
     edited = {**wanted, "max_batch_size": 1}
     edited["dynamic_batching"] = {**wanted["dynamic_batching"], "preferred_batch_size": [1]}
-    body = json.dumps({"parameters": {"config": json.dumps(edited)}}).encode()
+    load(engines, pod, edited)
+    tenant.wait(lambda: largest(engines)[pod] > 1, what="drift is mended", timeout_seconds=90)
+
+
+def load(engines: TritonPods, pod: str, wanted: dict[str, Any]) -> None:
+    """Load the model with this configuration."""
+    body = json.dumps({"parameters": {"config": json.dumps(wanted)}}).encode()
     url = f"{engines.address(pod)}/v2/repository/models/embed/load"
     urllib.request.urlopen(urllib.request.Request(url, body), timeout=10).close()  # noqa: S310
-    tenant.wait(lambda: largest(engines)[pod] > 1, what="drift is mended", timeout_seconds=90)
+
+
+def test_what_a_deleted_resource_left_is_put_back_once_another_looks(
+    tenant: Tenant, operator: Operator, engines: TritonPods
+) -> None:
+    """As a ServingSLO that was deleted while no operator ran leaves it: its uid is nobody's now."""
+    tenant.create_deployment("embed", replicas=1, container=CONTAINER)
+    tenant.wait(lambda: len(engines.routed) == 1, what="a server", timeout_seconds=60)
+    (pod,) = engines.routed
+    before = config(engines, pod)
+    batching = {**before["dynamic_batching"], "preferred_batch_size": [8]}
+    parameters = {
+        "servingslo.dev/owner": {"string_value": f"{tenant.namespace}/embed/gone"},
+        "servingslo.dev/former": {"string_value": "[2, 1000, 0]"},
+    }
+    left = {"max_batch_size": 8, "dynamic_batching": batching, "parameters": parameters}
+    load(engines, pod, {**before, **left})
+    assert largest(engines) == {pod: 8}
+    tenant.create_slo(
+        "embed",
+        objectives=[{"metric": "latency", "percentile": 95, "threshold": THRESHOLD}],
+        runtime="triton",
+        model="embed",
+        replicas={"min": 1, "max": 1},
+    )
+    began = time.monotonic()
+    tenant.wait(lambda: largest(engines) == {pod: 2}, what="the file's again", timeout_seconds=45)
+    print(f"put back {time.monotonic() - began:.1f} s after the new one came")  # noqa: T201
+    assert config(engines, pod) == before
+    tenant.wait(
+        lambda: bool(operator.log_lines("changed", tenant.namespace, "outcome=rolled-back")),
+        what="it is told",
+    )
 
 
 class Hostile:

@@ -1,13 +1,15 @@
 """The actuator of dynamic batches: what it reads, sets, tells, and puts back when nobody asks."""
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.unit.test_engine_channel import REF, WANTED, Cluster, Server, opened, pod, serving
 
-from servingslo.adapters.engines.model_repository import ModelRepository
+from servingslo.adapters.engines.model_repository import OWNER_PARAMETER, ModelRepository
 from servingslo.adapters.kubernetes.records import pod_record
 from servingslo.controller.actuators import dynamic_batching as module
 from servingslo.controller.actuators.dynamic_batching import DynamicBatching
@@ -132,6 +134,48 @@ def test_an_operator_that_starts_anew_puts_back_what_it_finds(monkeypatch) -> No
         (undone,) = await anew.undo(lambda _: off)
         assert undone.knob == KNOB
         assert server.config == before
+
+    played(monkeypatch, story)
+
+
+def test_what_a_resource_left_that_went_while_nobody_looked_is_put_back(monkeypatch) -> None:
+    """Its namesake finds it, and is told of it; of one that is there the limits are left alone."""
+    heir = replace(REF, uid="u-2")
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        before = server.config
+        await actuator.change(assignment(ordering(SET)))
+        anew = DynamicBatching(actuator.models)
+        seen = found(await anew.in_force(heir, TARGETS, VIEW))
+        assert seen == {"rank-0": (WANTED, Owner.ANOTHER)}
+        assert await anew.undo(lambda _: TARGETS) == []
+        (undone,) = await anew.undo(lambda ref: TARGETS if ref == heir else None)
+        assert undone.outcome is ChangeOutcome.ROLLED_BACK
+        assert (undone.namespace, undone.name) == (heir.namespace, heir.name)
+        assert server.config == before
+        seen = found(await anew.in_force(heir, TARGETS, VIEW))
+        assert seen == {"rank-0": (FILE, Owner.NOBODY)}
+        assert await anew.undo(lambda _: None) == []
+
+    played(monkeypatch, story)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["team-b/rank/u-1", "team-a/Rank/u-1", "team-a/rank", "team-a/rank/u-1/x", "team-a/r/u\n"],
+)
+def test_what_a_server_says_of_other_namespaces_counts_nothing(monkeypatch, told) -> None:
+    """Or of what can be no resource: nothing is put back at its word."""
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        await actuator.change(assignment(ordering(SET)))
+        server.config["parameters"][OWNER_PARAMETER]["string_value"] = told
+        left = copy.deepcopy(server.config)
+        anew = DynamicBatching(actuator.models)
+        seen = found(await anew.in_force(replace(REF, uid="u-2"), TARGETS, VIEW))
+        assert seen == {"rank-0": (WANTED, Owner.ANOTHER)}
+        assert await anew.undo(lambda _: None) == []
+        assert server.config == left
 
     played(monkeypatch, story)
 

@@ -44,6 +44,7 @@ class PodBatcher:
 
     former_max_batch_size: of the model's own configuration. batches: executions and their time in
     microseconds, by size. request_microseconds: of the requests that were answered, in all.
+    told_owner: whose they are, as the server tells it; '' for nobody's.
     """
 
     limits: BatcherLimits
@@ -54,6 +55,7 @@ class PodBatcher:
     request_microseconds: int = 0
     failed: int = 0
     batches: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    told_owner: str = ""
 
 
 _NUMBERS = (
@@ -105,6 +107,7 @@ def _batcher(numbers: Mapping[str, int]) -> PodBatcher:
             size: (numbers[f"batches.{size}"], numbers.get(f"microseconds.{size}", 0))
             for size in sizes
         },
+        told_owner="",
         **told,
     )
 

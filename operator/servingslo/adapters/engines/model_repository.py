@@ -11,6 +11,7 @@ ends with the pod as the limits do.
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -28,6 +29,9 @@ FORMER_PARAMETER = "servingslo.dev/former"
 # What a number of a configuration or of a page may be: beyond it is no real one.
 _MOST = 1 << 53
 _MOST_BATCH = 1 << 20
+_OWNER = re.compile(
+    r"(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9][a-z0-9.-]{0,252})/(?P<uid>[A-Za-z0-9-]{1,64})"
+)
 # Sizes of batches on a page of statistics that are looked at.
 _MOST_SIZES = 4096
 
@@ -166,6 +170,17 @@ def _name(ref: ResourceRef) -> str:
     return f"{ref.namespace}/{ref.name}/{ref.uid}"
 
 
+def owner_of(batcher: PodBatcher, namespace: str) -> ResourceRef | None:
+    """Whose limits a server says that it has, where that can be a ServingSLO of this namespace.
+
+    The server is a tenant's: of another namespace nothing that it says counts.
+    """
+    match = _OWNER.fullmatch(batcher.told_owner)
+    if match is None or match["namespace"] != namespace:
+        return None
+    return ResourceRef(namespace=namespace, name=match["name"], uid=match["uid"])
+
+
 def _former(config: Mapping[str, Any]) -> tuple[BatcherLimits, tuple[int, ...]] | None:
     """What stood before ours, and the preferred sizes; None where it cannot be read."""
     try:
@@ -231,6 +246,7 @@ def _batcher(config: Any, stats: Any, ref: ResourceRef, model: str) -> PodBatche
         limits=limits,
         instances=_instances(config),
         owner=_owner(config, ref),
+        told_owner=_parameter(config, OWNER_PARAMETER) or "",
         former_max_batch_size=limits.max_batch_size if former is None else former[0].max_batch_size,
         requests=requests,
         request_microseconds=nanoseconds // 1000,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from servingslo.adapters.engines.model_repository import ModelRepository
+from servingslo.adapters.engines.model_repository import ModelRepository, owner_of
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -31,12 +31,16 @@ from servingslo.runtimes.catalogue import profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Set:
-    """Where limits of a resource stand: on which pods, of which model, of what target."""
+    """Where limits of a resource stand: on which pods, of which model, of what target.
+
+    found_by: another resource of that target, which is there while nobody saw this one yet.
+    """
 
     target: ScaleTarget
     model: str
     port: int
     pods: Mapping[str, BatcherLimits]
+    found_by: ResourceRef | None = None
 
 
 @dataclass(slots=True)
@@ -44,8 +48,8 @@ class DynamicBatching:
     """Reads limits from every Ready pod at each tick, and sets those that were decided.
 
     models: None where the administrator opened no way to engines. What was set is found again on
-    the pods themselves, which a resource that is looked at shows; so that what is put back of one
-    that is gone is what this process has seen.
+    the pods themselves, which a resource that is looked at shows: its own, and what one that is
+    gone since left there.
     """
 
     models: ModelRepository | None
@@ -74,6 +78,7 @@ class DynamicBatching:
         }
         errors = [one for one in read if isinstance(one, ClusterError)]
         self._remember(ref, targets, model, port, view, found)
+        self._remember_others(ref, targets, model, port, found)
         problem = _problem(errors[0]) if errors else None
         return InForce(values=values_of(found), refused=problem)
 
@@ -114,8 +119,9 @@ class DynamicBatching:
             if _is_wanted(acting(ref), standing) or self.models is None:
                 continue
             pods = tuple(sorted(standing.pods))
+            told_of = standing.found_by or ref
             change = batcher_limits_change(
-                (ref.namespace, ref.name),
+                (told_of.namespace, told_of.name),
                 f"{standing.target.kind}/{standing.target.name}",
                 standing.pods[pods[0]] if pods else None,
                 None,
@@ -164,6 +170,25 @@ class DynamicBatching:
         pods |= {pod: one.limits for pod, one in found.items() if one.owner is Owner.OURS}
         if pods or known is not None:
             self._set[ref] = _Set(target=targets.target, model=model, port=port, pods=pods)
+
+    def _remember_others(
+        self,
+        ref: ResourceRef,
+        targets: Targets,
+        model: str,
+        port: int,
+        found: Mapping[str, PodBatcher],
+    ) -> None:
+        """Where another's stand: of one that went unseen they are put back with those that go."""
+        for pod, one in found.items():
+            owner = owner_of(one, ref.namespace) if one.owner is Owner.ANOTHER else None
+            known = None if owner is None else self._set.get(owner)
+            if owner is None or (known is not None and known.found_by != ref):
+                continue
+            pods = {**({} if known is None else known.pods), pod: one.limits}
+            self._set[owner] = _Set(
+                target=targets.target, model=model, port=port, pods=pods, found_by=ref
+            )
 
 
 async def _tried(
