@@ -49,6 +49,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "keda.externalScaler.clientCASecret=keda-ca",
         "networkPolicy.enabled=true",
     ),
+    "envoy-gateway": ("gateway.profile=envoy-gateway",),
     "engines": (
         "engines.ranges[0]=10.0.0.0/16",
         "engines.ranges[1]=fd00::/48",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.gateway_manifests import Gateway
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
 
 from servingslo.rig.cluster import Rig
@@ -18,16 +19,23 @@ PATIENCE_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """With the right to read how routes are routed."""
+    return ("gateway.profile=envoy-gateway",)
+
+
+@pytest.fixture(scope="module")
 def operator_settings() -> tuple[str, ...]:
     """The administrator has Envoy Gateway read."""
     return ("--gateway-profile=envoy-gateway",)
 
 
 def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
-    operator: Operator, tenant: Tenant, tmp_path: Path
+    operator: Operator, tenant: Tenant, gateway_crds: None, tmp_path: Path
 ) -> None:
     """One replica goes once nothing came for the stated time, and is back for the first request."""
     tenant.create_deployment()
+    Gateway(tenant).create_all(routingType="Service")
     few = steady_trace(tmp_path / "few.csv", rate=2.0, seconds=10.0)
     plan = {"route": "chat", "when_no_engine": "wait"}
     tenant.begin_traffic(few, duration_seconds=10.0, **plan)
@@ -54,13 +62,11 @@ def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
 
 @pytest.fixture
 def front(rig: Rig, tenant: Tenant) -> Iterator[EnvoyFront]:
-    """A real Envoy before a workload without replica; its cluster holds the Service's address."""
+    """A real Envoy before a workload without replica, whose route has a policy."""
     tenant.create_deployment(replicas=0)
     found = EnvoyFront(rig, tenant.namespace)
     found.create("chat")
-    policy = policy_manifest("wakes", route="chat")
-    policy["spec"]["routingType"] = "Service"
-    found.put_policy(policy)
+    found.put_policy(policy_manifest("wakes", route="chat"))
     with rig.scrape_plan_kept():
         found.start()
         yield found
@@ -78,6 +84,10 @@ def _ask(front: EnvoyFront) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def _route_to_service(tenant: Tenant) -> None:
+    Gateway(tenant).patch_policy({"spec": {"routingType": "Service"}}, "wakes")
 
 
 def _asleep(operator: Operator, tenant: Tenant) -> None:
@@ -102,6 +112,9 @@ def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
 ) -> None:
     """It answers a first request 503, of which it had no counter yet, and serves later ones."""
     tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": "10m"})
+    tenant.wait_condition("Ready", "False", "NoWakeUpSignal")
+    assert "set routingType: Service in its BackendTrafficPolicy" in tenant.message("Ready")
+    _route_to_service(tenant)
     _asleep(operator, tenant)
     _refusal_wakes(tenant, front)
     assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
@@ -112,6 +125,7 @@ def test_a_target_that_a_real_envoy_woke_sleeps_again_and_is_woken_again(
     operator: Operator, tenant: Tenant, front: EnvoyFront
 ) -> None:
     """What a woken pod counts in its first window passed Envoy before that: none went past it."""
+    _route_to_service(tenant)
     tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": f"{IDLE_AFTER_SECONDS:g}s"})
     for _ in range(2):
         _asleep(operator, tenant)

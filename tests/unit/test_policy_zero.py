@@ -35,6 +35,7 @@ class Gated(World):
     """
 
     silent = False
+    not_woken = ""
 
     def __post_init__(self):
         super().__post_init__()
@@ -62,7 +63,7 @@ class Gated(World):
         )
         instances = () if self.silent else (instance,)
         sample = GatewaySample(counted=CountedWhen.PASSED_ON, instances=instances)
-        return replace(super().observe(at), gateway=sample)
+        return replace(super().observe(at), gateway=sample, not_woken=self.not_woken)
 
 
 class Woken(World):
@@ -132,6 +133,33 @@ def test_without_a_gateway_that_tells_the_last_replica_stays(gateway):
     verdict = verdicts(end)[ConditionType.SCALING_LIMITED]
     assert verdict.reason is Reason.NO_WAKE_UP_SIGNAL
     assert "does not sleep: no gateway" in verdicts(end)[ConditionType.READY].message
+
+
+def test_behind_a_gateway_that_would_forget_it_the_last_replica_stays():
+    """It counts everything while there is a pod, and nothing without: that is told instead."""
+    world = Gated(rate=quiet_from(900), replicas=2)
+    world.not_woken = "HTTPRoute/chat is routed to pods' addresses: set routingType"
+    story = run(world, TARGETS_TO_ZERO).until(900 + 3 * IDLE_SECONDS)
+    end = story.decisions[-1]
+    assert (end.replicas_after, end.limited_by) == (1, Reason.NO_WAKE_UP_SIGNAL)
+    said = verdicts(end)[ConditionType.READY].message
+    assert "it does not sleep: HTTPRoute/chat is routed to pods' addresses: set routingType" in said
+
+
+def test_a_target_at_zero_that_the_gateway_forgets_is_told_and_what_is_heard_all_the_same_wakes():
+    """Silence says nothing there; a request does."""
+    world = Gated(rate=quiet_from(600, (3000, 3.0)), replicas=2)
+    story = run(world, TARGETS_TO_ZERO).until(2000)
+    assert story.decisions[-1].replicas_after == 0
+    world.not_woken = "routed to pods' addresses"
+    story.until(2900)
+    end = story.decisions[-1]
+    assert (end.reason, end.replicas_after) == (Reason.NO_WAKE_UP_SIGNAL, 0)
+    verdict = verdicts(end)[ConditionType.READY]
+    assert verdict.status is ConditionStatus.FALSE
+    assert "routed to pods' addresses; nothing would wake it" in verdict.message
+    story.until(3060)
+    assert story.decisions[-1].replicas_after >= 1
 
 
 def test_an_outage_is_no_quiet():

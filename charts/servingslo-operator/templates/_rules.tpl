@@ -49,6 +49,18 @@
   resources: [services]
   verbs: [get]
 {{- end }}
+{{- if eq .Values.gateway.profile "envoy-gateway" }}
+# Whether the gateway counts requests to a workload without pods: how its route is routed.
+- apiGroups: [gateway.envoyproxy.io]
+  resources: [backendtrafficpolicies]
+  verbs: [list]
+- apiGroups: [gateway.envoyproxy.io]
+  resources: [envoyproxies]
+  verbs: [get]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes, grpcroutes, gateways, gatewayclasses]
+  verbs: [get]
+{{- end }}
 # Who else scales the same target.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]

@@ -20,6 +20,7 @@ from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.events import KubernetesEvents
 from servingslo.adapters.kubernetes.fence import DeadMansSwitch, process_switch
+from servingslo.adapters.kubernetes.gateway_routing import GatewayRouting
 from servingslo.adapters.kubernetes.inventory import Inventory
 from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
 from servingslo.adapters.kubernetes.resources import KubernetesResources
@@ -237,6 +238,9 @@ async def _controller(
         exporter=metrics,
         history=history,
         budgets=budgets,
+        routing=GatewayRouting(client)
+        if options.gateway and options.gateway.forgets_empty
+        else None,
     )
     reporter, limits = Reporter(adapters), options.limits
     # Last, when everything is warm: whoever leads decides at once.

@@ -45,12 +45,21 @@ class EventSink(Protocol):
         ...
 
 
+class Routing(Protocol):
+    """How a gateway routes to workloads."""
+
+    async def not_kept(self, namespace: str, name: str) -> str:
+        """Why requests to a route would not be counted without a pod; '' where they would."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
     """The outside world of one operator.
 
     actuators: in the order in which a decision is carried out. history, budgets: None where the
-    past is not asked for.
+    past is not asked for. routing: None where no gateway is read that may count nothing for a
+    workload without pods.
     """
 
     clock: Clock
@@ -62,3 +71,4 @@ class Adapters:
     exporter: OperatorMetrics
     history: HistorySource | None = None
     budgets: BudgetSource | None = None
+    routing: Routing | None = None

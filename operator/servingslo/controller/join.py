@@ -85,6 +85,7 @@ def join(
         history=history,
         in_force=view.in_force,
         woken_by_others=view.woken_by_others,
+        not_woken=view.not_woken,
     )
 
 

@@ -161,7 +161,11 @@ class Reconciler:
             targets.batching.container,
             metrics.recognize(ref.namespace, targets.runtime),
         )
-        view = replace(view, in_force=await self._in_force(ref, targets, view))
+        view = replace(
+            view,
+            in_force=await self._in_force(ref, targets, view),
+            not_woken=await self._not_woken(ref, targets),
+        )
         observation = join(
             Subject(
                 namespace=ref.namespace,
@@ -198,6 +202,13 @@ class Reconciler:
             for actuator in self.adapters.actuators
         ]
         return {knob: standing for knob, standing in found if standing is not None}
+
+    async def _not_woken(self, ref: ResourceRef, targets: Targets) -> str:
+        """Why a gateway would count nothing for the target at zero, where it may go there."""
+        if self.adapters.routing is None or not targets.replicas.may_sleep:
+            return ""
+        name = targets.gateway_name or targets.target.name
+        return await self.adapters.routing.not_kept(ref.namespace, name)
 
     def _history(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView

@@ -306,6 +306,7 @@ class Observation:
     error_budget: misses of days, as read last; None where none are asked for or known.
     in_force: what stands beside the workload itself, by the knob of its actuator.
     woken_by_others: another scaler brings the target back from zero by a signal of its own.
+    not_woken: why a gateway would count no request without a pod; '' where none is in doubt.
     """
 
     schema_version: int = OBSERVATION_SCHEMA_VERSION
@@ -328,4 +329,5 @@ class Observation:
     error_budget: BudgetReading | None = None
     in_force: Mapping[str, InForce] = field(default_factory=dict)
     woken_by_others: bool = False
+    not_woken: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)

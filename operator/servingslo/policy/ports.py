@@ -67,6 +67,7 @@ class WorkloadView:
     replicas_set_by: the field manager that set the count last, where the target tells.
     in_force: what stands beside the workload itself, by the knob of its actuator.
     woken_by_others: another scaler brings the target back from zero by a signal of its own.
+    not_woken: why a gateway would count no request without a pod; '' where none is in doubt.
     """
 
     target: ScaleTarget
@@ -82,6 +83,7 @@ class WorkloadView:
     batching_change_refused: SignalProblem | None = None
     in_force: Mapping[str, InForce] = field(default_factory=dict)
     woken_by_others: bool = False
+    not_woken: str = ""
 
 
 class Clock(Protocol):

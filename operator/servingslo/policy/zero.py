@@ -36,18 +36,21 @@ def sleeps(observation: Observation, targets: Targets) -> bool:
 def requests_told(observation: Observation, estimate: Estimate) -> float | None:
     """More than 0 where requests come or wait, by the gateway; None where nothing tells.
 
-    Where no gateway tells and another scaler wakes the target, it is that one's to look.
+    Where no gateway tells and another scaler wakes the target, it is that one's to look. One that
+    would count nothing without a pod does not tell by counting nothing.
     """
     use = estimate.gateway
+    unheard = 0.0 if observation.woken_by_others else None
     if use is None or use.reason not in _COUNTED or use.gateway_per_second is None:
-        return 0.0 if observation.woken_by_others else None
-    return use.gateway_per_second + use.refused_per_second + estimate.backlog_requests
+        return unheard
+    told = use.gateway_per_second + use.refused_per_second + estimate.backlog_requests
+    return unheard if observation.not_woken and told == 0.0 else told
 
 
 def sleeping_signals(signals: Signals, observation: Observation, estimate: Estimate) -> Signals:
     """The signals of a target without pods: the gateway's, which is all that there is."""
     if requests_told(observation, estimate) is None:
-        problem = SignalProblem(reason=Reason.NO_WAKE_UP_SIGNAL, detail=_NO_SIGNAL)
+        problem = SignalProblem(reason=Reason.NO_WAKE_UP_SIGNAL, detail=_no_signal(observation))
         return replace(signals, reason=problem.reason, no_metrics=problem)
     return replace(signals, reason=Reason.METRICS_FRESH, no_metrics=None)
 
@@ -93,7 +96,8 @@ def put_to_sleep(
     if not allowed.may_sleep or not requirement.idle or not settled or step_down_blocks(context):
         return proposal
     if _told(context) is None:
-        told = proposal.noted(STAGE, context.current, Reason.NO_WAKE_UP_SIGNAL, detail=_NO_SIGNAL)
+        detail = _no_signal(context.observation)
+        told = proposal.noted(STAGE, context.current, Reason.NO_WAKE_UP_SIGNAL, detail=detail)
         return replace(told, limited_by=Reason.NO_WAKE_UP_SIGNAL)
     quiet = 0.0 if since_seconds is None else context.now_seconds - since_seconds
     if allowed.idle_seconds is None or quiet < allowed.idle_seconds:
@@ -124,6 +128,12 @@ def asleep_or_woken(context: TickContext) -> Requirement:
         first_request_seconds=seconds,
     )
     return Requirement(proposal=woken, safe_replicas=0)
+
+
+def _no_signal(observation: Observation) -> str:
+    return (
+        f"{observation.not_woken}; nothing would wake it" if observation.not_woken else _NO_SIGNAL
+    )
 
 
 def _told(context: TickContext) -> float | None:

@@ -70,7 +70,8 @@ class GatewayProfile:
     '' where `pattern` or the scrape tells it. pattern: of workload_label's value, with the groups
     `name` and `namespace`. pages: metrics whose workload_label names the one workload that all
     requests of the same page are for. service_labels: namespace and name of a service that stands
-    in for a workload that a series does not know.
+    in for a workload that a series does not know. forgets_empty: with its default routing it counts
+    nothing for a workload without pods.
     """
 
     name: str
@@ -83,6 +84,7 @@ class GatewayProfile:
     pattern: str = ""
     pages: tuple[str, ...] = ()
     service_labels: tuple[str, str] | None = None
+    forgets_empty: bool = False
 
 
 _UNKNOWN_WORKLOADS = frozenset({"", "unknown"})
@@ -154,6 +156,7 @@ ENVOY_GATEWAY = GatewayProfile(
     ),
     workload_label="envoy_cluster_name",
     known_by=("envoy_cluster_membership_total",),
+    forgets_empty=True,
     pattern=r"(?:http|grpc)route/(?P<namespace>[^/]+)/(?P<name>[^/]+)/rule/.*",
 )
 
