@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -65,6 +66,7 @@ def test_a_built_in_runtime_is_changed_in_what_is_stated_alone(added):
         before["vllm"].knobs,
         before["vllm"].default_limits,
     )
+    assert vllm.capacity == replace(before["vllm"].capacity, metric="vllm_cache_config_info")
     assert (triton.metrics, triton.model_repository_port) == (before["triton"].metrics, 9000)
 
 
@@ -111,6 +113,14 @@ def test_a_runtime_that_nobody_added_is_refused_with_those_that_there_are():
         (
             changed("metrics", "ttftSeconds", value={"names": ["x"], "unit": 0.001}),
             "allowed: names alone, of a histogram",
+        ),
+        (
+            changed("capacity", value={"metric": "my_info", "blocks": "blocks"}),
+            f"runtimes.{NAME}.capacity: {{'metric': 'my_info', 'blocks': 'blocks'}} is not allowed",
+        ),
+        (
+            changed("capacity", value={"metric": "vllm:cache_config_info", "tokens": "tokens"}),
+            f"runtimes.{NAME}.capacity.metric: 'vllm:cache_config_info' is not allowed",
         ),
         (changed("flags", "maxSequences", value="-n"), "flags.maxSequences: '-n' is not allowed"),
         (

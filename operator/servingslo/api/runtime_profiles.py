@@ -19,6 +19,7 @@ from servingslo.api.v1alpha1.base import ApiModel
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.profile import (
+    CapacityLabels,
     Knob,
     LaunchFlags,
     MetricKind,
@@ -52,6 +53,7 @@ _AGES = (
     (MetricKind.COUNTER, "generation_tokens_total"),
     (MetricKind.HISTOGRAM, "ttft_seconds"),
 )
+_CAPACITY = "capacity"
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -95,6 +97,32 @@ class _Metric(ApiModel):
         )  # fmt: skip
 
 
+class _Capacity(ApiModel):
+    """Labels of an info metric that tell how many tokens the KV cache holds, or in which blocks."""
+
+    metric: _MetricName | None = None
+    tokens: _Label | None = None
+    block_tokens: _Label | None = None
+    blocks: _Label | None = None
+
+    def of(self, had: CapacityLabels | None) -> CapacityLabels:
+        """What is stated, and else what the runtime had. Raises: InvalidInputError for too little."""
+        had = had or CapacityLabels(metric="", tokens="", block_tokens="", blocks="")
+        found = CapacityLabels(
+            metric=self.metric or had.metric,
+            tokens=self.tokens or had.tokens,
+            block_tokens=self.block_tokens or had.block_tokens,
+            blocks=self.blocks or had.blocks,
+        )
+        if not found.metric or not (found.tokens or (found.block_tokens and found.blocks)):
+            raise InvalidInputError(
+                "capacity",
+                self.model_dump(by_alias=True, exclude_unset=True),
+                "metric, and the label tokens, or both of blockTokens and blocks",
+            )
+        return found
+
+
 class _Flags(ApiModel):
     """Flags of limits; of those that are left out nothing is read or changed."""
 
@@ -110,6 +138,7 @@ class AddedRuntime(ApiModel):
     engine_label: _Label | None = None
     part_labels: Annotated[tuple[_Label, ...], Field(max_length=16)] | None = None
     metrics: dict[str, _Metric] = Field(default_factory=dict)
+    capacity: _Capacity | None = None
     flags: _Flags = _Flags()
     underscores_in_flags: bool | None = None
     model_repository_port: _Port | None = None
@@ -181,6 +210,7 @@ def _changed(profile: RuntimeProfile, stated: AddedRuntime) -> RuntimeProfile:
     underscores = stated.underscores_in_flags
     return replace(
         profile,
+        capacity=_capacity(profile.name, stated, profile.capacity),
         engine_label=stated.engine_label or profile.engine_label,
         part_labels=profile.part_labels if stated.part_labels is None else stated.part_labels,
         metrics=tuple(metrics.values()),
@@ -212,12 +242,21 @@ def _new(name: str, stated: AddedRuntime) -> RuntimeProfile:
         part_labels=stated.part_labels if stated.part_labels is not None else ("model_name",),
         metrics=metrics,
         age_fields=_AGES,
-        capacity=None,
+        capacity=_capacity(name, stated, None),
         knobs=_knobs(stated),
         queue_knob=_queue_knob(stated),
         underscores_in_flags=bool(stated.underscores_in_flags),
         launch=LaunchFlags(max_model_len=stated.flags.max_model_length or ""),
     )
+
+
+def _capacity(name: str, stated: AddedRuntime, had: CapacityLabels | None) -> CapacityLabels | None:
+    try:
+        return had if stated.capacity is None else stated.capacity.of(had)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{WHERE}.{name}.{error.field}", error.value, error.allowed
+        ) from error
 
 
 def _knobs(stated: AddedRuntime) -> tuple[Knob, ...]:
@@ -245,6 +284,8 @@ def _check_names(profiles: Mapping[str, RuntimeProfile]) -> None:
                 continue
             whose = f"{to_camel(other.field)} of {name}"
             field = f"{_path(profile.name)}.{to_camel(metric.field)}"
+            if metric.field == _CAPACITY:
+                field = f"{WHERE}.{profile.name}.{_CAPACITY}.metric"
             raise InvalidInputError(field, series, f"a name that is not that of {whose}")
 
 
@@ -252,6 +293,9 @@ def _series_of(profile: RuntimeProfile) -> Iterator[tuple[MetricNames, str]]:
     for metric in profile.metrics:
         suffixes = _SUFFIXES if metric.kind is MetricKind.HISTOGRAM else ("",)
         yield from ((metric, name + suffix) for name in metric.names for suffix in suffixes)
+    if profile.capacity is not None:
+        name = profile.capacity.metric
+        yield MetricNames(field=_CAPACITY, kind=MetricKind.GAUGE, names=(name,)), name
 
 
 def _path(name: str) -> str:

@@ -352,13 +352,16 @@ class Rig:
         http_sd_url: str | None = None,
         scrape_interval_seconds: float | None = None,
         static_targets: Mapping[str, Sequence[str]] | None = None,
+        engines_prefix: str | None = None,
     ) -> None:
         """Change what Prometheus scrapes; what is None stays as it is.
 
-        static_targets: see ScrapePlan. Raises: RigError when Prometheus refuses the configuration.
+        static_targets, engines_prefix: see ScrapePlan.
+        Raises: RigError when Prometheus refuses the configuration.
         """
         changes: dict[str, Any] = {"http_sd_url": http_sd_url, "static_targets": static_targets}
         changes["scrape_interval_seconds"] = scrape_interval_seconds
+        changes["engines_prefix"] = engines_prefix
         given = {name: value for name, value in changes.items() if value is not None}
         self._prometheus.configure(replace(self._prometheus.plan, **given))
 

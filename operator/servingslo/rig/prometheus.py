@@ -35,6 +35,7 @@ class ScrapePlan:
 
     http_sd_url: answers with Prometheus's HTTP discovery format; None scrapes no engines. The
         labels namespace, pod and container come from there, as a PodMonitor would set them.
+    engines_prefix: what stands in place of the prefix of the engines' metrics; None: their own.
     static_targets: job name to "host:port" addresses, for example the operator's own metrics.
     proxies: of gateways.
     retention_days: how long a Prometheus that is started with the plan keeps what it has.
@@ -42,6 +43,7 @@ class ScrapePlan:
     """
 
     http_sd_url: str | None = None
+    engines_prefix: str | None = None
     scrape_interval_seconds: float = 1.0
     static_targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     proxies: Sequence[ScrapedProxy] = ()
@@ -63,7 +65,12 @@ class ScrapePlan:
         if self.http_sd_url is not None:
             # Discovery as often as scraping: a pod that became Ready shows up one interval later.
             discovery = {"url": self.http_sd_url, "refresh_interval": interval}
-            jobs.append({"job_name": ENGINES_JOB, "http_sd_configs": [discovery]})
+            engines: dict[str, Any] = {"job_name": ENGINES_JOB, "http_sd_configs": [discovery]}
+            if self.engines_prefix is not None:
+                renamed = {"source_labels": ["__name__"], "regex": "[^:]+:(.*)"}
+                renamed |= {"target_label": "__name__", "replacement": f"{self.engines_prefix}$1"}
+                engines["metric_relabel_configs"] = [renamed]
+            jobs.append(engines)
         config: dict[str, Any] = {
             "global": {
                 "scrape_interval": interval,

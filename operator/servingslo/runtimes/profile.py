@@ -66,6 +66,8 @@ def histogram(field: str, *names: str) -> MetricNames:
 class CapacityLabels:
     """Labels of an info metric that tell the size of the KV cache; their values are text.
 
+    '' for one that it does not have.
+
     tokens: the capacity itself, where the runtime says it. block_tokens and blocks: their product
     is the capacity otherwise; it is wrong for models whose layers share no block size, so tokens
     comes first.

@@ -156,7 +156,7 @@ def _regex(names: Iterable[str]) -> str:
 
 
 def _labels(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
+    return ", ".join(dict.fromkeys(filter(None, names)))
 
 
 def _names(profiles: tuple[RuntimeProfile, ...], kind: MetricKind) -> list[str]:
