@@ -106,7 +106,7 @@ class _Capacity(ApiModel):
     blocks: _Label | None = None
 
     def of(self, had: CapacityLabels | None) -> CapacityLabels:
-        """What is stated, and else what the runtime had. Raises: InvalidInputError for too little."""
+        """What is stated, else what the runtime had. Raises: InvalidInputError for too little."""
         had = had or CapacityLabels(metric="", tokens="", block_tokens="", blocks="")
         found = CapacityLabels(
             metric=self.metric or had.metric,
