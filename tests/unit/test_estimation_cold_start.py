@@ -9,7 +9,7 @@ from servingslo.estimation import cold_start
 from servingslo.estimation.cold_start import ColdStartState
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.learned import learned, restore
-from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.sample import PodSample
 
 
 def _started(name: str, ready_after: float, scheduled_after: float) -> PodSample:
@@ -66,40 +66,6 @@ def test_a_cold_start_is_split_where_the_start_of_containers_was_seen() -> None:
     whole = cold_start.estimate(cold_start.observe(ColdStartState(), [_started("a", 84.0, 4.0)]))
     assert whole.image_mean_seconds is None
     assert whole.loading_mean_seconds == pytest.approx(80.0)
-
-
-def _serving(name: str, age: float, tokens: float | None, **fields: float) -> PodSample:
-    """A pod that became ready 90 s after its creation and was scraped 2 s ago."""
-    engine = EngineSample(engine="0", counters_age_seconds=2.0, generation_tokens_total=tokens)
-    return PodSample(
-        name=name, age_seconds=age, ready_after_seconds=90.0, engines=(engine,), **fields
-    )
-
-
-def test_the_first_token_after_readiness_is_bounded_by_the_first_scrape_that_has_one() -> None:
-    """Ready at 90 s: no token in the scrape of 95 s, some in that of 103 s, so within 13 s."""
-    state = ColdStartState()
-    for age, tokens in ((97.0, 0.0), (105.0, 40.0), (120.0, 900.0)):
-        state = cold_start.observe(state, [_serving("a", age, tokens), _serving("b", age, 0.0)])
-    found = cold_start.estimate(state)
-    assert found.first_token_at_most_seconds == pytest.approx(13.0)
-    assert found.mean_seconds == pytest.approx(90.0)
-
-
-@pytest.mark.parametrize(
-    "late",
-    [
-        pytest.param(_serving("a", 97.0, None), id="not-exported"),
-        pytest.param(_serving("a", 7200.0, 9e6), id="seen-long-after"),
-        pytest.param(_serving("a", 97.0, 40.0, restarts=1), id="restarted"),
-    ],
-)
-def test_a_first_token_that_was_not_seen_is_unknown(late: PodSample) -> None:
-    """A pod that the operator met hours later says nothing about its first token."""
-    state = cold_start.observe(ColdStartState(), [_started("a", 90.0, 4.0)])
-    assert (
-        cold_start.estimate(cold_start.observe(state, [late])).first_token_at_most_seconds is None
-    )
 
 
 def test_cold_start_has_a_prior_until_a_pod_started() -> None:

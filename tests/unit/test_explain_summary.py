@@ -95,11 +95,6 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
             "30s, as stated; 4 starts took 1m32s: scheduling 2s, image and loading 1m30s",
             id="stated-and-seen",
         ),
-        pytest.param(
-            ColdStartReport(seconds=30.0, source="stated", first_token_at_most_seconds=9.0),
-            "30s, as stated; the first token at most 9s after readiness",
-            id="first-token",
-        ),
     ],
 )
 def test_a_cold_start_tells_how_it_is_known_and_what_it_is_made_of(start, line):

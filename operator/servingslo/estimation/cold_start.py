@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from servingslo.estimation.sample import PodSample
 
@@ -11,8 +11,6 @@ PRIOR_MEAN_SECONDS = 120.0
 REMEMBERED_PODS = 16
 # Waiting for a GPU is shortage, not cold start: scheduling beyond this is left out.
 LONGEST_SCHEDULING_SECONDS = 60.0
-# A first token that is seen later than this says that nobody asked, not that the pod was cold.
-LONGEST_FIRST_TOKEN_SECONDS = 60.0
 # A Ready condition that flipped back much later than its siblings' is not a start.
 OUTLIER_FACTOR = 3.0
 
@@ -22,15 +20,12 @@ class StartRecord:
     """One start: creation to scheduling, and scheduling to readiness, in seconds.
 
     image_seconds: of the second, until the containers started; None where that was not seen.
-    first_token_seconds: from readiness to the first scrape with generated tokens in it, so that the
-    first token came before; None where that was not seen.
     """
 
     pod: str
     scheduling_seconds: float
     loading_seconds: float
     image_seconds: float | None = None
-    first_token_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +41,7 @@ class ColdStartEstimate:
 
     The parts of the mean: scheduling; image, until the containers started; loading, until they
     were ready. Without the start of containers loading has the image in it, and image is None; all
-    are None before a start was measured. first_token_at_most_seconds: from readiness to the first
-    token, on top of the mean; a bound that holds a scrape interval and the wait for a request, too.
+    are None before a start was measured.
     """
 
     mean_seconds: float
@@ -56,11 +50,10 @@ class ColdStartEstimate:
     scheduling_mean_seconds: float | None = None
     image_mean_seconds: float | None = None
     loading_mean_seconds: float | None = None
-    first_token_at_most_seconds: float | None = None
 
 
 def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
-    """The state with the pods that have become ready since, and with their first tokens."""
+    """The state with the pods that have become ready since."""
     known = {s.pod: s for s in state.starts}
     started = sorted((pod for pod in pods if _has_started(pod)), key=_oldest_first)
     there = {pod.name for pod in started}
@@ -69,9 +62,7 @@ def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
         *(s for s in state.starts if s.pod not in there),
         *(known.get(pod.name) or _record(pod) for pod in started),
     )[-REMEMBERED_PODS:]
-    if starts != state.starts:
-        state = replace(state, starts=starts)
-    return _with_first_tokens(state, pods)
+    return state if starts == state.starts else ColdStartState(starts=starts)
 
 
 def _has_started(pod: PodSample) -> bool:
@@ -110,7 +101,6 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
     ]
     scheduled = sum(scheduling) / len(scheduling) if scheduling else 0.0
     mean = sum(loading) / len(loading)
-    firsts = [s.first_token_seconds for s in state.starts if s.first_token_seconds is not None]
     images = _without_outliers(
         [s.image_seconds for s in state.starts if s.image_seconds is not None]
     )
@@ -122,40 +112,7 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
         scheduling_mean_seconds=scheduled,
         image_mean_seconds=image,
         loading_mean_seconds=mean if image is None else max(mean - image, 0.0),
-        first_token_at_most_seconds=sum(firsts) / len(firsts) if firsts else None,
     )
-
-
-def _with_first_tokens(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
-    """The starts, with the first tokens that were seen since."""
-    waiting = {s.pod for s in state.starts if s.first_token_seconds is None}
-    seen = {
-        pod.name: seconds
-        for pod in pods
-        if pod.name in waiting and (seconds := _first_token_seconds(pod)) is not None
-    }
-    if not seen:
-        return state
-    starts = (
-        replace(s, first_token_seconds=seen.get(s.pod)) if s.pod in seen else s
-        for s in state.starts
-    )
-    return replace(state, starts=tuple(starts))
-
-
-def _first_token_seconds(pod: PodSample) -> float | None:
-    """From readiness to a scrape that has tokens; None without one, or too long after."""
-    if pod.age_seconds is None or pod.ready_after_seconds is None or pod.restarts:
-        return None
-    ages = [
-        engine.counters_age_seconds
-        for engine in pod.engines
-        if engine.generation_tokens_total and engine.counters_age_seconds is not None
-    ]
-    if not ages:
-        return None
-    seconds = pod.age_seconds - pod.ready_after_seconds - min(ages)
-    return seconds if 0.0 <= seconds <= LONGEST_FIRST_TOKEN_SECONDS else None
 
 
 def _image_seconds(pod: PodSample) -> float | None:

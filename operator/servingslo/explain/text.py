@@ -134,7 +134,7 @@ def _demand(decision: Decision) -> Iterator[str]:
     yield from _swings(demand)
     start = decision.cold_start
     if start is not None:
-        yield f"  a cold start takes {_cold_start(start)}{_first(start)}"
+        yield f"  a cold start takes {_cold_start(start)}"
 
 
 def _swings(demand: DemandReport) -> Iterator[str]:
@@ -142,12 +142,6 @@ def _swings(demand: DemandReport) -> Iterator[str]:
     if demand.scrape_dispersion is not None:
         told = number(demand.scrape_dispersion)
         yield f"  dispersion of arrivals from scrape to scrape (1 is chance): {told}"
-
-
-def _first(start: ColdStartReport) -> str:
-    """The first token, which readiness does not wait for."""
-    least = start.first_token_at_most_seconds
-    return "" if least is None else f"; the first token at most {seconds(least)} after readiness"
 
 
 def _cold_start(start: ColdStartReport) -> str:

@@ -131,7 +131,6 @@ class ColdStartReport:
 
     source: 'stated' (spec.coldStart), 'measured' (sample_count starts) or 'prior' (none seen yet).
     scheduling, image, loading: the parts of what was measured, None where not seen.
-    first_token_at_most_seconds: what readiness is followed by, at most; not part of `seconds`.
     """
 
     seconds: float
@@ -140,7 +139,6 @@ class ColdStartReport:
     scheduling_seconds: float | None = None
     image_seconds: float | None = None
     loading_seconds: float | None = None
-    first_token_at_most_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

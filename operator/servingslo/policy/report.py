@@ -125,7 +125,6 @@ def cold_start_report(context: TickContext) -> ColdStartReport:
         scheduling_seconds=finite(measured.scheduling_mean_seconds),
         image_seconds=finite(measured.image_mean_seconds),
         loading_seconds=finite(measured.loading_mean_seconds),
-        first_token_at_most_seconds=finite(measured.first_token_at_most_seconds),
     )
 
 
