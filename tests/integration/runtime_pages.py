@@ -52,6 +52,8 @@ def steady_values(seconds: float) -> dict[str, object]:
         "kv_usage_ratio": RUNNING * (PROMPT_TOKENS + OUTPUT_TOKENS) / 2 / 50_000,
         "kv_capacity_tokens": 50_000.0,
         "kv_block_tokens": 16.0,
+        "num_seqs_in_force": 8.0,
+        "batched_tokens_in_force": 2048.0,
         "prompt_tokens_total": PROMPT_TOKENS * done,
         "generation_tokens_total": OUTPUT_TOKENS * done,
         "finished_total": done,

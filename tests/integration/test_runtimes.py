@@ -27,6 +27,8 @@ EXPORTED = {one.name: (one,) for one in KNOWN} | {
 SPECS: dict[str, dict[str, object]] = {
     "two-stated": {"runtime": "vllm"},
     "added-stated": {"runtime": OF_ADMINISTRATOR.name},
+    # It exports its limits.
+    "trtllm": {"engine": {}},
     # A request is answered at once there, and batches form as is stated.
     "triton": {
         "objectives": [{"metric": "latency", "percentile": 95, "threshold": "1s"}],

@@ -76,6 +76,12 @@ def largest(engines: TritonPods) -> dict[str, int]:
     return {pod: config(engines, pod)["max_batch_size"] for pod in engines.routed}
 
 
+def all_have_them(engines: TritonPods) -> bool:
+    """Whether both pods, or more, are routed to and none has the file's limit."""
+    found = largest(engines).values()
+    return len(found) >= 2 and min(found) > 2
+
+
 def test_limits_are_set_on_one_pod_then_on_all_and_again_on_a_successor(
     tenant: Tenant, operator: Operator, engines: TritonPods, clients: Clients
 ) -> None:
@@ -93,11 +99,18 @@ def test_limits_are_set_on_one_pod_then_on_all_and_again_on_a_successor(
         batching={"mode": "Auto", "maxSequences": 16, "minInterval": "30s"},
         coldStart="10s",
     )
-    tenant.wait(lambda: max(largest(engines).values()) > 2, what="one pod", timeout_seconds=180)
-    alone = largest(engines)
+    seen: list[dict[str, int]] = []
+
+    def one_has_them() -> bool:
+        # On a busy machine one may be out of the routing for a moment.
+        seen[:] = [largest(engines)]
+        return len(seen[0]) >= 2 and max(seen[0].values()) > 2
+
+    tenant.wait(one_has_them, what="one pod", timeout_seconds=180)
+    (alone,) = seen
     assert sorted(alone.values())[:-1] == [2] * (len(alone) - 1), alone
     began = time.monotonic()
-    tenant.wait(lambda: min(largest(engines).values()) > 2, what="all pods", timeout_seconds=180)
+    tenant.wait(lambda: all_have_them(engines), what="all pods", timeout_seconds=180)
     print(f"first {alone}, all {largest(engines)} after {time.monotonic() - began:.0f} s")  # noqa: T201
     after = config(engines, engines.routed[0])
     print(f"before {told(before)}, after {told(after)}")  # noqa: T201
@@ -112,8 +125,8 @@ def test_limits_are_set_on_one_pod_then_on_all_and_again_on_a_successor(
         assert config(engines, pod) == before
     clients.rate_per_second = 0.0
     time.sleep(2.0)
-    seen = [seconds for _, seconds, _ in clients.answers]
-    print(f"p95 {np.percentile(seen, 95):.3f} s of {len(seen)}")  # noqa: T201
+    took = [seconds for _, seconds, _ in clients.answers]
+    print(f"p95 {np.percentile(took, 95):.3f} s of {len(took)}")  # noqa: T201
     assert {status for _, _, status in clients.answers} == {200}
     told_back = operator.log_lines("changed", tenant.namespace, "knob=dynamic-batching")
     assert "reason=BatchingCanaryStarted" in told_back[0]

@@ -99,6 +99,15 @@ def test_stated_goes_before_arguments_and_these_before_defaults() -> None:
     assert _told(_estimate([given], stated=over)[1])[0] == (32, "stated")
 
 
+def test_what_an_engine_exports_goes_before_its_arguments_and_behind_what_is_stated() -> None:
+    """A file may give another than the flag; 0 is none."""
+    given = replace(_engine(1, running=1.0, waiting=0.0), max_num_seqs=64)
+    exporting = replace(given, num_seqs_in_force=48.0, batched_tokens_in_force=0.0)
+    assert _told(_estimate([exporting])[1]) == ((48, "exported"), (2048, "default"))
+    over = StatedLimits(max_num_seqs=32)
+    assert _told(_estimate([exporting], stated=over)[1])[0] == (32, "stated")
+
+
 def test_running_that_stands_while_requests_wait_is_the_limit() -> None:
     """After three scrapes at 48 of an assumed 256; two are not enough."""
     queue = [_engine(n, running=48.0, waiting=9.0) for n in range(1, 6)]

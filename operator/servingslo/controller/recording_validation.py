@@ -89,6 +89,8 @@ _ENGINE = {
     "kv_block_tokens": _Range(least=1, most=LARGEST_NUMBER),
     "max_num_seqs": _Range(least=1, most=MOST_SEQUENCES),
     "max_num_batched_tokens": _Range(least=1, most=MOST_BATCHED_TOKENS),
+    "num_seqs_in_force": _NOT_NEGATIVE,
+    "batched_tokens_in_force": _NOT_NEGATIVE,
     "prompt_tokens_total": _NOT_NEGATIVE,
     "cached_prompt_tokens_total": _NOT_NEGATIVE,
     "generation_tokens_total": _NOT_NEGATIVE,

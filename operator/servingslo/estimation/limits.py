@@ -1,8 +1,8 @@
 """Batch limits in force, and where each is known from.
 
-In this order: stated (spec.engine), given on the engine's command line, shown by the data, the
-runtime's default for the version and the card. vLLM exports neither limit (read in 0.32.0), so
-there is no exported one yet.
+In this order: stated (spec.engine), exported by the engine, given on its command line, shown by
+the data, the runtime's default for the version and the card. vLLM exports neither limit (read in
+0.32.0).
 
 What data show, and what they rule out:
 - running stands at its highest value while requests end, others wait and the KV cache is not full:
@@ -56,6 +56,7 @@ class LimitSource(StrEnum):
     """Where a limit in force is known from."""
 
     STATED = "stated"
+    EXPORTED = "exported"
     ARGUMENTS = "args"
     LEARNT = "learnt"
     DEFAULT = "default"
@@ -247,8 +248,10 @@ def resolve(
     runtime: whose defaults are assumed; without one no limit is.
     """
     engine = newest.engines[0]
-    sequences = _known(stated.max_num_seqs, engine.max_num_seqs)
-    budget = _known(stated.max_num_batched_tokens, engine.max_num_batched_tokens)
+    sequences = _known(stated.max_num_seqs, engine.num_seqs_in_force, engine.max_num_seqs)
+    budget = _known(
+        stated.max_num_batched_tokens, engine.batched_tokens_in_force, engine.max_num_batched_tokens
+    )
     if sequences is not None and budget is not None:
         return LimitsInForce(max_num_seqs=sequences, max_num_batched_tokens=budget)
     usual_sequences: tuple[int, ...] = ()
@@ -276,9 +279,11 @@ def resolve(
     )
 
 
-def _known(stated: int | None, given: int | None) -> Limit | None:
+def _known(stated: int | None, exported: float | None, given: int | None) -> Limit | None:
     if stated is not None:
         return Limit(value=stated, source=LimitSource.STATED)
+    if exported is not None and exported >= 1.0:
+        return Limit(value=round(exported), source=LimitSource.EXPORTED)
     return None if given is None else Limit(value=given, source=LimitSource.ARGUMENTS)
 
 

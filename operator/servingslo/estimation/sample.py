@@ -49,6 +49,8 @@ class EngineSample:
     by share ('0.95'), of those that export summaries.
     max_num_seqs, max_num_batched_tokens: limits that the container's command line gives; None where
     it gives none, see `limits.resolve` for those in force.
+    num_seqs_in_force, batched_tokens_in_force: the same limits as the engine exports them; 0 or
+    None where it does not.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
     impossible_metrics: what no engine can have, as name=value; their field is None as well.
     """
@@ -67,6 +69,8 @@ class EngineSample:
     kv_block_tokens: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    num_seqs_in_force: float | None = None
+    batched_tokens_in_force: float | None = None
 
     prompt_tokens_total: float | None = None
     cached_prompt_tokens_total: float | None = None

@@ -164,9 +164,9 @@ class ModelUse:
 class LimitsUse:
     """Batch limits of an engine that the plan rests on; None where they are not known.
 
-    Sources: 'stated' (spec.engine), 'args' (the container's command line), 'learnt' (from running,
-    waiting and tokens per step), 'default' (of the engine's version and card). unread: what of the
-    command line could not be read, and why; '' for nothing.
+    Sources: 'stated' (spec.engine), 'exported' (the engine's gauges), 'args' (the container's
+    command line), 'learnt' (from running, waiting and tokens per step), 'default' (of the engine's
+    version and card). unread: what of the command line could not be read, and why; '' for nothing.
     """
 
     max_num_seqs: int | None = None

@@ -7,7 +7,7 @@ with `enable_iter_perf_stats: true`, both in the file of --config.
 
 What it does not tell: gaps between tokens and tokens by step, so that no law is fitted; lengths, so
 that they are taken as exponential around their means. Everything of a request is counted when it
-ends, its first token too. The limits in force (trtllm_max_batch_size_runtime) are not read.
+ends, its first token too.
 """
 
 from servingslo.runtimes.profile import (
@@ -31,6 +31,8 @@ TRTLLM = RuntimeProfile(
         gauge("kv_usage_ratio", "trtllm_kv_cache_utilization"),
         gauge("kv_capacity_tokens", "trtllm_kv_cache_max_blocks"),
         gauge("kv_block_tokens", "trtllm_kv_cache_tokens_per_block"),
+        gauge("num_seqs_in_force", "trtllm_max_batch_size_runtime"),
+        gauge("batched_tokens_in_force", "trtllm_max_num_tokens_runtime"),
         counter("prompt_tokens_total", "trtllm_prompt_tokens_total"),
         counter("cached_prompt_tokens_total", "trtllm_prompt_cached_tokens_total"),
         counter("generation_tokens_total", "trtllm_generation_tokens_total"),
