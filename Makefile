@@ -16,12 +16,15 @@ SEED ?=
 FAULTS ?= 60
 STORIES ?= 0:1667
 LIVE ?=
+ENVIRONMENT ?=
+SBOM ?= dist/servingslo.cdx.json
 FUZZ_EXAMPLES ?= 100000
 # One lock for every platform and Python; without --upgrade it keeps the pins that still fit.
 COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
+HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock chaos acceptance interop real-engine image-check clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock chaos acceptance interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +115,13 @@ interop: rig ## beside real KEDA, which is built first (ten minutes once); part 
 image-check: setup ## the image's own steps in a temporary folder, as its user on a read-only root where this machine lets us
 	$(BIN)/python -m pytest --acceptance tests/e2e/test_image.py $(PYTEST_ARGS)
 
+sbom: ## what the image's Python environment holds, as CycloneDX with licences, into dist; ENVIRONMENT=folder of one that is there
+	rm -rf out/sbom && mkdir -p out/sbom $(dir $(SBOM))
+	$(if $(ENVIRONMENT),,$(PYTHON) -m venv out/sbom/image && out/sbom/image/bin/$(HASHED) -r requirements.lock)
+	$(PYTHON) -m venv out/sbom/tool && out/sbom/tool/bin/$(HASHED) -r requirements-sbom.lock
+	out/sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file $(SBOM) $(or $(ENVIRONMENT),out/sbom/image)/bin/python
+	rm -rf out/sbom
+
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd
 
@@ -123,6 +133,7 @@ lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml --extra keda --constraints requirements.lock -o requirements-keda.lock
 	$(COMPILE) --upgrade pyproject.toml --group dev --all-extras -o requirements-dev.lock
 	$(COMPILE) --upgrade --group build --constraints requirements-dev.lock -o requirements-build.lock
+	$(COMPILE) --upgrade --group sbom -o requirements-sbom.lock
 
 clean: ## remove what was made in this checkout; the rig's binaries stay in the user's cache
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache operator/*.egg-info

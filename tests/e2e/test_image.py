@@ -1,5 +1,6 @@
 """The image's own steps, run without a builder: what the Dockerfile says is what is run here."""
 
+import json
 import os
 import re
 import shlex
@@ -9,8 +10,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = "/opt/servingslo"
@@ -66,6 +70,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(1200)
 def test_the_image_s_steps_give_a_command_that_runs_on_a_read_only_file_system(
     folder: Path,
 ) -> None:
@@ -110,6 +115,45 @@ def test_the_image_s_steps_give_a_command_that_runs_on_a_read_only_file_system(
     found = "import servingslo.compiling as c; print(c.compiler_installed())"
     answer = _answer(*confinement, environment / "bin" / "python", "-c", found)
     assert answer.strip() == "False"
+    _check_sbom(_sbom(environment, folder), environment)
+
+
+def _sbom(environment: Path, folder: Path) -> dict[str, Any]:
+    """What the release's own step tells of an environment."""
+    made = folder / "sbom.json"
+    command = ("make", "sbom", f"ENVIRONMENT={environment}", f"SBOM={made}")
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    told: dict[str, Any] = json.loads(made.read_text(encoding="utf-8"))
+    return told
+
+
+def _check_sbom(told: dict[str, Any], environment: Path) -> None:
+    """It names everything that is installed there, with its version, origin and licence."""
+    command = (environment / "bin" / "pip", "list", "--format=json", "--disable-pip-version-check")
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    installed = {canonicalize_name(e["name"]): e["version"] for e in json.loads(listed.stdout)}
+    assert (told["bomFormat"], told["metadata"]["component"]["name"]) == ("CycloneDX", "servingslo")
+    found = {canonicalize_name(one["name"]): one for one in told["components"]}
+    own = {"servingslo"}
+    assert {name: one["version"] for name, one in found.items() if name not in own} == {
+        name: version for name, version in installed.items() if name not in own
+    }
+    assert [name for name, one in found.items() if not one.get("licenses")] == []
+    assert [name for name, one in found.items() if not one.get("purl") and name not in own] == []
+
+
+def test_the_release_tells_what_the_image_holds_by_the_step_that_is_tried_here() -> None:
+    """And puts the file beside the others that it publishes."""
+    text = (ROOT / ".github" / "workflows" / "release.yaml").read_text(encoding="utf-8")
+    steps = yaml.safe_load(text)["jobs"]["release"]["steps"]
+    (step,) = (one for one in steps if "make sbom" in one.get("run", ""))
+    moved = step["run"].splitlines()[1].split()
+    assert moved[:2] == ["mv", "dist/servingslo.cdx.json"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "SBOM ?= dist/servingslo.cdx.json" in makefile
 
 
 def _answer(*command: str | Path) -> str:

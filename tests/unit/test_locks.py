@@ -22,6 +22,7 @@ LOCKS = {
     "requirements.lock": (True, (), ()),
     "requirements-keda.lock": (True, ("keda",), ()),
     "requirements-build.lock": (False, (), ("build",)),
+    "requirements-sbom.lock": (False, (), ("sbom",)),
     "requirements-dev.lock": (True, tuple(EXTRAS), ("dev",)),
 }
 PYTHONS = ("3.11", "3.12", "3.13")

@@ -27,6 +27,8 @@ _MOST_ROWS = 1000
 _SHORTEST_SECONDS = 1
 _LONGEST_SECONDS = 90 * 86_400
 _ABSENT = "-"
+# Of an interval whose first and last scrapes may be another's; and what is not told as none.
+_WHOLE, _LEAST = 0.95, 0.01
 
 
 def history(
@@ -52,6 +54,9 @@ def history(
     ] = OutputFormat.TEXT,
 ) -> None:
     """Look back on a ServingSLO: replicas, arrivals, shares within the objectives, what limited.
+
+    A row without numbers is a time without an operator, or the resource was paused. What limited it
+    has a share of the time beside it where it was not all.
 
     Exit code 1: Prometheus knows nothing of it in that time. It must scrape the operator with
     honorLabels, as the chart's ServiceMonitor does.
@@ -86,7 +91,7 @@ def history(
             count=count,
         ),
     )
-    known = [row for row in found if row.replicas_greatest is not None]
+    known = _from_the_first_known(found)
     if output is OutputFormat.JSON:
         typer.echo(as_json(known))
     elif known:
@@ -95,6 +100,12 @@ def history(
         typer.echo(f"{namespace}/{name}: nothing in Prometheus in the last {since}")
     if not known:
         raise answer_no()
+
+
+def _from_the_first_known(rows: Sequence[Interval]) -> list[Interval]:
+    """What is not known in between, or by now, is told as that."""
+    known = (row.replicas_greatest is not None or row.limited_by is not None for row in rows)
+    return list(rows[next((at for at, one in enumerate(known) if one), len(rows)) :])
 
 
 def _intervals(since: str, every: str | None) -> tuple[int, int]:
@@ -130,7 +141,16 @@ def _cells(row: Interval, objectives: Sequence[str]) -> Iterator[str]:
         share = row.within_ratio.get(name)
         yield _ABSENT if share is None else percent(share)
     yield row.binding or _ABSENT
-    yield row.limited_by or _ABSENT
+    yield _limited(row)
+
+
+def _limited(row: Interval) -> str:
+    """What limited; where it was for a part of the time alone, which."""
+    if row.limited_by is None or row.limited_ratio is None:
+        return _ABSENT
+    if row.limited_ratio >= _WHOLE:
+        return row.limited_by
+    return f"{row.limited_by} {max(row.limited_ratio, _LEAST):.0%}".replace("%", " %")
 
 
 def _number(value: float | None) -> str:

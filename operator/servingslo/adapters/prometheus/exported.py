@@ -21,7 +21,8 @@ class Interval:
     end_seconds: since the epoch; the interval ends there.
     replicas_least, replicas_greatest: what decisions set. replica_changes: how often they moved.
     ready_replicas, arrivals_per_second: means.
-    binding, limited_by: what bound and what limited for most of it.
+    binding, limited_by: what bound, and what limited or kept it from deciding, longest.
+    limited_ratio: for which share of what is known of the interval.
     within_ratio: mean of the least share within the threshold, by objective ('ttft p99').
     """
 
@@ -33,6 +34,7 @@ class Interval:
     arrivals_per_second: float | None = None
     binding: str | None = None
     limited_by: str | None = None
+    limited_ratio: float | None = None
     within_ratio: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -59,7 +61,11 @@ _DESIRED = "servingslo_replicas_desired{chosen}[{window}]"
 _NUMBERS = {
     "replicas_least": f"min by (name) (min_over_time({_DESIRED}))",
     "replicas_greatest": f"max by (name) (max_over_time({_DESIRED}))",
-    "replica_changes": f"sum by (name) (changes({_DESIRED}))",
+    # Of all pods of the operator together, and from the last look before the interval on: a change
+    # between two intervals, or at a takeover, is one as well.
+    "replica_changes": (
+        "changes(max by (name) (servingslo_replicas_desired{chosen})[{wider}:{resolution}])"
+    ),
     "ready_replicas": "max by (name) (avg_over_time(servingslo_replicas_ready{chosen}[{window}]))",
     "arrivals_per_second": (
         "max by (name) (avg_over_time(servingslo_arrivals_per_second{chosen}[{window}]))"
@@ -67,10 +73,15 @@ _NUMBERS = {
 }
 _BINDING = "sum by (constraint) (count_over_time(servingslo_binding_constraint{chosen}[{window}]))"
 _LIMITED_BY = "sum by (reason) (count_over_time(servingslo_limited_by{chosen}[{window}]))"
+_NOT_READY = "sum by (reason) (count_over_time(servingslo_not_ready{chosen}[{window}]))"
+_SCRAPES = f"sum by (name) (count_over_time({_DESIRED}))"
 _SHARES = (
     "min by (metric, percentile) "
     "(avg_over_time(servingslo_within_objective_ratio{chosen}[{window}]))"
 )
+
+# Between two looks in which a change is looked for: a tick, by default.
+_LONGEST_RESOLUTION_SECONDS = 15
 
 Points = list[tuple[int, float]]
 
@@ -82,7 +93,8 @@ def read_exported(config: PrometheusConfig, question: Question) -> tuple[Interva
         asked = _Asked(client, config, question)
         numbers = {name: dict(asked.points(query)) for name, query in _NUMBERS.items()}
         binding = asked.words("constraint", _BINDING)
-        limited_by = asked.words("reason", _LIMITED_BY)
+        limited_by = asked.words("reason", _LIMITED_BY, _NOT_READY)
+        scrapes = dict(asked.points(_SCRAPES))
         shares = asked.shares()
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise MetricsUnavailableError(MALFORMED) from error
@@ -96,8 +108,12 @@ def read_exported(config: PrometheusConfig, question: Question) -> tuple[Interva
             replica_changes=numbers["replica_changes"].get(at),
             ready_replicas=numbers["ready_replicas"].get(at),
             arrivals_per_second=numbers["arrivals_per_second"].get(at),
-            binding=binding.get(at),
-            limited_by=limited_by.get(at),
+            binding=binding[at][1] if at in binding else None,
+            limited_by=limited_by[at][1] if at in limited_by else None,
+            # What is not decided at all has no count either.
+            limited_ratio=limited_by[at][0] / max(scrapes.get(at, 0.0), limited_by[at][0])
+            if at in limited_by
+            else None,
             within_ratio=shares.get(at, {}),
         )
         for at in asked.times
@@ -121,9 +137,17 @@ class _Asked:
         """Labels and points of each series of an answer."""
         question = self._question
         chosen = f'{{namespace="{question.namespace}", name="{question.name}"}}'
+        window = question.interval_seconds
+        resolution = next(r for r in range(_LONGEST_RESOLUTION_SECONDS, 0, -1) if window % r == 0)
         promql = query.replace("{chosen}", chosen)
+        for name, seconds in (
+            ("window", window),
+            ("wider", window + resolution),
+            ("resolution", resolution),
+        ):
+            promql = promql.replace(f"{{{name}}}", f"{seconds}s")
         answer = self._client.query_range(
-            promql.replace("{window}", f"{question.interval_seconds}s"),
+            promql,
             start_seconds=self.times[0],
             end_seconds=self.times[-1],
             step_seconds=question.interval_seconds,
@@ -138,13 +162,13 @@ class _Asked:
         """The points of the only series."""
         return next((points for _, points in self.series(query)), [])
 
-    def words(self, label: str, query: str) -> dict[int, str]:
-        """The label of the greatest series at each time."""
+    def words(self, label: str, *queries: str) -> dict[int, tuple[float, str]]:
+        """The greatest series of several queries at each time: its value and label."""
         best: dict[int, tuple[float, str]] = {}
-        for labels, points in self.series(query):
+        for labels, points in (one for query in queries for one in self.series(query)):
             for at, value in points:
                 best[at] = max(best.get(at, (0.0, "")), (value, labels[label]))
-        return {at: word for at, (_, word) in best.items()}
+        return best
 
     def shares(self) -> dict[int, dict[str, float]]:
         """The share of each objective at each time."""
