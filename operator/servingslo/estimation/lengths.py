@@ -1,8 +1,9 @@
 """How long prompts and outputs are, although the long ones are still running.
 
 Engines observe lengths when a request ends, so at start only short outputs have been seen. Mean
-output length is generated tokens over requests ended, tokens of running requests included: the
-maximum-likelihood estimate under censoring, exact for any law in the steady state. The histogram
+output length is tokens over requests ended. Those of running requests, beyond those that ran
+before, count by the spread of lengths: fully where lengths are memoryless (maximum likelihood under
+censoring), not at all where all are equal; exact for any law in the steady state. The histogram
 gives the shape and is stretched to that mean. Prompts are counted at their first token.
 """
 
@@ -186,9 +187,7 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
     prompt_mean = (state.prompt_tokens + PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS) / (
         starts + PRIOR_REQUESTS
     )
-    output_mean = (state.generated_tokens + PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS) / (
-        ended + PRIOR_REQUESTS
-    )
+    output_mean = _output_mean(state, starts, ended)
     prompt, output = state.published_prompt, state.published_output
     seen = 0.0 if state.output is None else state.output.count
     is_due = (
@@ -219,6 +218,31 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
         ),
     )
     return replace(state, published_prompt=prompt, published_output=output), lengths
+
+
+def _output_mean(state: LengthState, starts: float, ended: float) -> float:
+    """Mean output length; ended: requests that ended, of those that the state remembers.
+
+    A request that has made x tokens makes m - w·x more on average, with w = (1 - v) / (1 + v) for a
+    squared coefficient of variation v: the straight line through the mean m of one that begins, and
+    the mean age and mean rest m·(1 + v) / 2 of those that run in the steady state.
+    Source: mean residual life in renewal theory (W. Feller, "An Introduction to Probability Theory
+    and Its Applications", vol. 2, 1971, section XI.4).
+    """
+    tokens, least = state.generated_tokens, 0.0
+    seen = state.output
+    if seen is not None:
+        # Aborted requests ended too, and no histogram has them.
+        weight = min(seen.count / ended, 1.0) if ended > 0.0 else 1.0
+        shape = length_distribution(seen) if seen.count >= SHAPE_REQUESTS else None
+        if shape is None:
+            # Too few ended to tell what the running ones will make beyond what they have made.
+            least = tokens / starts
+        else:
+            variation = shape.second_moment_tokens2 / shape.mean_tokens**2 - 1.0
+            weight *= (1.0 - variation) / (1.0 + variation)
+        tokens += weight * ((seen.mean or 0.0) * ended - tokens)
+    return max((tokens + PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS) / (ended + PRIOR_REQUESTS), least)
 
 
 def _remembered(
@@ -291,7 +315,7 @@ def _without_old_workload(state: LengthState, windows: Sequence[Window]) -> Leng
         return state
     state = _faded(state, min(started / state.started, 1.0))
     if longer_output:
-        state = replace(state, generated_tokens=ended_requests(state) * output)
+        state = replace(state, generated_tokens=ended_requests(state) * output, output=None)
     if longer_prompt:
         tokens = max(state.started, state.finished) * prompt
         cached = sum(w.cached_tokens or 0.0 for w in windows) / started / prompt
