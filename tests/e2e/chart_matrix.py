@@ -59,6 +59,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "runtimes": (
         "runtimes.vllm.metrics.running=renamed_running",
         "runtimes.triton.modelRepositoryPort=9000",
+        "engines.ranges[0]=10.0.0.0/16",
+        "networkPolicy.enabled=true",
     ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
