@@ -63,7 +63,7 @@ CHECKS = (
     ),
     Check(
         name="image",
-        shows="the image's own steps give a command that runs as its user; its SBOM names what is there",
+        shows="the image's own steps give a command that runs as its user, and a whole SBOM",
         command=(*_TESTS, "tests/e2e/test_image.py"),
     ),
     Check(
