@@ -1,6 +1,5 @@
 """Error budgets and burn rates by the textbook."""
 
-import math
 from dataclasses import dataclass
 
 from servingslo.errors import InvalidInputError
@@ -35,17 +34,6 @@ def budget_left_ratio(missed_count: float, request_count: float, target_ratio: f
     """
     budget = error_budget_requests(target_ratio, request_count)
     return 1.0 - missed_count / budget if budget > 0 else 1.0
-
-
-def exhaustion_seconds(left_ratio: float, window_seconds: float, rate: float) -> float:
-    """Time until the budget is spent at this burn rate, in seconds; inf when nothing burns.
-
-    Source: The Site Reliability Workbook, chapter 5: a burn rate of 1 spends the budget in its
-    window.
-    """
-    if left_ratio <= 0:
-        return 0.0
-    return left_ratio * window_seconds / rate if rate > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,8 +274,7 @@ class BudgetReport:
 
     remaining_ratio: of the budget, if no two misses were of one request; negative when overspent.
     remaining_most_ratio: if as many as can be were. covered_ratio: share of the window of which
-    anything is known. exhausted_in_seconds: at the slow burn rate; None where nothing burns, or
-    nothing is left.
+    anything is known.
     """
 
     target_ratio: float
@@ -284,7 +283,6 @@ class BudgetReport:
     remaining_most_ratio: float
     covered_ratio: float
     burn_rates: tuple[BurnRate, ...] = ()
-    exhausted_in_seconds: float | None = None
 
 
 class RuntimeSource(StrEnum):

@@ -7,7 +7,6 @@ from servingslo.models.error_budget import (
     SLOW_BURN,
     budget_left_ratio,
     burn_rate,
-    exhaustion_seconds,
 )
 from servingslo.policy.decision import BudgetReport, BurnRate
 from servingslo.policy.inputs import Observation, Targets
@@ -36,19 +35,13 @@ def budget_report(targets: Targets, observation: Observation) -> BudgetReport | 
         return None
     target = targets.error_budget_target_ratio
     whole = reading.windows[-1]
-    remaining = budget_left_ratio(whole.most, whole.requests, target)
-    rates = _burn_rates(reading, target)
-    slow = next((one.rate for one in rates if one.seconds == SLOW_BURN.long_seconds), None)
     return BudgetReport(
         target_ratio=target,
         window_seconds=budget.window_seconds,
-        remaining_ratio=remaining,
+        remaining_ratio=budget_left_ratio(whole.most, whole.requests, target),
         remaining_most_ratio=budget_left_ratio(whole.least, whole.requests, target),
         covered_ratio=reading.covered_ratio,
-        burn_rates=rates,
-        exhausted_in_seconds=None
-        if not slow or remaining <= 0
-        else exhaustion_seconds(remaining, budget.window_seconds, slow),
+        burn_rates=_burn_rates(reading, target),
     )
 
 
