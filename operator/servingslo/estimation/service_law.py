@@ -139,12 +139,12 @@ class LawEstimate:
     Use it only when `trusted`.
     """
 
-    law: ServiceLaw | None
-    trusted: bool
-    reason: Reason
-    source: str
-    fit_error: float | None
-    sample_count: int
+    law: ServiceLaw | None = None
+    trusted: bool = False
+    reason: Reason = Reason.MODEL_LEARNING
+    source: str = "none"
+    fit_error: float | None = None
+    sample_count: int = 0
     standard_error_ratio: float | None = None
     stated_error_ratio: float | None = None
 
@@ -255,38 +255,30 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     values = solution(fit)
     error = standard_error_ratio(fit)
     reason = _reason(fit, values, error)
-    if reason is Reason.MODEL_TRUSTED and values is not None:
-        law = _law(values)
-        trusted = ScoredLaw(
-            law=law, error_ratio=fit.error_ratio or 0.0, window_count=fit.window_count
-        )
-        return replace(fit, trusted=trusted, inherited=False), LawEstimate(
-            law=law,
-            trusted=True,
-            reason=reason,
-            source="fit",
-            fit_error=fit.error_ratio,
-            sample_count=fit.window_count,
-            standard_error_ratio=error,
-        )
-    if fit.trusted is not None and reason is not Reason.MODEL_DOES_NOT_PREDICT:
-        return fit, LawEstimate(
-            law=fit.trusted.law,
-            trusted=True,
-            reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
-            source="last-trusted",
-            fit_error=fit.trusted.error_ratio,
-            sample_count=fit.trusted.window_count,
-            standard_error_ratio=error,
-        )
-    return fit, LawEstimate(
+    estimate = LawEstimate(
         law=None if values is None else _law(values),
-        trusted=False,
         reason=reason,
         source="none" if values is None else "fit",
         fit_error=fit.error_ratio,
         sample_count=fit.window_count,
         standard_error_ratio=error,
+    )
+    if reason is Reason.MODEL_TRUSTED and estimate.law is not None:
+        trusted = ScoredLaw(
+            law=estimate.law, error_ratio=fit.error_ratio or 0.0, window_count=fit.window_count
+        )
+        return replace(fit, trusted=trusted, inherited=False), replace(estimate, trusted=True)
+    last = fit.trusted
+    if last is None or reason is Reason.MODEL_DOES_NOT_PREDICT:
+        return fit, estimate
+    return fit, replace(
+        estimate,
+        law=last.law,
+        trusted=True,
+        reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
+        source="last-trusted",
+        fit_error=last.error_ratio,
+        sample_count=last.window_count,
     )
 
 

@@ -79,15 +79,7 @@ def judged(law: LawState, stated: ServiceLaw | None) -> tuple[LawState, LawEstim
     stated: None where no law is. Where neither can be used the estimate is not trusted, and says
     so of the stated law, which somebody can correct.
     """
-    estimate = LawEstimate(
-        law=None,
-        trusted=False,
-        reason=Reason.MODEL_LEARNING,
-        source="none",
-        fit_error=None,
-        sample_count=0,
-    )
-    score = None
+    estimate, score = LawEstimate(), None
     if law.fits:
         fit, estimate = service_law.judge(law.fits[0])
         law, score = LawState(fits=(fit, *law.fits[1:])), fit.stated
