@@ -8,7 +8,7 @@ from policy_world import TARGETS, Run, World
 from tests.sizing_cases import case, sized
 
 from servingslo.models.crossing import CLOSE_RATIO, CLOSE_TO_JUMP_RATIO, MOST_ROUNDS, CrossingSearch
-from servingslo.models.frontier import Fleet, Frontier
+from servingslo.models.frontier import Fleet, Frontier, Limit
 from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
 from servingslo.policy.planner import plan
@@ -175,3 +175,15 @@ def test_a_jump_is_not_taken_to_be_where_a_load_much_alike_had_one():
     first = _crossing(lambda u: 0.98 if u < 0.002 else 1.07, 0.0)
     found, _ = _searched(lambda u: 0.98 if u < 0.05 else 1.07, first)
     assert 0.05 * (1.0 - CLOSE_TO_JUMP_RATIO) < found <= 0.05
+
+
+def test_what_a_mix_hands_to_the_next_does_not_grow_with_calibration():
+    """Where searches ended is kept for a percentile, not for each value that it may be."""
+    known = case(*GOALS).frontier
+    for step in range(20):
+        known = Frontier(known.model, known)
+        limit = Limit(LatencyMetric.TTFT, 99.0, 0.4 + 0.001 * step)
+        known.least_counts(
+            [limit], 40.0, engines_per_replica=1, routing=Routing.POOLED, low=1, high=64
+        )
+    assert len(known.counts) == 1

@@ -63,6 +63,7 @@ class Fleet(NamedTuple):
 
 
 Row = tuple[Limit, Fleet]
+_Kind = tuple[LatencyMetric | None, float]
 
 
 class Frontier:
@@ -79,7 +80,8 @@ class Frontier:
         self.model = model
         self.crossings: dict[Row, Crossing] = {}
         self._hints: Mapping[Row, Crossing] = {} if previous is None else previous.crossings
-        self.counts: dict[Limit, int] = {} if previous is None else dict(previous.counts)
+        # By metric and percentile alone: what a limit allows moves with calibration, for ever.
+        self.counts: dict[_Kind, int] = {} if previous is None else dict(previous.counts)
         self._points: dict[tuple[Fleet, int], Prediction] = {}
         self._unloaded: dict[tuple[LatencyMetric, float], float] = {}
         self._full_batches: dict[tuple[float | None, int], int | None] = {}
@@ -108,7 +110,7 @@ class Frontier:
         busiest = GREATEST_UTILIZATION * self.model.saturation_rate_per_second
         first = counted(rate_per_second / (busiest * engines_per_replica), high)
         searches = {
-            limit: _CountSearch(low, high, start or self.counts.get(limit, first))
+            limit: _CountSearch(low, high, start or self.counts.get(limit[:2], first))
             for limit in limits
         }
         while open_ := {limit: one for limit, one in searches.items() if not one.ended}:
@@ -122,7 +124,7 @@ class Frontier:
                 open_[limit].told(count, self._rate(*row), rate_per_second)
         for limit, one in searches.items():
             if start is None and one.answer is not None:
-                self.counts[limit] = one.answer
+                self.counts[limit[:2]] = one.answer
         return [searches[limit].answer for limit in limits]
 
     def solve(self, rows: Iterable[Row]) -> None:
