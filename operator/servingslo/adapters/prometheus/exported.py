@@ -80,7 +80,8 @@ _SHARES = (
     "(avg_over_time(servingslo_within_objective_ratio{chosen}[{window}]))"
 )
 
-# Between two looks in which a change is looked for: a tick, by default.
+# A change is looked for this often in an interval, and once in a tick, by default, of a long one.
+_LEAST_LOOKS = 10
 _LONGEST_RESOLUTION_SECONDS = 15
 
 Points = list[tuple[int, float]]
@@ -138,7 +139,8 @@ class _Asked:
         question = self._question
         chosen = f'{{namespace="{question.namespace}", name="{question.name}"}}'
         window = question.interval_seconds
-        resolution = next(r for r in range(_LONGEST_RESOLUTION_SECONDS, 0, -1) if window % r == 0)
+        longest = max(min(window // _LEAST_LOOKS, _LONGEST_RESOLUTION_SECONDS), 1)
+        resolution = next(r for r in range(longest, 0, -1) if window % r == 0)
         promql = query.replace("{chosen}", chosen)
         for name, seconds in (
             ("window", window),

@@ -1,0 +1,108 @@
+"""Without the operator: a canary is taken back, and the pod that hangs in it makes way."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import kubernetes
+from tests.integration.manifests import workload
+
+from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
+from servingslo.adapters.kubernetes.client import connect
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.rig.cluster import Rig
+from servingslo.rig.waiting import wait_until
+
+FAILURE = "rig.servingslo.dev/failure"
+FEW, MANY, REPLICAS = 8, 16, 2
+TARGET = ScaleTarget(api_version="apps/v1", kind="StatefulSet", name="chat")
+ORDER = CanaryOrder(
+    owner="chat",
+    owner_uid="uid",
+    since_seconds=1,
+    container=None,
+    before=(FEW, 2048),
+    after=(MANY, 2048),
+    flags_added=(),
+    runtime="vllm",
+)
+PATIENCE_SECONDS = 60.0
+
+
+def _begin(rig: Rig, namespace: str) -> None:
+    async def start() -> None:
+        client = await connect(kubeconfig=str(rig.admin_kubeconfig))
+        try:
+            canaries = BatchCanaries(client)
+            target = await canaries.read(namespace, TARGET)
+            assert target is not None
+            assert await canaries.start(target, ORDER)
+        finally:
+            await client.close()
+
+    asyncio.run(start())
+
+
+def _limits(pod: Any) -> str:
+    """The last flag counts."""
+    return [one for one in pod.spec.containers[0].args if "max-num-seqs" in one][-1]
+
+
+def test_the_pod_that_a_stateful_set_waits_for_is_evicted(rig: Rig, namespace: str) -> None:
+    """It crashes with the new limits, and its controller would wait for it for ever."""
+    api = rig.api_client()
+    apps, core = kubernetes.client.AppsV1Api(api), kubernetes.client.CoreV1Api(api)
+    manifest = workload(
+        "chat", replicas=REPLICAS, args=[f"--max-num-seqs={FEW}"], ready_delay="500ms"
+    )
+    manifest["spec"]["serviceName"] = "chat"
+    apps.create_namespaced_stateful_set(namespace, manifest)
+
+    def read() -> Mapping[str, Any]:
+        found = apps.read_namespaced_stateful_set("chat", namespace)
+        plain: Mapping[str, Any] = api.sanitize_for_serialization(found)
+        return plain
+
+    def all_ready_with(limit: int) -> bool:
+        pods = core.list_namespaced_pod(namespace).items
+        ready = (read().get("status") or {}).get("readyReplicas") == REPLICAS
+        return ready and {_limits(pod) for pod in pods} == {f"--max-num-seqs={limit}"}
+
+    wait_until(lambda: all_ready_with(FEW), what="two pods", timeout_seconds=PATIENCE_SECONDS)
+    first = read()["spec"]
+    _begin(rig, namespace)
+
+    def crashes() -> bool:
+        new = [
+            pod
+            for pod in core.list_namespaced_pod(namespace).items
+            if _limits(pod).endswith(f"={MANY}")
+        ]
+        for pod in new:
+            note = {"metadata": {"uid": pod.metadata.uid, "annotations": {FAILURE: "crash-loop"}}}
+            core.patch_namespaced_pod(pod.metadata.name, namespace, note)
+        return bool(new) and read()["status"]["readyReplicas"] < REPLICAS
+
+    wait_until(crashes, what="the new pod crashes", timeout_seconds=PATIENCE_SECONDS)
+
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "servingslo.cli", "release", "--all"),
+            *(f"--namespace={namespace}", f"--kubeconfig={rig.admin_kubeconfig}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"max_num_seqs {MANY} -> {FEW}" in done.stdout
+    assert "1 evicted that were not ready" in done.stdout
+    wait_until(
+        lambda: all_ready_with(FEW), what="all are as before", timeout_seconds=PATIENCE_SECONDS
+    )
+    assert read()["spec"] == first
+    assert "since_seconds" not in read()["metadata"]["annotations"][CANARY_ANNOTATION]
