@@ -26,24 +26,18 @@ class Doubt:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """When a look is taken, and when the one before it was; None for the first."""
-
-    before_seconds: float | None
-    now_seconds: float
-
-
 def engine_steps(
     memories: Sequence[EngineMemory],
     seen: _Seen,
     law_by_pod: Mapping[str, ServiceLaw],
-    moments: Moments,
+    now: float,
+    elapsed: float | None,
 ) -> tuple[EngineStep, ...]:
-    """What each engine that is seen did since it was seen before."""
+    """What each engine that is seen did since it was seen before.
+
+    elapsed: seconds since the look before, None for the first.
+    """
     known = {(m.pod, m.engine): m for m in memories}
-    before, now = moments.before_seconds, moments.now_seconds
-    elapsed = None if before is None else now - before
     steps = []
     for pod, engine in seen:
         memory = known.get((pod.name, engine.engine))

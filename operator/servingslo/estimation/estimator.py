@@ -38,7 +38,6 @@ from servingslo.estimation.dynamic_batches import (
     summarized,
 )
 from servingslo.estimation.engine_steps import (
-    Moments,
     doubts_of,
     engine_steps,
     law_of_pods,
@@ -138,8 +137,10 @@ def _steps(state: EstimatorState, sample: FleetSample, fresh: Freshness) -> tupl
     """One step of each fresh engine, by the law that is trusted of the configuration in force."""
     fit = state.law.fits[0] if state.law.fits else None
     known = None if fit is None or fit.trusted is None else (fit.configuration, fit.trusted.law)
-    moments = Moments(before_seconds=state.time_seconds, now_seconds=sample.time_seconds)
-    return engine_steps(state.engines, fresh.engines, law_of_pods(known, sample.pods), moments)
+    now, before = sample.time_seconds, state.time_seconds
+    elapsed = None if before is None else now - before
+    laws = law_of_pods(known, sample.pods)
+    return engine_steps(state.engines, fresh.engines, laws, now, elapsed)
 
 
 def _learn(
