@@ -23,7 +23,7 @@ from servingslo.models import frontier
 from servingslo.models.latency import LatencyMetric, Prediction
 from servingslo.policy import demand, requirement
 from servingslo.policy.context import TickContext
-from servingslo.policy.learning import calibrated, margin_tracked
+from servingslo.policy.learning import calibrated
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.sizing import SizingCase
 from servingslo.policy.stages import STAGES, Guard, Learner, Stages, safe
@@ -115,7 +115,6 @@ def _by_means_alone(stack: ExitStack) -> None:
 PARTS: Mapping[str, tuple[Taken, str]] = {
     "forecast": (_estimates(_present), "the rate of now is planned for, with its uncertainty"),
     "quantile": (_without_quantile, "the median of demand is planned for, in calm and in crowds"),
-    "margin": (_left_out(margin_tracked), "the error budget moves nothing"),
     "N − 1": (_left_out(safe), "steps down are not checked against demand to come"),
     "percentiles": (_by_means, "TPOT is sized by its mean, TTFT by its median"),
     "ceiling": (

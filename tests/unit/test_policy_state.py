@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.margin import MarginState
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
 from servingslo.policy.learned import learned, lost_parts, restore
@@ -151,16 +150,18 @@ def test_what_is_dropped_of_the_stored_memory_is_named():
     """Each part that was there and is not believed; nothing of one that is whole or was empty."""
     state = PlannerState(
         behavior=BehaviorState(scale_up_events=((30.0, 2),)),
-        margin=MarginState(score=0.2),
         reverts=Reverts(replicas=1, count=3, at_seconds=9.0),
     )
     whole = json.loads(json.dumps(learned(state, 100.0)))
     assert lost_parts(whole, 100.0) == ()
     assert lost_parts(learned(PlannerState(), 100.0), 100.0) == ()
     assert lost_parts(None, 100.0) == ()
-    bad = {**whole, "margin": 1e12, "reverts": {"replicas": "x"}}
+    bad = {**whole, "reverts": {"replicas": "x"}}
     bad["estimator"] = {**whole["estimator"], "laws": [{"law": [1e-30, 1e-30, 0]}], "coldStart": 7}
-    assert lost_parts(bad, 100.0) == ("margin", "reverts", "laws", "coldStart")
+    assert lost_parts(bad, 100.0) == ("reverts", "laws", "coldStart")
+    # Of another version: what is not known here is told unless it holds nothing.
+    assert lost_parts({**whole, "margin": 0.2}, 100.0) == ("margin",)
+    assert lost_parts({**whole, "margin": 0.0}, 100.0) == ()
     assert lost_parts({**whole, "version": 999}, 100.0) == ("all of it",)
     assert lost_parts("edited", 100.0) == ("all of it",)
 
@@ -183,21 +184,3 @@ def test_what_lies_in_the_future_is_not_believed():
 def test_a_status_that_cannot_be_read_is_forgotten(stored):
     """Restoring never raises."""
     assert restore(stored, 0.0) == PlannerState()
-
-
-@pytest.mark.parametrize(
-    ("stored", "score"),
-    [
-        pytest.param(0.2, 0.2, id="as-it-was"),
-        pytest.param(-0.2, 0.0, id="below-its-place"),
-        pytest.param(9.0, 0.0, id="beyond-its-bounds"),
-        pytest.param(float("nan"), 0.0, id="not-a-number"),
-        pytest.param("0.3", 0.0, id="text"),
-        pytest.param(None, 0.0, id="absent"),
-    ],
-)
-def test_the_margin_comes_back_or_starts_at_its_place(stored, score):
-    """What the error budget has taught survives a restart; damage is not believed."""
-    kept = learned(PlannerState(margin=MarginState(score=0.4)), 0.0)
-    assert restore(kept, 0.0).margin.score == pytest.approx(0.4)
-    assert restore({**kept, "margin": stored}, 0.0).margin.score == score

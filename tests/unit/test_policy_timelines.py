@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, TICK_SECONDS, World, reasons, run, stepped
 
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.latency import LatencyMetric
 from servingslo.policy.inputs import (
     ForecastMode,
     ForecastTargets,
@@ -253,24 +253,6 @@ def test_the_same_image_under_new_limits_goes_on_with_its_law():
     rolled = story.between(675.0, 705.0)
     assert all(d.model.trusted for d in rolled)
     assert any(Reason.CONFIGURATION_CHANGED in reasons(d) for d in rolled)
-
-
-def test_the_error_budget_moves_the_margin_and_says_so():
-    """A run of misses plans further from the median; minutes without one plan no closer to it."""
-    story = run(World(rate=stepped((0, 9.0)), replicas=5)).until(450)
-    assert story.state.margin.burn_ratio < 1.0
-    assert not [s for s in story.at(450.0).steps if s.stage == "margin"]
-
-    hard = replace(
-        TARGETS,
-        objectives=(
-            Objective(metric=LatencyMetric.TPOT, percentile=99.9, threshold_seconds=0.025),
-        ),
-        replicas=ReplicaTargets(minimum=1, maximum=40),
-    )
-    story = run(World(rate=stepped((0, 9.0)), replicas=4), hard).until(450)
-    burning = [s for d in story.decisions for s in d.steps if s.stage == "margin"]
-    assert any(s.reason is Reason.ERROR_BUDGET_BURNING and s.after > s.before for s in burning)
 
 
 def test_a_count_that_does_not_stand_is_told_beside_the_one_that_does():

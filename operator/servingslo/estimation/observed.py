@@ -55,17 +55,6 @@ class ObservedState:
         }
         return {metric: delta for metric, delta in found.items() if delta and delta.count > 0}
 
-    def latest(self, now_seconds: float) -> tuple[float, dict[str, HistogramDelta]]:
-        """What ended since the tick before, by metric, and how long ago that was, in seconds.
-
-        Nothing, and 0 seconds, where this tick brought no window or there was none before.
-        """
-        if len(self.windows) < 2 or self.windows[-1].time_seconds != now_seconds:
-            return 0.0, {}
-        ended = self.windows[-1].deltas
-        found = {metric: delta for metric, delta in ended.items() if delta.count > 0}
-        return now_seconds - self.windows[-2].time_seconds, found
-
 
 def pooled(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
     """Observations since the last tick over all engines, by metric."""

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
-from servingslo.estimation.margin import HIGHEST_SCORE
 from servingslo.estimation.sample import PodSample
 from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.service_time import EngineLimits, ServiceLaw
@@ -55,8 +54,8 @@ class TickContext:
     or cannot be placed is no capacity. unschedulable: those that the scheduler cannot place, with
     its reason. own_rollout: the change of batch limits that the rollout in progress carries out,
     None without one or for any other. prepared: None while no law, limits or lengths are known.
-    margin_score: what misses, of late and over the budget's window, add to the normal score of the
-    quantile planned for. demand: None while no rate is known.
+    margin_score: what a budget that runs out adds to the normal score of the quantile planned for.
+    demand: None while no rate is known.
     """
 
     observation: Observation
@@ -154,7 +153,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         ),
     )
     budget_left = budget_report(targets, observation)
-    margin = min(state.margin.score + budget_score(budget_left), HIGHEST_SCORE)
+    margin = budget_score(budget_left)
     estimate = with_means(estimate, prepared, len(serving))
     lead = lead_seconds(estimate, targets, limits)
     budget = wait_budget_seconds(targets, prepared)

@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.forecast import Forecast
-from servingslo.estimation.margin import quantile_with_margin
 from servingslo.models.objective_metrics import ROW_OF
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.prepared_model import PreparedModel
@@ -13,13 +13,12 @@ from servingslo.policy.sizing import Load
 
 # Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
 SCRAPE_SECONDS = 15.0
-# Quantile of the demand at the lead time that is planned for, before the margin that the error
-# budget sets (`estimation/margin.py`). The percentile laws already cover the fluctuations around a
-# known rate, and an objective allows misses, so in calm the quantile only covers the uncertainty of
-# the rate itself; in a surge every request behind the backlog misses, so the quantile rises with
-# the probability that this is one, or a jump, which the first window of one looks like. Chosen on
-# simulated fleets (Azure conversation trace, ramp, diurnal, surge): see
-# docs/lab/planner.md.
+# Quantile of the demand at the lead time that is planned for, before what a spent budget adds.
+# The percentile laws already cover the fluctuations around a known rate, and an objective allows
+# misses, so in calm the quantile only covers the uncertainty of the rate itself; in a surge every
+# request behind the backlog misses, so the quantile rises with the probability that this is one, or
+# a jump, which the first window of one looks like. Chosen on simulated fleets (Azure conversation
+# trace, ramp, diurnal, surge): see docs/lab/planner.md.
 CALM_PROBABILITY = 0.65
 SURGE_PROBABILITY = 0.9
 # A replica given away must not be missed before it could be had again, in a surge still less. What
@@ -45,6 +44,7 @@ LEAD_PARTS = 4
 DRAIN_SECONDS = 15.0
 # Waits that a queue may cause where no objective speaks of waiting, in seconds.
 DEFAULT_WAIT_BUDGET_SECONDS = 1.0
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +207,11 @@ def planned_probability(
     calm = _with_odds(CALM_PROBABILITY, _lead_odds(lead_seconds) * odds, SURGE_PROBABILITY)
     probability = calm + (SURGE_PROBABILITY - calm) * share
     return quantile_with_margin(probability, margin_score * (1.0 - share))
+
+
+def quantile_with_margin(probability: float, score: float) -> float:
+    """The probability whose normal score is this much larger; within (0, 1)."""
+    return _NORMAL.cdf(_NORMAL.inv_cdf(probability) + score)
 
 
 def _lead_odds(lead_seconds: float) -> float:

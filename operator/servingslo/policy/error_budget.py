@@ -18,9 +18,9 @@ BURN_SECONDS = tuple(
 """Lengths of the windows that burn rates are told of."""
 # Read every minute or so; what is older says nothing of now.
 OLDEST_READING_SECONDS = 900.0
-# Until half of the budget is spent nothing is added; at its end half of what misses of the last
-# minutes may add: 0.0 to 0.9 % of the replica-hours on four simulated rows, for up to 0.7 points of
-# share on a ramp and nothing on surges (docs/how-to/error-budget.md).
+# Until half of the budget is spent nothing is added; at its end this normal score, which is 0.0 to
+# 0.9 % of the replica-hours on four simulated rows, for up to 0.7 points of share on a ramp and
+# nothing on surges (docs/how-to/error-budget.md).
 UNTOUCHED_RATIO = 0.5
 HIGHEST_BUDGET_SCORE = 0.25
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from servingslo.estimation.arrivals import COUNTING_ERROR_RATIO
 from servingslo.estimation.limits import Limit, LimitSource
-from servingslo.estimation.margin import HIGHEST_SCORE, NEGLIGIBLE_SCORE
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.guards import StepDownBlock
@@ -20,6 +19,8 @@ MOST_SLOW_NAMED = 5
 MOST_NAMED = 3
 # Below this share of the rate the season changes nothing that anybody would ask about.
 TOLD_SHARE = 0.1
+# Below this normal score nobody sees what a budget adds.
+NEGLIGIBLE_SCORE = 0.01
 
 
 def _step(
@@ -169,14 +170,13 @@ def recurrence_step(context: TickContext) -> DecisionStep | None:
 
 def margin_step(context: TickContext) -> DecisionStep | None:
     """What the error budget did to the quantile planned for; None while it does nothing."""
-    demand, held, budget = context.demand, context.state.margin, context.error_budget
-    if demand is None or context.margin_score < NEGLIGIBLE_SCORE:
+    demand, budget = context.demand, context.error_budget
+    if demand is None or budget is None or context.margin_score < NEGLIGIBLE_SCORE:
         return None
-    left = {} if budget is None else {"budget_remaining_ratio": budget.remaining_ratio}
     return _step(
         "margin", MARGIN_KNOB, Reason.ERROR_BUDGET_BURNING,
-        before=demand.plain_probability, after=demand.probability, burn_ratio=held.burn_ratio,
-        margin_score=context.margin_score, at_bound=context.margin_score == HIGHEST_SCORE, **left,
+        before=demand.plain_probability, after=demand.probability,
+        margin_score=context.margin_score, budget_remaining_ratio=budget.remaining_ratio,
     )  # fmt: skip
 
 

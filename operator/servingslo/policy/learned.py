@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from servingslo.estimation import learned as estimator_memory
-from servingslo.estimation.margin import HIGHEST_SCORE, MarginState
 from servingslo.estimation.stored import is_number, items_of, text_of
 from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.reverts import Reverts
@@ -43,7 +42,6 @@ def learned(state: PlannerState, now_seconds: float) -> dict[str, object]:
         "atSeconds": round(now_seconds, 1),
         "behavior": _dump_behavior(state.behavior),
         "batching": _dump_batching(state.batching),
-        "margin": round(state.margin.score, 4),
         "reverts": _dump_reverts(state.reverts),
         "estimator": estimator_memory.learned(state.estimator),
     }
@@ -64,7 +62,6 @@ def restore(stored: object, now_seconds: float) -> PlannerState:
         estimator=estimator_memory.restore(stored.get("estimator")),
         behavior=_load_behavior(stored.get("behavior"), now_seconds),
         batching=_load_batching(stored.get("batching"), now_seconds),
-        margin=_load_margin(stored.get("margin")),
         reverts=_load_reverts(stored.get("reverts"), now_seconds),
     )
 
@@ -80,9 +77,8 @@ def lost_parts(stored: object, now_seconds: float) -> tuple[str, ...]:
     return tuple(
         name
         for name, value in _parts(stored).items()
-        if name in blank
-        and value not in (None, {}, blank[name])
-        and (kept[name] == blank[name] or len(items_of(kept[name])) < len(items_of(value)))
+        if value not in (None, {}, 0, blank.get(name))
+        and (kept.get(name) == blank.get(name) or len(items_of(kept[name])) < len(items_of(value)))
     )
 
 
@@ -127,12 +123,6 @@ def _load_reverts(stored: object, now_seconds: float) -> Reverts | None:
         at_seconds=min(at, now_seconds),
         by=text_of(stored.get("by")),
     )
-
-
-def _load_margin(stored: object) -> MarginState:
-    """The margin within its bounds; its place for anything that is no finite number."""
-    score = _number(stored)
-    return MarginState() if score is None or score > HIGHEST_SCORE else MarginState(score=score)
 
 
 def _dump_behavior(state: BehaviorState) -> dict[str, list[list[float]]]:

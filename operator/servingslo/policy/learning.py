@@ -1,18 +1,12 @@
-"""What a tick teaches, beside the estimates: calibration of the laws, and the margin of demand."""
+"""What a tick teaches, beside the estimates: calibration of the laws."""
 
 from dataclasses import replace
 
-from servingslo.estimation import estimator, margin
+from servingslo.estimation import estimator
 from servingslo.estimation.observed import RECENT_SECONDS
 from servingslo.models.latency import metric_seconds
 from servingslo.policy.context import TickContext
-from servingslo.policy.inputs import Actuation
 from servingslo.policy.state import PlannerState, Steadiness
-
-# More likely than not, demand moves as in a surge.
-SURGE_PROBABILITY = 0.5
-# Capacity for a surge is there one lead time after it; what waited for it has left one later.
-SURGE_LEADS = 2.0
 
 
 def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
@@ -45,37 +39,3 @@ def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
     learnt = estimator.calibrate(state.estimator, predicted, context.estimate)
     compared = replace(fleet, since_seconds=context.now_seconds)
     return replace(state, estimator=learnt, fleet=compared)
-
-
-def margin_tracked(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory after this tick's requests were held against the error budget.
-
-    Only where the margin is what decides: misses while nothing can be seen, while the model is not
-    trusted, at the maximum, during a rollout, while cards are short, while somebody else sets the
-    count, or behind a surge, say nothing about it.
-    """
-    state = _with_surge(context, state)
-    surge = state.margin.surge_seconds
-    if surge is not None and context.now_seconds - surge < SURGE_LEADS * context.lead_seconds:
-        return state
-    if (
-        context.acting_limit is not None
-        or context.targets.actuation is Actuation.NONE
-        or not context.trusted
-        or context.signals.no_metrics is not None
-        or context.unschedulable
-        or context.observation.rollout_in_progress
-        or context.current >= context.bounds.maximum
-    ):
-        return state
-    seconds, observed = state.estimator.observed.latest(context.now_seconds)
-    offered = context.estimate.offered_rate_per_second or 0.0
-    rejected = context.estimate.rejected_per_second / offered if offered > 0 else 0.0
-    burn = margin.burn_ratio(context.targets.objectives, observed, min(rejected, 1.0))
-    return replace(state, margin=margin.learn(state.margin, burn, seconds))
-
-
-def _with_surge(context: TickContext, state: PlannerState) -> PlannerState:
-    if context.estimate.forecast.surge_probability < SURGE_PROBABILITY:
-        return state
-    return replace(state, margin=replace(state.margin, surge_seconds=context.now_seconds))

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.margin import MarginState
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy import behavior as behavior_module
 from servingslo.policy.batcher_memory import BatcherMemory
@@ -194,7 +193,6 @@ class PlannerState:
     batching: BatchingMemory = BatchingMemory()
     limit: LimitMemory | None = None
     batcher: BatcherMemory | None = None
-    margin: MarginState = field(default_factory=MarginState)
     sized: Sized | None = field(default=None, compare=False, repr=False)
 
 

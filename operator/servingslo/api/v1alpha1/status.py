@@ -139,8 +139,7 @@ class LearnedStatus(StatusModel):
     # migrated with each of them.
     state: dict[str, Any] | None = Field(
         None,
-        description="Fit, safety margin, windows and scale events. Read by the operator alone, at "
-        "most 4 KiB.",
+        description="Fit, windows and scale events. Read by the operator alone, at most 4 KiB.",
         json_schema_extra=dict(PRESERVE_UNKNOWN),
     )
 
