@@ -82,6 +82,16 @@ CHECKS = (
         command=(*_TESTS, "tests/integration/test_killed_in_mid_change.py"),
     ),
     Check(
+        name="canary",
+        shows="a canary that hangs, in variables, with the engine's own bound, while replicas scale",
+        command=(
+            *_TESTS,
+            "tests/integration/test_canary_pods.py",
+            "tests/integration/test_canary_variables.py",
+            "tests/integration/test_engine_bound.py",
+        ),
+    ),
+    Check(
         name="fuzz",
         shows="properties on new examples; 100,000 manifests, pages and command lines each",
         command=("-m", "pytest", "tests/property"),

@@ -12,7 +12,7 @@ from servingslo.rig.cluster import Rig
 FAILURE_ANNOTATION = "rig.servingslo.dev/failure"
 GROWN = REPLICAS + 1
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from servingslo.rig.cluster import Rig
 
 EDITED = 12
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

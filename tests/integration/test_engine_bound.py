@@ -15,7 +15,7 @@ FLAG = "--max-num-queued-reqs="
 CROWD_PER_SECOND = 60.0
 VERIFIED_SECONDS = 240.0
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

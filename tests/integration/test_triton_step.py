@@ -32,8 +32,10 @@ from servingslo.rig.triton import TritonModel, TritonServer, missing_for_triton
 pytestmark = pytest.mark.rig
 STEP = TritonModel(name="step", seconds=(0.03, 0.034, 0.038, 0.1, 0.104, 0.108))
 BATCHER = DynamicBatcher(largest_batch=len(STEP.seconds))
-# Half a second each of few and of many: what no Poisson process of one rate does.
+# Half a second each of few and of many, which come by the volley so that they make large batches on
+# a busy machine as well: what no Poisson process of one rate does.
 CALM_PER_SECOND, BURST_PER_SECOND, HALF_SECONDS = 6.0, 40.0, 0.5
+VOLLEY = 6
 WINDOWS, WINDOW_SECONDS = 14, 3.0
 
 
@@ -101,10 +103,15 @@ def burst(server: TritonServer, latencies: list[float], ended: threading.Event) 
     began = time.monotonic()
     while not ended.is_set():
         half = int((time.monotonic() - began) / HALF_SECONDS) % 2
-        rate = BURST_PER_SECOND if half else CALM_PER_SECOND
+        many = VOLLEY if half else 1
+        rate = (BURST_PER_SECOND if half else CALM_PER_SECOND) / many
         time.sleep(min(between.expovariate(rate), HALF_SECONDS))
-        clients.append(threading.Thread(target=lambda: latencies.append(ask(server))))
-        clients[-1].start()
+        started = [
+            threading.Thread(target=lambda: latencies.append(ask(server))) for _ in range(many)
+        ]
+        for client in started:
+            client.start()
+        clients += started
     for client in clients:
         client.join()
 

@@ -128,6 +128,24 @@ def test_law_that_stops_predicting_is_not_used() -> None:
     assert later.law.step_seconds(30.0) == pytest.approx(SLOW.step_seconds(30.0), rel=0.05)
 
 
+def test_a_law_of_a_window_that_never_was_gives_nothing_away_and_is_forgotten() -> None:
+    """Among the first windows one tells of twenty times the work: nothing is sized by it.
+
+    No count is given back by a law that is wrong by half, and it does not outweigh what follows.
+    """
+    fit = service_law.select_configuration(LawState(), ONE).fits[0]
+    first, *others = _rows(FAST, 60)
+    for row in (*others[:2], replace(first, x=tuple(20.0 * value for value in first.x))):
+        fit = service_law.learn(fit, [row])
+    for number, row in enumerate(others[2:]):
+        fit, found = service_law.judge(service_law.learn(fit, [row]))
+        if number >= service_law.LEAST_SCORED_WINDOWS and not found.trusted and found.law:
+            assert found.law.step_seconds(20.0) > 0.5 * FAST.step_seconds(20.0), number
+    assert found.trusted
+    assert found.law is not None
+    assert found.law.step_seconds(30.0) == pytest.approx(FAST.step_seconds(30.0), rel=0.05)
+
+
 def test_a_law_that_was_refuted_never_comes_back() -> None:
     """The card slows down to half while as many run as ever: nothing identifies the new law yet."""
     state = _learnt(LawState(), ONE, FAST, 60)

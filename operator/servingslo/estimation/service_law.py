@@ -43,6 +43,9 @@ FIT_MEMORY_WINDOWS = 2000.0
 # Share of the information that survives when predictions stay biased: the engine itself changed.
 CHANGED_ENGINE_KEEP_RATIO = 0.05
 BIASED_RATIO = 0.10
+# A law that is wrong by half gives nothing away: what it rests on did not happen, as where a page
+# told a window of twenty times its work.
+WRONG_RATIO = 0.5
 # Weight, in windows, of what an unchanged engine under new limits inherits.
 INHERITED_WINDOWS = 8.0
 
@@ -202,6 +205,8 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
         # Errors stay on one side: the engine itself changed under the same configuration, and what
         # was trusted was the law of another one.
+        if abs(fit.bias_ratio) > WRONG_RATIO:
+            return LawFit(configuration=fit.configuration, stated=fit.stated)
         return replace(
             fit,
             information=fit.information.scaled(CHANGED_ENGINE_KEEP_RATIO),
@@ -255,10 +260,12 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     values = solution(fit)
     error = standard_error_ratio(fit)
     reason = _reason(fit, values, error)
+    wrong = fit.error_ratio is not None and fit.error_ratio > WRONG_RATIO
+    law = None if values is None or wrong else _law(values)
     estimate = LawEstimate(
-        law=None if values is None else _law(values),
+        law=law,
         reason=reason,
-        source="none" if values is None else "fit",
+        source="none" if law is None else "fit",
         fit_error=fit.error_ratio,
         sample_count=fit.window_count,
         standard_error_ratio=error,
