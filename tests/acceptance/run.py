@@ -83,7 +83,7 @@ CHECKS = (
     ),
     Check(
         name="canary",
-        shows="a canary that hangs, in variables, with the engine's own bound, while replicas scale",
+        shows="canaries that hang, in variables, with an engine's own bound, while replicas scale",
         command=(
             *_TESTS,
             "tests/integration/test_canary_pods.py",
