@@ -121,6 +121,7 @@ def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(900)
 def test_a_target_that_a_real_envoy_woke_sleeps_again_and_is_woken_again(
     operator: Operator, tenant: Tenant, front: EnvoyFront
 ) -> None:
