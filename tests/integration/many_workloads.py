@@ -17,6 +17,9 @@ from servingslo.rig.cluster import Rig
 from servingslo.rig.waiting import http_get, wait_until
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1000, 500
+# Of equal requests that come evenly each window holds the same, and nothing tells what a step would
+# take at another load: laws are not identifiable then, and none ought to be trusted.
+LENGTH_SPREAD = 0.8
 # Of these engines and lengths one replica saturates at 1.68 requests/s, and 85 % of it is allowed:
 # `servingslo size --fleet l4-small`. The rate of c replicas lies in their range.
 RATE_PER_REPLICA = 1.43
@@ -150,6 +153,7 @@ class ManyWorkloads:
             seconds=_TRACE_SECONDS,
             prompt_tokens=PROMPT_TOKENS,
             output_tokens=OUTPUT_TOKENS,
+            spread=LENGTH_SPREAD,
         )
 
     def _create_workload(self, namespace: str, name: str, count: int, trace: Path) -> None:

@@ -1,6 +1,7 @@
 """The operator as a process with its ServiceAccount's token, and a tenant who uses it."""
 
 import json
+import random
 import subprocess
 import sys
 import urllib.request
@@ -464,11 +465,25 @@ def ticks_pass(operator: Operator, count: int = QUIET_TICKS) -> None:
 
 
 def steady_trace(
-    path: Path, *, rate: float, seconds: float, prompt_tokens: int = 512, output_tokens: int = 128
+    path: Path,
+    *,
+    rate: float,
+    seconds: float,
+    prompt_tokens: int = 512,
+    output_tokens: int = 128,
+    spread: float = 0.0,
 ) -> Path:
-    """A trace of evenly spaced requests of one length."""
+    """A trace of evenly spaced requests; lengths vary evenly by this share of their mean."""
     count = round(rate * seconds)
-    lines = [f"{i / rate:.4f},{prompt_tokens},{output_tokens}" for i in range(count)]
+    rng = random.Random(count)  # noqa: S311  lengths, no secrets
+    lines = [
+        f"{i / rate:.4f},"
+        + ",".join(
+            str(round(tokens * rng.uniform(1.0 - spread, 1.0 + spread)))
+            for tokens in (prompt_tokens, output_tokens)
+        )
+        for i in range(count)
+    ]
     path.write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *lines]) + "\n")
     return path
 
