@@ -43,19 +43,17 @@ def _moments(engine: EngineLaws, sequences: Sequence[int], *place: int) -> Momen
     """Moments while as many sequences run, as sequences × output lengths.
 
     n sequences end r = n/(O − 1) requests a step and as many start, at random over steps: over g
-    gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g and third
-    central moment r·c³·E[I³]/g². A step has room for as much prefill as the token budget leaves.
+    gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g. A step has
+    room for as much prefill as the token budget leaves.
     """
     demand, gaps = engine.demand, engine.gaps.gaps
     per_token = demand.prefill_per_token_seconds
     second = per_token**2 * demand.uncached_second_moment_tokens2
-    third = per_token**3 * demand.uncached_third_moment_tokens3
     means = [[mean_gap_seconds(demand, engine.budget_tokens, count)] for count in sequences]
     started = np.array([[started_per_step(demand, count)] for count in sequences])
     deviation = np.maximum(np.sqrt(started * second / gaps), LEAST_SECONDS)
-    skewness = started * third / gaps**2 / deviation**3
     mean = np.broadcast_to(np.array(means), deviation.shape)
-    return Moments(mean[place], deviation[place], skewness[place])
+    return Moments(mean[place], deviation[place])
 
 
 def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int) -> int:
@@ -67,7 +65,7 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
     demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
     while True:
         trials = sorted({trial_of(span[0], span[-1], index) for index in range(TRIALS)})
-        points = spread_points(_moments(engine, trials))
+        points = spread_points(_moments(engine, trials), engine.least_step_seconds)
         shares = np.sum((points <= tpot_seconds) * engine.gaps.spread_weights, axis=(1, 2))
         served = [
             count / mean_gap_seconds(demand, engine.budget_tokens, count) * share

@@ -4,13 +4,11 @@ Law: level crossing and conservation of time for the mean; sums of a stationary 
 for the spread.
 Source: P. H. Brill, Level Crossing Methods in Stochastic Models (2008), chapter 1; D. R. Cox and
 H. D. Miller, The Theory of Stochastic Processes (1965), chapter 7.
-Assumes: running sequences forget at the rate at which the mean does; their law is skewed as a gamma
-law.
+Assumes: running sequences forget at the rate at which the mean does.
 Fails: see `prefill_interference`.
 Shown by: `make validate`, "one replica, Poisson" and "least-loaded routing": TPOT p95 within 6 %.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +29,7 @@ from servingslo.models.prefill_interference import (
     Interference,
     first_step_of,
     prefill_in_gaps,
-    prefill_work_rates,
+    prefill_square_seconds2,
 )
 from servingslo.models.service_time import FloatArray, RequestDemand
 
@@ -81,9 +79,8 @@ def _moments_of(
         return GapMoments(usual, ((ones, usual),), prefill)
     light = light_load(demand, load, step, found, budget_tokens)
     share, others, every = mixed_with_bare(usual, output.gaps, light)
-    # Who meets no prefill has the steps of a gamma law.
-    bare = step * ones, light.deviation * ones, 2.0 * light.deviation / step * ones
-    return GapMoments(every, ((1.0 - share, others), (share, Moments(*bare))), prefill)
+    bare = Moments(step * ones, light.deviation * ones)
+    return GapMoments(every, ((1.0 - share, others), (share, bare)), prefill)
 
 
 def _usual_moments(
@@ -94,7 +91,7 @@ def _usual_moments(
     first: FirstStep,
     prefill_seconds: float,
 ) -> Moments:
-    """Mean, deviation and skewness of `gap_moments`, by output length."""
+    """Mean and deviation of `gap_moments`, by output length."""
     gaps, growth = output.gaps, demand.step_growth_seconds
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     interference = _interference(demand, gaps, load, step, first, prefill_seconds)
@@ -106,13 +103,8 @@ def _usual_moments(
     together = growth * step * cluster_covariance(demand, load) / (load.pool_count * slack)
     forgotten = gaps * (demand.step_fixed_seconds / (step * demand.output_mean_tokens))
     averaging = 2.0 * (forgotten + np.expm1(-forgotten)) / forgotten**2
-    # The skewness of a gamma law with the mean and the variance of n.
-    skewness = 2.0 * math.sqrt(load.variance) / max(load.mean, _LEAST_VARIANCE)
-    third = np.sqrt(averaging) * (skewness * (moved + together) ** 1.5)
-    third += prefill.variance * (3.0 * moved * slack / step)
-    third = third * averaging + prefill.third
     variance = np.maximum(prefill.variance + averaging * (moved + together), _LEAST_VARIANCE)
-    return Moments(mean, np.sqrt(variance), third / variance**1.5)
+    return Moments(mean, np.sqrt(variance))
 
 
 def _interference(
@@ -124,30 +116,20 @@ def _interference(
     prefill_seconds: float,
 ) -> Interference:
     """What the prefill in gaps is made of; arguments as of `first_token_after`, and its result."""
-    rate, per_token = load.rate_per_second, demand.prefill_per_token_seconds
-    tokens, square = demand.uncached_mean_tokens, demand.uncached_second_moment_tokens2
-    mean_step = step / (1.0 - rate * demand.prefill_mean_seconds)
-    spread = square - tokens**2
-    skewed = demand.uncached_third_moment_tokens3 - 3.0 * square * tokens + 2.0 * tokens**3
+    rate, work = load.rate_per_second, demand.prefill_mean_seconds
+    square = prefill_square_seconds2(demand)
+    mean_step = step / (1.0 - rate * work)
     # The last of the steps that prefill a prompt.
-    last = demand.prefill_mean_seconds + first.others.mean
-    last -= (load.prefill_steps - 1.0) * (first.full_seconds - step)
+    last = work + first.others.mean - (load.prefill_steps - 1.0) * (first.full_seconds - step)
     last = min(step + max(last, 0.0), first.full_seconds)
-    own = min(
-        per_token**2 * spread + first.others.variance, (first.full_seconds - last) * (last - step)
-    )
-    together = _excess(gaps, load, mean_step) * tokens
-    # 3·e·E[I²] + 1.5·I·e², e the tokens that bursts bring together.
-    more = together * (3.0 * square + 1.5 * together * tokens) * rate * per_token**3
-    second, third = prefill_work_rates(demand, rate)
+    most = (first.full_seconds - last) * (last - step)
     return Interference(
         first.ratio,
         mean_step,
-        second,
-        third,
-        (together * tokens * rate * per_token**2, more),
+        rate * square,
+        rate * work**2 * _excess(gaps, load, mean_step),
         prefill_seconds - mean_step,
-        (own, per_token**3 * skewed + first.others.third),
+        min(square - work**2 + first.others.variance, most),
         load.pool_count,
     )
 
@@ -240,8 +222,8 @@ def cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
     """λ·E[N·W] of the counts and the work of the clusters that arrive together during prefill."""
     rate_per_second = load.rate_per_second
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
-    second = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
-    cluster = demand.prefill_mean_seconds / slack**2 + rate_per_second * second / slack**3
+    second = rate_per_second * prefill_square_seconds2(demand)
+    cluster = demand.prefill_mean_seconds / slack**2 + second / slack**3
     # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
     cluster += load.pool_count * load.bursts.relaxed_excess * demand.prefill_mean_seconds / slack**2
     return rate_per_second * cluster

@@ -1,6 +1,6 @@
 """Light traffic: the time per output token where most requests meet one prompt, or none.
 
-Law: raw moments of a compound Poisson sum, with those who meet nothing apart.
+Law: two raw moments of a compound Poisson sum, with those who meet nothing apart.
 Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI.
 Assumes: each request waits for the prefill of those that find it, see `occupancy_levels`.
 Fails: as `occupancy_levels`.
@@ -16,6 +16,7 @@ import numpy as np
 from servingslo.models.gap_loads import GapLoad
 from servingslo.models.occupancy_levels import Found
 from servingslo.models.output_laws import Moments
+from servingslo.models.prefill_interference import prefill_square_seconds2
 from servingslo.models.service_time import RequestDemand
 
 # Shares that meet prompts below this one, and deviations below this part of a step, have nothing
@@ -30,8 +31,8 @@ class LightLoad(NamedTuple):
     """What requests meet where a replica has few, in plain numbers.
 
     few: see `Found`. step, deviation: seconds of a step without prefill. once, in_gap: mean number
-    of prompts met that came before the first token, and in each gap. work, square, cube: moments of
-    the prefill of one, in seconds.
+    of prompts met that came before the first token, and in each gap. work, square: moments of the
+    prefill of one, in seconds.
     """
 
     few: float
@@ -41,7 +42,6 @@ class LightLoad(NamedTuple):
     in_gap: float
     work: float
     square: float
-    cube: float
 
 
 def light_load(
@@ -67,8 +67,7 @@ def light_load(
         found.delayed * found.early * (1.0 - together),
         found.delayed * (1.0 - found.early) / gaps,
         demand.prefill_mean_seconds,
-        per_token**2 * demand.uncached_second_moment_tokens2,
-        per_token**3 * demand.uncached_third_moment_tokens3,
+        prefill_square_seconds2(demand),
     )
 
 
@@ -82,27 +81,20 @@ def mixed_with_bare(usual: Moments, gaps: Any, load: LightLoad) -> tuple[Any, Mo
     none = np.exp(-number)
     bare, spread = load.few * none, load.deviation**2
     work = number / gaps * load.work
-    square, cube = number / gaps**2 * load.square, number / gaps**3 * load.cube
+    square = number / gaps**2 * load.square
     first = load.few * work
     second = load.few * (square + work**2 + (1.0 - none) * spread)
-    third = load.few * (3.0 * square * work + work**3 + cube)
     # The same of the usual law, about the step.
     over, variance = usual.mean - load.step, usual.deviation**2
     many = 1.0 - load.few
     first += many * over
     second += many * (variance + over**2)
-    third += many * (
-        usual.skewness * variance * usual.deviation + (3.0 * variance + over**2) * over
-    )
     rest = np.maximum(1.0 - bare, _LEAST_SHARE)
-    others = _moments(load.step, first / rest, second / rest, third / rest)
-    return bare, others, _moments(load.step, first, second + bare * spread, third)
+    others = _moments(load.step, first / rest, second / rest)
+    return bare, others, _moments(load.step, first, second + bare * spread)
 
 
-def _moments(origin: float, first: Any, second: Any, third: Any) -> Moments:
-    """Moments about a point, as mean, deviation and skewness."""
-    spread, least = second - first * first, (_LEAST_DEVIATION * origin) ** 2
-    variance = np.maximum(spread, least)
-    deviation = np.sqrt(variance)
-    central = (spread > least) * (third + first * (2.0 * first * first - 3.0 * second))
-    return Moments(origin + first, deviation, central / (variance * deviation))
+def _moments(origin: float, first: Any, second: Any) -> Moments:
+    """Moments about a point, as mean and deviation."""
+    variance = np.maximum(second - first * first, (_LEAST_DEVIATION * origin) ** 2)
+    return Moments(origin + first, np.sqrt(variance))

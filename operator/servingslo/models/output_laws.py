@@ -1,6 +1,7 @@
 """Laws over requests of the time per output token and the end-to-end latency.
 
-Law: gamma given the output length, by its first three moments; mixed over output lengths.
+Law: gamma given the output length, from an idle step on, by its mean and variance; mixed over
+output lengths.
 Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
 Assumes: first token and gaps independent given the length; prompts and outputs independent.
 Fails: outputs of two or three tokens, whose gaps are a few steps and no gamma law.
@@ -23,8 +24,6 @@ from servingslo.models.workload import LengthDistribution
 # the time goes with both.
 OUTPUT_POINTS = 20
 DEVIATE_COUNT = 24
-# Keeps the gamma law of no skewness from a division by zero; seven digits are left.
-_SMALL_SIXTH = 1e-9
 # Against divisions by zero: far below any step.
 TINY_SECONDS = 1e-12
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
@@ -71,11 +70,10 @@ class OutputGaps:
 
 
 class Moments(NamedTuple):
-    """Mean, deviation and skewness of a time per output token: numbers, or by output length."""
+    """Mean and deviation of a time per output token: numbers, or by output length."""
 
     mean: Any
     deviation: Any
-    skewness: Any
 
 
 class GapMoments(NamedTuple):
@@ -112,19 +110,17 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
     )
 
 
-def spread_points(law: Moments) -> FloatArray:
-    """Points of gamma laws with these moments at the quadrature's deviates.
+def spread_points(law: Moments, least_seconds: Any) -> FloatArray:
+    """Points of gamma laws that begin at the least, at the quadrature's deviates.
 
     Moments by output length, in the last axis; points by length and deviate.
     Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
     """
-    # μ + σ·((1 + k·u)³ − 1)/(3·k), k a sixth of the skewness and u the deviate less k.
-    sixth = (law.skewness * (1.0 / 6.0) + _SMALL_SIXTH)[..., None]
-    root = 1.0 + sixth * (_DEVIATES[: sixth.shape[-2]] - sixth)
-    # Without skewness to the left no point lies below the least value of a gamma law.
-    np.maximum(root, np.where(sixth > 0.0, 0.0, -np.inf), out=root)
-    scale = law.deviation[..., None] / (3.0 * sixth)
-    points: FloatArray = law.mean[..., None] + scale * (root * root * root - 1.0)
+    above = np.maximum(law.mean - least_seconds, TINY_SECONDS)
+    # A ninth of the inverse shape is the square of this.
+    scale = (law.deviation / (3.0 * above))[..., None]
+    root = np.maximum(1.0 + scale * (_DEVIATES[: scale.shape[-2]] - scale), 0.0)
+    points: FloatArray = (law.mean - above)[..., None] + above[..., None] * root**3
     return points
 
 
@@ -145,7 +141,7 @@ def time_per_output_token_law(
     parts: as in `GapMoments`. bounds_seconds: an idle step and a step that is full of prefill; no
     average of steps lies outside, and what a full step has no room for others meet.
     """
-    points = np.concatenate([spread_points(law).ravel() for _, law in parts])
+    points = np.concatenate([spread_points(law, bounds_seconds[0]).ravel() for _, law in parts])
     weights = [(share[:, None] * output.spread_weights).ravel() for share, _ in parts]
     mass = np.concatenate(weights)
     _put_off(points, mass, bounds_seconds[1])
@@ -170,27 +166,23 @@ def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
 def end_to_end_law(
     output: OutputGaps,
     gap: Moments,
-    first: tuple[float, float, float],
+    first: tuple[float, float],
     least_seconds: float,
 ) -> AtomLaw:
     """Law of the end-to-end latency over requests, in seconds: first token plus O − 1 gaps.
 
-    gap: moments of a gap, by output length. first: mean, variance and third central moment of the
-    time to first token. Given the output length, the sum is a gamma law with the added cumulants.
+    gap: moments of a gap, by output length. first: mean and variance of the time to first token.
+    Given the output length, the sum is a gamma law with the added cumulants.
     least_seconds: an idle step; no request takes fewer steps than it has tokens.
     """
-    mean, variance, third = first
-    decode = output.gaps * gap.deviation
-    deviation = np.sqrt(decode**2 + variance)
-    skewness = (gap.skewness * decode**3 + third) / np.maximum(deviation, TINY_SECONDS) ** 3
-    points = spread_points(Moments(output.gaps * gap.mean + mean, deviation, skewness))
-    points = np.maximum(points, (least_seconds * (output.gaps + 1.0))[:, None]).ravel()
+    mean, variance = first
+    deviation = np.sqrt((output.gaps * gap.deviation) ** 2 + variance)
+    total = Moments(output.gaps * gap.mean + mean, deviation)
+    points = spread_points(total, least_seconds * (output.gaps + 1.0)).ravel()
     weights = output.spread_weights.ravel()
     if output.single_share > 0.0:
-        spread = max(math.sqrt(variance), TINY_SECONDS)
-        moments = np.array([[mean], [spread], [third / spread**3]])
-        alone = np.maximum(spread_points(Moments(*moments)).ravel(), least_seconds)
-        points = np.concatenate((points, alone))
+        alone = Moments(np.array([mean]), np.array([math.sqrt(variance)]))
+        points = np.concatenate((points, spread_points(alone, least_seconds).ravel()))
         several = (1.0 - output.single_share) * weights
         weights = np.concatenate((several, output.single_share * DEVIATE_WEIGHTS[0]))
     return atom_law(points, weights, (0.0, math.inf))

@@ -21,11 +21,10 @@ _LARGEST_RATIO = 0.98
 
 
 class Cumulants(NamedTuple):
-    """Mean, variance and third cumulant of seconds: numbers, or arrays by output length."""
+    """Mean and variance of seconds: numbers, or arrays by output length."""
 
     mean: Any
     variance: Any
-    third: Any
 
 
 class FirstStep(NamedTuple):
@@ -42,19 +41,18 @@ class FirstStep(NamedTuple):
 class Interference(NamedTuple):
     """What the prefill that gaps meet is made of.
 
-    ratio: p, load of prefill. mean_step: seconds of a step, prefill included. second, third:
-    λ·E[W²] and λ·E[W³] of the prefill W of a prompt. bursts: what bursts add to these, by output
-    length. own_excess: seconds of the own prefill above a mean step; own: variance and third
-    cumulant of the step of the first token. pool_count: replicas that share arrivals.
+    ratio: p, load of prefill. mean_step: seconds of a step, prefill included. second: λ·E[W²] of
+    the prefill W of a prompt. bursts: what bursts add to it, by output length. own_excess: seconds
+    of the own prefill above a mean step; own: variance of the step of the first token. pool_count:
+    replicas that share arrivals.
     """
 
     ratio: float
     mean_step: float
     second: float
-    third: float
-    bursts: tuple[FloatArray | float, FloatArray | float]
+    bursts: FloatArray
     own_excess: float
-    own: tuple[float, float]
+    own: float
     pool_count: int
 
 
@@ -64,37 +62,23 @@ def first_step_of(
     """The step of a request's first token, at a rate of one replica.
 
     Steps are D′ = s + c·Σ I over the arrivals during D. An arrival finds a step in proportion to
-    its length; the next one makes its first token, with all that came in the one it found. Steps of
-    a pool feed themselves in what they have in common alone, 1/c of their variance.
+    its length, E[D²]/E[D]; the next one makes its first token, with all that came in the one it
+    found, taken as of this length. Steps of a pool feed themselves in what they have in common
+    alone, 1/c of their variance.
     step: seconds without prefill. room_tokens: for prefill in a step.
     """
     ratio = rate_per_second * demand.prefill_mean_seconds
     ratio = min(max(ratio, _LEAST_RATIO), _LARGEST_RATIO)
     full = step + demand.prefill_per_token_seconds * max(room_tokens, 0.0)
-    second, third = prefill_work_rates(demand, rate_per_second)
-    mean = step / (1.0 - ratio)
-    variance = 1.0 / (pool_count * (1.0 - ratio**2)) + 1.0 - 1.0 / pool_count
-    variance *= second * mean
-    skew = (3.0 * ratio * second * variance + third * mean) / (1.0 - ratio**3)
-    longer = variance / mean
-    seen = max(min(mean + longer, full), step)
-    seen_variance = max(skew / mean + variance - longer**2, 0.0)
-    seen_variance = min(seen_variance, (full - seen) * (seen - step))
-    others = Cumulants(
-        ratio * seen,
-        second * seen + ratio**2 * seen_variance,
-        third * seen + 3.0 * ratio * second * seen_variance,
-    )
-    return FirstStep(ratio, others, full)
+    second = rate_per_second * prefill_square_seconds2(demand)
+    longer = second / (pool_count * (1.0 - ratio**2)) + second * (1.0 - 1.0 / pool_count)
+    seen = max(min(step / (1.0 - ratio) + longer, full), step)
+    return FirstStep(ratio, Cumulants(ratio * seen, second * seen), full)
 
 
-def prefill_work_rates(demand: RequestDemand, rate_per_second: float) -> tuple[float, float]:
-    """λ·E[W²] and λ·E[W³] of the prefill W = c·I of a prompt."""
-    per_token = demand.prefill_per_token_seconds
-    return (
-        rate_per_second * per_token**2 * demand.uncached_second_moment_tokens2,
-        rate_per_second * per_token**3 * demand.uncached_third_moment_tokens3,
-    )
+def prefill_square_seconds2(demand: RequestDemand) -> float:
+    """E[W²] of the prefill W = c·I of a prompt."""
+    return demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
 
 
 def prefill_in_gaps(gaps: FloatArray, load: Interference) -> Cumulants:
@@ -105,7 +89,7 @@ def prefill_in_gaps(gaps: FloatArray, load: Interference) -> Cumulants:
     request's own prefill, longer than a step by its own prompt: short outputs therefore see slower
     tokens. What is left of it after j gaps, p^j, brings as many more prompts. With M = λ·E[W²] and
     X = Σ p^(k−j)·G_j² the variance is M·(D̄·ΣG² + X·(T − D̄)) + (pG)²·Var D₀, exact in steps without
-    n. The third cumulant is exact but for Σ G_j³ and Σ G_j·X_j, taken as G·Σ G_j² and G·Σ X_j.
+    n but for the spread of the step that an arrival meets, which is left out of Var D₀.
     """
     ratio, slack = load.ratio, 1.0 - load.ratio
     power = ratio**gaps
@@ -114,18 +98,11 @@ def prefill_in_gaps(gaps: FloatArray, load: Interference) -> Cumulants:
     squares = (gaps - squares) / slack**2
     later = (1.0 + ratio - reach * ratio * slack) * reach - 2.0 * gaps * power
     later /= slack**2
-    second, third = load.second + load.bursts[0], load.third + load.bursts[1]
-    even, first, echo = squares * load.mean_step, later * load.own_excess, reach * ratio
-    known = echo * load.own[0]
-    variance = even * second + first * load.second + echo * known
-    # Longer steps let in more: of the prompts of a gap, as far as there are gaps left.
-    cubed = (1.0 - later / squares) * (even + first) * (3.0 * second**2 / slack)
-    cubed = (cubed + even * third + first * load.third) * reach
-    cubed += later * known * 3.0 * load.second + echo**3 * load.own[1]
+    second, echo = load.second + load.bursts, reach * ratio
+    variance = squares * load.mean_step * second + later * load.own_excess * load.second
+    variance += echo**2 * load.own
     shared = 1.0 / load.pool_count
     plain = (1.0 - shared) * gaps * load.mean_step
     return Cumulants(
-        shared * echo * load.own_excess / gaps,
-        (shared * variance + plain * second) / gaps**2,
-        (shared * cubed + plain * third) / gaps**3,
+        shared * echo * load.own_excess / gaps, (shared * variance + plain * second) / gaps**2
     )

@@ -9,7 +9,6 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from servingslo.models.service_time import ComplexArray, FloatArray
 
@@ -23,9 +22,6 @@ POINT_COUNT = 180
 _FINE_COUNT = 12
 # Ranges of seconds, one for each quarter of a doubling.
 _RANGES_KEPT = 64
-# How far from its median a wait is followed by the running sequences that come with it.
-_FEWEST = 1e-6
-MOST_DEVIATIONS = 4.0
 
 
 class TabulatedLaw(NamedTuple):
@@ -45,14 +41,12 @@ class TabulatedLaw(NamedTuple):
         """P(T ≤ t) for t in seconds."""
         return float(np.interp(seconds, self.seconds, self.probability))
 
-    def cumulants(self) -> tuple[float, float, float]:
-        """Mean, variance and third central moment, in powers of seconds."""
+    def cumulants(self) -> tuple[float, float]:
+        """Mean and variance, in seconds and their square."""
         mass = np.diff(self.probability)
         middle = 0.5 * (self.seconds[1:] + self.seconds[:-1])
         mean = float(mass @ middle)
-        off = middle - mean
-        square = mass * off * off
-        return mean, float(square.sum()), float(square @ off)
+        return mean, float(mass @ (middle - mean) ** 2)
 
 
 def frequencies(range_seconds: float) -> FloatArray:
@@ -114,18 +108,3 @@ def invert(characteristics: FloatArray, ranges_seconds: Sequence[float]) -> list
         TabulatedLaw(_grid(range_seconds), shares)
         for range_seconds, shares in zip(ranges_seconds, probability, strict=True)
     ]
-
-
-def driven(usual: TabulatedLaw, queued: TabulatedLaw) -> TabulatedLaw:
-    """The law of a wait for a queue that drives n, from those at its mean and a deviation above.
-
-    At a time that is z deviations above the median the law is that of n as it is with a queue z
-    deviations above its mean.
-    """
-    deviations = ndtri(np.clip(usual.probability, _FEWEST, 1.0 - _FEWEST))
-    np.clip(deviations, -MOST_DEVIATIONS, MOST_DEVIATIONS, out=deviations)
-    probability = deviations * (queued.probability - usual.probability)
-    probability += usual.probability
-    np.clip(probability, 0.0, 1.0, out=probability)
-    np.maximum.accumulate(probability, out=probability)
-    return TabulatedLaw(seconds=usual.seconds, probability=probability / probability[-1])
