@@ -53,7 +53,10 @@ def groups() -> Iterator[Group]:
     )
     yield Group(
         name="long prompts, outputs of a few tokens",
-        cases=_long_prompts((1024, 2048, 8192), (1.0, 1.5, 2.0)),
+        cases=[
+            *_long_prompts((1024, 2048, 8192), (1.0, 1.5, 2.0, 2.5)),
+            *_long_prompts((8192,), (2.8,)),
+        ],
         bound="as for short outputs; and what comes while a prompt is prefilled delays its end",
     )
     yield Group(name="bursty arrivals", cases=list(starmap(_burst, _BURSTS)))
@@ -71,16 +74,6 @@ def _outside() -> Iterator[Group]:
             _short(14, 8, 8192),
         ],
         outside="targets end at 0.85; these are 0.86 to 0.98 of saturation",
-    )
-    yield Group(
-        name="token budget that is nearly used up",
-        cases=[Case(card=H100, rate_per_second=14.5, budget_tokens=1024)],
-        outside="no law of the queue for room: utilization 0.94",
-    )
-    yield Group(
-        name="long prompts, outputs of a few tokens, work ratio above 0.7",
-        cases=_long_prompts((8192,), (2.5, 2.8)),
-        outside="most steps are full of prefill, and outputs are as long as a few of them",
     )
     yield Group(
         name="bursts that nearly fill the engine, or swing widely for longer than a residence",
@@ -143,7 +136,9 @@ def _token_budget() -> list[Case]:
             (5, 512),
             (8, 512),
             (12, 512),
+            (12.5, 512),
             (10, 1024),
+            (14.5, 1024),
             (12, 2048),
         )
     ]

@@ -67,7 +67,10 @@ def test_percentiles_match_the_simulation(case):
 @pytest.mark.parametrize(
     ("case", "most"),
     [
-        pytest.param(Case(card=H100, rate_per_second=10, budget_tokens=1024), 0.35, id="budget"),
+        pytest.param(Case(card=H100, rate_per_second=10, budget_tokens=1024), 0.40, id="budget"),
+        pytest.param(
+            Case(card=H100, rate_per_second=14.5, budget_tokens=1024), 3.0, id="full-budget"
+        ),
         pytest.param(
             Case(card=H100, rate_per_second=9, replica_count=2, lengths=Lengths.SHORT_OUTPUTS),
             0.30,
@@ -91,7 +94,12 @@ def test_percentiles_match_the_simulation(case):
                 0.45,
                 id=f"long-prompts-{budget}",
             )
-            for rate, count, budget in ((1.5, 12, 2048), (1.9, 6, 4096), (2, 12, 1024))
+            for rate, count, budget in (
+                (1.5, 12, 2048),
+                (1.9, 6, 4096),
+                (2, 12, 1024),
+                (2.8, 12, 8192),
+            )
         ),
     ],
 )

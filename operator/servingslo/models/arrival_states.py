@@ -4,7 +4,7 @@ Law: Poisson arrivals see time averages; bursty ones alternate between two rates
 Source: R. W. Wolff, Poisson arrivals see time averages, Operations Research 30 (1982).
 Assumes: what runs follows the rate as a linear filter. Where prompts queue for the token budget,
 they are taken to meet more running sequences than there are on average: a bound, not a law.
-Fails: a token budget that is nearly used up: median first tokens up to twice as late as simulated.
+Fails: a token budget that is nearly used up: median first tokens up to five times too late.
 Shown by: `make validate`, "token budget" and "bursty arrivals".
 """
 
@@ -17,10 +17,10 @@ from servingslo.models.prompt_work import RANGE_RATIO, PromptWork, mean_steps, p
 from servingslo.models.service_time import RequestDemand
 
 # Share of the budget in use from which prompts are taken to queue for it.
-_LEAST_FULL_RATIO = 0.1
+_LEAST_FULL_RATIO = 0.12
 # Deviations above their mean of the running sequences that a prompt then meets. Measured by `make
-# validate`, "token budget": with 1 TTFT p95 is up to 12 % early, with 1.5 up to 3 %.
-_QUEUED_DEVIATIONS = 1.5
+# validate`, "token budget": with 1.5 TTFT p99 is up to 21 % early where the budget is nearly full.
+_QUEUED_DEVIATIONS = 2.0
 # A budget fuller than 1 less this is taken as this full: laws stay finite. Measured: 0.01 and 0.04
 # move TTFT where the budget is nearly full, and not at all in 95 of 100 loads.
 _LEAST_SLACK = 0.02
