@@ -28,7 +28,7 @@ INDEX_CENTRE = 0.5 * _NODE_COUNT
 # One more than the nodes: a lattice of whole numbers may end on both sides.
 _NODES: FloatArray = np.arange(_NODE_COUNT + 3.0)
 _OFFSETS: FloatArray = _NODES - INDEX_CENTRE
-_INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2, _OFFSETS**3), axis=1)
+_INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2), axis=1)
 _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
 # A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
@@ -223,21 +223,17 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     ]
 
 
-def even_moments(weights: FloatArray) -> list[tuple[float, float, float, float]]:
-    """Mass, mean, variance and third central moment of weights at 0, 1, 2 and so on, by row."""
+def even_moments(weights: FloatArray) -> list[tuple[float, float, float]]:
+    """Mass, mean and variance of weights at 0, 1, 2 and so on, by row."""
     return [central(*powers) for powers in (weights @ _INDEX_POWERS[: weights.shape[1]]).tolist()]
 
 
-def central(
-    mass: float, first: float, second: float, third: float
-) -> tuple[float, float, float, float]:
-    """Mass, mean, variance and third central moment from sums of powers about the middle node."""
+def central(mass: float, first: float, second: float) -> tuple[float, float, float]:
+    """Mass, mean and variance from sums of powers about the middle node."""
     mass = max(mass, _LEAST_MASS)
-    first, second, third = first / mass, second / mass, third / mass
+    first /= mass
     # With all mass at one node rounding alone is left of it.
-    variance = max(second - first**2, 0.0)
-    mean = first + INDEX_CENTRE
-    return mass, mean, variance, third - 3.0 * first * variance - first**3
+    return mass, first + INDEX_CENTRE, max(second / mass - first**2, 0.0)
 
 
 class _Lattice(NamedTuple):
@@ -300,14 +296,14 @@ def summed(
     load: ReplicaLoad,
     lattice: _Lattice,
     weights: FloatArray,
-    below: tuple[float, float, float, float],
+    below: tuple[float, float, float],
     above: tuple[float, float],
 ) -> Occupancy:
     """The law with its moments, from those of the nodes below the cap and what lies above it.
 
     Where the budget bounds, those wait that find as many running as it carries.
     """
-    first, inner_mean, inner_variance, _ = below
+    first, inner_mean, inner_variance = below
     mass = first + above[0]
     waiting, inner = above[0] / mass, first / mass
     spacing = lattice.step / load.pool_count
