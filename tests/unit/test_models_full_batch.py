@@ -8,11 +8,12 @@ import pytest
 
 from servingslo.models.full_batch import (
     best_full_batch,
+    full_batch_moments,
     full_batch_now,
     full_batch_of,
-    full_batch_tpot,
 )
 from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.output_laws import AtomLaw, Moments, time_per_output_token_law
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec
@@ -37,6 +38,14 @@ USUAL = DEMAND.uncached_mean_tokens / (DEMAND.output_mean_tokens - 1.0)
 SECONDS, EDGE_SECONDS = 600.0, 60.0
 
 
+def full_batch_tpot(count: int) -> AtomLaw:
+    """Law over requests of the time per output token while as many run."""
+    mean, deviation = full_batch_moments(ENGINE, [count])
+    parts = [(np.ones_like(ENGINE.gaps.gaps), Moments(mean[0], deviation[0]))]
+    bounds = ENGINE.least_step_seconds, ENGINE.most_step_seconds
+    return time_per_output_token_law(ENGINE.gaps, parts, bounds)
+
+
 def _overloaded(in_flight: int, offered_ratio: float = 2.0):
     """One engine that is offered more than it serves: the run, and who came while it was full."""
     rate = offered_ratio * MODEL.saturation_rate_per_second
@@ -53,7 +62,7 @@ def _tokens_in_time(count: int, threshold_seconds: float) -> float:
     room = DEMAND.prefill_per_token_seconds * (ENGINE.budget_tokens - count)
     step = DEMAND.step_fixed_seconds + DEMAND.step_growth_seconds * count
     step += min(started * DEMAND.prefill_mean_seconds, max(room, 0.0))
-    return count / step * full_batch_tpot(ENGINE, count).share_within(threshold_seconds)
+    return count / step * full_batch_tpot(count).share_within(threshold_seconds)
 
 
 @pytest.mark.parametrize("in_flight", [60, 120, 145])
@@ -62,7 +71,7 @@ def test_the_law_of_a_full_batch_is_what_an_overloaded_engine_does(in_flight):
     run, full = _overloaded(in_flight)
     seconds = SECONDS - 2.0 * EDGE_SECONDS
     prefilling = float(np.sum(run.ttft_seconds[full])) / seconds
-    law = full_batch_tpot(ENGINE, round(in_flight - prefilling))
+    law = full_batch_tpot(round(in_flight - prefilling))
     observed = run.tpot_seconds[full & (run.output_tokens > 1) & np.isfinite(run.tpot_seconds)]
     for percentile, within in ((50, 0.04), (95, 0.08), (99, 0.1)):
         assert law.quantile(percentile / 100.0) == pytest.approx(
@@ -74,14 +83,14 @@ def test_a_full_batch_has_a_shorter_tail_than_an_open_load_with_as_many_sequence
     """No prefill by prefill: p99 is a fourth shorter at least, the mean step the same."""
     rate = 0.9 * MODEL.saturation_rate_per_second
     opened = MODEL.predict(rate, 1, Routing.POOLED)
-    full = full_batch_tpot(ENGINE, round(opened.running_mean))
+    full = full_batch_tpot(round(opened.running_mean))
     assert full.quantile(0.5) == pytest.approx(opened.tpot_seconds(50.0), rel=0.1)
     assert full.quantile(0.99) < 0.75 * opened.tpot_seconds(99.0)
 
 
 def test_a_token_takes_longer_the_more_sequences_run():
     """At every percentile."""
-    laws = [full_batch_tpot(ENGINE, count) for count in (1, 20, 60, 120, 240)]
+    laws = [full_batch_tpot(count) for count in (1, 20, 60, 120, 240)]
     for probability in (0.1, 0.5, 0.95, 0.99):
         seconds = [law.quantile(probability) for law in laws]
         assert seconds == sorted(seconds)

@@ -17,7 +17,7 @@ from servingslo.models.prompt_work import RANGE_RATIO, PromptWork, mean_steps, p
 from servingslo.models.service_time import RequestDemand
 
 # Share of the budget in use from which prompts are taken to queue for it.
-_LEAST_FULL_RATIO = 0.12
+_LEAST_FULL_RATIO = 0.11
 # Deviations above their mean of the running sequences that a prompt then meets. Measured by `make
 # validate`, "token budget": with 1.5 TTFT p99 is up to 21 % early where the budget is nearly full.
 _QUEUED_DEVIATIONS = 2.0

@@ -17,7 +17,7 @@ import numpy as np
 from servingslo.models.arrival_states import ArrivalState, range_level, states_seen
 from servingslo.models.branching import Branching, grow
 from servingslo.models.occupancy import Occupancy, even_moments
-from servingslo.models.occupancy_levels import Pool, found_by_arrivals, never_idle
+from servingslo.models.occupancy_levels import Pool, found_by_arrivals
 from servingslo.models.pool_vacancies import even_arrivals
 from servingslo.models.prompt_work import (
     RANGE_RATIO,
@@ -214,10 +214,8 @@ def _meet_idle(
     z: ComplexArray,
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
-    if all(never_idle(one.running.mean, one.running.variance) for one in arrivals):
-        return
     pools = [_pool_of(prompts, arrival) for arrival in arrivals]
-    shares = [found.free for found in found_by_arrivals(demand, pools)]
+    shares = [found_by_arrivals(demand, pool).free for pool in pools]
     if any(shares):
         (idle,) = columns([(share,) for share in shares])
         characteristic *= 1.0 - idle

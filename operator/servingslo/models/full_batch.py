@@ -17,11 +17,10 @@ import numpy as np
 from servingslo.models.load_laws import EngineLaws
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.models.output_laws import (
-    AtomLaw,
     Moments,
     spread_points,
-    time_per_output_token_law,
 )
+from servingslo.models.prefill_interference import prefill_square_seconds2
 from servingslo.models.service_time import RequestDemand
 
 # Against a division by zero: far below any deviation of a step.
@@ -31,15 +30,7 @@ LEAST_SECONDS = 1e-12
 TRIALS = 16
 
 
-def full_batch_tpot(engine: EngineLaws, sequences: int) -> AtomLaw:
-    """Law over requests of the time per output token, in seconds, while as many sequences run."""
-    parts = [(np.ones_like(engine.gaps.gaps), _moments(engine, [sequences], 0))]
-    return time_per_output_token_law(
-        engine.gaps, parts, (engine.least_step_seconds, engine.most_step_seconds)
-    )
-
-
-def _moments(engine: EngineLaws, sequences: Sequence[int], *place: int) -> Moments:
+def full_batch_moments(engine: EngineLaws, sequences: Sequence[int]) -> Moments:
     """Moments while as many sequences run, as sequences × output lengths.
 
     n sequences end r = n/(O − 1) requests a step and as many start, at random over steps: over g
@@ -47,13 +38,12 @@ def _moments(engine: EngineLaws, sequences: Sequence[int], *place: int) -> Momen
     room for as much prefill as the token budget leaves.
     """
     demand, gaps = engine.demand, engine.gaps.gaps
-    per_token = demand.prefill_per_token_seconds
-    second = per_token**2 * demand.uncached_second_moment_tokens2
+    second = prefill_square_seconds2(demand)
     means = [[mean_gap_seconds(demand, engine.budget_tokens, count)] for count in sequences]
     started = np.array([[started_per_step(demand, count)] for count in sequences])
     deviation = np.maximum(np.sqrt(started * second / gaps), LEAST_SECONDS)
     mean = np.broadcast_to(np.array(means), deviation.shape)
-    return Moments(mean[place], deviation[place])
+    return Moments(mean, deviation)
 
 
 def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int) -> int:
@@ -65,7 +55,7 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
     demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
     while True:
         trials = sorted({trial_of(span[0], span[-1], index) for index in range(TRIALS)})
-        points = spread_points(_moments(engine, trials), engine.least_step_seconds)
+        points = spread_points(full_batch_moments(engine, trials), engine.least_step_seconds)
         shares = np.sum((points <= tpot_seconds) * engine.gaps.spread_weights, axis=(1, 2))
         served = [
             count / mean_gap_seconds(demand, engine.budget_tokens, count) * share

@@ -7,7 +7,6 @@ of Series of Events (1966), chapter 7.
 from typing import NamedTuple
 
 from servingslo.models.bursts import STEADY, Bursts, lasting_change
-from servingslo.models.occupancy import Occupancy
 from servingslo.models.service_time import RequestDemand
 
 # Against a division by zero where nothing varies.
@@ -28,18 +27,6 @@ class GapLoad(NamedTuple):
     pool_count: int
     bursts: Bursts
     prefill_steps: float
-
-
-def gap_load(law_of_running: Occupancy, rate_per_second: float, prefill_steps: float) -> GapLoad:
-    """What requests meet at this load; prefill_steps: mean number of steps of a prompt."""
-    return GapLoad(
-        rate_per_second=rate_per_second,
-        mean=law_of_running.mean,
-        variance=law_of_running.variance,
-        pool_count=law_of_running.pool_count,
-        bursts=law_of_running.bursts,
-        prefill_steps=prefill_steps,
-    )
 
 
 def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: float) -> GapLoad:

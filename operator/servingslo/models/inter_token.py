@@ -21,7 +21,6 @@ from servingslo.models.occupancy_levels import (
     Found,
     Pool,
     found_by_arrivals,
-    never_idle,
 )
 from servingslo.models.output_laws import GapMoments, Moments, OutputGaps
 from servingslo.models.prefill_interference import (
@@ -54,11 +53,8 @@ def gap_moments(
     prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is that
     of the counts N and the work W of the clusters that arrive together during prefill.
     """
-    steps = [own_step(demand, load) for load in loads]
-    levels = _found_by_arrivals(demand, loads, steps)
     return [
-        _moments_of(demand, output, load, step, found, budget_tokens)
-        for load, step, found in zip(loads, steps, levels, strict=True)
+        _moments_of(demand, output, load, own_step(demand, load), budget_tokens) for load in loads
     ]
 
 
@@ -67,9 +63,10 @@ def _moments_of(
     output: OutputGaps,
     load: GapLoad,
     step: float,
-    found: Found,
     budget_tokens: float,
 ) -> GapMoments:
+    pooled = load.pool_count > 1
+    found = found_by_arrivals(demand, pool_of(load, step)) if pooled else NEVER_IDLE
     room = budget_tokens - load.mean
     first = first_step_of(demand, load.rate_per_second, step, load.pool_count, room)
     prefill = first_token_after(demand, load, step, budget_tokens, first, found)
@@ -169,22 +166,6 @@ def parts_seen(
         for share, law in zip(shares, laws, strict=True)
         for part, seen in law.parts
     ]
-
-
-def _found_by_arrivals(
-    demand: RequestDemand, loads: Sequence[GapLoad], steps: Sequence[float]
-) -> list[Found]:
-    """What arrivals find at their replica, by load, as far as replicas of a pool are ever idle."""
-    found = [NEVER_IDLE] * len(loads)
-    rows = [
-        row
-        for row, load in enumerate(loads)
-        if load.pool_count > 1 and not never_idle(load.mean, load.variance)
-    ]
-    pools = [pool_of(loads[row], steps[row]) for row in rows]
-    for row, one in zip(rows, found_by_arrivals(demand, pools), strict=True):
-        found[row] = one
-    return found
 
 
 def pool_of(load: GapLoad, step: float) -> Pool:

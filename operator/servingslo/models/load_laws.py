@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from servingslo.models.gap_loads import GapLoad, gap_load
+from servingslo.models.gap_loads import GapLoad
 from servingslo.models.inter_token import gap_moments, parts_seen
 from servingslo.models.kv_cache import HeldTokens
 from servingslo.models.occupancy import Occupancy, occupancies
@@ -145,5 +145,12 @@ def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Requ
 
 
 def _gap_load(engine: EngineLaws, load: LoadLaws) -> GapLoad:
-    steps = mean_steps(engine.prompts, engine.budget_tokens - load.running.mean)
-    return gap_load(load.running, load.rate_per_second, steps)
+    running = load.running
+    return GapLoad(
+        rate_per_second=load.rate_per_second,
+        mean=running.mean,
+        variance=running.variance,
+        pool_count=running.pool_count,
+        bursts=running.bursts,
+        prefill_steps=mean_steps(engine.prompts, engine.budget_tokens - running.mean),
+    )

@@ -11,7 +11,6 @@ document bursts cost 2 and 9 % more without it.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,8 @@ from servingslo.models.service_time import RequestDemand
 # Pools are not idle this many deviations below their mean. A Poisson law is close to this.
 # Measured: 9 deviations move no percentile by more than 0.02 %.
 _IDLE_DEVIATIONS = 6.0
+# A replica that always runs more than these is never found idle.
+_BUSY = 2.0
 # Against the end of the range of a negative binomial law; a Poisson law is within a millionth.
 _LARGEST_SUCCESS = 1.0 - 1e-6
 # Shares of arrivals that move no percentile below p99.9.
@@ -97,23 +98,15 @@ class Averages(NamedTuple):
     busy: float
 
 
-def never_idle(mean: float, variance: float) -> bool:
-    """Whether no replica with this law of running sequences is ever idle, prompts aside."""
-    return mean - _IDLE_DEVIATIONS * math.sqrt(variance) > 2.0
-
-
-def found_by_arrivals(demand: RequestDemand, pools: Sequence[Pool]) -> list[Found]:
-    """What the arrivals of a pool find at the least loaded of its replicas, by pool.
+def found_by_arrivals(demand: RequestDemand, pool: Pool) -> Found:
+    """What the arrivals of a pool find at the least loaded of its replicas.
 
     Prompts stand at λ·T of the busy replicas, T their prefill, and a pool sends fewer requests
     where one stands: of the arrivals that find a replica busy only as many meet its steps as they
     are as find prompts in proportion to these.
     """
-    return [_found(demand, pool, requests_of(demand, pool)) for pool in pools]
-
-
-def _found(demand: RequestDemand, pool: Pool, requests: Requests) -> Found:
-    if requests.mean <= 0.0:
+    requests = requests_of(demand, pool)
+    if requests.mean <= 0.0 or pool.mean - _IDLE_DEVIATIONS * math.sqrt(pool.variance) > _BUSY:
         return NEVER_IDLE
     averages = averages_of(pool.pool_count, requests)
     if averages.idle < _NEGLIGIBLE_IDLE:

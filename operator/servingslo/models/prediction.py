@@ -149,9 +149,10 @@ class Prediction:
         """
         if self.laws is None:
             return math.inf
-        beyond = 1.0 - _share(percentile)
-        running = self.laws.running
-        return queue_seconds(running.wait_probability, running.wait_rate_per_second, beyond)
+        beyond, running = 1.0 - _share(percentile), self.laws.running
+        if running.wait_probability <= beyond:
+            return 0.0
+        return math.log(running.wait_probability / beyond) / running.wait_rate_per_second
 
     def latency_seconds(self, percentile: float) -> float:
         """End-to-end latency not exceeded by this percent of requests; inf when unstable."""
@@ -183,15 +184,6 @@ class Prediction:
         if latency_seconds is not None:
             share *= evaluate_latency(engine, loads)[0].share_within(latency_seconds)
         return min(max(share, 0.0), 1.0)  # rounding of the inversion
-
-
-def queue_seconds(
-    wait_probability: float, wait_rate_per_second: float, beyond_share: float
-) -> float:
-    """Wait for a slot that this share of requests exceeds, in seconds."""
-    if wait_probability <= beyond_share:
-        return 0.0
-    return math.log(wait_probability / beyond_share) / wait_rate_per_second
 
 
 def _share(percentile: float) -> float:

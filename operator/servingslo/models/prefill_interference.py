@@ -6,7 +6,7 @@ T. E. Harris, The Theory of Branching Processes (1963), chapter I.
 Assumes: Poisson arrivals. In a pool, a prompt is 1/c of what all replicas have in common, which
 feeds itself, and delays only the replica that has it by the rest.
 Fails: short outputs in pools, whose replicas are not sent further prompts while one is prefilled:
-TPOT p99 up to a quarter late, the mean up to 11 %.
+TPOT p99 up to a fifth late, the mean up to 15 %.
 Shown by: `make validate`, "one replica, Poisson": TPOT p95 within 5 %; "short outputs".
 """
 

@@ -1,9 +1,7 @@
 """What arrives: rate, variability, and the lengths of prompts and outputs."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from operator import le, mul
 
 import numpy as np
@@ -80,12 +78,6 @@ class LengthDistribution(_Moments):
             # The value follows from the fields, so the distribution stays what it is.
             object.__setattr__(self, slot, moment)
             return moment
-
-    def quantile_tokens(self, percentile: float) -> float:
-        """Smallest support point at or above this percentile (in percent, 0 to 100)."""
-        cumulated = list(accumulate(self.weights))
-        index = bisect_left(cumulated, percentile / 100.0 - _WEIGHT_SUM_TOLERANCE)
-        return self.tokens[min(index, len(self.tokens) - 1)]
 
     def compacted(self, point_count: int, *, keep_short: bool = False) -> "LengthDistribution":
         """At most this many points with the same mean, for fast quadrature.
