@@ -178,7 +178,7 @@ def test_errors_are_not_above_those_measured(card, rate):
     """Mean ITL 2 %, TTFT p50, p95 6 %, p99 12 %, TPOT p95 4 to 13, p99 9 to 20 % low, or better.
 
     One replica: h100 at utilization 0.1 to 0.84, the KV-bound card up to 0.5. Better now: 0.7 % of
-    ITL, 1.5, 6.5 and 5 % of TTFT, on the safe side above 2; TPOT is 1 to 4 and 4 to 7 % low.
+    ITL, 1.5, 6.5 and 5 % of TTFT, on the safe side above 2; TPOT is 1 to 4 and 2 to 7 % low.
     """
     outcome, law = run(card, rate), law_of(card, rate)
     assert law.itl_mean_seconds / outcome.itl_mean == pytest.approx(1.0, abs=0.008)
@@ -186,7 +186,7 @@ def test_errors_are_not_above_those_measured(card, rate):
         ratio = law.ttft_seconds(percentile) / high(outcome.ttft, percentile)
         assert 1.0 - early <= ratio <= 1.0 + late
     assert 0.955 <= law.tpot_seconds(95.0) / high(outcome.tpot, 95.0) <= 0.99
-    assert 0.92 <= law.tpot_seconds(99.0) / high(outcome.tpot) <= 0.97
+    assert 0.92 <= law.tpot_seconds(99.0) / high(outcome.tpot) <= 0.985
 
 
 def test_errors_where_the_kv_cache_binds():
@@ -228,18 +228,18 @@ def test_same_load_three_answers(replicas, least_loaded, share, noise, law_share
 @pytest.mark.parametrize(
     ("replicas", "rate", "p95_above", "p99_above"),
     [
-        pytest.param(4, 11.0, 0.008, 0.006, id="4-0.67"),
-        pytest.param(4, 12.7, 0.011, 0.006, id="4-0.78"),
-        pytest.param(8, 11.0, 0.003, 0.005, id="8-0.67"),
-        pytest.param(8, 12.7, 0.000, -0.002, id="8-0.78"),
-        pytest.param(16, 12.7, -0.002, -0.002, id="16-0.78"),
+        pytest.param(4, 11.0, 0.008, 0.019, id="4-0.67"),
+        pytest.param(4, 12.7, 0.011, 0.020, id="4-0.78"),
+        pytest.param(8, 11.0, 0.003, 0.019, id="8-0.67"),
+        pytest.param(8, 12.7, 0.000, 0.012, id="8-0.78"),
+        pytest.param(16, 12.7, -0.002, 0.004, id="16-0.78"),
     ],
 )
 def test_least_loaded_routing_is_close_to_pooled(replicas, rate, p95_above, p99_above):
     """Utilization 0.67 to 0.78 on 4, 8, 16 replicas: TPOT mean within 1 % of the pooled law.
 
     Percentiles were stated as up to 10 and 13 % below a pooled law that is wider than the one that
-    decides. Of that one, simulated p95 and p99 are within 1.1 and 0.6 %.
+    decides. Of that one, simulated p95 and p99 are within 1.1 and 2 %.
     """
     outcome = run(H100, rate, replicas=replicas)
     law = law_of(H100, rate, replicas=replicas)
@@ -251,11 +251,11 @@ def test_least_loaded_routing_is_close_to_pooled(replicas, rate, p95_above, p99_
 
 @pytest.mark.parametrize("rate", [11.0, 12.7], ids=["0.67", "0.78"])
 def test_random_routing_is_one_replica(rate):
-    """Stated as 8 to 20 % above the single-replica law at the tail; now 4 at p95, 7 at p99."""
+    """Stated as 8 to 20 % above the single-replica law; now 2 to 4 at p95, 7 to 8 at p99."""
     outcome = run(H100, rate, replicas=8, least_loaded=False)
     law = law_of(H100, rate)
     assert outcome.itl_mean / law.itl_mean_seconds == pytest.approx(1.003, abs=0.003)
-    assert high(outcome.tpot, 95.0) / law.tpot_seconds(95.0) == pytest.approx(1.04, abs=0.006)
+    assert high(outcome.tpot, 95.0) / law.tpot_seconds(95.0) == pytest.approx(1.031, abs=0.012)
     assert high(outcome.tpot) / law.tpot_seconds(99.0) == pytest.approx(1.068, abs=0.012)
 
 
@@ -310,8 +310,8 @@ def test_a_mean_prompt_misses_the_tail(rate, missed):
 @pytest.mark.parametrize(
     ("budget", "ttft_ms", "noise_ms", "law_ttft_ms", "tpot_ms", "law_tpot_ms"),
     [
-        pytest.param(1024, 818, 20, 729.8, 45.1, 48.3, id="1024"),
-        pytest.param(8192, 327, 3, 331.6, 48.05, 48.3, id="8192"),
+        pytest.param(1024, 818, 20, 769.5, 45.1, 47.6, id="1024"),
+        pytest.param(8192, 327, 3, 331.6, 48.05, 47.7, id="8192"),
     ],
 )
 def test_conversation_by_budget(budget, ttft_ms, noise_ms, law_ttft_ms, tpot_ms, law_tpot_ms):
@@ -319,7 +319,7 @@ def test_conversation_by_budget(budget, ttft_ms, noise_ms, law_ttft_ms, tpot_ms,
 
     329 stays. 953 is a run near the cliff: eight seeds of 400,000 requests have 818 ± 4 (830 ± 10
     where the number of requests is left to chance), runs of 100,000 have 770 to 920, and the law
-    has 730. TPOT p99 is 45.1 and 48.05 ± 0.1.
+    has 770. TPOT p99 is 45.1 and 48.05 ± 0.1.
     """
     card = replace(H100, max_num_batched_tokens=budget)
     outcomes = [run(card, 14.5, replicas=8, seed=seed) for seed in (1, 2)]
@@ -343,16 +343,16 @@ def exponential_lengths(count: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("budget", "tpot_ms", "ttft_ms", "share", "law_error"),
     [
-        pytest.param(512, 22.9, 793, 0.999, (-0.007, 0.078, -0.0016), id="512"),
-        pytest.param(1024, 38.1, 530, 1.000, (0.025, 0.159, -0.0004), id="1024"),
-        pytest.param(2048, 56.6, 469, 0.983, (0.223, 0.167, -0.0054), id="2048"),
-        pytest.param(8192, 58.5, 427, 0.981, (0.215, 0.037, -0.0055), id="8192"),
+        pytest.param(512, 22.9, 793, 0.999, (-0.007, 0.091, -0.0019), id="512"),
+        pytest.param(1024, 38.1, 530, 1.000, (0.025, 0.165, -0.0004), id="1024"),
+        pytest.param(2048, 56.6, 469, 0.983, (0.193, 0.171, -0.0061), id="2048"),
+        pytest.param(8192, 58.5, 427, 0.981, (0.195, 0.037, -0.0045), id="8192"),
     ],
 )
 def test_long_prompts_by_budget(budget, tpot_ms, ttft_ms, share, law_error):
     """At 9/s per replica of 8: the stated TPOT p99, TTFT p99 and share, and the law beside them.
 
-    The law is on the safe side: TPOT p99 up to 22 %, TTFT p99 up to 17 % late, share 0.5 below.
+    The law is on the safe side: TPOT p99 up to 20 %, TTFT p99 up to 17 % late, share 0.6 below.
 
     The shape of the lengths is not stated. Exponential ones with outputs of at least six tokens
     have all twelve figures, and no other shape that was tried (gamma, lognormal, even, or another
