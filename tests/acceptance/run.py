@@ -142,6 +142,11 @@ CHECKS = (
         command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),
     ),
     Check(
+        name="triton-scaling",
+        shows="replicas of a real Triton follow its load, by a law of its counters alone",
+        command=(*_TESTS, "tests/integration/test_triton_scaling.py"),
+    ),
+    Check(
         name="triton-limits",
         shows="limits too low on real Triton servers are set right under load, no request failed",
         command=(*_TESTS, "tests/e2e/test_demo_triton.py"),

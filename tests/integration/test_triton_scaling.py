@@ -11,7 +11,7 @@ from servingslo.rig.cluster import Rig
 from servingslo.rig.triton import TritonModel, affine, missing_for_triton
 from servingslo.rig.triton_pods import Clients, TritonPods
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.acceptance, pytest.mark.timeout(900)]
 # T(b) = 150 ms + 25 ms·b: 22.9 requests per second of full batches.
 FIXED, PER_REQUEST, LARGEST = 0.15, 0.025, 8
 EMBED = TritonModel(
@@ -68,7 +68,7 @@ def test_replicas_of_a_real_triton_follow_its_load(
     tenant.wait(
         lambda: bool(operator.log_lines("decided", tenant.namespace, "law=counters")),
         what="a law of the counters",
-        timeout_seconds=90,
+        timeout_seconds=180,
     )
     time.sleep(20.0)
     settled = time.monotonic()

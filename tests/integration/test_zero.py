@@ -30,6 +30,7 @@ def operator_settings() -> tuple[str, ...]:
     return ("--gateway-profile=envoy-gateway",)
 
 
+@pytest.mark.timeout(600)
 def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
     operator: Operator, tenant: Tenant, gateway_crds: None, tmp_path: Path
 ) -> None:
@@ -38,7 +39,8 @@ def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
     Gateway(tenant).create_all(routingType="Service")
     few = steady_trace(tmp_path / "few.csv", rate=2.0, seconds=10.0)
     plan = {"route": "chat", "when_no_engine": "wait"}
-    tenant.begin_traffic(few, duration_seconds=10.0, **plan)
+    # Windows of engines and gateway begin a second apart: of forty requests that is nothing.
+    tenant.begin_traffic(few, duration_seconds=40.0, **plan)
     tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": f"{IDLE_AFTER_SECONDS:g}s"})
     tenant.wait(lambda: tenant.replicas() == 0, what="it sleeps", timeout_seconds=PATIENCE_SECONDS)
     tenant.wait(lambda: not tenant.pods(), what="no pod is left")
