@@ -143,8 +143,12 @@ CHECKS = (
     ),
     Check(
         name="triton-scaling",
-        shows="replicas of a real Triton follow its load, by a law of its counters alone",
-        command=(*_TESTS, "tests/integration/test_triton_scaling.py"),
+        shows="replicas of a real Triton follow its load, by its counters; a step is not trusted",
+        command=(
+            *_TESTS,
+            "tests/integration/test_triton_scaling.py",
+            "tests/integration/test_triton_step.py",
+        ),
     ),
     Check(
         name="triton-limits",

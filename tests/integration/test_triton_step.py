@@ -29,7 +29,7 @@ from servingslo.reasons import Reason
 from servingslo.rig.processes import ProcessFamily
 from servingslo.rig.triton import TritonModel, TritonServer, missing_for_triton
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.acceptance]
 STEP = TritonModel(name="step", seconds=(0.03, 0.034, 0.038, 0.1, 0.104, 0.108))
 BATCHER = DynamicBatcher(largest_batch=len(STEP.seconds))
 # Half a second each of few and of many, which come by the volley so that they make large batches on
