@@ -249,13 +249,16 @@ def test_least_loaded_routing_is_close_to_pooled(replicas, rate, p95_above, p99_
     assert high(outcome.tpot) / p99 - 1.0 == pytest.approx(p99_above, abs=0.01)
 
 
-@pytest.mark.parametrize("rate", [11.0, 12.7], ids=["0.67", "0.78"])
-def test_random_routing_is_one_replica(rate):
+@pytest.mark.parametrize(
+    ("rate", "p95_ratio"),
+    [pytest.param(11.0, 1.038, id="0.67"), pytest.param(12.7, 1.023, id="0.78")],
+)
+def test_random_routing_is_one_replica(rate, p95_ratio):
     """Stated as 8 to 20 % above the single-replica law; now 2 to 4 at p95, 7 to 8 at p99."""
     outcome = run(H100, rate, replicas=8, least_loaded=False)
     law = law_of(H100, rate)
     assert outcome.itl_mean / law.itl_mean_seconds == pytest.approx(1.003, abs=0.003)
-    assert high(outcome.tpot, 95.0) / law.tpot_seconds(95.0) == pytest.approx(1.031, abs=0.012)
+    assert high(outcome.tpot, 95.0) / law.tpot_seconds(95.0) == pytest.approx(p95_ratio, abs=0.006)
     assert high(outcome.tpot) / law.tpot_seconds(99.0) == pytest.approx(1.068, abs=0.012)
 
 

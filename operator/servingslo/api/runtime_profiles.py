@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from servingslo.api.constraints import Between, Matching, not_allowed
 from servingslo.api.refusals import first_refusal
 from servingslo.api.v1alpha1.base import ApiModel
+from servingslo.api.v1alpha1.spec import RUNTIME_LENGTH, RUNTIME_LETTERS, RUNTIME_PATTERN
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.profile import (
@@ -29,7 +30,7 @@ from servingslo.runtimes.profile import (
 
 WHERE = "runtimes"
 MAX_RUNTIMES = 16
-_NAME = Matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "lower case letters, digits, - and .", 63)
+_NAME = Matching(f"^{RUNTIME_PATTERN}$", RUNTIME_LETTERS, RUNTIME_LENGTH)
 # Source: Prometheus, "Data model". Newer ones allow any character in quotes, which no engine uses.
 _METRIC = Matching(r"^[a-zA-Z_:][a-zA-Z0-9_:]*$", "letters, digits, _ and :", 200)
 _LABEL = Matching(r"^[a-zA-Z_][a-zA-Z0-9_]*$", "letters, digits and _", 100)
@@ -48,11 +49,6 @@ _NEEDED = (
     "running", "waiting", "prompt_tokens_total", "generation_tokens_total", "finished_total",
     "ttft_seconds",
 )  # fmt: skip
-_AGES = (
-    (MetricKind.GAUGE, "running"),
-    (MetricKind.COUNTER, "generation_tokens_total"),
-    (MetricKind.HISTOGRAM, "ttft_seconds"),
-)
 _CAPACITY = "capacity"
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
@@ -197,11 +193,12 @@ def runtimes_of(document: object) -> tuple[RuntimeProfile, ...]:
 def _changed(profile: RuntimeProfile, stated: AddedRuntime) -> RuntimeProfile:
     """A known runtime with what is stated in place of what it has."""
     found = {metric.field: metric for metric in stated.found()}
-    if profile.serves_batches and set(found) - {metric.field for metric in profile.metrics}:
-        (field, *_) = set(found) - {metric.field for metric in profile.metrics}
-        allowed = ", ".join(to_camel(metric.field) for metric in profile.metrics)
-        raise InvalidInputError(_path(profile.name), to_camel(field), allowed)
-    metrics = {metric.field: metric for metric in profile.metrics} | found
+    had_metrics = {metric.field: metric for metric in profile.metrics}
+    more = [field for field in found if field not in had_metrics]
+    if profile.serves_batches and more:
+        allowed = ", ".join(map(to_camel, had_metrics))
+        raise InvalidInputError(_path(profile.name), to_camel(more[0]), allowed)
+    metrics = had_metrics | found
     flags = {knob.field: knob.flag for knob in _knobs(stated)}
     had = {
         knob.field: replace(knob, flag=flags.pop(knob.field, knob.flag)) for knob in profile.knobs
@@ -241,7 +238,6 @@ def _new(name: str, stated: AddedRuntime) -> RuntimeProfile:
         engine_label=stated.engine_label or "engine",
         part_labels=stated.part_labels if stated.part_labels is not None else ("model_name",),
         metrics=metrics,
-        age_fields=_AGES,
         capacity=_capacity(name, stated, None),
         knobs=_knobs(stated),
         queue_knob=_queue_knob(stated),

@@ -146,6 +146,14 @@ class DefaultLimits:
     max_num_batched_tokens: int
 
 
+# Of engines that make tokens, by field of each kind.
+TOKEN_AGE_FIELDS = (
+    (MetricKind.GAUGE, "running"),
+    (MetricKind.COUNTER, "generation_tokens_total"),
+    (MetricKind.HISTOGRAM, "ttft_seconds"),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeProfile:
     """Everything this package knows of one runtime.
@@ -167,10 +175,10 @@ class RuntimeProfile:
     engine_label: str
     part_labels: tuple[str, ...]
     metrics: tuple[MetricNames, ...]
-    age_fields: tuple[tuple[MetricKind, str], ...]
     capacity: CapacityLabels | None
     knobs: tuple[Knob, ...]
     underscores_in_flags: bool
+    age_fields: tuple[tuple[MetricKind, str], ...] = TOKEN_AGE_FIELDS
     queue_knob: Knob | None = None
     launch: LaunchFlags = LaunchFlags()
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None

@@ -8,7 +8,6 @@ what was read; `make contracts` reads it anew.
 from servingslo.runtimes.profile import (
     Knob,
     LaunchFlags,
-    MetricKind,
     RuntimeProfile,
     counter,
     gauge,
@@ -51,11 +50,6 @@ SGLANG = RuntimeProfile(
         histogram("queue_seconds", "sglang:queue_time_seconds"),
         histogram("prompt_tokens", "sglang:prompt_tokens_histogram"),
         histogram("output_tokens", "sglang:generation_tokens_histogram"),
-    ),
-    age_fields=(
-        (MetricKind.GAUGE, "running"),
-        (MetricKind.COUNTER, "generation_tokens_total"),
-        (MetricKind.HISTOGRAM, "ttft_seconds"),
     ),
     capacity=None,
     # Both need a restart. Defaults come from the card's memory and the model, so an absent flag is

@@ -13,7 +13,6 @@ ends, its first token too.
 from servingslo.runtimes.profile import (
     Knob,
     LaunchFlags,
-    MetricKind,
     RuntimeProfile,
     counter,
     gauge,
@@ -41,11 +40,6 @@ TRTLLM = RuntimeProfile(
         histogram("time_per_output_token_seconds", "trtllm_time_per_output_token_seconds"),
         histogram("latency_seconds", "trtllm_e2e_request_latency_seconds"),
         histogram("queue_seconds", "trtllm_request_queue_time_seconds"),
-    ),
-    age_fields=(
-        (MetricKind.GAUGE, "running"),
-        (MetricKind.COUNTER, "generation_tokens_total"),
-        (MetricKind.HISTOGRAM, "ttft_seconds"),
     ),
     capacity=None,
     # Click takes a flag as it is spelt, without dashes for underscores and without abbreviations.

@@ -13,7 +13,6 @@ from servingslo.runtimes.profile import (
     CapacityLabels,
     Knob,
     LaunchFlags,
-    MetricKind,
     RuntimeProfile,
     counter,
     gauge,
@@ -62,11 +61,6 @@ VLLM = RuntimeProfile(
         histogram("output_tokens", "vllm:request_generation_tokens"),
         # A histogram in spite of its name: its _count counts engine steps.
         histogram("iteration_tokens", "vllm:iteration_tokens_total"),
-    ),
-    age_fields=(
-        (MetricKind.GAUGE, "running"),
-        (MetricKind.COUNTER, "generation_tokens_total"),
-        (MetricKind.HISTOGRAM, "ttft_seconds"),
     ),
     # In the capture 2,048 blocks of 128 tokens and kv_cache_size_tokens="262144"; it carries no
     # model_name, so it is joined by pod.

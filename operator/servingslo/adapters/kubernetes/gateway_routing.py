@@ -4,7 +4,8 @@ By its own default it routes to pods' addresses and takes the cluster out of Env
 them: nothing counts what comes then. What cannot be read, or is not clear, is not kept.
 Source: Envoy Gateway v1.9.1, internal/gatewayapi: IsServiceRouting (a policy before EnvoyProxy,
 else endpoints), policyIndex.Lookup (rule, route, listener, Gateway; a route's policy without
-mergeType XX Of defaults in Envoy Gateway's own configuration nothing is known here.
+mergeType stands alone, so that the Gateway's does not reach it). Of defaults in Envoy Gateway's own
+configuration nothing is known here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +52,12 @@ class GatewayRouting:
             found = await self._look(namespace, name)
         except ClusterError as error:
             found = f"how requests to {name} are routed cannot be read ({error}): {_SAY}"
-        self._found[namespace, name] = now_seconds, found
+        recent = {
+            key: one
+            for key, one in self._found.items()
+            if now_seconds - one[0] < _REMEMBERED_SECONDS
+        }
+        self._found = {**recent, (namespace, name): (now_seconds, found)}
         return found
 
     async def _look(self, namespace: str, name: str) -> str:

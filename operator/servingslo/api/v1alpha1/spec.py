@@ -63,12 +63,14 @@ API_VERSION_NAME = Matching(
     r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+$", "an API version such as apps/v1", 253
 )
 KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
+RUNTIME_PATTERN = "[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+RUNTIME_LETTERS, RUNTIME_LENGTH = "lower case letters, digits, - and .", 63
 # An administrator may have added some, so that the API server takes any name and the operator
 # refuses one that it does not know.
 RUNTIME_NAME = Matching(
-    rf"^({AUTO_RUNTIME}|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$",
-    f"{AUTO_RUNTIME}, or the name of a runtime (lower case letters, digits, - and .)",
-    63,
+    f"^({AUTO_RUNTIME}|{RUNTIME_PATTERN})$",
+    f"{AUTO_RUNTIME}, or the name of a runtime ({RUNTIME_LETTERS})",
+    RUNTIME_LENGTH,
 )
 MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ and .", 253)
 SHARE = Matching(r"^(5[0-9]|[6-9][0-9])([.][0-9]{1,3})?%$", "a share from 50% to 99.999%", 16)
