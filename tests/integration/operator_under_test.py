@@ -26,7 +26,7 @@ SERVICE_ACCOUNT = "servingslo-operator"
 TICK_SECONDS = 1.0
 # Several ticks: long enough for the operator to do what it must not.
 QUIET_TICKS = 4
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 KILLED = "the test killed the operator"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.integration.operator_under_test import Engines, Operator, Tenant, steady_trace
-from tests.integration.test_lifecycle_scaling import LAW
+from tests.integration.test_lifecycle_scaling import FITTED_WITHIN_SECONDS, LAW, LENGTH_SPREAD
 
 from servingslo.rig.cluster import Rig
 
@@ -56,10 +56,14 @@ def test_replicas_follow_the_load_of_engines_that_only_the_administrator_knows(
 ) -> None:
     """They are recognized, their limits are read from their arguments, and their law is fitted."""
     tenant.create_deployment(replicas=1)
-    tenant.begin_traffic(steady_trace(tmp_path / "load.csv", rate=12.0, seconds=300))
+    tenant.begin_traffic(
+        steady_trace(tmp_path / "load.csv", rate=12.0, seconds=300, spread=LENGTH_SPREAD)
+    )
     tenant.create_slo(serviceLaw=LAW)
-    tenant.wait(lambda: tenant.replicas() > 1, what="a scale-up", timeout_seconds=60)
-    told = tenant.wait_event("ModelTrusted", timeout_seconds=60)
+    tenant.wait(
+        lambda: tenant.replicas() > 1, what="a scale-up", timeout_seconds=FITTED_WITHIN_SECONDS
+    )
+    told = tenant.wait_event("ModelTrusted", timeout_seconds=FITTED_WITHIN_SECONDS)
     assert told.startswith("service law from fit")
     status = tenant.status()
     assert (status["model"]["runtime"], status["model"]["runtimeSource"]) == (NAME, "recognized")
