@@ -39,6 +39,11 @@ def number(value: float) -> str:
     return f"{short:.0f}" if abs(short) >= 100 else f"{short:g}"
 
 
+def mean_tokens(value: float) -> str:
+    """Tokens of a request, whole ones from 100 on: as they were stated, not rounded to 1160."""
+    return f"{value:.0f}" if value >= 100 else number(value)
+
+
 def percent(ratio: float) -> str:
     """A ratio in percent with one decimal: '98.2 %'. Never rounded up to 100."""
     text = f"{ratio:.1%}"

@@ -7,6 +7,7 @@ from servingslo.explain.format import (
     UNKNOWN,
     asked_count,
     count,
+    mean_tokens,
     milliseconds,
     number,
     objective_name,
@@ -126,8 +127,8 @@ def _demand(decision: Decision) -> Iterator[str]:
             "" if demand.cached_ratio is None else f", {percent(demand.cached_ratio)} of it cached"
         )
         yield (
-            f"  a request: {number(demand.prompt_tokens_mean)} prompt tokens{cached}, "
-            f"{number(demand.output_tokens_mean)} output tokens"
+            f"  a request: {mean_tokens(demand.prompt_tokens_mean)} prompt tokens{cached}, "
+            f"{mean_tokens(demand.output_tokens_mean)} output tokens"
         )
     if demand.aborted_ratio is not None and demand.aborted_ratio >= _LEAST_ABORTED:
         yield f"  clients gave up {percent(demand.aborted_ratio)} of the requests that ended"

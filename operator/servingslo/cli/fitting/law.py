@@ -8,7 +8,7 @@ from servingslo.estimation import estimator
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.service_law import LEAST_WINDOWS, TRUSTED_ERROR_RATIO
-from servingslo.explain.format import number, percent
+from servingslo.explain.format import mean_tokens, number, percent
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
 from servingslo.units import format_short_duration
@@ -144,8 +144,8 @@ def _lines(fit: Fit) -> Iterator[str]:
         )
     if fit.prompt_tokens_mean is not None and fit.output_tokens_mean is not None:
         yield (
-            f"  a request: {number(fit.prompt_tokens_mean)} prompt tokens, "
-            f"{number(fit.output_tokens_mean)} output tokens"
+            f"  a request: {mean_tokens(fit.prompt_tokens_mean)} prompt tokens, "
+            f"{mean_tokens(fit.output_tokens_mean)} output tokens"
         )
     if fit.arrival_rate_per_second is not None:
         told = "" if fit.gateway is None else f" ({fit.gateway.value})"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from servingslo.cli.sizing.answer import Answer, CountAnswer, NeedAnswer, Question
 from servingslo.cli.sizing.inputs import objective_text
 from servingslo.cli.sizing.prices import COLD_START, Price
-from servingslo.explain.format import number, percent
+from servingslo.explain.format import mean_tokens, number, percent
 from servingslo.units import format_duration
 
 _OVERLOADED = "overload"
@@ -22,8 +22,8 @@ def _lines(
 ) -> Iterator[str]:
     yield _headline(answer, engine)
     yield (
-        f"A request: {number(answer.prompt_tokens_mean)} prompt tokens, "
-        f"{number(answer.output_tokens_mean)} output tokens on average"
+        f"A request: {mean_tokens(answer.prompt_tokens_mean)} prompt tokens, "
+        f"{mean_tokens(answer.output_tokens_mean)} output tokens on average"
     )
     yield "Needs:"
     for need in answer.needs:
