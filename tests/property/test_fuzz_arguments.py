@@ -125,6 +125,9 @@ def test_a_change_gives_what_was_asked_for_or_is_refused(
 @given(text=_YAML)
 @example(text="a: " + "9" * 5000)
 @example(text="max-num-seqs: 2001-13-45")
+@example(text="max-num-seqs: !!int ''")
+@example(text="max-num-seqs: !!bool maybe")
+@example(text="max-num-seqs: !!timestamp soon")
 def test_any_configuration_file_is_words_or_a_problem(text) -> None:
     """4: and its words can be read as a command line."""
     began = time.process_time()

@@ -16,6 +16,8 @@ from servingslo.controller.recording import observation_line
         pytest.param(("kind: ServingSLO", "kind: Pod"), ("kind", "exactly one"), id="kind"),
         pytest.param(("/v1alpha1", "/v9"), ("apiVersion", "/v9", "v1alpha1"), id="version"),
         pytest.param(("spec:", "spec: ["), ("manifest in YAML",), id="no yaml"),
+        pytest.param(("spec:", "spec: " + "[" * 9_000), ("manifest in YAML",), id="deep"),
+        pytest.param(("max: 8", "max: !!int ''"), ("manifest in YAML",), id="no number"),
         pytest.param(("targetRef", "target"), ("spec.targetRef", "required"), id="no target"),
     ],
 )
@@ -53,6 +55,7 @@ def test_a_bad_manifest_is_named_by_file_and_field(cli, plain, manifest, change,
             ),
             id="edges without counts",
         ),
+        pytest.param("[" * 50_000, ("line 2", "one JSON object"), id="deep"),
         pytest.param('{"header": {}}', ("line 2: header.uid",), id="header"),
         pytest.param(
             '{"outcome": {"uid": "x", "time_seconds": 1, "before": 1, "after": 2, "written": 1}}',

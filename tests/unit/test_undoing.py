@@ -41,6 +41,16 @@ class Standing:
         return undone
 
 
+@dataclass
+class Broken(Standing):
+    """One with a defect."""
+
+    async def undo(self, _: object) -> list[Change]:
+        """Never comes back."""
+        self.asked += 1
+        raise RecursionError
+
+
 @dataclass(slots=True)
 class Told:
     """What is told of changes."""
@@ -63,12 +73,12 @@ class Overrunning(Controller):
         await asyncio.sleep(0.01)
 
 
-def undoing(standing: Standing) -> tuple[Undoing, Told]:
-    """That of an operator with this actuator alone, and what it told."""
+def undoing(*standing: Standing) -> tuple[Undoing, Told]:
+    """That of an operator with these actuators alone, and what it told."""
     operator, told = Operator(), Told()
     undo = replace(
         operator.controller.undoing,
-        adapters=replace(operator.adapters, actuators=(standing,)),  # type: ignore[arg-type]
+        adapters=replace(operator.adapters, actuators=standing),  # type: ignore[arg-type]
         reporter=told,  # type: ignore[arg-type]
     )
     return undo, told
@@ -82,6 +92,16 @@ def test_what_failed_is_tried_again_soon_and_told_once():
         asyncio.run(undo.when_due(at))
         assert standing.asked == asked, at
     assert told.changes == [FAILED, CHANGE]
+
+
+def test_an_actuator_that_fails_by_itself_keeps_no_other_from_it():
+    """A defect in one of them, or an object that it does not understand, is tried again too."""
+    broken, standing = Broken(failures=0), Standing(failures=0)
+    undo, told = undoing(broken, standing)
+    asyncio.run(undo.when_due(0.0))
+    asyncio.run(undo.when_due(15.0))
+    assert (broken.asked, standing.asked) == (2, 2)
+    assert told.changes == [CHANGE]
 
 
 def test_tries_grow_no_rarer_than_a_sweep():

@@ -208,6 +208,9 @@ PASSWORD = "hunter2"
         pytest.param("? " * 8_000, "is no YAML", id="depth"),
         pytest.param("a: \x07", "is no YAML", id="bell"),
         pytest.param("a: " + "9" * 5000, "is no YAML", id="digits"),
+        pytest.param("a: !!int ''", "is no YAML", id="empty number"),
+        pytest.param("a: !!bool maybe", "is no YAML", id="neither true nor false"),
+        pytest.param("a: !!timestamp soon", "is no YAML", id="no time"),
         pytest.param("#" * (LARGEST_FILE_CHARACTERS + 1), "is longer than", id="length"),
     ],
 )

@@ -12,6 +12,7 @@ import yaml
 from servingslo.api.convert import targets_from_spec
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.errors import InvalidInputError
+from servingslo.parsing import parsed_documents
 
 STANDARD_INPUT = "-"
 _BYTE_ORDER_MARK = "\ufeff"
@@ -34,8 +35,7 @@ def read_spec(path: Path) -> Mapping[str, Any]:
     Raises: InvalidInputError naming the file, the field's path, the value and what is allowed.
     """
     try:
-        # A SafeLoader, only with one more form of number.
-        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader))
+        documents = parsed_documents(path.read_text(encoding="utf-8"), Loader)
     except OSError as error:
         raise InvalidInputError("-f", str(path), f"a readable file ({error.strerror})") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:

@@ -7,6 +7,7 @@ import yaml
 from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.cli.manifest import Loader
 from servingslo.errors import InvalidInputError
+from servingslo.parsing import parsed_yaml
 from servingslo.runtimes import catalogue
 
 FLAG = "--runtime-profiles"
@@ -15,10 +16,10 @@ FLAG = "--runtime-profiles"
 def add_runtimes(path: Path) -> None:
     """Know them from here on. Raises: InvalidInputError naming file or field, value and range."""
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a SafeLoader
+        document = parsed_yaml(path.read_text(encoding="utf-8"), Loader)
     except OSError as error:
         allowed = f"a readable file ({error.strerror})"
         raise InvalidInputError(FLAG, str(path), allowed) from error
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidInputError(FLAG, str(path), "a file in YAML") from error
     catalogue.add(runtimes_of(document))

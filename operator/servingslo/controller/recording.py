@@ -4,7 +4,6 @@ A line is a header (spec, limits, what was learnt before: written when a resourc
 whenever its spec changes), an observation, or the outcome of a write.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from servingslo.controller.recording_validation import (
 )
 from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
+from servingslo.parsing import parsed_json
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.learned import restore
@@ -300,7 +300,7 @@ def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:
 
 def _decoded(line: str, number: int) -> Mapping[str, Any]:
     try:
-        entry = json.loads(line)
+        entry = parsed_json(line)
     except ValueError as error:
         raise InvalidInputError(f"line {number}", line[:80], "one JSON object") from error
     if not isinstance(entry, dict):

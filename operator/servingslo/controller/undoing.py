@@ -1,5 +1,6 @@
 """Puts back what was written for resources that are gone, or that do not ask for it any more."""
 
+import logging
 from dataclasses import dataclass, field
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
@@ -11,6 +12,7 @@ from servingslo.explain.changes import Change
 from servingslo.policy import guards
 from servingslo.policy.inputs import Limits, Targets
 
+_LOG = logging.getLogger(__name__)
 # Whoever changes an object while the operator is away leaves no event: all are looked through at
 # its start and this often.
 SWEEP_SECONDS = 600.0
@@ -56,6 +58,10 @@ class Undoing:
             except ClusterError as error:
                 self.adapters.exporter.count_failure("kubernetes")
                 self.reporter.outages.met(part, error, now_seconds)
+                all_answered = False
+            except Exception:  # noqa: BLE001  one object must end neither the others nor the loop
+                _LOG.exception("failed putting back knob=%s", actuator.knob)
+                self.adapters.exporter.count_failure("controller")
                 all_answered = False
             else:
                 self.reporter.outages.passed(part, now_seconds)

@@ -12,6 +12,8 @@ from itertools import accumulate
 
 import yaml
 
+from servingslo.parsing import parsed_yaml
+
 CONFIG_FLAG = "--config"
 # A file of every flag that vLLM 0.32.0 has would be two thirds of it; a larger one takes the parser
 # more than a third of a second.
@@ -63,8 +65,8 @@ def config_file(text: str) -> ConfigFile:
     if problem := _unreadable(text):
         return ConfigFile(problem=problem)
     try:
-        document = yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        document = parsed_yaml(text, _Loader)
+    except yaml.YAMLError as error:
         return ConfigFile(problem=_problem(error))
     if not isinstance(document, dict):
         return ConfigFile(problem="is no mapping of settings")
@@ -81,7 +83,7 @@ def _unreadable(text: str) -> str:
     return ""
 
 
-def _problem(error: Exception) -> str:
+def _problem(error: yaml.YAMLError) -> str:
     """What the parser says, without the words of the file."""
     if isinstance(error, _MergeKeyError):
         return "has merge keys (<<), which are not followed"

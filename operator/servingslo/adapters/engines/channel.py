@@ -5,7 +5,6 @@ beyond its bounds: no redirect, no proxy, no cookie, no compression, 5 s, 1 MiB.
 """
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -21,6 +20,7 @@ from servingslo.errors import (
     InvalidInputError,
     PermissionDeniedError,
 )
+from servingslo.parsing import parsed_json
 
 TIMEOUT_SECONDS = 5.0
 MOST_BYTES = 1 << 20
@@ -140,8 +140,8 @@ class EngineChannel:
         if method == "POST":
             return None
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
+            return parsed_json(data)
+        except ValueError as error:
             raise EngineRefusedError(f"{where}: the answer is no JSON") from error
 
     def _host(self, address: str) -> str:

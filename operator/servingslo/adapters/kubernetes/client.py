@@ -38,6 +38,7 @@ from servingslo.errors import (
     PermissionDeniedError,
     WriteConflictError,
 )
+from servingslo.parsing import parsed_json
 
 # One object of the Kubernetes API, as decoded JSON; never leaves adapters/kubernetes.
 KubeObject = Mapping[str, Any]
@@ -157,7 +158,7 @@ class KubeClient:
             data = await response.read()
             if response.status >= 400:
                 raise _error(method, path, response.status, data)
-            decoded = json.loads(data)
+            decoded = parsed_json(data)
         if not isinstance(decoded, dict):
             raise ClusterError(f"{method} {path}: the answer is no object")
         return decoded
@@ -296,7 +297,7 @@ async def _events(path: str, content: aiohttp.StreamReader) -> AsyncIterator[Kub
     with _translated("GET", path):
         async for line in content:
             if line.strip():
-                yield json.loads(line)
+                yield parsed_json(line)
 
 
 def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
@@ -321,7 +322,7 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
 
 def _message(data: bytes) -> str:
     try:
-        decoded = json.loads(data)
+        decoded = parsed_json(data)
     except ValueError:
         return _brief(data.decode(errors="replace"))
     return _brief(str(decoded.get("message", "")) if isinstance(decoded, dict) else "")

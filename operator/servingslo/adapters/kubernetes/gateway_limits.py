@@ -5,12 +5,14 @@ a test of uid and resourceVersion: killed in between, either both were written o
 object that its owner labelled is touched, and of it only `spec.circuitBreaker.maxParallelRequests`.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.annotations import AS_WRITTEN, Count, record_in
 from servingslo.adapters.kubernetes.cache import listed
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp, timestamp_from_seconds
@@ -37,11 +39,16 @@ class LimitOwner:
     former: None where the field was absent. had_parent: whether there was a circuit breaker at all.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
+
     name: str
     uid: str
-    limit: int
-    former: int | None
-    had_parent: bool
+    limit: Count
+    former: Count | None
+    had_parent: Annotated[bool, Field(alias="hadParent")]
+
+
+_OWNER = TypeAdapter(LimitOwner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +121,9 @@ class BackendTrafficPolicies:
 
         Raises: WriteConflictError when the object is not as it was read; ClusterError otherwise.
         """
-        changes = [*_annotated(policy, LIMIT_ANNOTATION, _dumped(owner))]
+        changes = [
+            *_annotated(policy, LIMIT_ANNOTATION, _OWNER.dump_json(owner, by_alias=True).decode())
+        ]
         if RELEASED_ANNOTATION in _annotations(policy.item):
             changes.append(_removed_annotation(RELEASED_ANNOTATION))
         if _PARENT not in policy.item["spec"]:
@@ -198,41 +207,11 @@ def _policy(item: KubeObject) -> PolicyObject:
         version=metadata["resourceVersion"],
         managed=(metadata.get("labels") or {}).get(MANAGED_LABEL) == "true",
         limit=limit,
-        owner=_owner(annotations.get(LIMIT_ANNOTATION)),
+        owner=record_in(annotations.get(LIMIT_ANNOTATION) or "", _OWNER),
         released_seconds=seconds_from_timestamp(annotations.get(RELEASED_ANNOTATION)),
         manager=_manager(metadata.get("managedFields") or ()),
         applied_by=_manager(metadata.get("managedFields") or (), operation="Apply"),
         item=item,
-    )
-
-
-def _owner(text: str | None) -> LimitOwner | None:
-    """What the annotation says; None where it is absent or not of ours: anybody may write one."""
-    try:
-        found = json.loads(text or "")
-        owner = LimitOwner(
-            name=found["name"],
-            uid=found["uid"],
-            limit=found["limit"],
-            former=found["former"],
-            had_parent=found["hadParent"],
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
-    numbers = (owner.limit, 0 if owner.former is None else owner.former)
-    good = all(isinstance(one, int) and not isinstance(one, bool) for one in numbers)
-    return owner if good and isinstance(owner.name, str) and isinstance(owner.uid, str) else None
-
-
-def _dumped(owner: LimitOwner) -> str:
-    return json.dumps(
-        {
-            "name": owner.name,
-            "uid": owner.uid,
-            "limit": owner.limit,
-            "former": owner.former,
-            "hadParent": owner.had_parent,
-        }
     )
 
 

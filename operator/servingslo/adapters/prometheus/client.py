@@ -6,7 +6,6 @@ PrometheusConnect drops, are seen by a response hook and returned.
 
 import contextlib
 import gc
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from urllib3.util.retry import Retry
 
 from servingslo.adapters.prometheus import refusals
 from servingslo.errors import InvalidInputError, MetricsUnavailableError
+from servingslo.parsing import parsed_json
 from servingslo.runtimes.gateways import GatewayProfile
 
 # Bounds the memory of one answer: a histogram of 4,000 engines is about 20 MB.
@@ -322,7 +322,7 @@ class _BoundedSession(requests.Session):
         if response.status_code != requests.codes.ok:
             return
         with no_collection():
-            parsed = json.loads(content)
+            parsed = parsed_json(content)
         if isinstance(parsed, dict):
             self.warnings = tuple(str(warning) for warning in parsed.get("warnings") or ())
         # Parsed once, here, for warnings and result alike.

@@ -1,7 +1,8 @@
 """What is said where an answer is none: in words of the address and the flags that were typed."""
 
-import json
 from urllib.parse import urlsplit
+
+from servingslo.parsing import parsed_json
 
 MALFORMED = "an answer of Prometheus has a form that is not known here"
 _LONGEST_WORDS = 200
@@ -51,7 +52,7 @@ def body_words(body: bytes) -> str:
     if text.startswith(b"<"):
         return _ANOTHER_PAGE
     try:
-        json.loads(text)
+        parsed_json(text)
     except ValueError:
         return "the answer is not JSON of Prometheus: is this its address?"
     return "the answer is JSON, but not of Prometheus: is this its address?"
@@ -78,7 +79,7 @@ def _words(body: bytes) -> str:
     if text.startswith("<"):
         return _ANOTHER_PAGE
     try:
-        decoded = json.loads(text)
+        decoded = parsed_json(text)
     except ValueError:
         return text[:_LONGEST_WORDS]
     told = decoded.get("error") if isinstance(decoded, dict) else None

@@ -1,0 +1,37 @@
+"""JSON and YAML that somebody else wrote: whatever is wrong with it is one kind of error."""
+
+import json
+from typing import Any
+
+import yaml
+
+_TOO_DEEP = "it nests too deeply"
+# PyYAML's constructors raise these for a scalar that is not what its tag says: `!!int ""`,
+# `!!bool x`, `!!timestamp x`, a date such as 2001-99-99.
+_NOT_MADE = (ValueError, LookupError, AttributeError, TypeError)
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value. Raises: json.JSONDecodeError where it cannot be read, or nests too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise json.JSONDecodeError(_TOO_DEEP, "", 0) from error
+
+
+def parsed_documents(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> list[Any]:
+    """Each document of a YAML text. Raises: yaml.YAMLError where one cannot be read."""
+    try:
+        return list(yaml.load_all(text, loader))
+    except RecursionError as error:
+        raise yaml.YAMLError(_TOO_DEEP) from error
+    except _NOT_MADE as error:
+        raise yaml.YAMLError(f"a value is not what its tag or form says ({error})") from error
+
+
+def parsed_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """The only document, None where there is none. Raises: yaml.YAMLError."""
+    documents = parsed_documents(text, loader)
+    if len(documents) > 1:
+        raise yaml.YAMLError("it holds several documents")
+    return documents[0] if documents else None

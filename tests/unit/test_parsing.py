@@ -1,0 +1,89 @@
+"""What somebody else wrote is read or refused, and ends no more than its own reading."""
+
+import json
+
+import pytest
+import yaml
+
+from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
+from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION, records_of
+from servingslo.adapters.kubernetes.gateway_limits import LIMIT_ANNOTATION, BackendTrafficPolicies
+from servingslo.parsing import parsed_documents, parsed_json, parsed_yaml
+
+DEEP = "[" * 50_000
+
+
+class _Cluster:
+    """Lists of objects, each of which has these annotations."""
+
+    def __init__(self, annotations):
+        self.item = {
+            "metadata": {
+                "name": "chat", "namespace": "a", "uid": "u-1", "resourceVersion": "7",
+                "annotations": annotations, "generation": 1,
+            },
+            "spec": {"template": {"spec": {"containers": [{"name": "vllm"}]}}},
+        }  # fmt: skip
+
+    async def get(self, _path, _query=None):
+        return {"items": [self.item], "metadata": {"resourceVersion": "7"}}
+
+
+@pytest.mark.parametrize("text", [DEEP, '{"a":' * 50_000, "9" * 5000, "[1", "", b"\xff"])
+def test_json_that_cannot_be_read_is_one_kind_of_error(text):
+    """However it is wrong, callers that refuse what is no JSON refuse it."""
+    with pytest.raises(ValueError):
+        parsed_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP, "a: !!int ''", "a: !!bool maybe", "a: !!timestamp soon", "a: 2001-99-99",
+        "a: !!float x", "a: !!binary é", "[a", "a: " + "9" * 5000,
+    ],
+)  # fmt: skip
+def test_yaml_that_cannot_be_read_is_one_kind_of_error(text):
+    """The parser raises seven kinds for what its tags and forms do not hold."""
+    with pytest.raises(yaml.YAMLError):
+        parsed_documents(text)
+
+
+def test_of_one_document_none_and_several_one_is_read():
+    """An empty text is nothing; where one is expected, several are refused."""
+    assert parsed_yaml("a: 1") == {"a": 1}
+    assert parsed_yaml("") is None
+    with pytest.raises(yaml.YAMLError, match="several documents"):
+        parsed_yaml("a: 1\n---\nb: 2")
+
+
+RECORD = {
+    "owner": "chat", "refused": [8, 2048], "refused_queue": None, "template": "t", "wanted": "w",
+    "revision": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"refused": [10**300, 2048]}, {"refused": [-1, 2048]}, {"refused": [8]},
+        {"refused": [True, 2048]}, {"refused": "82"}, {"refused_queue": 1.5}, {"owner": None},
+        {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_record_that_the_operator_did_not_write_is_none(change):
+    """Numbers that no float holds would end the plan of that workload at each tick."""
+    good, bad = (
+        _Cluster({CANARY_ANNOTATION: json.dumps(record)}).item
+        for record in (RECORD, {**RECORD, **change})
+    )
+    assert records_of("Deployment", good)[1] is not None
+    assert records_of("Deployment", bad) == (None, None)
+
+
+async def test_an_annotation_that_nests_deeply_is_none_of_ours():
+    """Anybody may write one into an object of his own; what others have on trial is still ended."""
+    cluster = _Cluster({CANARY_ANNOTATION: DEEP, LIMIT_ANNOTATION: DEEP})
+    assert records_of("Deployment", cluster.item) == (None, None)
+    assert await BatchCanaries(cluster).standing() == ()
+    assert await BackendTrafficPolicies(cluster).owned() == ()
