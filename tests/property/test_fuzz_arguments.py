@@ -4,6 +4,7 @@
 2. What is said is short.
 3. A change gives what was asked for and leaves every other word, or is refused with a reason.
 4. A configuration file is words or a problem, in bounded time.
+5. Variables make it longer by a bounded length.
 """
 
 import time
@@ -15,6 +16,7 @@ from tests.property.fuzzing import fuzzed, is_said, unhurried
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.estimation.plausible import LARGEST_COUNT
 from servingslo.runtimes.arguments import (
+    LONGEST_LINE_CHARACTERS,
     BatchArguments,
     command_words,
     expanded,
@@ -92,6 +94,18 @@ def test_any_command_line_is_read(command, args, runtime, config) -> None:
     assert len(found.change_refused) <= LONGEST_MESSAGE
     assert isinstance(config_path(command_words(command, args)), str | None)
     assert len(expanded(command, {"X": "1"})) == len(command)
+
+
+@fuzzed
+@given(
+    words=st.lists(st.builds(lambda word, times: word * times, _WORDS, st.integers(0, 5000))),
+    value=st.builds(lambda times: "x" * times, st.integers(0, 10**6)),
+)
+@example(words=["$(X)" * 300_000], value="x" * 10**6)
+def test_variables_make_no_line_longer_than_one_may_be(words, value) -> None:
+    """5: what is filled in is bounded, however often a variable is named."""
+    grown = sum(map(len, expanded(words, {"X": value}))) - sum(map(len, words))
+    assert grown <= LONGEST_LINE_CHARACTERS
 
 
 @fuzzed

@@ -1,5 +1,6 @@
 """What is kept of pods and workloads: readiness, start times, rollouts, owners."""
 
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from servingslo.adapters.kubernetes.records import (
     stateful_set_record,
 )
 from servingslo.adapters.kubernetes.refusals import latest_refusal
+from servingslo.runtimes.arguments import LONGEST_LINE_CHARACTERS
 
 NOW = 1_767_323_100.0  # 2026-01-02T03:05:00Z
 
@@ -310,3 +312,24 @@ def test_a_container_keeps_literal_variables_that_its_arguments_name_and_no_secr
     assert engine.environment == {"SEQS": "96"}
     assert engine.accelerator
     assert not plain.accelerator
+
+
+def _pod_of(container):
+    metadata = {"namespace": "a", "name": "p", "uid": "1"}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "vllm", **container}]}}
+
+
+def test_many_variables_beside_a_long_line_take_no_time():
+    """Each pod of a tenant's is read at each of its events, on the loop that serves everybody."""
+    source = {"configMapKeyRef": {"name": "m", "key": "k"}}
+    variables = [
+        *({"name": f"V{number:05d}", "value": "1"} for number in range(20_000)),
+        *({"name": f"W{number:05d}", "valueFrom": source} for number in range(10_000)),
+    ]
+    for length in (LONGEST_LINE_CHARACTERS - 10, 400_000):
+        item = _pod_of({"args": ["$(V00007)", "x" * length], "env": variables})
+        began = time.process_time()
+        (found,) = pod_record(item, None).containers
+        assert time.process_time() - began < 0.5
+    assert (found.args, found.environment) == ((), {})
+    assert found.unread == "command and args are longer than 32768 characters"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
 from servingslo.runtimes.arguments import (
+    LONGEST_LINE_CHARACTERS,
     BatchArguments,
     change_refused,
     expanded,
@@ -274,3 +275,11 @@ def test_what_defaults_depend_on_is_read_from_the_command_line():
     assert launch.flags == ("max_num_seqs",)
     one = parse_launch_arguments(None, [*args, "--api-server-count=1"], profile("vllm"))
     assert one.api_server_count == 1
+
+
+def test_variables_that_would_fill_memory_are_not_filled_in():
+    """A tenant's object of a megabyte would be fifty gigabytes so."""
+    words = ["--max-num-seqs=$(SEQS)", "$(X)" * 20]
+    known = {"SEQS": "96", "X": "x" * (LONGEST_LINE_CHARACTERS // 10)}
+    assert expanded(words, known) == tuple(words)
+    assert expanded(words[:1], known) == ("--max-num-seqs=96",)

@@ -22,6 +22,8 @@ _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 # No engine has a limit near it; a longer number is a mistake, or is written to take time.
 _LARGEST_LIMIT = 10**12
 _SHOWN_CHARACTERS = 80
+# Of command and args, and of the values of variables in them; flags and a script around are less.
+LONGEST_LINE_CHARACTERS = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +121,24 @@ def parse_batch_arguments(
 def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Words with each $(NAME) replaced by its value; unknown names stay, and $$ is a plain $.
 
-    Source: Kubernetes, core/v1 Container, fields command and args.
+    All as they are where that makes too long a line. Source: Kubernetes, core/v1 Container.
     """
+    words = tuple(words or ())
+    named = (m[1] for word in words for m in _REFERENCE.finditer(word) if m[1])
+    if sum(len(environment.get(name, "")) for name in named) > LONGEST_LINE_CHARACTERS:
+        return words
 
     def value(match: re.Match[str]) -> str:
         if match.group(0) == "$$":
             return "$"
         return environment.get(match.group(1), match.group(0))
 
-    return tuple(_REFERENCE.sub(value, word) for word in words or ())
+    return tuple(_REFERENCE.sub(value, word) for word in words)
+
+
+def references(words: Sequence[str]) -> frozenset[str]:
+    """Names of the variables that words refer to as $(NAME)."""
+    return frozenset(match[1] for word in words for match in _REFERENCE.finditer(word) if match[1])
 
 
 def command_words(command: Sequence[str] | None, args: Sequence[str] | None) -> Sequence[str]:

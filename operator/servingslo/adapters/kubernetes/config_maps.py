@@ -142,6 +142,7 @@ async def started_with(
     """
     use = container.config_maps or ConfigMapUse()
     known, problems = await _variables(container, use, namespace, config_maps, at_seconds)
+    problems = [*([container.unread] if container.unread else []), *problems]
     command, args = expanded(container.command, known), expanded(container.args, known)
     path = config_path(command_words(command, args)) if has_file else None
     words: tuple[str, ...] = ()

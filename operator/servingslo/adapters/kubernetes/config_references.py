@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from servingslo.runtimes.arguments import references
 from servingslo.runtimes.config_file import CONFIG_FLAG
-
-_REFERENCE_OPENS = "$("
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +53,8 @@ class ConfigMapUse:
 
 
 def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """Literal variables whose name command or args contain; the others would only fill memory."""
-    words = _words(container)
+    """Literal variables that command or args refer to; the others would only fill memory."""
+    words = references(words_of(container))
     last = {variable["name"]: variable.get("value") for variable in container.get("env") or ()}
     return {name: value for name, value in last.items() if value is not None and name in words}
 
@@ -64,11 +63,11 @@ def config_map_use(
     container: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]
 ) -> ConfigMapUse | None:
     """What command and args take from ConfigMaps; None where they refer to none."""
-    words = _words(container)
-    refers, reads_file = _REFERENCE_OPENS in words, CONFIG_FLAG in words.split()
+    words = words_of(container)
+    refers, reads_file = references(words), any(CONFIG_FLAG in word.split() for word in words)
     if not refers and not reads_file:
         return None
-    named = [v for v in container.get("env") or () if v["name"] in words and v.get("valueFrom")]
+    named = [v for v in container.get("env") or () if v["name"] in refers and v.get("valueFrom")]
     sources = {v["name"]: v["valueFrom"].get("configMapKeyRef") for v in named}
     whole = container.get("envFrom") or () if refers else ()
     found = ConfigMapUse(
@@ -90,8 +89,9 @@ def config_map_use(
     return None if nothing else found
 
 
-def _words(container: Mapping[str, Any]) -> str:
-    return " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
+def words_of(container: Mapping[str, Any]) -> list[str]:
+    """What a container is started with: command and args."""
+    return [*(container.get("command") or ()), *(container.get("args") or ())]
 
 
 def _mounted(

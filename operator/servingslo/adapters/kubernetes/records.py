@@ -10,16 +10,19 @@ from servingslo.adapters.kubernetes.config_references import (
     ConfigMapUse,
     config_map_use,
     literal_variables,
+    words_of,
 )
 from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
 from servingslo.estimation.sample import PodSample
+from servingslo.runtimes.arguments import LONGEST_LINE_CHARACTERS
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 # Of KEDA: they are measured on pods, so that none of them is active without one.
 _NEVER_WAKING = frozenset({"cpu", "memory"})
+_TOO_LONG = f"command and args are longer than {LONGEST_LINE_CHARACTERS} characters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,8 @@ class ContainerRecord:
 
     environment: variables with a value of their own that command or args refer to; those from
     Secrets and fields are not read. config_maps: what command or args take from ConfigMaps, None
-    where they take nothing. accelerator: whether it asks for a device.
+    where they take nothing. accelerator: whether it asks for a device. unread: why command and args
+    are not kept; '' where they are.
     """
 
     name: str
@@ -38,6 +42,7 @@ class ContainerRecord:
     environment: Mapping[str, str] = field(default_factory=dict)
     config_maps: ConfigMapUse | None = None
     accelerator: bool = False
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,17 +277,25 @@ def _scaler_record(item: KubeObject) -> ScalerRecord:
 def _containers(spec: Mapping[str, Any] | None) -> tuple[ContainerRecord, ...]:
     entries: Sequence[Mapping[str, Any]] = (spec or {}).get("containers") or ()
     volumes: Sequence[Mapping[str, Any]] = (spec or {}).get("volumes") or ()
-    return tuple(
-        ContainerRecord(
-            name=entry["name"],
-            image=entry.get("image"),
-            command=tuple(entry.get("command") or ()),
-            args=tuple(entry.get("args") or ()),
-            environment=literal_variables(entry),
-            config_maps=config_map_use(entry, volumes),
-            accelerator=_asks_for_device(entry.get("resources") or {}),
-        )
-        for entry in entries
+    return tuple(_container(entry, volumes) for entry in entries)
+
+
+def _container(entry: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]) -> ContainerRecord:
+    bare = ContainerRecord(
+        name=entry["name"],
+        image=entry.get("image"),
+        command=(),
+        args=(),
+        accelerator=_asks_for_device(entry.get("resources") or {}),
+    )
+    if sum(map(len, words_of(entry))) > LONGEST_LINE_CHARACTERS:
+        return replace(bare, unread=_TOO_LONG)
+    return replace(
+        bare,
+        command=tuple(entry.get("command") or ()),
+        args=tuple(entry.get("args") or ()),
+        environment=literal_variables(entry),
+        config_maps=config_map_use(entry, volumes),
     )
 
 

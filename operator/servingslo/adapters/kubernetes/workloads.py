@@ -326,7 +326,9 @@ def _refusal(
         )
     if profile is None:
         return None
-    refused = change_refused(chosen.command, chosen.args, profile, chosen.environment)
+    refused = chosen.unread or change_refused(
+        chosen.command, chosen.args, profile, chosen.environment
+    )
     if refused:
         return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)
     return None
