@@ -1,5 +1,7 @@
 """Label selectors in both of the forms that Kubernetes writes them in."""
 
+import time
+
 import pytest
 
 from servingslo.adapters.kubernetes.selectors import matches, parse_selector, selector_from_spec
@@ -67,3 +69,22 @@ def test_what_is_no_selector_is_refused(text: str) -> None:
 def test_object_form(spec: dict | None, expected: bool) -> None:
     """The form of a workload's spec is understood."""
     assert matches(selector_from_spec(spec), LABELS) is expected
+
+
+@pytest.mark.parametrize(
+    "text", ["k in (" + ",".join(["a"] * 200_000) + ")", "," * 400_000, "(" * 400_000, "a in (b,"]
+)
+def test_a_selector_takes_no_longer_than_it_is_long(text: str) -> None:
+    """A tenant's object may hold one of a megabyte, which is read on the loop of everybody."""
+    began = time.process_time()
+    try:
+        parse_selector(text)
+    except InvalidObjectError as error:
+        assert len(str(error)) < 200  # noqa: PT017 - one that is read is good as well
+    assert time.process_time() - began < 2.0
+
+
+def test_commas_in_brackets_part_nothing() -> None:
+    """Values of one requirement stay together, whatever stands around them."""
+    first, second, third = parse_selector("a, tier in (b,c) ,!d")
+    assert (first.key, second.values, third.operator) == ("a", ("b", "c"), "DoesNotExist")

@@ -1,5 +1,6 @@
 """Answers of Prometheus put together: what is told twice counts once."""
 
+import time
 from typing import Any
 
 import pytest
@@ -74,3 +75,16 @@ def test_a_capacity_of_thousands_of_digits_is_none() -> None:
     )
     (engine,) = assembly.pods()["team", "chat-0"].engines
     assert (engine.kv_capacity_tokens, engine.kv_block_tokens) == (None, None)
+
+
+def test_scrapes_and_engines_by_the_thousand_take_their_number_of_steps() -> None:
+    """A pod names both by labels of its own, and all pods are read in one thread."""
+    name, number = "vllm:num_requests_running", 5000
+    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    of_pods = [_series(name, 1.0, engine="", prometheus_replica=f"{n}") for n in range(number)]
+    of_engines = [_series(name, 2.0, engine=f"{n}", prometheus_replica="0") for n in range(number)]
+    assembly.add_numbers([*of_pods, *of_engines])
+    began = time.process_time()
+    engines = assembly.pods()["team", "chat-0"].engines
+    assert time.process_time() - began < 1.0
+    assert len(engines) == number

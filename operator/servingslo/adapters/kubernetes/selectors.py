@@ -14,7 +14,9 @@ from servingslo.errors import InvalidObjectError
 _SET_BASED = re.compile(r"^(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^)]*)\)$")
 _EQUALITY = re.compile(r"^(?P<key>[^!=\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>\S*)$")
 _KEY = re.compile(r"^(?P<negation>!?)\s*(?P<key>[^!=\s(),]+)$")
-_SEPARATOR = re.compile(r",(?![^(]*\))")
+# A requirement up to the next comma that is in no brackets.
+_PART = re.compile(r"(?:[^,(]|\([^)]*\)?)+")
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ def parse_selector(text: str) -> Selector:
 
     Raises: InvalidObjectError when it is not one.
     """
-    parts = (part.strip() for part in _SEPARATOR.split(text))
+    parts = (part.strip() for part in _PART.findall(text))
     return tuple(_parse_requirement(part) for part in parts if part)
 
 
@@ -84,4 +86,5 @@ def _parse_requirement(text: str) -> Requirement:
     if found := _KEY.match(text):
         operator = "DoesNotExist" if found["negation"] else "Exists"
         return Requirement(key=found["key"], operator=operator)
-    raise InvalidObjectError(f"selector: {text!r} is not a label requirement")
+    shown = text[:_SHOWN_CHARACTERS]
+    raise InvalidObjectError(f"selector: {shown!r} is not a label requirement")

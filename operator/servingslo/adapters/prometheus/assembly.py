@@ -327,11 +327,13 @@ def _with_pod_metrics(
 ) -> dict[tuple[Source, str], _Scraped]:
     """Give what carries no engine label to the first engine of the same scrape."""
     named = {key: record for key, record in scraped.items() if key[1]}
+    first_of: dict[Source, str] = {}
+    for source, engine in named:
+        first_of[source] = min(engine, first_of.get(source, engine))
     for (source, engine), record in scraped.items():
         if engine:
             continue
-        engines = sorted(name for of_source, name in named if of_source == source)
-        first = (source, engines[0] if engines else ONLY_ENGINE)
+        first = (source, first_of.get(source, ONLY_ENGINE))
         if first in named:
             named[first].absorb(record)
         else:
