@@ -149,6 +149,11 @@ def test_every_sample_belongs_to_a_declared_gauge():
         pytest.param('a"b', '"a\\"b"', id="quote"),
         pytest.param("a\nb", '"a\\nb"', id="line-break"),
         pytest.param("a=b", '"a=b"', id="equals"),
+        pytest.param("größer", "größer", id="letters"),
+        pytest.param("é\u2028b", '"\\u00e9\\u2028b"', id="line-separator"),
+        pytest.param("a\x85b", '"a\\u0085b"', id="next-line"),
+        pytest.param("a\x1b[2Jb", '"a\\u001b[2Jb"', id="escape"),
+        pytest.param("a\x0bb", '"a\\u000bb"', id="vertical-tab"),
     ],
 )
 def test_values_are_quoted_when_they_would_not_stand_alone(value, written):

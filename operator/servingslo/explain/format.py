@@ -107,6 +107,8 @@ def objective_name(objective: ObjectiveReport) -> str:
 
 def quoted(value: str) -> str:
     """A value for a key=value line, in double quotes when it would not stand alone."""
-    if value and not _QUOTED.intersection(value):
+    plain = value.isprintable()
+    if value and plain and not _QUOTED.intersection(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    # Line ends of Unicode and escapes of terminals are written out: a label may be a tenant's.
+    return json.dumps(value, ensure_ascii=not plain)
