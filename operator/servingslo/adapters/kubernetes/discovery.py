@@ -64,7 +64,9 @@ class Discovery:
             kinds = _kinds_of(api_version, answer.get("resources") or ())
         except NotFoundError:
             kinds = {}
-        self._known[api_version] = now + (_KNOWN_SECONDS if kinds else _UNKNOWN_SECONDS), kinds
+        until = now + (_KNOWN_SECONDS if kinds else _UNKNOWN_SECONDS)
+        recent = {version: one for version, one in self._known.items() if now < one[0]}
+        self._known = {**recent, api_version: (until, kinds)}
         return kinds
 
 

@@ -16,6 +16,8 @@ SUPPRESSED_SECONDS = 600.0
 _KEPT_SECONDS = 3600.0
 _LONGEST_MESSAGE = 1024  # validated by the API server
 _HASH_LENGTH = 16
+# Events that are remembered before old ones are looked for.
+_FEW = 1024
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class KubernetesEvents:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._posted: dict[tuple[str, str], _Posted] = {}
+        self._looked_through_at = _FEW
 
     async def post(self, ref: ResourceRef, event: Event, now_seconds: float) -> None:
         """Write the event, or count it, or stay silent when it was written a moment ago.
@@ -55,6 +58,17 @@ class KubernetesEvents:
         )
         await self._write(ref, name, event, posted)
         self._posted[ref.uid, event.key] = posted
+        if len(self._posted) >= self._looked_through_at:
+            self._drop_old(now_seconds)
+
+    def _drop_old(self, now_seconds: float) -> None:
+        """Forget what the server has forgotten; once the number has doubled, so rarely."""
+        self._posted = {
+            key: one
+            for key, one in self._posted.items()
+            if abs(now_seconds - one.at_seconds) <= _KEPT_SECONDS
+        }
+        self._looked_through_at = max(2 * len(self._posted), _FEW)
 
     def forget(self, ref: ResourceRef) -> None:
         """Drop what is remembered of a deleted resource."""

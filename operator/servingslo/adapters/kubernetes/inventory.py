@@ -275,7 +275,10 @@ class Inventory:
     ) -> Callable[[ScalerRecord | None, ScalerRecord | None], None]:
         def changed(old: ScalerRecord | None, new: ScalerRecord | None) -> None:
             if old is not None:
-                self._scalers.get(_target_key(old), set()).discard(f"{kind}/{old.name}")
+                names = self._scalers.get(_target_key(old), set())
+                names.discard(f"{kind}/{old.name}")
+                if not names:
+                    self._scalers.pop(_target_key(old), None)
             if new is not None:
                 self._scalers.setdefault(_target_key(new), set()).add(f"{kind}/{new.name}")
 

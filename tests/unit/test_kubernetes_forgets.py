@@ -1,0 +1,66 @@
+"""What tenants can make the operator remember is forgotten again."""
+
+import pytest
+
+from servingslo.adapters.kubernetes import discovery as discovery_module
+from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.events import KubernetesEvents
+from servingslo.adapters.kubernetes.inventory import Inventory
+from servingslo.adapters.kubernetes.records import ScalerRecord
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.errors import NotFoundError
+from servingslo.explain.events import Event, EventType
+from servingslo.reasons import Reason
+
+
+class _Nothing:
+    """An API server that has none of what it is asked for, and takes whatever is made."""
+
+    async def get(self, path, _query=None):
+        raise NotFoundError(path)
+
+    async def create(self, _path, body):
+        return body
+
+
+def test_a_scaler_that_names_one_target_after_another_leaves_nothing_behind():
+    """Its target is a field that may be written each second."""
+    inventory = Inventory(_Nothing())
+    changed, old = inventory._scaler_changed("HorizontalPodAutoscaler"), None
+    for number in range(100):
+        new = ScalerRecord(
+            namespace="a",
+            name="h",
+            group="apps",
+            target_kind="Deployment",
+            target_name=f"t{number}",
+        )
+        changed(old, new)
+        old = new
+    assert inventory.scalers_of("a", "apps", "Deployment", "t99") == ("HorizontalPodAutoscaler/h",)
+    changed(old, None)
+    assert not inventory._scalers
+
+
+async def test_api_versions_that_nobody_serves_are_forgotten(monkeypatch):
+    """A ServingSLO may name another with each edit."""
+    now = [0.0]
+    monkeypatch.setattr(discovery_module.SystemClock, "elapsed_seconds", lambda: now[0])
+    discovery = Discovery(_Nothing())
+    for number in range(100):
+        now[0] += 1.0
+        with pytest.raises(NotFoundError):
+            await discovery.resolve(f"g{number}.example/v1", "Thing")
+    assert len(discovery._known) <= 16
+
+
+async def test_events_that_the_server_has_forgotten_are_forgotten():
+    """Each generation of a spec that is refused has one of its own."""
+    events = KubernetesEvents(_Nothing())
+    ref = ResourceRef(namespace="a", name="x", uid="u")
+    for number in range(10_000):
+        event = Event(
+            type=EventType.WARNING, reason=Reason.INVALID_SPEC, message="no", key=f"spec/{number}"
+        )
+        await events.post(ref, event, 10.0 * number)
+    assert len(events._posted) <= 1024
