@@ -23,6 +23,11 @@ def parsed_documents(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
     """Each document of a YAML text. Raises: yaml.YAMLError where one cannot be read."""
     try:
         return list(yaml.load_all(text, loader))
+    except yaml.MarkedYAMLError as error:
+        for mark in (error.context_mark, error.problem_mark):
+            if mark is not None:
+                mark.name = "the text"  # Python's word is "<unicode string>"
+        raise
     except RecursionError as error:
         raise yaml.YAMLError(_TOO_DEEP) from error
     except _NOT_MADE as error:

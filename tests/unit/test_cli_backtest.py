@@ -336,3 +336,53 @@ def test_the_fleet_in_the_how_to_is_one(tmp_path):
 def test_a_trace_is_needed(cli):
     """The flag is named."""
     assert cli("backtest", *OBJECTIVES).refuses("--trace", "CSV")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(("--html", "{folder}"), ("--html", "not a folder"), id="html-folder"),
+        pytest.param(("--html", "{folder}/no/x.html"), ("--html", "that exists"), id="html-no"),
+        pytest.param(("--html", "/proc/x.html"), ("--html", "written"), id="html-unwritable"),
+        pytest.param(("--save-history", "{folder}"), ("--save-history", "folder"), id="history"),
+        pytest.param(("--save-trace", "x.csv"), ("--save-trace", "not with --trace"), id="save"),
+        pytest.param(("--resource", "a/b"), ("--resource", "not with --trace"), id="resource"),
+        pytest.param(("--target", "Deployment/a"), ("--target", "not with --trace"), id="target"),
+        pytest.param(("--policy", "nope"), ("error: --policy: 'nope'",), id="policy-told-once"),
+        pytest.param(
+            ("--policy", "hpa-kv:kv_usage=0.4,kv_usage=0.5"), ("kv_usage=0.5", "once"),
+            id="setting-twice",
+        ),
+        pytest.param(("--fleet", "{folder}"), ("error: --fleet: ",), id="fleet-folder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_told_before_anything_runs(cli, trace, tmp_path, arguments, words):
+    """Outputs that cannot be written, and flags that would have no effect; nothing is left."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    typed = [one.format(folder=folder) for one in arguments]
+    kept = tmp_path / "kept"
+    called = cli("backtest", "--trace", trace, *OBJECTIVES, "--cache", kept, *typed)
+    assert called.refuses(*words), called.err
+    assert not kept.exists()
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "1700000000"])
+def test_a_trace_of_many_years_is_refused(cli, tmp_path, seconds):
+    """Seconds since the epoch in the column of arrivals: they would be played for ever."""
+    path = tmp_path / "epoch.csv"
+    path.write_text(f"arrival_seconds,prompt_tokens,output_tokens\n0,1,2\n{seconds},1,2\n")
+    called = cli("backtest", "--trace", path, *OBJECTIVES)
+    assert called.refuses("last arrival", "31622400 s, a year"), called.err
+
+
+def test_a_fleet_of_bytes_and_one_of_bad_yaml_are_told_in_plain_words(cli, trace, tmp_path):
+    """Neither Python's codec nor its name of a string."""
+    for content, word in ((b"\xff\xfe\x00", "UTF-8"), (b"a: [1", "line 1")):
+        path = tmp_path / "fleet.yaml"
+        path.write_bytes(content)
+        called = cli("backtest", "--trace", trace, *OBJECTIVES, "--fleet", path)
+        assert called.refuses("--fleet", word), called.err
+        assert "codec" not in called.err
+        assert "unicode" not in called.err

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import kubernetes.aio.config
 import pytest
@@ -271,3 +272,14 @@ def test_the_demo_refuses_a_bad_trace_before_it_starts_anything(cli, tmp_path):
     called = cli("demo", "--trace", str(trace))
     assert called.refuses(str(trace), "'a,b'", "arrival_seconds,prompt_tokens,output_tokens")
     assert called.out == ""
+
+
+def test_a_full_disk_behind_the_output_is_one_line():
+    """No traceback where what is printed cannot be kept."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "servingslo.cli", "crd"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device\n"

@@ -6,9 +6,15 @@ from dataclasses import replace
 import pytest
 from tests.golden.decisions import SCALE_UP
 
-from servingslo.cli.sizing.inputs import parse_law, spread_lengths, traced_workload
+from servingslo.cli.sizing.inputs import (
+    busiest_minute_per_second,
+    parse_law,
+    spread_lengths,
+    traced_workload,
+)
 from servingslo.cli.sizing.live import course_of, with_observed
 from servingslo.policy.decision import ColdStartReport, DemandReport
+from servingslo.sim.trace import read_trace
 from servingslo.units import format_short_duration, parse_short_duration_seconds
 
 
@@ -100,3 +106,10 @@ def test_a_law_survives_being_written_and_read():
     for seconds in (3.2e-9, 5e-8, 4e-5, 6.5e-3, 1.25):
         text = format_short_duration(seconds)
         assert parse_short_duration_seconds(text) == pytest.approx(seconds)
+
+
+def test_two_requests_within_a_tenth_of_a_second_are_no_twenty_a_second(tmp_path):
+    """A trace shorter than a second has the rate of a second."""
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n0,1,1\n0.1,1,1\n")
+    assert busiest_minute_per_second(read_trace(path)) == 2.0

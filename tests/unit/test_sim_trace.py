@@ -19,6 +19,7 @@ from servingslo.sim.trace import (
 )
 
 AZURE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
+PLAIN = "arrival_seconds,prompt_tokens,output_tokens\n"
 
 
 def small_trace() -> Trace:
@@ -57,6 +58,17 @@ def test_published_form_is_read_as_seconds_since_the_first_request(tmp_path):
     assert trace.output_tokens.tolist() == [44, 109, 1]
 
 
+def test_a_zone_in_a_time_stamp_counts(tmp_path):
+    """Four stamps of one moment in four zones; one without a zone is in UTC."""
+    path = tmp_path / "zones.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16T18:17:03Z,1,1\n2023-11-16 20:17:03.5+02:00,1,1\n"
+        "2023-11-16T13:17:04-0500,1,1\n2023-11-16 18:17:04.5,1,1\n"
+    )
+    assert read_trace(path).arrival_seconds.tolist() == [0.0, 0.5, 1.0, 1.5]
+
+
 def test_plain_form_with_classes_is_kept_by_write_and_read(tmp_path):
     """A trace survives a round trip, its classes too."""
     path = tmp_path / "plain.csv"
@@ -77,7 +89,9 @@ def test_plain_form_with_classes_is_kept_by_write_and_read(tmp_path):
     [
         pytest.param("a,b\n1,2\n", "header", id="header"),
         pytest.param("", "header", id="empty"),
-        pytest.param("arrival_seconds,prompt_tokens,output_tokens\n", "no requests", id="no-rows"),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens\n", "requests is missing", id="no-rows"
+        ),
         pytest.param(
             "arrival_seconds,prompt_tokens,output_tokens\n1,x,3\n", ":2: prompt_tokens", id="word"
         ),
@@ -93,6 +107,20 @@ def test_plain_form_with_classes_is_kept_by_write_and_read(tmp_path):
         pytest.param(
             "TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,2,3\n", ":2: TIMESTAMP", id="time"
         ),
+        pytest.param(
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.1e300,2,3\n",
+            ":2: TIMESTAMP",
+            id="fraction",
+        ),
+        pytest.param(f"{PLAIN}0,{'9' * 30},3\n", ":2: prompt_tokens.*at most", id="many-digits"),
+        pytest.param(f"{PLAIN}{'7' * 200_000}\n", ":2: .*CSV", id="endless-field"),
+        pytest.param(f"{PLAIN}0,1,2\n0,5,1,2\n", ":3: '4 values'.*3, as", id="decimal-comma"),
+        pytest.param(
+            "arrival_seconds,prompt_tokens,output_tokens,output_tokens\n0,1,2,3\n",
+            "header: 'output_tokens'.*once",
+            id="column-twice",
+        ),
+        pytest.param("0,100,10\n", "header: '0,100,10'", id="no-header"),
     ],
 )
 def test_bad_file_is_refused_with_line_column_and_value(tmp_path, text, named):

@@ -40,7 +40,13 @@ from servingslo.cli.options import (
     PrometheusPodLabel,
     PrometheusTenant,
 )
-from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.cli.output import (
+    OutputFormat,
+    answer_no,
+    as_json,
+    check_writable,
+    written_whole,
+)
 from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
@@ -184,8 +190,8 @@ def backtest(
     in_range("--scale", scale, 1e-3, LARGEST_SCALE, f"0.001 to {LARGEST_SCALE:g}")
     workers = default_processes() if processes is None else processes
     in_range("--processes", workers, 1, MOST_PROCESSES, f"1 to {MOST_PROCESSES}")
-    if page_file is not None and not page_file.parent.is_dir():
-        raise InvalidInputError("--html", str(page_file), "a file in a folder that exists")
+    if page_file is not None:
+        check_writable(page_file, "--html")
     stated = stated_fleet(fleet)
     pools = stated if isinstance(stated, PoolsSpec) else None
     known_fleet = stated.prefill if isinstance(stated, PoolsSpec) else stated
@@ -252,7 +258,8 @@ def backtest(
     )
     found = _run(inputs, workers, kept)
     if page_file is not None:
-        page_file.write_text(page(found), encoding="utf-8")
+        with written_whole(page_file, "--html") as part:
+            part.write_text(page(found), encoding="utf-8")
     typer.echo(as_json(found.result) if output is OutputFormat.JSON else report_text(found))
     if inputs.against_oracle and ORACLE not in {one.policy for one in found.result.policies}:
         raise answer_no()

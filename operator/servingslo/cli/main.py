@@ -61,3 +61,8 @@ def main() -> None:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         bad_input = isinstance(error, InvalidInputError)
         sys.exit(BAD_INPUT_EXIT_CODE if bad_input else FAILURE_EXIT_CODE)
+    except OSError as error:
+        # A full disk behind standard output, or a file that went away in between.
+        where = "" if error.filename is None else f"{error.filename}: "
+        typer.secho(f"error: {where}{error.strerror or error}", err=True, fg=typer.colors.RED)
+        sys.exit(FAILURE_EXIT_CODE)

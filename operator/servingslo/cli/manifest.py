@@ -38,7 +38,9 @@ def read_spec(path: Path) -> Mapping[str, Any]:
         documents = parsed_documents(path.read_text(encoding="utf-8"), Loader)
     except OSError as error:
         raise InvalidInputError("-f", str(path), f"a readable file ({error.strerror})") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("-f", str(path), "a manifest in YAML, as UTF-8") from error
+    except yaml.YAMLError as error:
         brief = " ".join(str(error).split())
         raise InvalidInputError(str(path), brief, "a manifest in YAML") from error
     found = [d for d in documents if isinstance(d, dict) and d.get("kind") == KIND]

@@ -114,10 +114,15 @@ class Recorder:
     """Appends to a file; without a path it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
+        """Raises: InvalidInputError where the file cannot be written."""
         self._file: IO[str] | None = None
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8", buffering=1)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("a", encoding="utf-8", buffering=1)
+            except OSError as error:
+                allowed = f"a file that can be written ({error.strerror})"
+                raise InvalidInputError("recording", str(path), allowed) from error
 
     def header(self, header: Header) -> None:
         """Record what the decisions that follow rest on."""

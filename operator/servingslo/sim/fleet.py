@@ -178,7 +178,9 @@ def read_yaml(path: Path, name: str, validated: Callable[[object], Read]) -> Rea
         return validated({} if document is None else document)
     except OSError as error:
         raise InvalidInputError(name, str(path), f"a readable file ({error.strerror})") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(name, str(path), "YAML, as UTF-8") from error
+    except yaml.YAMLError as error:
         brief = " ".join(str(error).split())
         raise InvalidInputError(name, str(path), f"YAML ({brief})") from error
     except ValidationError as error:

@@ -203,6 +203,8 @@ def _settings(text: str) -> dict[str, float]:
     chosen = {}
     for part in filter(None, text.split(",")):
         key, _, value = part.partition("=")
+        if key.strip() in chosen:
+            raise InvalidInputError("policy", part, "each setting once")
         try:
             number = float(value)
         except ValueError as error:

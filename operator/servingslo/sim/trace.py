@@ -4,9 +4,10 @@ Every transformation returns a new trace; randomness comes only from the generat
 """
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,19 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 PLAIN_COLUMNS = ("arrival_seconds", "prompt_tokens", "output_tokens")
-_OPTIONAL = {"priority": -(1 << 31), "session": -1, "shared_tokens": 0}
-"""Further columns, and the least value of each."""
+MOST_TOKENS = 10_000_000
+_OPTIONAL = {
+    "priority": (-(1 << 31), (1 << 31) - 1),
+    "session": (-1, 10_000_000),
+    "shared_tokens": (0, MOST_TOKENS),
+}
+"""Further columns, and the least and the largest value of each."""
+# A day and a time, its fraction, and the offset of its zone from UTC where there is one.
+_TIME = re.compile(
+    r"(?P<whole>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?)(\.(?P<fraction>\d+))?"
+    r"(Z|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))?",
+    re.ASCII,
+)
 COPY_SHIFT_SECONDS = 20.0
 """Copies of a trace that are laid over each other are shifted by up to this, so that no request
 arrives together with its own copy."""
@@ -94,12 +106,17 @@ def read_trace(path: Path, field: str = "trace") -> Trace:
             optional = [name for name in _OPTIONAL if name in (reader.fieldnames or ())]
             rows = list(_rows(path, reader, columns, optional))
             if not rows:
-                raise InvalidInputError(str(path), "no requests", "at least one request")
+                raise InvalidInputError(
+                    f"{path}: requests", None, "at least one line below its header"
+                )
             arrivals = np.array([row[0] for row in rows])
     except OSError as error:
         raise InvalidInputError(field, str(path), f"a readable file ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise InvalidInputError(field, str(path), "a CSV file in UTF-8") from error
+    except csv.Error as error:
+        where = f"{path}:{reader.line_num + 1}"
+        raise InvalidInputError(where, str(error), "a line of CSV") from error
     dated = columns is AZURE_COLUMNS
     start = float(arrivals.min()) if dated else 0.0
     arrivals -= start
@@ -125,13 +142,16 @@ def read_trace(path: Path, field: str = "trace") -> Trace:
 
 
 def _columns(path: Path, header: object) -> tuple[str, str, str]:
-    names = set(header) if isinstance(header, list) else set()
+    names = header if isinstance(header, list) else []
+    for name in (*AZURE_COLUMNS, *PLAIN_COLUMNS, "class", *_OPTIONAL):
+        if names.count(name) > 1:
+            raise InvalidInputError(f"{path}: header", name, "each column once")
     for columns in (AZURE_COLUMNS, PLAIN_COLUMNS):
-        if names.issuperset(columns):
+        if set(names).issuperset(columns):
             return columns
     optional = "".join(f"[,{name}]" for name in ("class", *_OPTIONAL))
     allowed = f"{','.join(AZURE_COLUMNS)} or {','.join(PLAIN_COLUMNS)}{optional}"
-    raise InvalidInputError(f"{path}: header", ",".join(sorted(names)), allowed)
+    raise InvalidInputError(f"{path}: header", ",".join(names) or None, allowed)
 
 
 def _rows(
@@ -140,35 +160,55 @@ def _rows(
     time, prompt, output = columns
     for row in reader:
         where = f"{path}:{reader.line_num}"
+        if None in row:
+            width = len(reader.fieldnames or ())
+            found = f"{width + len(row[None])} values"
+            raise InvalidInputError(where, found, f"{width}, as the header has")
         arrival = _arrival(f"{where}: {time}", row[time], azure=columns is AZURE_COLUMNS)
         numbers = [_tokens(f"{where}: {name}", row[name]) for name in (prompt, output)]
-        numbers += [_whole(f"{where}: {name}", row[name], _OPTIONAL[name]) for name in optional]
+        numbers += [_whole(f"{where}: {name}", row[name], *_OPTIONAL[name]) for name in optional]
         yield arrival, numbers, row.get("class") or ""
 
 
 def _arrival(field: str, text: str | None, *, azure: bool) -> float:
+    if azure:
+        return _moment(field, text)
     try:
-        if azure:
-            # Seven fractional digits in the published files; Python reads six.
-            utc = (text or "").split("+")[0].removesuffix("Z")
-            whole, _, fraction = utc.partition(".")
-            moment = datetime.fromisoformat(whole)
-            seconds = (moment - datetime(1970, 1, 1)).total_seconds()  # noqa: DTZ001 - naive on purpose
-            return seconds + float(f"0.{fraction or 0}")
         seconds = float(text or "")
     except ValueError as error:
-        raise InvalidInputError(field, text, "a time") from error
+        raise InvalidInputError(field, text, "seconds ≥ 0") from error
     if not 0 <= seconds < float("inf"):
         raise InvalidInputError(field, text, "seconds ≥ 0")
     return seconds
 
 
+def _moment(field: str, text: str | None) -> float:
+    """Seconds since the epoch; a time without a zone is in UTC.
+
+    Seven fractional digits in the published files; Python reads six.
+    """
+    allowed = "a time such as 2023-11-16 18:17:03.9799600"
+    found = _TIME.fullmatch(text or "")
+    if found is None:
+        raise InvalidInputError(field, text, allowed)
+    try:
+        moment = datetime.fromisoformat(found["whole"])
+    except ValueError as error:
+        raise InvalidInputError(field, text, allowed) from error
+    ahead = timedelta(hours=int(found["hours"] or 0), minutes=int(found["minutes"] or 0))
+    if found["sign"] == "-":
+        ahead = -ahead
+    # Naive on purpose: the offset is taken off here.
+    seconds = (moment - datetime(1970, 1, 1) - ahead).total_seconds()  # noqa: DTZ001
+    return seconds + float(f"0.{found['fraction'] or 0}")
+
+
 def _tokens(field: str, text: str | None) -> int:
     # The published trace has requests without an answer; an engine emits one token at least.
-    return max(_whole(field, text, 0), 1)
+    return max(_whole(field, text, 0, MOST_TOKENS), 1)
 
 
-def _whole(field: str, text: str | None, least: int) -> int:
+def _whole(field: str, text: str | None, least: int, most: int) -> int:
     allowed = f"a whole number {'of tokens ' if least == 0 else ''}≥ {least}"
     try:
         number = int(text or "")
@@ -176,6 +216,8 @@ def _whole(field: str, text: str | None, least: int) -> int:
         raise InvalidInputError(field, text, allowed) from error
     if number < least:
         raise InvalidInputError(field, text, allowed)
+    if number > most:
+        raise InvalidInputError(field, text, f"{allowed}, at most {most}")
     return number
 
 

@@ -98,7 +98,12 @@ def stated_fleet(text: str) -> FleetSpec | PoolsSpec:
     path = Path(text)
     if not path.exists():
         raise InvalidInputError("--fleet", text, f"a YAML file, or {', '.join(ENGINE_KINDS)}")
-    found = read_fleet_or_pools(path)
+    try:
+        found = read_fleet_or_pools(path)
+    except InvalidInputError as error:
+        # A file that cannot be read has no field to name.
+        field = "--fleet" if error.value == text else error.field
+        raise InvalidInputError(field, error.value, error.allowed) from error
     if isinstance(found, FleetSpec):
         _check_fleet(f"{path}: ", found)
     else:
@@ -168,7 +173,9 @@ def stated_policies(names: Sequence[str], engine: str, *, against_oracle: bool) 
     try:
         return [policy_of(name, tuned_for=engine) for name in dict.fromkeys(wanted)]
     except InvalidInputError as error:
-        raise InvalidInputError(f"--policy: {error.field}", error.value, error.allowed) from error
+        inner = error.field.removeprefix("policy").removeprefix(": ")
+        field = f"--policy: {inner}" if inner else "--policy"
+        raise InvalidInputError(field, error.value, error.allowed) from error
 
 
 def default_processes() -> int:

@@ -12,6 +12,7 @@ import typer
 
 from servingslo.cli.backtesting.pasts import read_past, write_past
 from servingslo.cli.options import path_text
+from servingslo.cli.output import check_writable, written_whole
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.season import DAY_SECONDS, RateHistory
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Fewer ticks than this decide nothing.
 SHORTEST_TRACE_SECONDS = 60.0
+# Seconds since the epoch, written as arrivals, would be a trace of fifty years.
+LONGEST_TRACE_SECONDS = 366 * DAY_SECONDS
 SHORTEST_STEP_SECONDS = 1.0
 MOST_READINGS = 3000
 _SEED = 1
@@ -93,6 +96,9 @@ def replay_of(source: TraceSource, cache: Path, scale: float) -> Replay:
     scale: times the rates of the past. Raises: InvalidInputError, and as reading from a cluster
     does.
     """
+    for flag, written in (("--save-trace", source.save), ("--save-history", source.save_history)):
+        if written is not None:
+            check_writable(written, flag)
     for flag, stated in (("--history", source.history), ("--save-history", source.save_history)):
         if stated is not None and source.no_history:
             raise InvalidInputError(flag, str(stated), "not with --no-history")
@@ -117,7 +123,8 @@ def _past(
     """What is known before the part that is played; None where that would change nothing."""
     before = _before(source, trace, history)
     if source.save_history is not None:
-        write_past(before, source.save_history)
+        with written_whole(source.save_history, "--save-history") as part:
+            write_past(before, part)
     known = before.history_at(trace.arrival_seconds, skipped_seconds)
     begin = before.begin_seconds + skipped_seconds
     past = past_of_history(known, begin_seconds=begin, scale=scale)
@@ -144,7 +151,7 @@ def _before(source: TraceSource, trace: Trace, history: Callable[[], RateHistory
 
 def _stated_history(path: Path, trace: Trace) -> RateHistory:
     """The rates of these requests: by their time stamps, or up to the begin of the trace."""
-    requests = read_trace(path, "--history")
+    requests = _short_enough(read_trace(path, "--history"), str(path))
     begin = trace.start_seconds or 0.0
     dated = requests.start_seconds is not None and trace.start_seconds is not None
     first = (requests.start_seconds or 0.0) if dated else begin - requests.duration_seconds
@@ -183,6 +190,15 @@ def _trace_file(
         allowed = f"exactly one of {', '.join(stated)}; --trace takes a CSV file of requests"
         raise InvalidInputError("--trace", " and ".join(given) or None, allowed)
     if source.file is not None:
+        for flag, value in (
+            ("--save-trace", source.save), ("--resource", source.resource),
+            ("--namespace", source.namespace), ("--target", source.target),
+            ("--gateway-name", source.gateway_name),
+        ):  # fmt: skip
+            if value is not None:
+                raise InvalidInputError(
+                    flag, str(value), "not with --trace, which has the requests"
+                )
         return (
             source.file,
             _long_enough(read_trace(source.file, "--trace"), str(source.file)),
@@ -202,10 +218,19 @@ def _trace_file(
     if path is None:
         digest = hashlib.sha256(trace.arrival_seconds.tobytes()).hexdigest()[:16]
         path = cache / "traces" / f"{digest}.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_trace(trace, path)
+        _made(path.parent)
+    with written_whole(path, "--cache" if source.save is None else "--save-trace") as part:
+        write_trace(trace, part)
     read = _recorded_past if flag == "--recording" else partial(_live_past, source)
     return path, trace, partial(read, samples)
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a folder that can be written ({error.strerror})"
+        raise InvalidInputError("--cache", str(folder), allowed) from error
 
 
 def _nothing() -> RateHistory | None:
@@ -242,6 +267,14 @@ def _long_enough(trace: Trace, name: str) -> Trace:
             f"{trace.duration_seconds:.0f} s",
             f"a trace of {SHORTEST_TRACE_SECONDS:.0f} s or longer",
         )
+    return _short_enough(trace, name)
+
+
+def _short_enough(trace: Trace, name: str) -> Trace:
+    if trace.duration_seconds > LONGEST_TRACE_SECONDS:
+        found = f"{trace.duration_seconds:.10g} s"
+        allowed = f"up to {LONGEST_TRACE_SECONDS:.0f} s, a year from the begin of the trace"
+        raise InvalidInputError(f"{name}: last arrival", found, allowed)
     return trace
 
 
