@@ -36,6 +36,10 @@ _TOLD_BYTES = 4096
 # Source: Kubernetes, "Object Names and IDs": a DNS label of RFC 1123.
 _NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
+# Warnings about series of a form that a function passes over, such as native histograms under the
+# name of a counter: they are whoever's who exports them, and of others nothing is missing.
+# Source: Prometheus, util/annotations, PromQLWarning and PromQLInfo.
+_ABOUT_SERIES = ("PromQL warning", "PromQL info")
 
 Series = dict[str, Any]
 
@@ -249,7 +253,7 @@ class PrometheusClient:
             raise MetricsUnavailableError(self._no_answer(error)) from error
         if not isinstance(result, list):
             raise MetricsUnavailableError(refusals.body_words(self._session.body))
-        return Answer(result=result, warnings=self._session.warnings)
+        return Answer(result=_numbers(result), warnings=self._session.warnings)
 
     def _no_answer(self, error: Exception) -> str:
         """What is said of trouble that is neither a connection's nor a status's."""
@@ -266,6 +270,18 @@ class PrometheusClient:
         if self._session.status == requests.codes.ok:
             return refusals.body_words(self._session.body)
         return "the request could not be sent: is this the address of Prometheus?"
+
+
+def _numbers(result: list[Any]) -> list[Any]:
+    """An answer without its native histograms, which have no value: nothing here asks for one."""
+    return [
+        one
+        for one in result
+        if not isinstance(one, dict)
+        or "value" in one
+        or "values" in one
+        or not ("histogram" in one or "histograms" in one)
+    ]
 
 
 class _FailedAtOnce(Exception):  # noqa: N818 - a signal between two methods, never seen outside
@@ -324,7 +340,8 @@ class _BoundedSession(requests.Session):
         with no_collection():
             parsed = parsed_json(content)
         if isinstance(parsed, dict):
-            self.warnings = tuple(str(warning) for warning in parsed.get("warnings") or ())
+            told = map(str, parsed.get("warnings") or ())
+            self.warnings = tuple(one for one in told if not one.startswith(_ABOUT_SERIES))
         # Parsed once, here, for warnings and result alike.
         response.json = lambda **_kwargs: parsed  # type: ignore[method-assign]
 
