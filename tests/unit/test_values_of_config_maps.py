@@ -15,7 +15,11 @@ from servingslo.adapters.kubernetes import config_maps
 from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps, started_with
 from servingslo.adapters.kubernetes.records import ContainerRecord, pod_record
 from servingslo.errors import PermissionDeniedError
-from servingslo.runtimes.arguments import parse_batch_arguments, parse_launch_arguments
+from servingslo.runtimes.arguments import (
+    LONGEST_LINE_CHARACTERS,
+    parse_batch_arguments,
+    parse_launch_arguments,
+)
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.config_file import LARGEST_FILE_CHARACTERS, config_file
 
@@ -332,3 +336,40 @@ async def test_the_file_of_another_runtime_is_not_followed():
     found = await started_with(plain, "team", NoConfigMaps(), None, has_file=False)
     assert (found.config, found.unread) == ((), "")
     assert found.args == plain.args
+
+
+async def test_what_a_namespace_holds_beyond_its_share_is_not_remembered(monkeypatch):
+    """Else one tenant would fill the memory that everybody's operator lives in."""
+    monkeypatch.setattr(config_maps, "MOST_CHARACTERS", 100)
+    client = _Client(first={"seqs": "a" * 50}, second={"seqs": "b" * 50})
+    maps = ConfigMaps(client)
+    assert await maps.data("team", "first", None) == {"seqs": "a" * 50}
+    told = "those of this namespace hold more than 100 characters"
+    assert await maps.data("team", "second", None) == told
+    client.data["second"] = {"seqs": "b"}
+    clock = SystemClock.elapsed_seconds() + 61.0
+    monkeypatch.setattr(SystemClock, "elapsed_seconds", lambda: clock)
+    assert await maps.data("team", "second", None) == {"seqs": "b"}
+    client.data["first"] = {"seqs": "c" * 45}
+    clock += 61.0
+    assert await maps.data("team", "first", None) == {"seqs": "c" * 45}
+    clock += 2 * config_maps.FORGOTTEN_SECONDS
+    await maps.data("team", "second", None)
+    assert maps._held == {"team": 5}
+
+
+async def test_a_value_is_kept_as_far_as_it_can_count():
+    """A longer one is too long for a variable and for a file, whatever follows."""
+    maps = ConfigMaps(_Client(limits={"seqs": "9" * 10**6}))
+    kept = (await maps.data("team", "limits", None))["seqs"]
+    assert len(kept) == LONGEST_LINE_CHARACTERS + 1
+
+
+async def test_a_container_of_very_many_config_maps_asks_for_none():
+    """Each would be a request within the tick of everybody."""
+    client = _Client()
+    sources = [{"configMapRef": {"name": f"m{number}"}} for number in range(33)]
+    container = _container("--max-num-seqs=$(SEQS)", env_from=sources)
+    _, unread = await _limits(container, client)
+    assert unread == "variables are taken from 33 ConfigMaps, more than 32"
+    assert client.paths == []

@@ -5,6 +5,7 @@ stood in it then. Secrets are never read.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -16,7 +17,7 @@ from servingslo.adapters.kubernetes.config_references import ConfigMapUse
 from servingslo.adapters.kubernetes.records import ContainerRecord
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
 from servingslo.errors import ClusterError
-from servingslo.runtimes.arguments import command_words, expanded
+from servingslo.runtimes.arguments import LONGEST_LINE_CHARACTERS, command_words, expanded
 from servingslo.runtimes.config_file import config_file, config_path
 
 # Changes of a ConfigMap show in pods that start after them: a minute late is early enough.
@@ -25,6 +26,11 @@ READ_AGAIN_SECONDS = 60.0
 FORGOTTEN_SECONDS = 3600.0
 # Contents that are remembered of one ConfigMap: pods of so many are there at once in a rollout.
 _VERSIONS_KEPT = 4
+# Of the ConfigMaps of one namespace, so that no tenant fills memory with his: a thousand workloads
+# with a file of flags each.
+MOST_CHARACTERS = 8 << 20
+# That one container takes variables from; each of them is a request a minute.
+MOST_OF_A_CONTAINER = 32
 NOT_ALLOWED = "the operator may not read ConfigMaps (--read-config-maps)"
 
 
@@ -48,6 +54,7 @@ class _Version:
 
     data: Mapping[str, str]
     since_seconds: float | None
+    characters: int
 
 
 @dataclass(slots=True)
@@ -77,6 +84,8 @@ class ConfigMaps:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._known: dict[tuple[str, str], _Known] = {}
+        self._held: Counter[str] = Counter()
+        self._forgot_seconds = 0.0
 
     async def data(
         self, namespace: str, name: str, at_seconds: float | None
@@ -106,15 +115,41 @@ class ConfigMaps:
             known.problem = "" if known.versions else str(error)
             return
         known.problem = ""
-        data: Mapping[str, str] = item.get("data") or {}
+        # Of a longer value it only counts that it is too long, for a variable as for a file.
+        data = {
+            key: value[: LONGEST_LINE_CHARACTERS + 1]
+            for key, value in (item.get("data") or {}).items()
+        }
         if not known.versions or known.versions[-1].data != data:
-            version = _Version(data=data, since_seconds=_changed_seconds(item))
-            known.versions = (*known.versions, version)[-_VERSIONS_KEPT:]
+            version = _Version(
+                data=data,
+                since_seconds=_changed_seconds(item),
+                characters=sum(len(key) + len(value) for key, value in data.items()),
+            )
+            self._keep(namespace, known, (*known.versions, version)[-_VERSIONS_KEPT:])
+
+    def _keep(self, namespace: str, known: _Known, versions: tuple[_Version, ...]) -> None:
+        """Remember these contents, or the last, or none, as the namespace has room for them."""
+        others = self._held[namespace] - _characters(known.versions)
+        fitting = (
+            some
+            for some in (versions, versions[-1:], ())
+            if not some or others + _characters(some) <= MOST_CHARACTERS
+        )
+        known.versions = next(fitting)
+        self._held[namespace] = others + _characters(known.versions)
+        if versions and not known.versions:
+            known.problem = f"those of this namespace hold more than {MOST_CHARACTERS} characters"
 
     def _forget(self, now: float) -> None:
+        if now - self._forgot_seconds < READ_AGAIN_SECONDS:
+            return
+        self._forgot_seconds = now
         for key, known in list(self._known.items()):
             if now - known.asked_seconds > FORGOTTEN_SECONDS:
+                self._keep(key[0], known, ())
                 del self._known[key]
+        self._held = +self._held
 
 
 class NoConfigMaps:
@@ -160,6 +195,12 @@ async def _variables(
     at_seconds: float | None,
 ) -> tuple[dict[str, str], list[str]]:
     """Variables that are known, by Kubernetes' order: whole maps, the later one first, then env."""
+    names = {name for _, name in use.whole} | {name for name, _ in use.variables.values()}
+    if len(names) > MOST_OF_A_CONTAINER:
+        problem = (
+            f"variables are taken from {len(names)} ConfigMaps, more than {MOST_OF_A_CONTAINER}"
+        )
+        return {**container.environment}, [problem]
     known: dict[str, str] = {}
     problems = []
     for prefix, name in use.whole:
@@ -204,6 +245,10 @@ async def _file(
         return (), f"ConfigMap {name} has no key {key}"
     read = config_file(data[key])
     return read.words, f"key {key} of ConfigMap {name} {read.problem}" if read.problem else ""
+
+
+def _characters(versions: tuple[_Version, ...]) -> int:
+    return sum(version.characters for version in versions)
 
 
 def _changed_seconds(item: KubeObject) -> float | None:
