@@ -6,23 +6,39 @@ from typing import Any
 import yaml
 
 _TOO_DEEP = "it nests too deeply"
+_HALF = "it holds half of a character (\\ud800 to \\udfff without the other half)"
 # PyYAML's constructors raise these for a scalar that is not what its tag says: `!!int ""`,
 # `!!bool x`, `!!timestamp x`, a date such as 2001-99-99.
 _NOT_MADE = (ValueError, LookupError, AttributeError, TypeError)
 
 
+def _holds_half(value: Any, text: str | bytes) -> bool:
+    """Whether a string in it could never be written: UTF-8 has no half of a surrogate pair."""
+    escape = "\\ud" if isinstance(text, str) else b"\\ud"
+    if escape not in text.lower():  # type: ignore[operator]
+        return False
+    try:
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def parsed_json(text: str | bytes) -> Any:
     """The value. Raises: json.JSONDecodeError where it cannot be read, or nests too deeply."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError as error:
         raise json.JSONDecodeError(_TOO_DEEP, "", 0) from error
+    if _holds_half(value, text):
+        raise json.JSONDecodeError(_HALF, "", 0)
+    return value
 
 
 def parsed_documents(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> list[Any]:
     """Each document of a YAML text. Raises: yaml.YAMLError where one cannot be read."""
     try:
-        return list(yaml.load_all(text, loader))
+        documents = list(yaml.load_all(text, loader))
     except yaml.MarkedYAMLError as error:
         for mark in (error.context_mark, error.problem_mark):
             if mark is not None:
@@ -32,6 +48,9 @@ def parsed_documents(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
         raise yaml.YAMLError(_TOO_DEEP) from error
     except _NOT_MADE as error:
         raise yaml.YAMLError(f"a value is not what its tag or form says ({error})") from error
+    if _holds_half(documents, text):
+        raise yaml.YAMLError(_HALF)
+    return documents
 
 
 def parsed_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:

@@ -1,6 +1,7 @@
 """What all commands share: help, start-up, schemas, and bad input of those that read clusters."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -283,3 +284,16 @@ def test_a_full_disk_behind_the_output_is_one_line():
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "error: No space left on device\n"
+
+
+def test_a_terminal_without_the_signs_is_written_to():
+    """A stream that is not UTF-8 has no ≤; the answer comes all the same."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "servingslo.cli", "size", "--fleet", "h100-8b", "--arrival-rate",
+            "1", "--prompt-tokens", "100", "--output-tokens", "10", "--objective", "ttft:p99:1s",
+        ],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert b"ttft p99 ? 1s" in done.stdout

@@ -347,3 +347,23 @@ def _workload():
         prompt=spread_lengths(1155.0, PROMPT_VARIATION),
         output=spread_lengths(211.0, OUTPUT_VARIATION),
     )
+
+
+@pytest.mark.parametrize("flag", ["--prompt-variation", "--output-variation"])
+def test_a_variation_beside_a_trace_is_refused(cli, tmp_path, flag):
+    """It had no effect: the trace has the lengths."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_seconds,prompt_tokens,output_tokens\n0,100,10\n60,100,10\n")
+    asked = ("size", "--fleet", "h100-8b", "--trace", trace, "--objective", "ttft:p99:1s")
+    assert cli(*asked).exit_code == 0
+    assert cli(*asked, flag, "2").refuses(flag, "2.0", "not with --trace")
+
+
+def test_a_growth_beyond_every_rate_is_refused(cli):
+    """Of a million hours at one request a second and minute more; it was sized in millions."""
+    called = cli(
+        "size", "--fleet", "h100-8b", "--arrival-rate", "1", "--prompt-tokens", "100",
+        "--output-tokens", "10", "--objective", "ttft:p99:1s", "--growth-per-minute", "1",
+        "--cold-start", "1000000h",
+    )  # fmt: skip
+    assert called.refuses("--growth-per-minute", "1000000h (--cold-start)", "1e+06"), called.err

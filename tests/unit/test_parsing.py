@@ -29,7 +29,10 @@ class _Cluster:
         return {"items": [self.item], "metadata": {"resourceVersion": "7"}}
 
 
-@pytest.mark.parametrize("text", [DEEP, '{"a":' * 50_000, "9" * 5000, "[1", "", b"\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [DEEP, '{"a":' * 50_000, "9" * 5000, "[1", "", b"\xff", r'["\ud800"]', rb'{"\uDFFF": 1}'],
+)
 def test_json_that_cannot_be_read_is_one_kind_of_error(text):
     """However it is wrong, callers that refuse what is no JSON refuse it."""
     with pytest.raises(ValueError):
@@ -39,7 +42,8 @@ def test_json_that_cannot_be_read_is_one_kind_of_error(text):
 @pytest.mark.parametrize(
     "text",
     [
-        DEEP, "a: !!int ''", "a: !!bool maybe", "a: !!timestamp soon", "a: 2001-99-99",
+        DEEP, r'a: "\ud800"',
+        "a: !!int ''", "a: !!bool maybe", "a: !!timestamp soon", "a: 2001-99-99",
         "a: !!float x", "a: !!binary é", "[a", "a: " + "9" * 5000,
     ],
 )  # fmt: skip
@@ -87,3 +91,10 @@ async def test_an_annotation_that_nests_deeply_is_none_of_ours():
     assert records_of("Deployment", cluster.item) == (None, None)
     assert await BatchCanaries(cluster).standing() == ()
     assert await BackendTrafficPolicies(cluster).owned() == ()
+
+
+def test_a_pair_of_surrogates_is_a_character():
+    """Only a half of one is refused, and what merely looks like an escape is not."""
+    assert parsed_json(r'"\ud83d\ude00"') == "\N{GRINNING FACE}"
+    assert parsed_json(r'"\\ud800"') == r"\ud800"
+    assert parsed_yaml(r"a: '\ud800'") == {"a": r"\ud800"}

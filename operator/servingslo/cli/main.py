@@ -1,5 +1,6 @@
 """The `servingslo` command: one thin function for each subcommand, imported when it is called."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -55,6 +56,10 @@ def _root(
 
 def main() -> None:
     """Entry point: turn the package's own errors into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not UTF-8 has no ≤: a question mark is better than nothing at all.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except ServingSLOError as error:

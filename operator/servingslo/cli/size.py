@@ -72,13 +72,19 @@ def size(
     prompt_tokens: Annotated[float | None, typer.Option(help="Mean prompt tokens.")] = None,
     output_tokens: Annotated[float | None, typer.Option(help="Mean output tokens.")] = None,
     prompt_variation: Annotated[
-        float,
-        typer.Option(help="Standard deviation over mean of prompt lengths, 0 to 5."),
-    ] = PROMPT_VARIATION,
+        float | None,
+        typer.Option(
+            help=f"Standard deviation over mean of prompt lengths, 0 to 5; {PROMPT_VARIATION} by "
+            "default."
+        ),
+    ] = None,
     output_variation: Annotated[
-        float,
-        typer.Option(help="Standard deviation over mean of output lengths, 0 to 5."),
-    ] = OUTPUT_VARIATION,
+        float | None,
+        typer.Option(
+            help=f"Standard deviation over mean of output lengths, 0 to 5; {OUTPUT_VARIATION} by "
+            "default."
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="CSV with the lengths of real requests, instead of the four above."),
@@ -186,6 +192,11 @@ def size(
         workload = replace(workload, arrival_correlation_seconds=memory)
     fastest = f"0 to {FASTEST_RATE:.12g}"
     growth = in_range("--growth-per-minute", growth_per_minute, 0.0, FASTEST_RATE, fastest)
+    cold_seconds = parse_duration_seconds(cold_start, "--cold-start")
+    rise = growth / SECONDS_PER_MINUTE * cold_seconds
+    if workload.arrival_rate_per_second + rise > FASTEST_RATE:
+        allowed = f"a rise within {cold_start} (--cold-start) to at most {FASTEST_RATE:g}/s"
+        raise InvalidInputError("--growth-per-minute", growth_per_minute, allowed)
     hourly = kind.price_per_hour if gpu_hourly is None and kind is not None else gpu_hourly
     question = Question(
         workload=workload,
@@ -203,7 +214,7 @@ def size(
         kv_cache_target_ratio=in_range("--kv-target", kv_target, 0.1, 1.0, "0.1 to 1"),
         replicas=_replicas(min_replicas, max_replicas, tolerated_failures),
         growth_per_second2=growth / SECONDS_PER_MINUTE,
-        cold_start_seconds=parse_duration_seconds(cold_start, "--cold-start"),
+        cold_start_seconds=cold_seconds,
         gpu_hourly=None if hourly is None else hourly_price(hourly),
         gpus_per_replica=gpu_count(gpus_per_replica),
         engines_per_replica=engines_per_replica,
@@ -221,12 +232,12 @@ def size(
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Mean lengths and how they vary; means None where they are not stated."""
+    """Mean lengths and how they vary; None where they are not stated."""
 
     prompt_tokens: float | None
-    prompt_variation: float
+    prompt_variation: float | None
     output_tokens: float | None
-    output_variation: float
+    output_variation: float | None
 
 
 def _workload(
@@ -244,6 +255,8 @@ def _workload(
         for flag, stated in (
             ("--prompt-tokens", lengths.prompt_tokens),
             ("--output-tokens", lengths.output_tokens),
+            ("--prompt-variation", lengths.prompt_variation),
+            ("--output-variation", lengths.output_variation),
         ):
             if stated is not None:
                 raise InvalidInputError(flag, stated, "not with --trace, which has the lengths")
@@ -254,12 +267,20 @@ def _workload(
     return stated_workload(
         rate,
         prompt_tokens=_tokens("--prompt-tokens", lengths.prompt_tokens, allowed),
-        prompt_variation=in_range("--prompt-variation", lengths.prompt_variation, 0, 5, "0 to 5"),
+        prompt_variation=_variation(
+            "--prompt-variation", lengths.prompt_variation, PROMPT_VARIATION
+        ),
         output_tokens=_tokens("--output-tokens", lengths.output_tokens, allowed),
-        output_variation=in_range("--output-variation", lengths.output_variation, 0, 5, "0 to 5"),
+        output_variation=_variation(
+            "--output-variation", lengths.output_variation, OUTPUT_VARIATION
+        ),
         cached_ratio=cached_ratio,
         dispersion=dispersion,
     )
+
+
+def _variation(flag: str, value: float | None, default: float) -> float:
+    return default if value is None else in_range(flag, value, 0, 5, "0 to 5")
 
 
 def _tokens(flag: str, value: float | None, allowed: str) -> float:
