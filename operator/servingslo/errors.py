@@ -9,7 +9,9 @@ class InvalidInputError(ServingSLOError, ValueError):
     """A value the user gave is outside its allowed range; names field, value and range."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        problem = " is missing" if value is None else f": {value!r} is not allowed"
+        # As it is written in JSON, YAML and on the command line.
+        written = str(value).lower() if isinstance(value, bool) else repr(value)
+        problem = " is missing" if value is None else f": {written} is not allowed"
         super().__init__(f"{field}{problem}; allowed: {allowed}")
         self.field = field
         self.value = value

@@ -35,3 +35,8 @@ def test_the_error_of_a_worker_reaches_its_parent():
     """As it was raised, and not as a broken pool."""
     with ProcessPoolExecutor(1) as pool, pytest.raises(InvalidInputError, match="seed: -1"):
         pool.submit(refused, -1).result()
+
+
+def test_a_truth_value_is_told_as_it_is_written():
+    """JSON and YAML write true, Python True."""
+    assert str(InvalidInputError("ready", value=True, allowed="x")).startswith("ready: true is not")
