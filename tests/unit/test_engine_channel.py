@@ -93,7 +93,9 @@ def get(handler: Handler, *ranges: str) -> Any:
 
     async def ask() -> Any:
         async with serving(handler) as port:
-            return await opened(*ranges).get("127.0.0.1", port, "/v2/models/rank/config")
+            return await opened(*ranges).get(
+                "127.0.0.1", port, "/v2/models/rank/config", namespace="team-a"
+            )
 
     return asyncio.run(ask())
 
@@ -116,7 +118,9 @@ def test_a_redirect_to_another_port_is_not_followed(tmp_path: Path) -> None:
             async with serving(redirects) as first:
                 channel = opened(keys=folder)
                 with pytest.raises(EngineRefusedError, match="307"):
-                    await channel.get("127.0.0.1", first, "/v2/models/rank/config")
+                    await channel.get(
+                        "127.0.0.1", first, "/v2/models/rank/config", namespace="team-a"
+                    )
                 with pytest.raises(EngineRefusedError, match="307"):
                     await channel.post(
                         "127.0.0.1", first, LOAD, {}, namespace="team-a", timeout_seconds=5
@@ -199,7 +203,7 @@ def test_addresses_outside_of_the_ranges_are_never_asked() -> None:
         get(answers, "10.0.0.0/8", "fd00::/8")
     for name in ("localhost", "127.0.0.1@10.1.1.1", ""):
         with pytest.raises(PermissionDeniedError, match="is no address"):
-            asyncio.run(opened().get(name, 80, "/"))
+            asyncio.run(opened().get(name, 80, "/", namespace="team-a"))
     assert asked == []
 
 

@@ -5,7 +5,8 @@ beyond its bounds: no redirect, no proxy, no cookie, no compression, 5 s, 1 MiB.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.fence import FencedRequest
 from servingslo.errors import (
     ClusterUnavailableError,
@@ -26,6 +28,9 @@ TIMEOUT_SECONDS = 5.0
 MOST_BYTES = 1 << 20
 # A configuration or a page of statistics takes a few kilobytes; more at once are of many pods.
 MOST_AT_ONCE = 16
+# No server of a namespace is asked for so long after one of them gave no answer in time: the loop
+# of everybody waits for what is asked.
+SILENT_SECONDS = 30.0
 _CHUNK_BYTES = 1 << 16
 _LONGEST_MESSAGE = 300
 
@@ -60,10 +65,11 @@ class EngineChannel:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._silent_until: dict[str, float] = {}
 
-    async def get(self, address: str, port: int, path: str) -> Any:
+    async def get(self, address: str, port: int, path: str, *, namespace: str) -> Any:
         """The answer as JSON; no key is sent. Raises: ClusterError and its kinds."""
-        return await self._ask("GET", address, port, path)
+        return await self._ask("GET", address, port, path, namespace=namespace)
 
     async def post(
         self,
@@ -76,11 +82,11 @@ class EngineChannel:
         timeout_seconds: float,
     ) -> None:
         """Send a change with the key of its namespace. Raises: ClusterError and its kinds."""
-        headers = self._key_of(namespace)
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._ask("POST", address, port, path, body=body, headers=headers)
+                await self._ask("POST", address, port, path, namespace=namespace, body=body)
         except TimeoutError as error:
+            self._was_silent(namespace)
             raise ClusterUnavailableError(f"POST {path} of {address}: no answer in time") from error
 
     def _key_of(self, namespace: str) -> Mapping[str, str]:
@@ -105,14 +111,16 @@ class EngineChannel:
         port: int,
         path: str,
         *,
+        namespace: str,
         body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> Any:
         where = f"{method} {path} of {address}"
         host = self._host(address)
+        headers = self._key_of(namespace) if method == "POST" else {}
         try:
             async with (
                 self._turns,
+                self._answering(namespace, where),
                 aiohttp.ClientSession(
                     trust_env=False,
                     auto_decompress=False,
@@ -126,7 +134,7 @@ class EngineChannel:
                     method,
                     f"http://{host}:{port}{path}",
                     json=body,
-                    headers={"Accept-Encoding": "identity", **(headers or {})},
+                    headers={"Accept-Encoding": "identity", **headers},
                     allow_redirects=False,
                 ) as answer,
             ):
@@ -143,6 +151,24 @@ class EngineChannel:
             return parsed_json(data)
         except ValueError as error:
             raise EngineRefusedError(f"{where}: the answer is no JSON") from error
+
+    @asynccontextmanager
+    async def _answering(self, namespace: str, where: str) -> AsyncIterator[None]:
+        """Raises: ClusterUnavailableError where a server of the namespace was silent lately."""
+        now = SystemClock.elapsed_seconds()
+        if now < self._silent_until.get(namespace, now):
+            raise ClusterUnavailableError(
+                f"{where}: not asked, as a server of {namespace} gave no answer in time"
+            )
+        self._silent_until.pop(namespace, None)
+        try:
+            yield
+        except TimeoutError:
+            self._was_silent(namespace)
+            raise
+
+    def _was_silent(self, namespace: str) -> None:
+        self._silent_until[namespace] = SystemClock.elapsed_seconds() + SILENT_SECONDS
 
     def _host(self, address: str) -> str:
         """The address as a URL has it. Raises: PermissionDeniedError outside of all ranges."""

@@ -13,7 +13,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -33,6 +33,8 @@ _MOST_BATCH = 1 << 20
 _OWNER = re.compile(
     r"(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9][a-z0-9.-]{0,252})/(?P<uid>[A-Za-z0-9-]{1,64})"
 )
+# What code raises that meets another form than that of the API: a server is a tenant's.
+_STRANGE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 # Sizes of batches on a page of statistics that are looked at.
 _MOST_SIZES = 4096
 
@@ -54,9 +56,10 @@ class ModelRepository:
         if record is None or record.deleting or not record.ready or record.address is None:
             raise NotFoundError(f"{pod} has no address of its own, or is not ready")
         path = f"/v2/models/{quote(model, safe='')}"
-        config = await self._channel.get(record.address, port, f"{path}/config")
-        stats = await self._channel.get(record.address, port, f"{path}/stats")
-        return _batcher(config, stats, ref, model)
+        with _understood(pod):
+            config = await self._get(ref, record.address, port, f"{path}/config")
+            stats = await self._get(ref, record.address, port, f"{path}/stats")
+            return _batcher(config, stats, ref, model)
 
     async def set(
         self, ref: ResourceRef, pod: str, port: int, model: str, limits: BatcherLimits | None
@@ -67,9 +70,15 @@ class ModelRepository:
         Raises: WriteConflictError where it is not that pod any more, or somebody else's limits
         stand there; ClusterError otherwise.
         """
+        with _understood(pod):
+            return await self._set(ref, pod, port, model, limits)
+
+    async def _set(
+        self, ref: ResourceRef, pod: str, port: int, model: str, limits: BatcherLimits | None
+    ) -> bool:
         address = await self._address(ref.namespace, pod)
         path = quote(model, safe="")
-        config = await self._channel.get(address, port, f"/v2/models/{path}/config")
+        config = await self._get(ref, address, port, f"/v2/models/{path}/config")
         standing = _limits(_object(config))
         owner, former = _owner(config, ref), _former(config)
         if owner is Owner.ANOTHER:
@@ -96,6 +105,9 @@ class ModelRepository:
             )
         return True
 
+    async def _get(self, ref: ResourceRef, address: str, port: int, path: str) -> Any:
+        return await self._channel.get(address, port, path, namespace=ref.namespace)
+
     def _permitted(self, namespace: str) -> AbstractContextManager[float]:
         return self._client.permitted(namespace)
 
@@ -114,6 +126,15 @@ class ModelRepository:
         if not now.ready:
             raise EngineRefusedError(f"{pod} is not ready")
         return now.address
+
+
+@contextmanager
+def _understood(pod: str) -> Iterator[None]:
+    """Raises: EngineRefusedError for an answer whose form is another than that of the API."""
+    try:
+        yield
+    except _STRANGE as error:
+        raise EngineRefusedError(f"{pod}: an answer has a form that is not known here") from error
 
 
 def _object(value: Any) -> Mapping[str, Any]:
