@@ -42,7 +42,7 @@ _BYTES_OF_SUFFIX = {
 }
 # Source: apimachinery pkg/api/resource/quantity.go, the serialization format of Quantity.
 _QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+))(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i)?)"
+    r"([+-]?(?:[0-9]+(?:[.][0-9]*)?|[.][0-9]+))(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i)?)"
 )
 _DURATION = re.compile(r"^(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+$")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")

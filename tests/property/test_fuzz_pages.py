@@ -1,12 +1,14 @@
 """Metric pages, whatever an engine or a tenant writes into them.
 
-1. A reading succeeds, and the engine of another tenant is read as if the page were not there.
+1. A reading succeeds, and the engine of another tenant is read as if the page were not there, in a
+   time that grows with the page's length alone.
 2. Every tick decides within the bounds, and what it decides can be told and stored.
 3. A saved page is read, or refused with a reason.
 """
 
 import asyncio
 import math
+import time
 from functools import cache
 
 from hypothesis import given
@@ -37,6 +39,8 @@ from servingslo.policy.state import PlannerState
 pytestmark = unhurried
 TICK_SECONDS = 15.0
 SNAPSHOTS = 24
+# Of a page of 15,000 lines; a tenant's that took the square of its lines would be minutes.
+LONGEST_SECONDS = 5.0
 _NAMES = sorted(
     {*GAUGES, *COUNTERS, "vllm:unknown", "sglang:num_running_reqs", "sglang:token_usage"}
     | {f"{name}{suffix}" for name in HISTOGRAMS for suffix in ("_bucket", "_sum", "_count")}
@@ -48,7 +52,7 @@ _VALUES = st.one_of(
 _LABELS = st.dictionaries(
     st.sampled_from(
         ["le", "engine", "model_name", "finished_reason", "block_size", "kv_cache_size_tokens",
-         "num_gpu_blocks", "job"]
+         "num_gpu_blocks", "job", "prometheus", "prometheus_replica"]
     ),
     st.one_of(
         st.sampled_from(["", "0", "1", "+Inf", "-Inf", "NaN", "1e400", "0x10", "16", "None"]),
@@ -66,6 +70,11 @@ _CHANGES = st.lists(
         st.tuples(st.just("labels"), st.integers(0, 400), _LABELS),
         st.tuples(st.just("more"), st.sampled_from(_NAMES), st.tuples(_LABELS, _VALUES)),
         st.tuples(st.just("all"), st.integers(0, 400), _VALUES),
+        st.tuples(
+            st.sampled_from(["le", "engine", "model_name", "job", "prometheus_replica"]),
+            st.integers(0, 400),
+            st.integers(1, 3000),
+        ),
     ),
     max_size=5,
 )
@@ -102,6 +111,12 @@ def _changed(page: tuple[Line, ...], changes: list) -> list[Line]:
                 lines[place] = name, tuple({**dict(labels), **what}.items()), value
             case "more":
                 lines.append((where, tuple(what[0].items()), what[1]))
+            case "le" | "engine" | "model_name" | "job" | "prometheus_replica" if lines:
+                # Ever other values of one label: a page has no greatest length.
+                name, labels, value = lines[place]
+                for number in range(what):
+                    told = {**dict(labels), kind: f"{number}"}
+                    lines.append((name, tuple(told.items()), value))
             case "all":
                 lines = [(name, labels, value * what) for name, labels, value in lines]
     return lines
@@ -166,7 +181,10 @@ def test_a_page_spoils_nothing_but_its_own_engine(ticks) -> None:
             scene.now += TICK_SECONDS * (1 + pause)
             good = list(_snapshots()[min(number, SNAPSHOTS - 1)])
             alone = scene.read(good=good)
-            metrics = scene.read(good=good, bad=_changed(_snapshots()[snapshot], changes))
+            bad = _changed(_snapshots()[snapshot], changes)
+            began = time.process_time()
+            metrics = scene.read(good=good, bad=bad)
+            assert time.process_time() - began < LONGEST_SECONDS
             assert metrics.problem is None
             assert metrics.pods[NAMESPACE, "good"] == alone.pods[NAMESPACE, "good"]
             scene.tick(metrics)

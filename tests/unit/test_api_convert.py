@@ -1,5 +1,7 @@
 """From the manifest's words to the planner's terms: SI units, enums, defaults."""
 
+import time
+
 import pytest
 from tests.unit import api_cases
 
@@ -171,3 +173,11 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
     """Nothing is guessed from a size that Kubernetes would refuse."""
     with pytest.raises(InvalidInputError, match="weights"):
         parse_quantity_bytes(text, "weights")
+
+
+def test_a_long_quantity_is_refused_at_once() -> None:
+    """Of the library's own callers none need check its length before."""
+    began = time.process_time()
+    with pytest.raises(InvalidInputError):
+        parse_quantity_bytes("9" * 100_000 + "x")
+    assert time.process_time() - began < 1.0

@@ -1,4 +1,4 @@
-"""What tenants can make the operator remember is forgotten again."""
+"""What tenants can make the operator remember is of their own namespace, and is forgotten again."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from servingslo.adapters.kubernetes import discovery as discovery_module
 from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.adapters.kubernetes.events import KubernetesEvents
 from servingslo.adapters.kubernetes.inventory import Inventory
-from servingslo.adapters.kubernetes.records import ScalerRecord
+from servingslo.adapters.kubernetes.records import OwnerRecord, ScalerRecord
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import NotFoundError
 from servingslo.explain.events import Event, EventType
@@ -64,3 +64,14 @@ async def test_events_that_the_server_has_forgotten_are_forgotten():
         )
         await events.post(ref, event, 10.0 * number)
     assert len(events._posted) <= 1024
+
+
+def test_a_replica_set_elsewhere_that_claims_an_owner_is_no_template_of_its():
+    """Until it is collected a tenant's would hold a Deployment of another one's as rolling out."""
+    inventory = Inventory(_Nothing())
+    for namespace, uid in (("a", "1"), ("b", "2")):
+        record = OwnerRecord(
+            namespace=namespace, uid=uid, owner_uid="chat", replicas=1, created_seconds=1.0
+        )
+        inventory._owner_changed(None, record)
+    assert inventory.template_count("a", "chat") == 1

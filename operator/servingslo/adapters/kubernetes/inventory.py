@@ -211,12 +211,13 @@ class Inventory:
         ]
         return tuple(sorted(found))
 
-    def template_count(self, target_uid: str) -> int:
+    def template_count(self, namespace: str, target_uid: str) -> int:
         """How many pod templates of a Deployment want pods; more than one while it rolls."""
         return sum(
             record.replicas > 0
             for uid in self._children.get(target_uid, ())
             if (record := self._replica_sets_by_uid.get(uid)) is not None
+            and record.namespace == namespace
         )
 
     def scalers_of(self, namespace: str, group: str, kind: str, name: str) -> tuple[str, ...]:

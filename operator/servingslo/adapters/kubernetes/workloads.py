@@ -170,7 +170,7 @@ class KubernetesWorkloads:
             current=record.current_replicas,
             selector=record.selector,
             rollout_in_progress=record.rollout_in_progress
-            or self._inventory.template_count(record.uid) > 1,
+            or self._inventory.template_count(namespace, record.uid) > 1,
             containers=record.containers,
             pods_refused=refused,
             replicas_set_by=record.replicas_set_by,
