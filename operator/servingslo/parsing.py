@@ -27,9 +27,18 @@ def _holds_half(value: Any, text: str | bytes) -> bool:
 def parsed_json(text: str | bytes) -> Any:
     """The value. Raises: json.JSONDecodeError where it cannot be read, or nests too deeply."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except RecursionError as error:
         raise json.JSONDecodeError(_TOO_DEEP, "", 0) from error
+
+
+def written_json(text: str | bytes) -> Any:
+    """The value, all of whose strings can be written again.
+
+    Of what anybody wrote; long answers are of servers in Go, which send no half of a character.
+    Raises: json.JSONDecodeError where it cannot be read.
+    """
+    value = parsed_json(text)
     if _holds_half(value, text):
         raise json.JSONDecodeError(_HALF, "", 0)
     return value

@@ -65,7 +65,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[int]:
+async def serving(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[int]:
     """A server on loopback that answers everything so; its port."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -75,7 +75,7 @@ async def serving(handler: Handler) -> AsyncIterator[int]:
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, host, 0)
     await site.start()
     try:
         yield runner.addresses[0][1]

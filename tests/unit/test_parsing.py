@@ -8,7 +8,7 @@ import yaml
 from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION, records_of
 from servingslo.adapters.kubernetes.gateway_limits import LIMIT_ANNOTATION, BackendTrafficPolicies
-from servingslo.parsing import parsed_documents, parsed_json, parsed_yaml
+from servingslo.parsing import parsed_documents, parsed_yaml, written_json
 
 DEEP = "[" * 50_000
 
@@ -36,7 +36,7 @@ class _Cluster:
 def test_json_that_cannot_be_read_is_one_kind_of_error(text):
     """However it is wrong, callers that refuse what is no JSON refuse it."""
     with pytest.raises(ValueError):
-        parsed_json(text)
+        written_json(text)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ async def test_an_annotation_that_nests_deeply_is_none_of_ours():
 
 def test_a_pair_of_surrogates_is_a_character():
     """Only a half of one is refused, and what merely looks like an escape is not."""
-    assert parsed_json(r'"\ud83d\ude00"') == "\N{GRINNING FACE}"
-    assert parsed_json(r'"\\ud800"') == r"\ud800"
+    assert written_json(r'"\ud83d\ude00"') == "\N{GRINNING FACE}"
+    assert written_json(r'"\\ud800"') == r"\ud800"
     assert parsed_yaml(r"a: '\ud800'") == {"a": r"\ud800"}

@@ -24,7 +24,7 @@ from servingslo.controller.recording_validation import (
 )
 from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
-from servingslo.parsing import parsed_json
+from servingslo.parsing import written_json
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.learned import restore
@@ -305,7 +305,7 @@ def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:
 
 def _decoded(line: str, number: int) -> Mapping[str, Any]:
     try:
-        entry = parsed_json(line)
+        entry = written_json(line)
     except ValueError as error:
         raise InvalidInputError(f"line {number}", line[:80], "one JSON object") from error
     if not isinstance(entry, dict):

@@ -22,15 +22,16 @@ from servingslo.errors import (
     InvalidInputError,
     PermissionDeniedError,
 )
-from servingslo.parsing import parsed_json
+from servingslo.parsing import written_json
 
 TIMEOUT_SECONDS = 5.0
 MOST_BYTES = 1 << 20
 # A configuration or a page of statistics takes a few kilobytes; more at once are of many pods.
 MOST_AT_ONCE = 16
-# No server of a namespace is asked for so long after one of them gave no answer in time: the loop
-# of everybody waits for what is asked.
+# A server that gave no answer in time is not asked for so long, and with so many of them none of
+# its namespace: the loop of everybody waits for what is asked.
 SILENT_SECONDS = 30.0
+MOST_SILENT = 4
 _CHUNK_BYTES = 1 << 16
 _LONGEST_MESSAGE = 300
 
@@ -65,7 +66,7 @@ class EngineChannel:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
-        self._silent_until: dict[str, float] = {}
+        self._silent_until: dict[str, dict[str, float]] = {}
 
     async def get(self, address: str, port: int, path: str, *, namespace: str) -> Any:
         """The answer as JSON; no key is sent. Raises: ClusterError and its kinds."""
@@ -86,7 +87,7 @@ class EngineChannel:
             async with asyncio.timeout(timeout_seconds):
                 await self._ask("POST", address, port, path, namespace=namespace, body=body)
         except TimeoutError as error:
-            self._was_silent(namespace)
+            self._was_silent(namespace, address)
             raise ClusterUnavailableError(f"POST {path} of {address}: no answer in time") from error
 
     def _key_of(self, namespace: str) -> Mapping[str, str]:
@@ -120,7 +121,7 @@ class EngineChannel:
         try:
             async with (
                 self._turns,
-                self._answering(namespace, where),
+                self._answering(namespace, address),
                 aiohttp.ClientSession(
                     trust_env=False,
                     auto_decompress=False,
@@ -148,27 +149,29 @@ class EngineChannel:
         if method == "POST":
             return None
         try:
-            return parsed_json(data)
+            return written_json(data)
         except ValueError as error:
             raise EngineRefusedError(f"{where}: the answer is no JSON") from error
 
     @asynccontextmanager
-    async def _answering(self, namespace: str, where: str) -> AsyncIterator[None]:
-        """Raises: ClusterUnavailableError where a server of the namespace was silent lately."""
+    async def _answering(self, namespace: str, address: str) -> AsyncIterator[None]:
+        """Raises: ClusterUnavailableError where it, or many of its namespace, were silent."""
         now = SystemClock.elapsed_seconds()
-        if now < self._silent_until.get(namespace, now):
-            raise ClusterUnavailableError(
-                f"{where}: not asked, as a server of {namespace} gave no answer in time"
-            )
-        self._silent_until.pop(namespace, None)
+        known = self._silent_until.pop(namespace, {})
+        if silent := {one: until for one, until in known.items() if now < until}:
+            self._silent_until[namespace] = silent
+        if address in silent or len(silent) >= MOST_SILENT:
+            who = "it" if address in silent else f"{len(silent)} servers of {namespace}"
+            raise ClusterUnavailableError(f"{address} is not asked: {who} gave no answer in time")
         try:
             yield
         except TimeoutError:
-            self._was_silent(namespace)
+            self._was_silent(namespace, address)
             raise
 
-    def _was_silent(self, namespace: str) -> None:
-        self._silent_until[namespace] = SystemClock.elapsed_seconds() + SILENT_SECONDS
+    def _was_silent(self, namespace: str, address: str) -> None:
+        until = SystemClock.elapsed_seconds() + SILENT_SECONDS
+        self._silent_until.setdefault(namespace, {})[address] = until
 
     def _host(self, address: str) -> str:
         """The address as a URL has it. Raises: PermissionDeniedError outside of all ranges."""

@@ -22,7 +22,7 @@ from servingslo.adapters.kubernetes.client import KubeClient
 from servingslo.adapters.kubernetes.records import PodRecord, pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError
-from servingslo.parsing import parsed_json
+from servingslo.parsing import written_json
 from servingslo.policy.batchers import BatcherLimits, Owner, PodBatcher
 
 OWNER_PARAMETER = "servingslo.dev/owner"
@@ -206,7 +206,7 @@ def owner_of(batcher: PodBatcher, namespace: str) -> ResourceRef | None:
 def _former(config: Mapping[str, Any]) -> tuple[BatcherLimits, tuple[int, ...]] | None:
     """What stood before ours, and the preferred sizes; None where it cannot be read."""
     try:
-        told = parsed_json(_parameter(config, FORMER_PARAMETER) or "null")
+        told = written_json(_parameter(config, FORMER_PARAMETER) or "null")
         if not isinstance(told, list) or len(told) < 3:
             return None
         numbers = [_number(one, FORMER_PARAMETER) for one in told]
