@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import kubernetes.aio.config
@@ -297,3 +298,71 @@ def test_a_terminal_without_the_signs_is_written_to():
     )  # fmt: skip
     assert done.returncode == 0
     assert b"ttft p99 ? 1s" in done.stdout
+
+
+UNREACHABLE = """\
+apiVersion: v1
+kind: Config
+current-context: a
+contexts: [{name: a, context: {cluster: a, user: a}}]
+clusters: [{name: a, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: a, user: {}}]
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "a/b"),
+        ("top", "--once"),
+        ("release", "--all"),
+        ("record", "a/b", "--out", "{folder}/x.jsonl", "--prometheus-url", "http://127.0.0.1:9"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_cluster_that_nobody_serves_is_told_at_once(cli, tmp_path, arguments):
+    """Address and cause in plain words; `record` waited for two minutes without one."""
+    file = tmp_path / "config"
+    file.write_text(UNREACHABLE)
+    begun = time.monotonic()
+    called = cli(*(one.format(folder=tmp_path) for one in arguments), "--kubeconfig", file)
+    assert called.exit_code == 1
+    assert called.err.endswith(": no connection to 127.0.0.1:9: Connection refused\n")
+    assert time.monotonic() - begun < 25.0
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("content", ["[" * 50_000, None], ids=["deep", "folder"])
+def test_a_kubeconfig_that_is_none_is_told_in_plain_words(cli, tmp_path, content):
+    """Neither a traceback nor Python's number of an error."""
+    file = tmp_path / "config"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_text(content)
+    called = cli("top", "--once", "--kubeconfig", file)
+    assert called.refuses("--kubeconfig", "a usable kubeconfig"), called.err
+    assert "Errno" not in called.err
+
+
+def test_a_recording_of_no_time_is_refused(cli, tmp_path):
+    """It waited for the cluster, and wrote a file with nothing in it."""
+    typed = ("--out", tmp_path / "x", "--prometheus-url", "http://127.0.0.1:9", "--for", "0s")
+    assert cli("record", *typed).refuses("--for: '0s'", "above 0")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--health-port", "-1", "0 or more"),
+        ("--prometheus-timeout-seconds", "1e300", "60 or less"),
+        ("--prometheus-username-file", "{file}", "--prometheus-password-file"),
+    ],
+)
+def test_run_refuses_what_nothing_can_be_made_of(cli, tmp_path, flag, value, words):
+    """And never tells what a file for credentials holds."""
+    file = tmp_path / "name"
+    file.write_text("hunter2")
+    called = cli("run", "--prometheus-url", "http://127.0.0.1:9", flag, value.format(file=file))
+    assert called.refuses(flag, words), called.err
+    assert "hunter2" not in called.err

@@ -1,7 +1,7 @@
 """A live cluster as the command line reads it: nothing is ever written to it."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.api.convert import targets_from_spec
 from servingslo.cli.options import path_text
 from servingslo.controller.join import Subject, join
-from servingslo.errors import InvalidInputError
+from servingslo.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, HistorySource
 
@@ -50,6 +50,9 @@ async def workloads_of(
     client = await connect(kubeconfig=path_text(access.kubeconfig), context=access.context)
     inventory = Inventory(client, namespaces=namespaces)
     try:
+        # What watches goes on where nobody answers, as an operator has to: two minutes of silence.
+        with suppress(PermissionDeniedError, NotFoundError):
+            await client.get("/version")
         await inventory.start()
         yield KubernetesWorkloads(client, Discovery(client), inventory, ConfigMaps(client))
     finally:

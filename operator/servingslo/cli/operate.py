@@ -411,7 +411,7 @@ def _username(path: Path | None) -> str | None:
         return None
     try:
         return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "--prometheus-username-file", str(path), "a readable file"
+            "--prometheus-username-file", str(path), "a readable file with a name in UTF-8"
         ) from error

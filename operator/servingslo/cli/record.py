@@ -1,6 +1,7 @@
 """`servingslo record`: what the operator would see of a cluster, saved to a file."""
 
 import asyncio
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -147,6 +148,8 @@ def record(
     """
     name = None if resource is None else parsed_name(resource)
     seconds = parse_duration_seconds(duration, "--for")
+    if not 0.0 < seconds < math.inf:
+        raise InvalidInputError("--for", duration, "a duration above 0, such as 10m")
     tick_seconds = parse_duration_seconds(every, "--every")
     if not SHORTEST_TICK_SECONDS <= tick_seconds <= LONGEST_TICK_SECONDS:
         raise InvalidInputError("--every", every, "500ms to 5m")

@@ -59,7 +59,10 @@ def run(
     prometheus_timeout_seconds: Annotated[
         float,
         typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_TIMEOUT_SECONDS", help="Timeout of one query.", min=0.1
+            envvar="SERVINGSLO_PROMETHEUS_TIMEOUT_SECONDS",
+            help="Timeout of one query.",
+            min=0.1,
+            max=60.0,
         ),
     ] = 5.0,
     prometheus_namespace_label: Annotated[
@@ -205,7 +208,10 @@ def run(
     health_port: Annotated[
         int,
         typer.Option(
-            envvar="SERVINGSLO_HEALTH_PORT", help="Port of these; 0 picks a free one.", max=65535
+            envvar="SERVINGSLO_HEALTH_PORT",
+            help="Port of these; 0 picks a free one.",
+            min=0,
+            max=65535,
         ),
     ] = 8080,
     engine_range: Annotated[

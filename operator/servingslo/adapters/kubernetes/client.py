@@ -238,7 +238,9 @@ async def connect(
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
             await kubernetes_config.load_kube_config(client_configuration=configuration)
-    except (ConfigException, OSError, ValueError, TypeError, YAMLError) as error:
+    except (
+        ConfigException, OSError, ValueError, TypeError, YAMLError, RecursionError,
+    ) as error:  # fmt: skip
         if in_cluster:
             raise ClusterError(f"no usable ServiceAccount in this pod: {error}") from error
         raise InvalidInputError(source, file, f"a usable kubeconfig{_why(error)}") from error
@@ -269,7 +271,9 @@ def _why(error: Exception) -> str:
 
     A file that is none fails there wherever it is first looked into, with an error of Python's own.
     """
-    told = isinstance(error, ConfigException | OSError | YAMLError) and str(error)
+    if isinstance(error, OSError):
+        return f" ({error.strerror})" if error.strerror else ""
+    told = isinstance(error, ConfigException | YAMLError) and str(error)
     return f" ({_brief(told.splitlines()[0])})" if told else ""
 
 
@@ -288,9 +292,16 @@ class _translated:  # noqa: N801  reads as a statement
         if isinstance(error, TimeoutError | asyncio.TimeoutError):
             raise ClusterUnavailableError(f"{self._what}: no answer in time") from error
         if isinstance(error, aiohttp.ClientError | OSError):
-            raise ClusterUnavailableError(f"{self._what}: {_brief(str(error))}") from error
+            raise ClusterUnavailableError(f"{self._what}: {_unreached(error)}") from error
         if isinstance(error, OpenApiException | ConfigException | json.JSONDecodeError):
             raise ClusterError(f"{self._what}: {_brief(str(error))}") from error
+
+
+def _unreached(error: Exception) -> str:
+    """Why there is no answer: address and cause, where there was no connection."""
+    if not isinstance(error, aiohttp.ClientConnectorError) or (error.errno or 0) <= 0:
+        return _brief(str(error))
+    return f"no connection to {error.host}:{error.port}: {os.strerror(error.errno or 0)}"
 
 
 async def _events(path: str, content: aiohttp.StreamReader) -> AsyncIterator[KubeObject]:

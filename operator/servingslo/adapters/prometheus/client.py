@@ -104,7 +104,8 @@ class PrometheusConfig:
         if bool(self.basic_auth_username) != bool(self.basic_auth_password_file):
             raise InvalidInputError(
                 "--prometheus-username-file",
-                self.basic_auth_username,
+                # Never what a file for credentials holds.
+                "a name" if self.basic_auth_username else None,
                 "together with --prometheus-password-file",
             )
         for field, name in (
