@@ -386,3 +386,12 @@ def test_a_fleet_of_bytes_and_one_of_bad_yaml_are_told_in_plain_words(cli, trace
         assert called.refuses("--fleet", word), called.err
         assert "codec" not in called.err
         assert "unicode" not in called.err
+
+
+def test_a_trace_of_which_nothing_is_left_is_refused(cli, tmp_path):
+    """All of none were in SLO."""
+    rows = "".join(f"{second},100,10\n" for second in range(40, 70))
+    path = tmp_path / "trace.csv"
+    path.write_text(f"arrival_seconds,prompt_tokens,output_tokens\n{rows}")
+    called = cli("backtest", "--trace", path, *OBJECTIVES, "--scale", "0.3")
+    assert called.refuses("--scale: 0.3", "10 of the 30 requests"), called.err

@@ -24,7 +24,7 @@ from servingslo.cli.backtesting.inputs import (
 from servingslo.cli.backtesting.page import page
 from servingslo.cli.backtesting.report import Report, report_of
 from servingslo.cli.backtesting.text import policies_text, report_text
-from servingslo.cli.backtesting.traces import TraceSource, replay_of
+from servingslo.cli.backtesting.traces import TraceSource, check_requests_left, replay_of
 from servingslo.cli.options import (
     Context,
     GatewayName,
@@ -235,6 +235,7 @@ def backtest(
         warm_up=warm_up,
     )
     replay = replay_of(source, kept, scale)
+    check_requests_left(replay, scale)
     if pools is not None:
         check_trace(replay.trace)
     scenario = Scenario(

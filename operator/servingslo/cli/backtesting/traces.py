@@ -31,6 +31,8 @@ SHORTEST_TRACE_SECONDS = 60.0
 LONGEST_TRACE_SECONDS = 366 * DAY_SECONDS
 SHORTEST_STEP_SECONDS = 1.0
 MOST_READINGS = 3000
+# A trace that is thinned to an expected one may be empty by chance; of ten that is one in 20,000.
+LEAST_REQUESTS_SCALED = 10
 _SEED = 1
 
 
@@ -111,6 +113,14 @@ def replay_of(source: TraceSource, cache: Path, scale: float) -> Replay:
         skipped_seconds=skipped,
         past=past,
     )
+
+
+def check_requests_left(replay: Replay, scale: float) -> None:
+    """Raises: InvalidInputError where nothing would be played: it would meet every objective."""
+    count = replay.request_count
+    if scale < 1.0 and count * scale < LEAST_REQUESTS_SCALED:
+        allowed = f"so much that {LEAST_REQUESTS_SCALED} of the {count} requests are left"
+        raise InvalidInputError("--scale", scale, allowed)
 
 
 def _past(
