@@ -366,3 +366,24 @@ def test_run_refuses_what_nothing_can_be_made_of(cli, tmp_path, flag, value, wor
     called = cli("run", "--prometheus-url", "http://127.0.0.1:9", flag, value.format(file=file))
     assert called.refuses(flag, words), called.err
     assert "hunter2" not in called.err
+
+
+@pytest.mark.parametrize("command", ["fit", "backtest"])
+def test_an_address_is_told_by_the_flag_that_was_typed(cli, command):
+    """Here it is --prometheus; --prometheus-url is the operator's."""
+    typed = ("--prometheus", "foo", "--namespace", "a", "--target", "Deployment/a")
+    more = ("--objective", "ttft:p99:1s") if command == "backtest" else ()
+    called = cli(command, *typed, *more)
+    assert called.refuses("error: --prometheus: 'foo'", "http://"), called.err
+
+
+def test_a_demo_that_cannot_write_ends_before_it_begins(cli, tmp_path):
+    """Its minutes would be lost."""
+    root = Path(__file__).parents[2]
+    (tmp_path / "out").write_text("")
+    called = cli("demo", "--root", root, "--out", tmp_path / "out" / "here")
+    assert called.refuses("--out", "a folder that can be written"), called.err
+    called = cli("demo", "--root", root, "--out", tmp_path, "--trace", tmp_path / "none.csv")
+    assert called.refuses("--trace", "a readable file"), called.err
+    called = cli("demo", "--root", root, "--scenario", "triton", "--trace", tmp_path / "none.csv")
+    assert called.refuses("--trace", "only with --scenario surge"), called.err

@@ -30,6 +30,7 @@ from servingslo.cli.options import (
     PrometheusNamespaceLabel,
     PrometheusPodLabel,
     PrometheusTenant,
+    flag_named,
     path_text,
 )
 from servingslo.cli.output import OutputFormat, answer_no, as_json
@@ -112,21 +113,22 @@ def fit(
         found = recorded_samples(recording)
         fits = [fitted(name, samples) for name, samples in found.items()]
     else:
-        config = PrometheusConfig(
-            url=prometheus or "",
-            namespace_label=prometheus_namespace_label,
-            pod_label=prometheus_pod_label,
-            bearer_token_file=path_text(prometheus_bearer_token_file),
-            ca_file=path_text(prometheus_ca_file),
-            tenant=prometheus_tenant,
-            gateway=gateway_profile(
-                gateway_profile_name,
-                workload_label=gateway_workload_label,
-                namespace_label=gateway_namespace_label,
-                reporter=gateway_reporter,
-                pattern=gateway_pattern,
-            ),
-        )
+        with flag_named("--prometheus"):
+            config = PrometheusConfig(
+                url=prometheus or "",
+                namespace_label=prometheus_namespace_label,
+                pod_label=prometheus_pod_label,
+                bearer_token_file=path_text(prometheus_bearer_token_file),
+                ca_file=path_text(prometheus_ca_file),
+                tenant=prometheus_tenant,
+                gateway=gateway_profile(
+                    gateway_profile_name,
+                    workload_label=gateway_workload_label,
+                    namespace_label=gateway_namespace_label,
+                    reporter=gateway_reporter,
+                    pattern=gateway_pattern,
+                ),
+            )
         access = Access(kubeconfig=kubeconfig, context=context)
         source = _live_source(config, access, namespace, target, window, step)
         source = replace(source, gateway_name=gateway_name)

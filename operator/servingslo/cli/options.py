@@ -1,9 +1,13 @@
 """Options that several commands share, worded once."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from servingslo.errors import InvalidInputError
 
 Kubeconfig = Annotated[
     Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
@@ -58,6 +62,17 @@ GatewayName = Annotated[
     str | None,
     typer.Option(help="What the gateway calls the workload; that of --target by default."),
 ]
+
+
+@contextmanager
+def flag_named(typed: str, of_operator: str = "--prometheus-url") -> Iterator[None]:
+    """Errors about a flag of the operator's name the flag that was typed here."""
+    try:
+        yield
+    except InvalidInputError as error:
+        if error.field != of_operator:
+            raise
+        raise InvalidInputError(typed, error.value, error.allowed) from error
 
 
 def path_text(path: Path | None) -> str | None:

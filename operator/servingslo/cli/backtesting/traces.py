@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from servingslo.cli.backtesting.pasts import read_past, write_past
-from servingslo.cli.options import path_text
+from servingslo.cli.options import flag_named, path_text
 from servingslo.cli.output import check_writable, written_whole
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
@@ -331,12 +331,13 @@ def _live(source: TraceSource) -> Sequence[FleetSample]:
 def _config(source: TraceSource) -> "PrometheusConfig":
     from servingslo.adapters.prometheus.client import PrometheusConfig  # noqa: PLC0415 - as _live
 
-    return PrometheusConfig(
-        url=source.prometheus or "",
-        namespace_label=source.namespace_label,
-        pod_label=source.pod_label,
-        bearer_token_file=path_text(source.bearer_token_file),
-        ca_file=path_text(source.ca_file),
-        tenant=source.tenant,
-        gateway=source.gateway,
-    )
+    with flag_named("--prometheus"):
+        return PrometheusConfig(
+            url=source.prometheus or "",
+            namespace_label=source.namespace_label,
+            pod_label=source.pod_label,
+            bearer_token_file=path_text(source.bearer_token_file),
+            ca_file=path_text(source.ca_file),
+            tenant=source.tenant,
+            gateway=source.gateway,
+        )

@@ -1,6 +1,7 @@
 """`servingslo demo`: start the whole system, replay a trace with a surge, watch, sum up."""
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -55,15 +56,20 @@ class Scenario(StrEnum):
     TRITON = "triton"
 
 
+def _check_out(out: Path) -> None:
+    """Raises: InvalidInputError where no folder can be: told before minutes of traffic."""
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise InvalidInputError("--out", str(out), "a folder that can be written, or be made")
+
+
 def demo(
     minutes: Annotated[
         float, typer.Option(min=1.0, max=600.0, help="How long traffic flows.")
     ] = 6.0,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="A trace to replay instead of the Azure one."
-        ),
+        typer.Option(help="A trace to replay instead of the Azure one; with surge alone."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where summary and picture go.")] = Path("out"),
     root: Annotated[Path, typer.Option(help="A checkout, for the chart and the example.")] = Path(),
@@ -91,6 +97,9 @@ def demo(
     """
     if not (root / CHART / "Chart.yaml").exists():
         raise InvalidInputError("--root", str(root), "a checkout of the project; none is there")
+    _check_out(out)
+    if trace is not None and scenario is not Scenario.SURGE:
+        raise InvalidInputError("--trace", str(trace), f"only with --scenario {Scenario.SURGE}")
     if scenario is Scenario.FLASH_CROWD:
         with _ending_on_termination():
             text = run_crowd(
