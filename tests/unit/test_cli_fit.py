@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,7 +202,7 @@ def test_a_law_from_a_status_is_read_with_its_exponent(tmp_path, text):
         ),
         pytest.param(
             ("--prometheus", "p:9090", "--namespace", "n", "--target", "Deployment/llama"),
-            ("--prometheus-url", "http://"),
+            ("--prometheus", "http://"),
             id="url",
         ),
         pytest.param(
@@ -270,3 +271,15 @@ def _observation(page, at, gateway=None):
 
 def _plain(line):
     return json.dumps({**json.loads(line), "gateway": None}) + "\n"
+
+
+def test_a_page_that_is_cut_is_refused_and_a_byte_order_mark_is_not(cli, tmp_path):
+    """Half of a number would be a number too."""
+    data = Path(__file__).parents[1] / "golden" / "data" / "vllm_0.32.0_metrics.txt"
+    page = data.read_text()
+    whole, cut = tmp_path / "whole.txt", tmp_path / "cut.txt"
+    whole.write_text(page, encoding="utf-8-sig")
+    cut.write_text(page.rstrip("\n"))
+    asked = ("fit", "--interval", "30s", "--metrics", whole, "--metrics")
+    assert cli(*asked, whole).exit_code == 1
+    assert cli(*asked, cut).refuses("cut.txt", "a whole page"), "a page without its end"

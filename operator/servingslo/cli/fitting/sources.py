@@ -158,12 +158,15 @@ def _view_at(view: WorkloadView, ago_seconds: float) -> WorkloadView:
 
 def _page_pod(file: Path, limits: StatedLimits) -> PodSample:
     try:
-        page = file.read_text(encoding="utf-8")
+        page = file.read_text(encoding="utf-8-sig")
     except OSError as error:
         allowed = f"a readable file ({error.strerror})"
         raise InvalidInputError("--metrics", str(file), allowed) from error
     except UnicodeDecodeError as error:
         raise InvalidInputError("--metrics", str(file), "text in UTF-8") from error
+    if page and not page.endswith("\n"):
+        # The text format asks for a line feed at the end: the last number may be half of one.
+        raise InvalidInputError(str(file), "no end of its last line", "a whole page: it is cut")
     engines = tuple(
         replace(
             engine,
