@@ -29,8 +29,9 @@ OWNER_PARAMETER = "servingslo.dev/owner"
 FORMER_PARAMETER = "servingslo.dev/former"
 # What a number of a configuration or of a page may be: beyond it is no real one.
 _MOST = 1 << 53
-# Of a batch: the plan takes 20 s for one of a million, in which nothing else is decided.
-_MOST_BATCH = 1 << 14
+# Of a batch, as spec.engine has it: a plan takes a second or two then, and for 2,000 more than ten,
+# in which nothing else is decided. What stood before ours is put back up to the second.
+_MOST_BATCH, _MOST_FORMER_BATCH = 512, 1 << 20
 _OWNER = re.compile(
     r"(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9][a-z0-9.-]{0,252})/(?P<uid>[A-Za-z0-9-]{1,64})"
 )
@@ -213,7 +214,7 @@ def _former(config: Mapping[str, Any]) -> tuple[BatcherLimits, tuple[int, ...]] 
         numbers = [_number(one, FORMER_PARAMETER) for one in told]
     except (ValueError, EngineRefusedError):
         return None
-    if not 1 <= numbers[0] <= _MOST_BATCH:
+    if not 1 <= numbers[0] <= _MOST_FORMER_BATCH:
         return None
     return BatcherLimits(*numbers[:3]), tuple(numbers[3:])
 
@@ -254,6 +255,7 @@ def _without_owner(config: dict[str, Any]) -> dict[str, Any]:
 def _batcher(config: Any, stats: Any, ref: ResourceRef, model: str) -> PodBatcher:
     config = _object(config)
     limits, former = _limits(config), _former(config)
+    before = limits.max_batch_size if former is None else former[0].max_batch_size
     requests = nanoseconds = failed = 0
     batches: dict[int, tuple[int, int]] = {}
     for one in _versions(stats, model):
@@ -270,7 +272,7 @@ def _batcher(config: Any, stats: Any, ref: ResourceRef, model: str) -> PodBatche
         instances=_instances(config),
         owner=_owner(config, ref),
         told_owner=_parameter(config, OWNER_PARAMETER) or "",
-        former_max_batch_size=limits.max_batch_size if former is None else former[0].max_batch_size,
+        former_max_batch_size=min(before, _MOST_BATCH),
         requests=requests,
         request_microseconds=nanoseconds // 1000,
         failed=failed,
