@@ -12,6 +12,21 @@ _HALF = "it holds half of a character (\\ud800 to \\udfff without the other half
 _NOT_MADE = (ValueError, LookupError, AttributeError, TypeError)
 
 
+class OnceLoader(yaml.SafeLoader):
+    """Refuses a key that is written twice, as the API server does; YAML's last one wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping. Raises: yaml.YAMLError where a key is there twice."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    problem = f"{key.value} is there twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _holds_half(value: Any, text: str | bytes) -> bool:
     """Whether a string in it could never be written: UTF-8 has no half of a surrogate pair."""
     escape = "\\ud" if isinstance(text, str) else b"\\ud"

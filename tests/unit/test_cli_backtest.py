@@ -395,3 +395,14 @@ def test_a_trace_of_which_nothing_is_left_is_refused(cli, tmp_path):
     path.write_text(f"arrival_seconds,prompt_tokens,output_tokens\n{rows}")
     called = cli("backtest", "--trace", path, *OBJECTIVES, "--scale", "0.3")
     assert called.refuses("--scale: 0.3", "10 of the 30 requests"), called.err
+
+
+def test_a_key_that_is_there_twice_is_refused(cli, trace, tmp_path):
+    """The last one won without a word, in fleets and in manifests."""
+    path = tmp_path / "twice.yaml"
+    path.write_text("engine: h100-8b\nengine: l4-small\n")
+    called = cli("backtest", "--trace", trace, *OBJECTIVES, "--fleet", path)
+    assert called.refuses("--fleet", "engine is there twice", "line 2"), called.err
+    path.write_text(MANIFEST.replace("  replicas: {max: 8}", "  replicas: {max: 8, max: 9}"))
+    called = cli("backtest", "--trace", trace, "-f", path)
+    assert called.refuses("twice.yaml", "max is there twice"), called.err

@@ -12,13 +12,13 @@ import yaml
 from servingslo.api.convert import targets_from_spec
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.errors import InvalidInputError
-from servingslo.parsing import parsed_documents
+from servingslo.parsing import OnceLoader, parsed_documents
 
 STANDARD_INPUT = "-"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-class Loader(yaml.SafeLoader):
+class Loader(OnceLoader):
     """Reads 4e-05 as a number, as kubectl reads and writes it; YAML 1.1 asks for a point."""
 
 

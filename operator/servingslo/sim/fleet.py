@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.parsing import parsed_yaml
+from servingslo.parsing import OnceLoader, parsed_yaml
 from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.engine import Scheduling
 from servingslo.sim.layout import new_engine
@@ -174,7 +174,7 @@ def read_yaml(path: Path, name: str, validated: Callable[[object], Read]) -> Rea
     Raises: InvalidInputError naming file, field, value and what is allowed.
     """
     try:
-        document = parsed_yaml(path.read_text(encoding="utf-8"))
+        document = parsed_yaml(path.read_text(encoding="utf-8"), OnceLoader)
         return validated({} if document is None else document)
     except OSError as error:
         raise InvalidInputError(name, str(path), f"a readable file ({error.strerror})") from error
