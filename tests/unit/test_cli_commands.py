@@ -387,3 +387,13 @@ def test_a_demo_that_cannot_write_ends_before_it_begins(cli, tmp_path):
     assert called.refuses("--trace", "a readable file"), called.err
     called = cli("demo", "--root", root, "--scenario", "triton", "--trace", tmp_path / "none.csv")
     assert called.refuses("--trace", "only with --scenario surge"), called.err
+
+
+def test_a_file_of_runtimes_that_is_none_is_told_by_its_place(cli, tmp_path):
+    """What is wrong and where, as with a manifest."""
+    path = tmp_path / "runtimes.yaml"
+    path.write_text("a: 1\nb: [1\n")
+    called = cli("--runtime-profiles", path, "crd")
+    assert called.refuses("--runtime-profiles", "line 2"), called.err
+    path.write_bytes(b"\xff")
+    assert cli("--runtime-profiles", path, "crd").refuses("--runtime-profiles", "UTF-8")

@@ -20,6 +20,9 @@ def add_runtimes(path: Path) -> None:
     except OSError as error:
         allowed = f"a readable file ({error.strerror})"
         raise InvalidInputError(FLAG, str(path), allowed) from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidInputError(FLAG, str(path), "a file in YAML") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(FLAG, str(path), "a file in YAML, as UTF-8") from error
+    except yaml.YAMLError as error:
+        brief = " ".join(str(error).split())
+        raise InvalidInputError(FLAG, str(path), f"a file in YAML ({brief})") from error
     catalogue.add(runtimes_of(document))
