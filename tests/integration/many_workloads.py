@@ -10,16 +10,18 @@ from typing import Self
 
 import kubernetes
 from tests.integration.manifests import slo_spec, workload
-from tests.integration.operator_under_test import Engines, Operator, steady_trace
+from tests.integration.operator_under_test import (
+    LENGTH_SPREAD,
+    Engines,
+    Operator,
+    steady_trace,
+)
 
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.rig.cluster import Rig
 from servingslo.rig.waiting import http_get, wait_until
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1000, 500
-# Of equal requests that come evenly each window holds the same, and nothing tells what a step would
-# take at another load: laws are not identifiable then, and none ought to be trusted.
-LENGTH_SPREAD = 0.8
 # Of these engines and lengths one replica saturates at 1.68 requests/s, and 85 % of it is allowed:
 # `servingslo size --fleet l4-small`. The rate of c replicas lies in their range.
 RATE_PER_REPLICA = 1.43

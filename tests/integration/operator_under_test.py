@@ -27,6 +27,9 @@ TICK_SECONDS = 1.0
 # Several ticks: long enough for the operator to do what it must not.
 QUIET_TICKS = 4
 PATIENCE_SECONDS = 60.0
+# Of equal requests that come evenly each window holds the same, and nothing tells what a step would
+# take at another load: laws are not identifiable then, and none ought to be trusted.
+LENGTH_SPREAD = 0.8
 KILLED = "the test killed the operator"
 
 

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.integration.operator_under_test import Engines, Operator, Tenant, steady_trace
-from tests.integration.test_lifecycle_scaling import FITTED_WITHIN_SECONDS, LAW, LENGTH_SPREAD
+from tests.integration.operator_under_test import (
+    LENGTH_SPREAD,
+    Engines,
+    Operator,
+    Tenant,
+    steady_trace,
+)
+from tests.integration.test_lifecycle_scaling import FITTED_WITHIN_SECONDS, LAW
 
 from servingslo.rig.cluster import Rig
 

@@ -3,7 +3,13 @@
 from pathlib import Path
 
 import pytest
-from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
+from tests.integration.operator_under_test import (
+    LENGTH_SPREAD,
+    Operator,
+    Tenant,
+    steady_trace,
+    ticks_pass,
+)
 
 from servingslo.controller.recording import replay
 from servingslo.explain.log_line import log_line, material_change
@@ -14,8 +20,6 @@ CALM_PER_SECOND = 1.0
 # A law needs eight windows of 1 s after the first scrape, and as many more as a busy machine makes
 # unfit for it.
 FITTED_WITHIN_SECONDS = 120.0
-# Equal requests that come evenly tell nothing of another load: no law ought to be trusted of them.
-LENGTH_SPREAD = 0.8
 # Of the simulated small card, as the catalogue has it.
 LAW = {
     "stepFixedSeconds": 0.015,

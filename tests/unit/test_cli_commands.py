@@ -300,16 +300,6 @@ def test_a_terminal_without_the_signs_is_written_to():
     assert b"ttft p99 ? 1s" in done.stdout
 
 
-UNREACHABLE = """\
-apiVersion: v1
-kind: Config
-current-context: a
-contexts: [{name: a, context: {cluster: a, user: a}}]
-clusters: [{name: a, cluster: {server: "http://127.0.0.1:9"}}]
-users: [{name: a, user: {}}]
-"""
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -323,7 +313,7 @@ users: [{name: a, user: {}}]
 def test_a_cluster_that_nobody_serves_is_told_at_once(cli, tmp_path, arguments):
     """Address and cause in plain words; `record` waited for two minutes without one."""
     file = tmp_path / "config"
-    file.write_text(UNREACHABLE)
+    file.write_text(GOOD_KUBECONFIG)
     begun = time.monotonic()
     called = cli(*(one.format(folder=tmp_path) for one in arguments), "--kubeconfig", file)
     assert called.exit_code == 1

@@ -21,6 +21,7 @@ from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.kubernetes.client import KubeClient
 from servingslo.adapters.kubernetes.records import PodRecord, pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.api.v1alpha1.capacity import MAX_BATCH
 from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError
 from servingslo.parsing import written_json
 from servingslo.policy.batchers import BatcherLimits, Owner, PodBatcher
@@ -29,9 +30,9 @@ OWNER_PARAMETER = "servingslo.dev/owner"
 FORMER_PARAMETER = "servingslo.dev/former"
 # What a number of a configuration or of a page may be: beyond it is no real one.
 _MOST = 1 << 53
-# Of a batch, as spec.engine has it: a plan takes a second or two then, and for 2,000 more than ten,
-# in which nothing else is decided. What stood before ours is put back up to the second.
-_MOST_BATCH, _MOST_FORMER_BATCH = 512, 1 << 20
+# Of a batch what stood before ours is put back up to this. What is planned with is bounded as in
+# the spec: a plan takes a second or two then, and for 2,000 more than ten, with all else waiting.
+_MOST_FORMER_BATCH = 1 << 20
 _OWNER = re.compile(
     r"(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9][a-z0-9.-]{0,252})/(?P<uid>[A-Za-z0-9-]{1,64})"
 )
@@ -165,7 +166,7 @@ def _batching(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _limits(config: Mapping[str, Any]) -> BatcherLimits:
     batching = _batching(config)
     policy = batching.get("default_queue_policy") or {}
-    largest = _number(config.get("max_batch_size", 0), "max_batch_size", _MOST_BATCH)
+    largest = _number(config.get("max_batch_size", 0), "max_batch_size", MAX_BATCH)
     if largest < 1 or not isinstance(policy, dict):
         raise EngineRefusedError("the model serves no batches")
     window = batching.get("max_queue_delay_microseconds", 0)
@@ -272,7 +273,7 @@ def _batcher(config: Any, stats: Any, ref: ResourceRef, model: str) -> PodBatche
         instances=_instances(config),
         owner=_owner(config, ref),
         told_owner=_parameter(config, OWNER_PARAMETER) or "",
-        former_max_batch_size=min(before, _MOST_BATCH),
+        former_max_batch_size=min(before, MAX_BATCH),
         requests=requests,
         request_microseconds=nanoseconds // 1000,
         failed=failed,
@@ -291,7 +292,7 @@ def _sizes(version: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
     """Size, executions and their nanoseconds, of what ran."""
     told = version.get("batch_stats")
     for one in (told if isinstance(told, list) else [])[:_MOST_SIZES]:
-        size = _number(one.get("batch_size", 0), "batch_size", _MOST_BATCH)
+        size = _number(one.get("batch_size", 0), "batch_size", MAX_BATCH)
         parts = [one.get(f"compute_{part}") or {} for part in ("input", "infer", "output")]
         count = _number(parts[1].get("count", 0), "count")
         if size and count:

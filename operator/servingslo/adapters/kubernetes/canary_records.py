@@ -14,7 +14,7 @@ from servingslo.adapters.kubernetes.rollouts import ROLLOUT_FIELDS
 CANARY_ANNOTATION = "servingslo.dev/batch-limits"
 _Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 _Bounds = Annotated[list[Count | None], Field(min_length=2, max_length=2)]
-_None = Annotated[list[Count], Field(max_length=0)]
+_Unchanged = Annotated[list[Count], Field(max_length=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class CanaryRecord:
     variables: dict[str, str]
     before: _Pair
     after: _Pair
-    queue: _Bounds | _None
+    queue: _Bounds | _Unchanged
     flags_added: list[str]
     template: str
     former: dict[str, Any]
