@@ -21,7 +21,7 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.sizing import Load, SizingCase
+from servingslo.policy.sizing import Load, SizingCase, carried_rate_per_second
 from servingslo.policy.state import BatchLimits
 from servingslo.reasons import Reason
 
@@ -40,25 +40,54 @@ TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1
 TODAY = BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192)
 
 
-def found(tpot_seconds, current=TODAY):
-    """The plans for 30 documents a second with this inter-token objective."""
-    goals = (
-        TTFT,
-        Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=tpot_seconds),
-    )
-    judged = SizingCase(
-        frontier=Frontier(LatencyModel(DOCUMENTS, LAW, LIMITS)),
+def judged(tpot_seconds, law=LAW, limits=LIMITS):
+    """What a count of engines for documents is judged by with this inter-token objective."""
+    tpot = Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=tpot_seconds)
+    return SizingCase(
+        frontier=Frontier(LatencyModel(DOCUMENTS, law, limits)),
         routing=Routing.POOLED,
-        objectives=goals,
+        objectives=(TTFT, tpot),
         utilization_target_ratio=0.85,
         kv_cache_target_ratio=0.9,
         largest_count=1000,
     )
+
+
+def found(tpot_seconds, current=TODAY, law=LAW):
+    """The plans for 30 documents a second with this inter-token objective."""
+    case = judged(tpot_seconds, law)
     batch = BatchCase(
-        workload=DOCUMENTS, law=LAW, limits=LIMITS, case=judged,
-        load=Load(rate_per_second=30.0), objectives=goals,
+        workload=DOCUMENTS, law=law, limits=LIMITS, case=case,
+        load=Load(rate_per_second=30.0), objectives=case.objectives,
     )  # fmt: skip
     return best_limits(batch, current)
+
+
+def slower(ratio):
+    """The law of engines that take so many times as long for everything."""
+    return ServiceLaw(
+        step_fixed_seconds=LAW.step_fixed_seconds * ratio,
+        step_per_sequence_seconds=LAW.step_per_sequence_seconds * ratio,
+        prefill_per_token_seconds=LAW.prefill_per_token_seconds * ratio,
+    )
+
+
+@pytest.mark.parametrize("full_steps", [1.01, 1.02, 1.03, 1.04, 1.05, 1.1, 1.2])
+def test_limits_found_by_a_law_five_per_cent_too_fast_carry_what_it_says(full_steps):
+    """Where a step of 1,024 tokens all but takes what a token may, they fit by such a law alone."""
+    step_seconds = LAW.step_fixed_seconds + 1024 * LAW.prefill_per_token_seconds
+    tpot_seconds = full_steps * step_seconds
+    better = found(tpot_seconds).better
+    limits = replace(
+        LIMITS,
+        max_num_seqs=better.max_num_seqs,
+        max_num_batched_tokens=better.max_num_batched_tokens,
+    )
+    said, true = (
+        carried_rate_per_second(judged(tpot_seconds, law, limits), (), 4)
+        for law in (LAW, slower(1.05))
+    )
+    assert true > 0.9 * said
 
 
 @pytest.mark.parametrize("tpot_seconds", [0.035, 0.05, 0.065])

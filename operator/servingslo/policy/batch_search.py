@@ -32,6 +32,9 @@ EQUAL_RATE_RATIO = 0.97
 # load err by 5 % on average, a budget beyond the objective costs a fifth of the capacity where
 # prompts are long, and one a tenth below it 2 %.
 FULL_STEP_RATIO = 0.9
+# Limits are compared with tokens that take this much longer, those 5 %: a law a little too fast
+# would choose a budget whose full steps miss the objective all at once.
+LAW_ERROR_RATIO = 1.05
 # Budgets are whole blocks of this many tokens, as KV caches and chunks are cut.
 BUDGET_BLOCK_TOKENS = 64
 # The batch that a full step is judged with: seldom more at the rate that is carried.
@@ -82,7 +85,7 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     overload hide in running requests. Limits in force that carry as much stay, unless their batch
     is too large.
     """
-    tried = {current: _limited(batch, current)}
+    tried = {current: _compared(batch, current)}
     safe: dict[int, int | None] = {}
     near = None
     for budget in sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens}):
@@ -98,27 +101,30 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
         best = current
     else:
         best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
-    today = _plan(batch, current, tried[current])
+    today, carried_today = _plan(batch, current, tried[current])
     if best == current:
         return FoundLimits(today=today, better=today)
-    better = _plan(batch, best, tried[best])
-    if carried[best] <= 0.0:
+    better, carried_better = _plan(batch, best, tried[best])
+    if carried_better <= 0.0:
         return FoundLimits(today=today, better=better)
-    gain = carried[best] / carried[current] if carried[current] > 0.0 else math.inf
+    gain = carried_better / carried_today if carried_today > 0.0 else math.inf
     return FoundLimits(today=today, better=better, gain_ratio=gain)
 
 
-def _plan(batch: BatchCase, limits: BatchLimits, case: SizingCase) -> LimitsPlan:
-    """Replicas and bound in flight that go with these limits, on engines that have them."""
-    sizing = size(case, batch.load)
-    return LimitsPlan(
+def _plan(
+    batch: BatchCase, limits: BatchLimits, compared: SizingCase
+) -> tuple[LimitsPlan, float]:
+    """Replicas and bound in flight that go with these limits, and what a few replicas carry."""
+    case = replace(compared, calibration=batch.case.calibration)
+    sizing, carried = size(case, batch.load), _carried(case)
+    plan = LimitsPlan(
         replicas=sizing.replicas,
         meets_objectives=all(need.replicas is not None for need in sizing.needs),
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         in_flight_limit=in_flight_bound(
             case.model.demand,
-            _carried(case) / (COMPARED_REPLICAS * case.engines_per_replica),
+            carried / (COMPARED_REPLICAS * case.engines_per_replica),
             EngineBound(
                 max_num_seqs=limits.max_num_seqs,
                 max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -126,13 +132,12 @@ def _plan(batch: BatchCase, limits: BatchLimits, case: SizingCase) -> LimitsPlan
                 wait_budget_seconds=batch.wait_budget_seconds,
                 engine_count=case.engines_per_replica,
                 full_batch=case.frontier.full_batch(
-                    batch.objectives,
-                    limits.max_num_seqs,
-                    case.calibration.get(LatencyMetric.TPOT.value, 1.0),
+                    batch.objectives, limits.max_num_seqs, case.ratio(LatencyMetric.TPOT)
                 ),
             ),
         ),
     )
+    return plan, carried
 
 
 def _tried(
@@ -148,7 +153,7 @@ def _tried(
     trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
     if trial not in tried:
         beside = tried[next(reversed(tried))].frontier
-        tried[trial] = _limited(batch, trial, beside)
+        tried[trial] = _compared(batch, trial, beside)
         _carried(tried[trial])
     return sequences
 
@@ -159,7 +164,6 @@ def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
     n + (T − a − (b + d·k)·n)/c tokens, n the batch that the limits of the case seldom exceed at the
     rate they carry. None without such an objective, or where a block takes too long already.
     """
-    ratio = batch.case.calibration.get(LatencyMetric.TPOT.value, 1.0)
     thresholds = [o.threshold_seconds for o in batch.objectives if o.metric is LatencyMetric.TPOT]
     demand = case.model.demand
     if not thresholds or demand.prefill_per_token_seconds <= 0.0:
@@ -169,6 +173,7 @@ def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
         return None
     sequences = running.running_mean + BATCH_DEVIATIONS * math.sqrt(running.running_variance)
     step = demand.step_fixed_seconds + demand.step_growth_seconds * sequences
+    ratio = batch.case.ratio(LatencyMetric.TPOT)
     left = FULL_STEP_RATIO * min(thresholds) / ratio - step
     tokens = sequences + left / demand.prefill_per_token_seconds
     blocks = int(tokens / BUDGET_BLOCK_TOKENS)
@@ -212,15 +217,20 @@ def _carried(case: SizingCase) -> float:
     return carried_rate_per_second(case, (), COMPARED_REPLICAS)
 
 
-def _limited(batch: BatchCase, limits: BatchLimits, beside: Frontier | None = None) -> SizingCase:
-    """The case on engines with these limits. beside: of limits close by."""
+def _compared(batch: BatchCase, limits: BatchLimits, beside: Frontier | None = None) -> SizingCase:
+    """The case on engines with these limits, as if a token took longer. beside: of limits close by."""
     engine = replace(
         batch.limits,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
     model = latency_model(batch.workload, batch.law, engine)
-    return replace(batch.case, frontier=Frontier(model, beside or batch.case.frontier))
+    slower = batch.case.ratio(LatencyMetric.TPOT) * LAW_ERROR_RATIO
+    return replace(
+        batch.case,
+        frontier=Frontier(model, beside or batch.case.frontier),
+        calibration={**batch.case.calibration, LatencyMetric.TPOT.value: slower},
+    )
 
 
 def _distance(limits: BatchLimits, current: BatchLimits) -> float:
@@ -233,7 +243,7 @@ def _full_batch_keeps(batch: BatchCase, sequences: int, budget: int) -> bool:
     model = latency_model(batch.workload, batch.law, engine)
     rate = FULL_BATCH_UTILIZATION * model.saturation_rate_per_second
     prediction = model.predict(rate, 1, Routing.POOLED)
-    ratio = batch.case.calibration.get(LatencyMetric.TPOT.value, 1.0)
+    ratio = batch.case.ratio(LatencyMetric.TPOT)
     return all(
         prediction.tpot_seconds(objective.percentile) * ratio <= objective.threshold_seconds
         for objective in batch.objectives
