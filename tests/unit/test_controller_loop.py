@@ -1,6 +1,7 @@
 """The loop: every resource once a tick, woken ones at once, and no fault of one stops another."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -145,6 +146,33 @@ async def test_a_change_is_looked_at_before_the_next_tick():
     task.cancel()
     assert operator.resources.patches
     assert operator.resources.condition("Ready")[0] == "True"
+
+
+async def test_edits_without_end_take_a_fifth_of_the_loop_at_most():
+    """Who edits again and again has all metrics read for it: not more often than the loop bears."""
+    operator = Operator(tick_seconds=60.0)
+    operator.fleet.tick()
+    read = operator.adapters.metrics.read
+    reading_seconds, edited_seconds = 0.2, 3.0
+    spent = []
+
+    async def slow():
+        began = time.monotonic()
+        await asyncio.sleep(reading_seconds)
+        metrics = await read()
+        spent.append(time.monotonic() - began)
+        return metrics
+
+    operator.adapters.metrics.read = slow
+    task = asyncio.create_task(operator.controller.run())
+    until, edits = time.monotonic() + edited_seconds, 0
+    while time.monotonic() < until:
+        edits += 1
+        operator.apply(record_of(generation=edits))
+        await asyncio.sleep(0.02)
+    task.cancel()
+    # The first is begun at once, and one may be under way at the end.
+    assert 2 <= len(spent) <= 2 + edited_seconds / (5.0 * reading_seconds)
 
 
 async def test_a_conflict_wakes_the_resource():
