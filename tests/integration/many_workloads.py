@@ -22,9 +22,10 @@ from servingslo.rig.cluster import Rig
 from servingslo.rig.waiting import http_get, wait_until
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1000, 500
-# Of these engines and lengths one replica saturates at 1.68 requests/s, and 85 % of it is allowed:
-# `servingslo size --fleet l4-small`. The rate of c replicas lies in their range.
-RATE_PER_REPLICA = 1.43
+# Of these engines and lengths one replica saturates at 1.64 requests/s, and 85 % of it is allowed:
+# `servingslo size --fleet l4-small --output-variation 0.46`. The rate of c replicas lies in their
+# range.
+RATE_PER_REPLICA = 1.39
 _SHARE_OF_LAST = 0.4
 FEWEST, KINDS = 2, 5
 _GPUS_PER_NODE = 400
@@ -79,6 +80,7 @@ class ManyWorkloads:
     folder: Path
     traffic_seconds: float = 1500.0
     mode: str = "Auto"
+    needed: dict[tuple[str, str], int] = field(default_factory=dict)
     _rates: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,8 +130,19 @@ class ManyWorkloads:
 
     def ready_pods(self) -> int:
         """Pods of all workloads that are ready."""
-        found = self.apps.list_deployment_for_all_namespaces(label_selector=_LABEL).items
-        return sum(item.status.ready_replicas or 0 for item in found)
+        return sum(item.status.ready_replicas or 0 for item in self._deployments())
+
+    def superfluous(self) -> dict[tuple[str, str], int]:
+        """Replicas more than are needed, of the workloads that have not what they need."""
+        found = {
+            (item.metadata.namespace, item.metadata.name): item.spec.replicas
+            for item in self._deployments()
+        }
+        more = {key: found[key] - count for key, count in self.needed.items()}
+        return {key: count for key, count in more.items() if count}
+
+    def _deployments(self) -> list[kubernetes.client.V1Deployment]:
+        return self.apps.list_deployment_for_all_namespaces(label_selector=_LABEL).items
 
     def seen(self, operator: Operator) -> Seen:
         """What the operator exports: a status is not written for every small change."""
@@ -163,6 +176,7 @@ class ManyWorkloads:
         manifest["metadata"]["labels"] = {_LABEL: "yes"}
         self.apps.create_namespaced_deployment(namespace, manifest)
         self._rates[namespace, name] = rate_of(count)
+        self.needed[namespace, name] = count
 
     def _create_slos(self, counts: list[int]) -> None:
         for (namespace, name), count in zip(self._rates, counts, strict=True):

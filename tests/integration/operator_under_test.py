@@ -476,16 +476,20 @@ def steady_trace(
     output_tokens: int = 128,
     spread: float = 0.0,
 ) -> Path:
-    """A trace of evenly spaced requests; lengths vary evenly by this share of their mean."""
+    """A trace of evenly spaced requests; lengths vary evenly by this share of their mean.
+
+    The means are met however few requests there are.
+    """
     count = round(rate * seconds)
     rng = random.Random(count)  # noqa: S311  lengths, no secrets
+    ratios = [1.0 + spread * ((2 * i + 1) / count - 1.0) for i in range(count)]
+    lengths = [
+        [round(tokens * ratio) for ratio in rng.sample(ratios, count)]
+        for tokens in (prompt_tokens, output_tokens)
+    ]
     lines = [
-        f"{i / rate:.4f},"
-        + ",".join(
-            str(round(tokens * rng.uniform(1.0 - spread, 1.0 + spread)))
-            for tokens in (prompt_tokens, output_tokens)
-        )
-        for i in range(count)
+        f"{i / rate:.4f},{prompt},{output}"
+        for i, (prompt, output) in enumerate(zip(*lengths, strict=True))
     ]
     path.write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *lines]) + "\n")
     return path
