@@ -218,7 +218,7 @@ def _carried(case: SizingCase) -> float:
 
 
 def _compared(batch: BatchCase, limits: BatchLimits, beside: Frontier | None = None) -> SizingCase:
-    """The case on engines with these limits, as if a token took longer. beside: of limits close by."""
+    """The case on engines with these limits, as if tokens took longer. beside: of limits near."""
     engine = replace(
         batch.limits,
         max_num_seqs=limits.max_num_seqs,
