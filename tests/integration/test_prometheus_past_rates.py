@@ -174,6 +174,29 @@ def test_the_past_before_a_moment_is_read_at_once(prometheus):
     assert "other-0" in refused.detail
 
 
+def test_who_asks_anew_at_every_tick_keeps_no_other_waiting(prometheus):
+    """Of resources whose targets change all the time two are told in a tick, newcomers as ever."""
+    url, _ = prometheus
+    restless = [f"restless-{i}" for i in range(10)]
+    seasons = (SeasonStated.AUTO, SeasonStated.DAY)
+
+    def told(source: PastRates, uids: list[str], season: SeasonStated) -> int:
+        asked = asking(LLAMA, season)
+        return sum(source.take(uid, NAMESPACE, asked, [NEW_POD]) is not None for uid in uids)
+
+    with past_rates_of(url) as source:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not told(source, restless, seasons[0]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            source.tick()
+        source.tick()
+        again = told(source, restless, seasons[1])
+        newcomer = told(source, ["newcomer"], seasons[0])
+        source.tick()
+        later = told(source, restless, seasons[1])
+    assert (again, newcomer, later) == (2, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("target", "pods", "rate"),
     [
