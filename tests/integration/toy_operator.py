@@ -9,7 +9,8 @@ import sys
 
 from tests.integration.toy_actuator import ToyActuator
 
-from servingslo.cli.operate import PrometheusOptions, RunOptions, operate
+from servingslo.cli.operate import operate
+from servingslo.cli.run_options import PrometheusOptions, RunOptions
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.controller.leadership import NAMESPACE_TERMS
 from servingslo.policy.inputs import Limits

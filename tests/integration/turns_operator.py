@@ -5,12 +5,13 @@ from dataclasses import replace
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli import operate
 from servingslo.cli.main import main
+from servingslo.cli.run_options import RunOptions
 
 ENGINES_EACH_TURN = 100
 _read_options = operate.prometheus_config
 
 
-def _in_turns(options: operate.RunOptions) -> PrometheusConfig:
+def _in_turns(options: RunOptions) -> PrometheusConfig:
     return replace(_read_options(options), histogram_engines_each_tick=ENGINES_EACH_TURN)
 
 

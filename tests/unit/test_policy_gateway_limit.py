@@ -11,7 +11,8 @@ from servingslo.controller.recording import observation_line, replay
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.explain.changes import change_line, gateway_limit_change
-from servingslo.explain.conditions import ConditionType, verdicts
+from servingslo.explain.condition import ConditionType
+from servingslo.explain.conditions import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.explain.samples import metric_samples

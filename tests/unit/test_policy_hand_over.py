@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, World, run, steady
 
-from servingslo.explain.conditions import ConditionType, verdicts
+from servingslo.explain.condition import ConditionType
+from servingslo.explain.conditions import verdicts
 from servingslo.explain.log_line import log_line
 from servingslo.explain.samples import HANDED_OVER, metric_samples
 from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules

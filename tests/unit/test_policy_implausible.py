@@ -9,7 +9,8 @@ from policy_world import TARGETS, TICK_SECONDS, Run, World, run, steady
 
 from servingslo.estimation.freshness import seen_scrape_seconds
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.explain.conditions import ConditionType, verdicts
+from servingslo.explain.condition import ConditionType
+from servingslo.explain.conditions import verdicts
 from servingslo.policy.inputs import Observation, ReplicaTargets
 from servingslo.policy.learned import learned, restore
 from servingslo.policy.signals import read_signals

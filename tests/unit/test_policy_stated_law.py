@@ -7,7 +7,8 @@ from policy_world import TARGETS, TICK_SECONDS, World, reasons, run, steady
 
 from servingslo import explain
 from servingslo.controller.status import status_fields
-from servingslo.explain.conditions import ConditionStatus, ConditionType, verdicts
+from servingslo.explain.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.models.service_time import ServiceLaw

@@ -7,7 +7,8 @@ from policy_world import TARGETS, World, reasons, run, stepped
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
-from servingslo.explain.conditions import ConditionStatus, ConditionType, verdicts
+from servingslo.explain.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions import verdicts
 from servingslo.explain.text import text
 from servingslo.policy.inputs import (
     Actuation,

@@ -13,7 +13,7 @@ from pathlib import Path
 import kopf
 
 from servingslo.adapters.clock import SteadyClock, SystemClock
-from servingslo.adapters.engines.channel import EngineChannel, EngineOptions
+from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.client import KubeClient, connect
 from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps
@@ -38,9 +38,10 @@ from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
 from servingslo.cli.options import path_text
-from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow, Means
+from servingslo.cli.run_options import KedaOptions, RunOptions
+from servingslo.controller.actuators.catalogue import Means
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.election import Election, Terms
+from servingslo.controller.election import Election
 from servingslo.controller.leadership import (
     NAMESPACE_TERMS,
     Leadership,
@@ -56,9 +57,7 @@ from servingslo.controller.scaled_objects import ScaledObjectCounts
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
-from servingslo.policy.inputs import Limits
 from servingslo.reasons import Reason
-from servingslo.runtimes.gateways import GatewayProfile
 
 _LOG = logging.getLogger(__name__)
 # A resource that is not served yet (its CRD is being installed) is waited for this long.
@@ -73,62 +72,6 @@ _SHORTEST_HEALTH_TICK_SECONDS = 6.0
 # One reading of Prometheus ends before the next tick, and never before this many seconds.
 _SHORTEST_READING_SECONDS = 3.0
 _LONGEST_READING_SECONDS = 12.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrometheusOptions:
-    """How Prometheus is reached; token and password are read again when their files change."""
-
-    url: str
-    timeout_seconds: float
-    namespace_label: str
-    pod_label: str
-    tenant: str | None
-    bearer_token_file: Path | None
-    username_file: Path | None
-    password_file: Path | None
-    ca_file: Path | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KedaOptions:
-    """How KEDA's external scaler is served; without a certificate in plain text."""
-
-    host: str
-    port: int
-    certificate_file: Path | None
-    key_file: Path | None
-    client_ca_file: Path | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Everything that the operator was started with. No namespaces: all of them.
-
-    gateway: whose counts are read; None for none. actuators: what may be changed, in the order in
-    which a decision is carried out. read_config_maps: whether command lines that are made of
-    ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
-    none by default.
-    engines: whom the operator may speak to beside the cluster; nobody by default.
-    keda: None where no external scaler is served.
-    lease_namespace: of the Lease by which several pods elect one; None for a process alone.
-    """
-
-    prometheus: PrometheusOptions
-    gateway: GatewayProfile | None
-    limits: Limits
-    namespaces: tuple[str, ...]
-    health_host: str
-    health_port: int
-    record: Path | None
-    lease_namespace: str | None
-    lease_name: str
-    lease_terms: Terms
-    limit_kinds: frozenset[str] = frozenset()
-    keda: KedaOptions | None = None
-    actuators: tuple[ActuatorRow, ...] = ACTUATORS
-    read_config_maps: bool = False
-    engines: EngineOptions | None = None
 
 
 async def operate(options: RunOptions) -> None:

@@ -23,7 +23,7 @@ from servingslo.policy.inputs import LimitKind, Limits
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 
 if TYPE_CHECKING:
-    from servingslo.cli.operate import KedaOptions
+    from servingslo.cli.run_options import KedaOptions
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Libraries that say at INFO what is of no use to an administrator.
@@ -285,13 +285,8 @@ def run(
     """
     # kopf and the clients take a second to import, which no other command needs.
     from servingslo.adapters.engines.channel import engine_options  # noqa: PLC0415
-    from servingslo.cli.operate import (  # noqa: PLC0415
-        KedaOptions,
-        PrometheusOptions,
-        RunOptions,
-        operate,
-        pod_namespace,
-    )
+    from servingslo.cli.operate import operate, pod_namespace  # noqa: PLC0415
+    from servingslo.cli.run_options import KedaOptions, PrometheusOptions, RunOptions  # noqa: PLC0415
     from servingslo.controller.election import (  # noqa: PLC0415
         Terms,
         check_object_name,

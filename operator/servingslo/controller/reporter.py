@@ -13,13 +13,8 @@ from servingslo.controller.registry import Resource
 from servingslo.controller.status_writer import StatusWriter
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
-from servingslo.explain.conditions import (
-    Condition,
-    ConditionStatus,
-    ConditionType,
-    conditions,
-    not_ready,
-)
+from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions import conditions, not_ready
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp

@@ -30,7 +30,7 @@ from servingslo.api.v1alpha1.status import (
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.estimation.ledger import RequestLedger
-from servingslo.explain.conditions import Condition, ConditionStatus, ConditionType
+from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
 from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
 from servingslo.models.objective_metrics import ROWS
 from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan

@@ -9,13 +9,8 @@ from servingslo.explain.changes import (
     not_written,
     replica_count_change,
 )
-from servingslo.explain.conditions import (
-    Condition,
-    ConditionStatus,
-    ConditionType,
-    conditions,
-    not_ready,
-)
+from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions import conditions, not_ready
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import (
     Event,

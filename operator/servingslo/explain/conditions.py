@@ -1,62 +1,20 @@
 """The conditions of a ServingSLO, each derived from the decision alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
+from servingslo.explain.condition import Condition, ConditionStatus, ConditionType, Verdict
 from servingslo.explain.format import count, objective_name
+from servingslo.explain.knob_conditions import admission_verdict, batching_verdict
 from servingslo.policy.decision import (
     Decision,
     DecisionStep,
     HandOver,
-    LimitDecision,
     ObjectiveReport,
 )
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
 PERCENT = 100.0
-
-
-class ConditionType(StrEnum):
-    """What a condition is about."""
-
-    READY = "Ready"
-    METRICS_FRESH = "MetricsFresh"
-    MODEL_TRUSTED = "ModelTrusted"
-    SLO_MET = "SLOMet"
-    SCALING_LIMITED = "ScalingLimited"
-    BATCHING_IN_SYNC = "BatchingInSync"
-    ADMISSION_BOUND = "AdmissionBound"
-
-
-class ConditionStatus(StrEnum):
-    """As metav1.ConditionStatus."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One condition. last_transition_seconds: since the epoch, when the status last changed."""
-
-    type: ConditionType
-    status: ConditionStatus
-    reason: Reason
-    message: str
-    observed_generation: int
-    last_transition_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a condition says, before it is known since when."""
-
-    status: ConditionStatus
-    reason: Reason
-    message: str
 
 
 NOT_READY_REASONS = frozenset(
@@ -93,48 +51,6 @@ _STATED_LAW = {
 }
 # Stages whose steps name pods that are coming or doubted, or who puts the count back.
 _DETAILED = frozenset({"pending", "step-down", "reverts"})
-_IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
-_OUT_OF_SYNC = frozenset(
-    {
-        Reason.BATCHING_RECOMMENDED,
-        Reason.BATCHING_CHANGED,
-        Reason.BATCHING_ROLLED_BACK,
-        Reason.BATCHING_CANARY_STARTED,
-        Reason.BATCHING_CANARY_HELD,
-        Reason.BATCHING_CANARY_RUNNING,
-        Reason.BATCHING_CANARY_FAILED,
-        Reason.BATCHING_CANARY_NOT_COMPARED,
-        Reason.BATCHING_CANARY_NOT_POSSIBLE,
-        Reason.BATCHING_LEFT_TO_USER,
-        Reason.BATCHING_TOO_SOON,
-        Reason.PENDING_PODS,
-        Reason.STABILIZED,
-        Reason.WRITE_CONFLICT,
-        Reason.WRITE_FAILED,
-        Reason.LAW_FROM_SPEC,
-        Reason.ROLLOUT_IN_PROGRESS,
-        Reason.NOT_PERMITTED,
-        Reason.KIND_NOT_SUPPORTED,
-        Reason.ARGUMENTS_NOT_UNDERSTOOD,
-        Reason.CONTAINER_NOT_FOUND,
-        Reason.RECOMMEND_ONLY,
-        Reason.KILL_SWITCH,
-        Reason.PAUSED,
-    }
-)
-
-
-_LIMIT_MESSAGES = {
-    Reason.LIMIT_VERIFIED: "the bound is written, and held under load",
-    Reason.LIMIT_UNVERIFIED: "the bound is written; load has not been near it yet",
-    Reason.LIMIT_NOT_HELD: "the bound is written, and not held",
-    Reason.LIMIT_OPENED: "nothing is known of what replicas can serve; what stood before holds",
-}
-_LIMIT_STATUS = {
-    Reason.LIMIT_VERIFIED: ConditionStatus.TRUE,
-    Reason.LIMIT_UNVERIFIED: ConditionStatus.UNKNOWN,
-    Reason.LIMIT_OPENED: ConditionStatus.UNKNOWN,
-}
 
 
 def conditions(
@@ -179,8 +95,8 @@ def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
         ConditionType.MODEL_TRUSTED: _model_trusted(decision),
         ConditionType.SLO_MET: _slo_met(decision),
         ConditionType.SCALING_LIMITED: _scaling_limited(decision),
-        ConditionType.BATCHING_IN_SYNC: _batching_in_sync(decision),
-        ConditionType.ADMISSION_BOUND: _admission_bound(decision),
+        ConditionType.BATCHING_IN_SYNC: batching_verdict(decision),
+        ConditionType.ADMISSION_BOUND: admission_verdict(decision),
     }
 
 
@@ -412,53 +328,3 @@ def _unreliable(decision: Decision, counted: str) -> str:
         ),
         "",
     )
-
-
-def _batching_in_sync(decision: Decision) -> Verdict:
-    batching = decision.batching
-    if batching.reason in _IN_SYNC:
-        status = ConditionStatus.TRUE
-    elif batching.reason in _OUT_OF_SYNC:
-        status = ConditionStatus.FALSE
-    else:
-        status = ConditionStatus.UNKNOWN
-    changes = [
-        f"{knob} {count(now)} → {wanted}"
-        for knob, now, wanted in (
-            ("max_num_seqs", batching.current_max_num_seqs, batching.recommended_max_num_seqs),
-            (
-                "max_num_batched_tokens",
-                batching.current_max_num_batched_tokens,
-                batching.recommended_max_num_batched_tokens,
-            ),
-        )
-        if wanted is not None and wanted != now
-    ]
-    message = "; ".join(changes) or "no other limits are recommended"
-    detail = f": {batching.detail}" if batching.detail else ""
-    return Verdict(status, batching.reason, message + detail)
-
-
-def _admission_bound(decision: Decision) -> Verdict:
-    """Whether there is a bound in status.admission, and whether a gateway enforces it."""
-    if decision.gateway_limit is not None:
-        return _gateway_limit(decision.gateway_limit)
-    reason = decision.admission.reason
-    if reason is Reason.ADMISSION_UNKNOWN:
-        return Verdict(ConditionStatus.UNKNOWN, reason, "no bound can be computed")
-    if decision.admission.queue_limit is None:
-        return Verdict(ConditionStatus.FALSE, reason, "no bound is asked for")
-    message = "a bound is recommended in status.admission; the operator enforces none"
-    return Verdict(ConditionStatus.TRUE, reason, message)
-
-
-def _gateway_limit(limit: LimitDecision) -> Verdict:
-    """Whether the gateway's bound is written, and what load has shown of it.
-
-    Without the bound itself, which changes often: it stands in status.admission.
-    """
-    where = f"{limit.kind}/{limit.object_name}"
-    told = _LIMIT_MESSAGES.get(limit.reason, "the bound is not written")
-    message = f"{where}: {told}" + (f": {limit.detail}" if limit.detail else "")
-    status = _LIMIT_STATUS.get(limit.reason, ConditionStatus.FALSE)
-    return Verdict(status, limit.reason, message)

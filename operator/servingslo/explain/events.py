@@ -5,14 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.estimation.stated_law import STATED_SOURCE
-from servingslo.explain.conditions import (
-    NOT_READY_REASONS,
-    ConditionStatus,
-    ConditionType,
-    Verdict,
-    blindness,
-    verdicts,
-)
+from servingslo.explain.condition import ConditionStatus, ConditionType, Verdict
+from servingslo.explain.conditions import NOT_READY_REASONS, blindness, verdicts
 from servingslo.explain.format import rounded
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.policy.guards import CONFLICTS

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from servingslo.estimation.ledger import RequestLedger
 from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
+from servingslo.explain.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions import (
-    ConditionStatus,
-    ConditionType,
     blindness,
     limit_detail,
     suspect_pods,

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from servingslo.estimation.ledger import RequestLedger
-from servingslo.explain.conditions import ConditionStatus, ready_verdict
+from servingslo.explain.condition import ConditionStatus
+from servingslo.explain.conditions import ready_verdict
 from servingslo.policy.decision import BudgetReport, Decision
 from servingslo.policy.inputs import Actuation
 from servingslo.units import format_duration, ratio_from_percent

@@ -111,9 +111,7 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     return FoundLimits(today=today, better=better, gain_ratio=gain)
 
 
-def _plan(
-    batch: BatchCase, limits: BatchLimits, compared: SizingCase
-) -> tuple[LimitsPlan, float]:
+def _plan(batch: BatchCase, limits: BatchLimits, compared: SizingCase) -> tuple[LimitsPlan, float]:
     """Replicas and bound in flight that go with these limits, and what a few replicas carry."""
     case = replace(compared, calibration=batch.case.calibration)
     sizing, carried = size(case, batch.load), _carried(case)

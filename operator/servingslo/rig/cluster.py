@@ -18,7 +18,7 @@ from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
 from servingslo.rig.control_plane import ControlPlane, FrontProxy
 from servingslo.rig.credentials import write_kubeconfig
-from servingslo.rig.kwok import GPU_RESOURCE, Kwok, node_manifest
+from servingslo.rig.kwok import GPU_RESOURCE, Kwok, node_manifest, schedulable
 from servingslo.rig.processes import ManagedProcess, ProcessFamily, uninterrupted
 from servingslo.rig.prometheus import Prometheus, ScrapedProxy, ScrapePlan
 from servingslo.rig.waiting import wait_until
@@ -235,7 +235,7 @@ class Rig:
                 )
             )
         self.wait_for(
-            lambda: all(_schedulable(core.read_node(name)) for name in names),
+            lambda: all(schedulable(core.read_node(name)) for name in names),
             what=f"nodes {', '.join(names)} Ready",
         )
         return names
@@ -397,9 +397,3 @@ def _ignoring_not_found() -> Iterator[None]:
     except kubernetes.client.ApiException as error:
         if error.status != _NOT_FOUND:
             raise RigError(f"API server: {error.status} {error.reason}") from error
-
-
-def _schedulable(node: kubernetes.client.V1Node) -> bool:
-    """Whether the node is Ready and the node controller has taken its taints away."""
-    conditions = {item.type: item.status for item in node.status.conditions or []}
-    return conditions.get("Ready") == "True" and not node.spec.taints

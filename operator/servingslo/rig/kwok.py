@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import kubernetes
+
 from servingslo.rig import versions
 from servingslo.rig.processes import ManagedProcess, ProcessFamily
 from servingslo.rig.waiting import free_port
@@ -93,3 +95,9 @@ def node_manifest(
         },
         "status": {"capacity": resources, "allocatable": resources},
     }
+
+
+def schedulable(node: kubernetes.client.V1Node) -> bool:
+    """Whether the node is Ready and the node controller has taken its taints away."""
+    conditions = {item.type: item.status for item in node.status.conditions or []}
+    return conditions.get("Ready") == "True" and not node.spec.taints

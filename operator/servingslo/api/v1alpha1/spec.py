@@ -9,7 +9,6 @@ from servingslo.api.constraints import (
     Between,
     Count,
     DurationBetween,
-    Matching,
     Number,
     cel_rule,
     not_allowed,
@@ -19,21 +18,27 @@ from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
     MAX_GPUS,
     MAX_REPLICAS,
-    DynamicBatching,
     KVCache,
     Replicas,
     ServiceLaw,
     Utilization,
 )
+from servingslo.api.v1alpha1.knobs import Admission, Batching, Engine
+from servingslo.api.v1alpha1.patterns import (
+    API_VERSION_NAME,
+    CURRENCY_CODE,
+    DAYS,
+    DNS_NAME,
+    KIND_NAME,
+    MODEL_NAME,
+    RUNTIME_NAME,
+    SHARE,
+)
 from servingslo.models.latency import LatencyMetric
 from servingslo.policy.inputs import (
     Actuation,
-    AdmissionMode,
-    BatchingMode,
-    BatchingRollout,
     FallbackBehavior,
     ForecastMode,
-    LimitKind,
     Mode,
     SeasonStated,
 )
@@ -43,40 +48,6 @@ KIND = "ServingSLO"
 MAX_OBJECTIVES = 8
 # Above any card in use, in any currency that is counted in tens per dollar.
 MAX_GPU_HOURLY = 10_000
-# Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
-MAX_SEQUENCES = 65_536
-# Far above any context length in use.
-MAX_BATCHED_TOKENS = 524_288
-
-# Far above any gateway's fleet.
-MAX_PROXIES = 1_000
-
-DNS_LABEL = Matching(
-    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a DNS label (lower case letters, digits, -)", 63
-)
-DNS_NAME = Matching(
-    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
-    "a DNS name (lower case letters, digits, - and .)",
-    253,
-)
-API_VERSION_NAME = Matching(
-    r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+$", "an API version such as apps/v1", 253
-)
-KIND_NAME = Matching(r"^[A-Z][A-Za-z0-9]*$", "a kind such as Deployment", 63)
-RUNTIME_PATTERN = "[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
-RUNTIME_LETTERS, RUNTIME_LENGTH = "lower case letters, digits, - and .", 63
-# An administrator may have added some, so that the API server takes any name and the operator
-# refuses one that it does not know.
-RUNTIME_NAME = Matching(
-    f"^({AUTO_RUNTIME}|{RUNTIME_PATTERN})$",
-    f"{AUTO_RUNTIME}, or the name of a runtime ({RUNTIME_LETTERS})",
-    RUNTIME_LENGTH,
-)
-MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ and .", 253)
-SHARE = Matching(r"^(5[0-9]|[6-9][0-9])([.][0-9]{1,3})?%$", "a share from 50% to 99.999%", 16)
-DAYS = Matching(r"^([1-9]|[1-8][0-9]|90)d$", "days from 1d to 90d", 16)
-CURRENCY_CODE = Matching(r"^[A-Z]{3}$", "a currency of three capital letters such as USD", 8)
-
 
 # Metrics that no objective can be about on a runtime, as (runtime, metric).
 _REFUSED = tuple((one.name, metric) for one in CATALOGUE for metric, _ in one.refused)
@@ -182,148 +153,6 @@ class Cost(ApiModel):
     currency: Annotated[str, CURRENCY_CODE] = Field(
         "USD", description="Currency of the price, three capital letters; USD by default."
     )
-
-
-class Engine(ApiModel):
-    """What is known of the engine that its command line does not tell."""
-
-    max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
-        None,
-        description="Most sequences that run at once on one engine, 1 to 65536; by default what "
-        "the container's command line gives (--max-num-seqs), else what measurements show, else "
-        "vLLM's default for version and card.",
-    )
-    max_batched_tokens: Annotated[Count, Between(1, MAX_BATCHED_TOKENS)] | None = Field(
-        None,
-        description="Most tokens of one step of an engine, 1 to 524288; by default as for "
-        "maxSequences (--max-num-batched-tokens).",
-    )
-    dynamic_batching: DynamicBatching | None = Field(
-        None,
-        description="How the server forms batches of whole requests, for runtime triton, which "
-        "exports none of it; without it measured saturation decides.",
-    )
-
-
-class Batching(ApiModel):
-    """What may be done with the engine's batch limits."""
-
-    model_config = with_rules(
-        cel_rule(
-            "!has(self.maxSequences) || self.minSequences <= self.maxSequences",
-            allowed="at most maxSequences, %s",
-            got="%s",
-            values=("self.maxSequences", "self.minSequences"),
-            field_path=".minSequences",
-        )
-    )
-
-    mode: BatchingMode = Field(
-        BatchingMode.RECOMMEND,
-        description="Recommend (default: report the best limit), Auto (patch the container's "
-        "arguments, where the administrator allows it; pods restart) or Off.",
-    )
-    rollout: BatchingRollout = Field(
-        BatchingRollout.CANARY,
-        description="In mode Auto: Canary (default: one pod first, compared with its siblings, "
-        "then all of them or none) or AllAtOnce (all pods, judged afterwards).",
-    )
-    container: Annotated[str, DNS_LABEL] | None = Field(
-        None, description="Name of the engine's container; by default the first container."
-    )
-    min_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] = Field(
-        1, description="Fewest running sequences to consider, 1 (default) to 65536."
-    )
-    max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
-        None,
-        description="Most running sequences to consider, from minSequences to 65536; by "
-        "default what memory holds.",
-    )
-    min_interval: Annotated[str, DurationBetween("10s", "168h")] = Field(
-        "10m", description="Least time between two changes, 10s to 168h, default 10m."
-    )
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.max_sequences is not None and self.min_sequences > self.max_sequences:
-            raise not_allowed(
-                f"at most maxSequences, {self.max_sequences}",
-                path=("minSequences",),
-                value=self.min_sequences,
-            )
-        return self
-
-
-class AdmissionVia(ApiModel):
-    """What holds the bound: an object of the gateway, or the engines themselves."""
-
-    model_config = with_rules(
-        cel_rule(
-            "has(self.name) == (self.kind != 'EngineArguments')",
-            allowed="a name, required for kind BackendTrafficPolicy and none for EngineArguments",
-            got="kind %s",
-            values=("self.kind",),
-            field_path=".name",
-        )
-    )
-
-    kind: LimitKind = Field(
-        description="Kind of the object. BackendTrafficPolicy: of Envoy Gateway; the bound is "
-        "spec.circuitBreaker.maxParallelRequests. EngineArguments: each engine's own bound "
-        "(--max-num-queued-reqs of vLLM), changed together with batch limits, one pod first; "
-        "batching.mode must be Auto and batching.rollout Canary."
-    )
-    name: Annotated[str, DNS_NAME] | None = Field(
-        None,
-        description="Its name, in the namespace of this resource. It must carry the label "
-        'servingslo.dev/managed: "true" and be for one HTTPRoute to this workload. None for '
-        "EngineArguments.",
-    )
-
-    @model_validator(mode="after")
-    def _named(self) -> Self:
-        if (self.name is None) != (self.kind is LimitKind.ENGINE_ARGUMENTS):
-            raise not_allowed(
-                "a name, required for kind BackendTrafficPolicy and none for EngineArguments",
-                path=("name",),
-                value=self.name,
-            )
-        return self
-
-
-class Admission(ApiModel):
-    """What may be done with admission limits."""
-
-    model_config = with_rules(
-        cel_rule(
-            "self.mode != 'Auto' || has(self.via)",
-            allowed="an object, required when mode is Auto",
-            got="nothing",
-            field_path=".via",
-            reason="FieldValueRequired",
-        )
-    )
-
-    mode: AdmissionMode = Field(
-        AdmissionMode.OFF,
-        description="Off (default), Recommend: report the rate and the queue bound that ready "
-        "replicas can serve within the objectives, or Auto: write the bound into the object that "
-        "via names.",
-    )
-    via: AdmissionVia | None = Field(
-        None, description="Where the bound is written. Required when mode is Auto."
-    )
-    proxies: Annotated[Count, Between(1, MAX_PROXIES)] | None = Field(
-        None,
-        description="How many proxies of the gateway share the bound; by default as many as their "
-        "metrics are read of, else 1.",
-    )
-
-    @model_validator(mode="after")
-    def _auto_has_via(self) -> Self:
-        if self.mode is AdmissionMode.AUTO and self.via is None:
-            raise not_allowed("an object, required when mode is Auto", path=("via",), value=None)
-        return self
 
 
 class Gateway(ApiModel):

@@ -1,0 +1,160 @@
+"""The engine's limits, and what may be done with them and with admission."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from servingslo.api.constraints import Between, Count, DurationBetween, cel_rule, not_allowed
+from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.v1alpha1.capacity import DynamicBatching
+from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
+from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingRollout, LimitKind
+
+# Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
+MAX_SEQUENCES = 65_536
+# Far above any context length in use.
+MAX_BATCHED_TOKENS = 524_288
+# Far above any gateway's fleet.
+MAX_PROXIES = 1_000
+
+
+class Engine(ApiModel):
+    """What is known of the engine that its command line does not tell."""
+
+    max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
+        None,
+        description="Most sequences that run at once on one engine, 1 to 65536; by default what "
+        "the container's command line gives (--max-num-seqs), else what measurements show, else "
+        "vLLM's default for version and card.",
+    )
+    max_batched_tokens: Annotated[Count, Between(1, MAX_BATCHED_TOKENS)] | None = Field(
+        None,
+        description="Most tokens of one step of an engine, 1 to 524288; by default as for "
+        "maxSequences (--max-num-batched-tokens).",
+    )
+    dynamic_batching: DynamicBatching | None = Field(
+        None,
+        description="How the server forms batches of whole requests, for runtime triton, which "
+        "exports none of it; without it measured saturation decides.",
+    )
+
+
+class Batching(ApiModel):
+    """What may be done with the engine's batch limits."""
+
+    model_config = with_rules(
+        cel_rule(
+            "!has(self.maxSequences) || self.minSequences <= self.maxSequences",
+            allowed="at most maxSequences, %s",
+            got="%s",
+            values=("self.maxSequences", "self.minSequences"),
+            field_path=".minSequences",
+        )
+    )
+
+    mode: BatchingMode = Field(
+        BatchingMode.RECOMMEND,
+        description="Recommend (default: report the best limit), Auto (patch the container's "
+        "arguments, where the administrator allows it; pods restart) or Off.",
+    )
+    rollout: BatchingRollout = Field(
+        BatchingRollout.CANARY,
+        description="In mode Auto: Canary (default: one pod first, compared with its siblings, "
+        "then all of them or none) or AllAtOnce (all pods, judged afterwards).",
+    )
+    container: Annotated[str, DNS_LABEL] | None = Field(
+        None, description="Name of the engine's container; by default the first container."
+    )
+    min_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] = Field(
+        1, description="Fewest running sequences to consider, 1 (default) to 65536."
+    )
+    max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
+        None,
+        description="Most running sequences to consider, from minSequences to 65536; by "
+        "default what memory holds.",
+    )
+    min_interval: Annotated[str, DurationBetween("10s", "168h")] = Field(
+        "10m", description="Least time between two changes, 10s to 168h, default 10m."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max_sequences is not None and self.min_sequences > self.max_sequences:
+            raise not_allowed(
+                f"at most maxSequences, {self.max_sequences}",
+                path=("minSequences",),
+                value=self.min_sequences,
+            )
+        return self
+
+
+class AdmissionVia(ApiModel):
+    """What holds the bound: an object of the gateway, or the engines themselves."""
+
+    model_config = with_rules(
+        cel_rule(
+            "has(self.name) == (self.kind != 'EngineArguments')",
+            allowed="a name, required for kind BackendTrafficPolicy and none for EngineArguments",
+            got="kind %s",
+            values=("self.kind",),
+            field_path=".name",
+        )
+    )
+
+    kind: LimitKind = Field(
+        description="Kind of the object. BackendTrafficPolicy: of Envoy Gateway; the bound is "
+        "spec.circuitBreaker.maxParallelRequests. EngineArguments: each engine's own bound "
+        "(--max-num-queued-reqs of vLLM), changed together with batch limits, one pod first; "
+        "batching.mode must be Auto and batching.rollout Canary."
+    )
+    name: Annotated[str, DNS_NAME] | None = Field(
+        None,
+        description="Its name, in the namespace of this resource. It must carry the label "
+        'servingslo.dev/managed: "true" and be for one HTTPRoute to this workload. None for '
+        "EngineArguments.",
+    )
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.name is None) != (self.kind is LimitKind.ENGINE_ARGUMENTS):
+            raise not_allowed(
+                "a name, required for kind BackendTrafficPolicy and none for EngineArguments",
+                path=("name",),
+                value=self.name,
+            )
+        return self
+
+
+class Admission(ApiModel):
+    """What may be done with admission limits."""
+
+    model_config = with_rules(
+        cel_rule(
+            "self.mode != 'Auto' || has(self.via)",
+            allowed="an object, required when mode is Auto",
+            got="nothing",
+            field_path=".via",
+            reason="FieldValueRequired",
+        )
+    )
+
+    mode: AdmissionMode = Field(
+        AdmissionMode.OFF,
+        description="Off (default), Recommend: report the rate and the queue bound that ready "
+        "replicas can serve within the objectives, or Auto: write the bound into the object that "
+        "via names.",
+    )
+    via: AdmissionVia | None = Field(
+        None, description="Where the bound is written. Required when mode is Auto."
+    )
+    proxies: Annotated[Count, Between(1, MAX_PROXIES)] | None = Field(
+        None,
+        description="How many proxies of the gateway share the bound; by default as many as their "
+        "metrics are read of, else 1.",
+    )
+
+    @model_validator(mode="after")
+    def _auto_has_via(self) -> Self:
+        if self.mode is AdmissionMode.AUTO and self.via is None:
+            raise not_allowed("an object, required when mode is Auto", path=("via",), value=None)
+        return self

@@ -1,0 +1,66 @@
+"""Everything that the operator is started with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from servingslo.adapters.engines.channel import EngineOptions
+from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow
+from servingslo.controller.election import Terms
+from servingslo.policy.inputs import Limits
+from servingslo.runtimes.gateways import GatewayProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusOptions:
+    """How Prometheus is reached; token and password are read again when their files change."""
+
+    url: str
+    timeout_seconds: float
+    namespace_label: str
+    pod_label: str
+    tenant: str | None
+    bearer_token_file: Path | None
+    username_file: Path | None
+    password_file: Path | None
+    ca_file: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KedaOptions:
+    """How KEDA's external scaler is served; without a certificate in plain text."""
+
+    host: str
+    port: int
+    certificate_file: Path | None
+    key_file: Path | None
+    client_ca_file: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Everything that the operator was started with. No namespaces: all of them.
+
+    gateway: whose counts are read; None for none. actuators: what may be changed, in the order in
+    which a decision is carried out. read_config_maps: whether command lines that are made of
+    ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
+    none by default.
+    engines: whom the operator may speak to beside the cluster; nobody by default.
+    keda: None where no external scaler is served.
+    lease_namespace: of the Lease by which several pods elect one; None for a process alone.
+    """
+
+    prometheus: PrometheusOptions
+    gateway: GatewayProfile | None
+    limits: Limits
+    namespaces: tuple[str, ...]
+    health_host: str
+    health_port: int
+    record: Path | None
+    lease_namespace: str | None
+    lease_name: str
+    lease_terms: Terms
+    limit_kinds: frozenset[str] = frozenset()
+    keda: KedaOptions | None = None
+    actuators: tuple[ActuatorRow, ...] = ACTUATORS
+    read_config_maps: bool = False
+    engines: EngineOptions | None = None

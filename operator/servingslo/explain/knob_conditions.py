@@ -1,0 +1,98 @@
+"""The conditions of batch limits and of the bound on admission."""
+
+from servingslo.explain.condition import ConditionStatus, Verdict
+from servingslo.explain.format import count
+from servingslo.policy.decision import Decision, LimitDecision
+from servingslo.reasons import Reason
+
+_IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
+_OUT_OF_SYNC = frozenset(
+    {
+        Reason.BATCHING_RECOMMENDED,
+        Reason.BATCHING_CHANGED,
+        Reason.BATCHING_ROLLED_BACK,
+        Reason.BATCHING_CANARY_STARTED,
+        Reason.BATCHING_CANARY_HELD,
+        Reason.BATCHING_CANARY_RUNNING,
+        Reason.BATCHING_CANARY_FAILED,
+        Reason.BATCHING_CANARY_NOT_COMPARED,
+        Reason.BATCHING_CANARY_NOT_POSSIBLE,
+        Reason.BATCHING_LEFT_TO_USER,
+        Reason.BATCHING_TOO_SOON,
+        Reason.PENDING_PODS,
+        Reason.STABILIZED,
+        Reason.WRITE_CONFLICT,
+        Reason.WRITE_FAILED,
+        Reason.LAW_FROM_SPEC,
+        Reason.ROLLOUT_IN_PROGRESS,
+        Reason.NOT_PERMITTED,
+        Reason.KIND_NOT_SUPPORTED,
+        Reason.ARGUMENTS_NOT_UNDERSTOOD,
+        Reason.CONTAINER_NOT_FOUND,
+        Reason.RECOMMEND_ONLY,
+        Reason.KILL_SWITCH,
+        Reason.PAUSED,
+    }
+)
+_LIMIT_MESSAGES = {
+    Reason.LIMIT_VERIFIED: "the bound is written, and held under load",
+    Reason.LIMIT_UNVERIFIED: "the bound is written; load has not been near it yet",
+    Reason.LIMIT_NOT_HELD: "the bound is written, and not held",
+    Reason.LIMIT_OPENED: "nothing is known of what replicas can serve; what stood before holds",
+}
+_LIMIT_STATUS = {
+    Reason.LIMIT_VERIFIED: ConditionStatus.TRUE,
+    Reason.LIMIT_UNVERIFIED: ConditionStatus.UNKNOWN,
+    Reason.LIMIT_OPENED: ConditionStatus.UNKNOWN,
+}
+
+
+def batching_verdict(decision: Decision) -> Verdict:
+    """Whether the engines run with the batch limits that are recommended."""
+    batching = decision.batching
+    if batching.reason in _IN_SYNC:
+        status = ConditionStatus.TRUE
+    elif batching.reason in _OUT_OF_SYNC:
+        status = ConditionStatus.FALSE
+    else:
+        status = ConditionStatus.UNKNOWN
+    changes = [
+        f"{knob} {count(now)} → {wanted}"
+        for knob, now, wanted in (
+            ("max_num_seqs", batching.current_max_num_seqs, batching.recommended_max_num_seqs),
+            (
+                "max_num_batched_tokens",
+                batching.current_max_num_batched_tokens,
+                batching.recommended_max_num_batched_tokens,
+            ),
+        )
+        if wanted is not None and wanted != now
+    ]
+    message = "; ".join(changes) or "no other limits are recommended"
+    detail = f": {batching.detail}" if batching.detail else ""
+    return Verdict(status, batching.reason, message + detail)
+
+
+def admission_verdict(decision: Decision) -> Verdict:
+    """Whether there is a bound in status.admission, and whether a gateway enforces it."""
+    if decision.gateway_limit is not None:
+        return _gateway_limit(decision.gateway_limit)
+    reason = decision.admission.reason
+    if reason is Reason.ADMISSION_UNKNOWN:
+        return Verdict(ConditionStatus.UNKNOWN, reason, "no bound can be computed")
+    if decision.admission.queue_limit is None:
+        return Verdict(ConditionStatus.FALSE, reason, "no bound is asked for")
+    message = "a bound is recommended in status.admission; the operator enforces none"
+    return Verdict(ConditionStatus.TRUE, reason, message)
+
+
+def _gateway_limit(limit: LimitDecision) -> Verdict:
+    """Whether the gateway's bound is written, and what load has shown of it.
+
+    Without the bound itself, which changes often: it stands in status.admission.
+    """
+    where = f"{limit.kind}/{limit.object_name}"
+    told = _LIMIT_MESSAGES.get(limit.reason, "the bound is not written")
+    message = f"{where}: {told}" + (f": {limit.detail}" if limit.detail else "")
+    status = _LIMIT_STATUS.get(limit.reason, ConditionStatus.FALSE)
+    return Verdict(status, limit.reason, message)
