@@ -1,6 +1,7 @@
 """The operator as a process with its ServiceAccount's token, and a tenant who uses it."""
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -478,19 +479,17 @@ def steady_trace(
 ) -> Path:
     """A trace of evenly spaced requests; lengths vary evenly by this share of their mean.
 
-    The means are met however few requests there are.
+    Their means are met in each minute.
     """
-    count = round(rate * seconds)
+    count, minute = round(rate * seconds), math.ceil(60.0 * rate)
     rng = random.Random(count)  # noqa: S311  lengths, no secrets
-    ratios = [1.0 + spread * ((2 * i + 1) / count - 1.0) for i in range(count)]
-    lengths = [
-        [round(tokens * ratio) for ratio in rng.sample(ratios, count)]
+    ratios = [1.0 + spread * ((2 * i + 1) / minute - 1.0) for i in range(minute)]
+    minutes = range(math.ceil(count / minute))
+    prompts, outputs = (
+        [round(tokens * ratio) for _ in minutes for ratio in rng.sample(ratios, minute)]
         for tokens in (prompt_tokens, output_tokens)
-    ]
-    lines = [
-        f"{i / rate:.4f},{prompt},{output}"
-        for i, (prompt, output) in enumerate(zip(*lengths, strict=True))
-    ]
+    )
+    lines = [f"{i / rate:.4f},{prompts[i]},{outputs[i]}" for i in range(count)]
     path.write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *lines]) + "\n")
     return path
 
