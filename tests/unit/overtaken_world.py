@@ -44,7 +44,7 @@ class Cluster:
 
     others: controllers that scale the target too, as the server has them; the watch brings them
     only with `watch_comes`. away: no request is answered. stopped_seconds: for so long the process
-    stands still once, when it has been told the resource.
+    stands still once, when it has been told the resource; while_stopped: happens then.
     """
 
     now: float = 1_700_000_000.0
@@ -62,6 +62,7 @@ class Cluster:
     meanwhile: Callable[[], None] | None = None
     away: bool = False
     stopped_seconds: float = 0.0
+    while_stopped: Callable[[], None] | None = None
     writes: list[tuple[int, int]] = field(default_factory=list)
     statuses: list[Mapping[str, Any]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -172,6 +173,9 @@ class _Resources:
         found = self.cluster.record
         self.cluster.now += self.cluster.stopped_seconds
         self.cluster.stopped_seconds = 0.0
+        happens, self.cluster.while_stopped = self.cluster.while_stopped, None
+        if happens is not None:
+            happens()
         return found
 
     async def read_all(self) -> tuple[ResourceRecord, ...]:

@@ -138,3 +138,28 @@ async def test_a_process_that_stood_still_after_its_last_look_looks_again(world:
     world.sees()
     await world.tick()
     assert world.cluster.writes == [(1, 3)]
+
+
+@pytest.mark.parametrize("change", ["scaler", "mode"])
+async def test_what_changes_in_a_slow_look_is_looked_at_once_more(
+    world: World, change: str
+) -> None:
+    """A pause of seconds in the look itself hides neither another scaler nor another spec."""
+    world.cluster.stopped_seconds = 5.0
+    world.cluster.while_stopped = (
+        (lambda: world.cluster.others.append("HorizontalPodAutoscaler/new"))
+        if change == "scaler"
+        else (lambda: world.cluster.edit(mode="Recommend"))
+    )
+    await world.tick()
+    assert world.cluster.writes == []
+    assert world.cluster.looks == 2
+
+
+async def test_a_slow_look_that_finds_the_same_again_is_followed_by_the_write(
+    world: World,
+) -> None:
+    """An API server that takes seconds to answer keeps nobody from scaling."""
+    world.cluster.stopped_seconds = 5.0
+    await world.tick()
+    assert world.cluster.writes == [(1, 3)]
