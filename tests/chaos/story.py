@@ -44,7 +44,7 @@ TICK_SECONDS = 15.0
 # Ticks of learning before the storm, of the storm, and of calm in which all has to be well again.
 WARM_TICKS, STORM_TICKS, CALM_TICKS = 12, 40, 48
 FAULTS = 60
-# A last look that takes longer is repeated; a shorter one may be overtaken unseen.
+# After a last look that takes longer the plan is void; a shorter one may be overtaken unseen.
 LOOK_SECONDS = 10.0
 _MOST_LOOKS = 4
 
