@@ -318,7 +318,9 @@ class Cluster:
             name for name, kept in pages.items()
             if not kept or not kept[-1].lines or self.now - kept[-1].truly_at > 120.0
         )  # fmt: skip
-        gross = tuple(name for name, kept in pages.items() if kept and kept[-1].gross)
+        # One that is stamped by a clock ahead is in no answer yet.
+        answered = {name: self.prometheus.newest(name, self.prometheus.told_at) for name in ready}
+        gross = tuple(name for name, page in answered.items() if page is not None and page.gross)
         down = self.prometheus.down or self.prometheus.empty
         self._last_sight = ("no metrics" if down else None, unseen, gross)
         self.prometheus.readings += 1

@@ -167,7 +167,8 @@ class FakePrometheus:
 
     monotonic: the time of now; spend: lets time pass, in seconds.
     down, empty, clock_ahead, slow_seconds, freeze: faults in force. halves: answers alternate
-    between two servers, the second of which is so many seconds behind.
+    between two servers, the second of which is so many seconds behind. told_at: the time that the
+    last reading was told, by which its samples are asked for.
     """
 
     def __init__(self, monotonic, spend) -> None:
@@ -182,6 +183,7 @@ class FakePrometheus:
         self._queries = build_queries(CATALOGUE, DCGM, CONFIG)
         self._rng = random.Random(0)
         self._turn = 0
+        self.told_at = 0.0
 
     def scrape(self, at: float, engines) -> None:
         """Every pod that serves is scraped; one that is gone leaves a marker that ends it."""
@@ -226,7 +228,7 @@ class FakePrometheus:
         if promql == NOW:
             self._turn += 1
             behind = self.behind_seconds if self._turn % 2 else 0.0
-            told = self.monotonic() + self.clock_ahead - behind
+            told = self.told_at = self.monotonic() + self.clock_ahead - behind
             return Answer(result=[told, f"{told:.3f}"])
         if self.empty:
             return Answer(result=[])
