@@ -307,7 +307,8 @@ def _window(
     old = zero_like(after) if before is None or fell else before.sample
     window = _between(pod, old, after, seconds)
     window = replace(window, restarted=fell, from_zero=before is None, paired=paired)
-    return window, why or _doubt(window, law)
+    slots = after.num_seqs_in_force or after.max_num_seqs
+    return window, why or _doubt(window, law, slots)
 
 
 def _between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: float) -> Window:
@@ -342,7 +343,7 @@ def _between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: fl
     )
 
 
-def _doubt(window: Window, law: ServiceLaw | None) -> str:
+def _doubt(window: Window, law: ServiceLaw | None, slots: float | None) -> str:
     """Why no engine can have done this, '' where one can."""
     uncached = None
     if window.prompt_tokens is not None:
@@ -355,11 +356,13 @@ def _doubt(window: Window, law: ServiceLaw | None) -> str:
         "aborted": window.aborted,
         "rejected": window.rejected,
         "steps": window.step_count,
+        "inter_token_seconds": window.inter_token_sum_seconds,
     }
     return plausible.impossible(
         {name: value for name, value in increases.items() if value is not None},
         seconds=window.seconds,
         requests_held=(window.running_before or 0.0) + (window.waiting_before or 0.0),
+        slots=slots,
         law=law,
     )
 

@@ -35,6 +35,9 @@ _MOST = {
 # How much longer than the window an engine's own law may say that its work takes: at few sequences
 # what another one adds to a step is known to a factor of three.
 FASTER_THAN_LAW = 4.0
+# Between two of its tokens a sequence has a slot. A gap counts when it ends, and may have begun
+# before the window, one for each slot.
+GAPS_OF_A_SLOT = 2.0
 # Refused without a token, by a server that does nothing else.
 MOST_REFUSALS_PER_SECOND = 1e5
 # How many more requests may end than begin: some are counted by their parts.
@@ -81,13 +84,15 @@ def impossible(
     *,
     seconds: float,
     requests_held: float,
+    slots: float | None = None,
     law: ServiceLaw | None,
 ) -> str:
     """Why no engine can have done this in a window, with the numbers; '' where one can.
 
     increases: of 'generation_tokens', 'prompt_tokens' (without cached ones), 'first_tokens',
-    'finished', 'aborted', 'rejected' and 'steps', as far as they are known. requests_held: running
-    and waiting before it. law: of this engine, None while none is trusted.
+    'finished', 'aborted', 'rejected', 'steps' and 'inter_token_seconds', as far as they are known.
+    requests_held: running and waiting before it. slots: sequences that can run at once, None where
+    that is not known. law: of this engine, None while none is trusted.
     """
     most_generated = MOST_SEQUENCES * MOST_TOKENS_PER_SEQUENCE / SHORTEST_STEP_SECONDS * seconds
     most_prompt = MOST_PROMPT_TOKENS_PER_SECOND * seconds
@@ -99,6 +104,9 @@ def impossible(
         )
         if busy > FASTER_THAN_LAW * seconds:
             return f"the work of {busy:.3g} s by its own law grew in {seconds:.3g} s"
+    between = increases.get("inter_token_seconds", 0.0)
+    if slots is not None and between > GAPS_OF_A_SLOT * slots * seconds:
+        return f"{between:.4g} s between tokens in {seconds:.3g} s, with {slots:g} at once"
     bounds = {
         "generation_tokens": most_generated,
         "prompt_tokens": most_prompt,
