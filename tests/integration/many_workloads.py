@@ -81,7 +81,6 @@ class ManyWorkloads:
     traffic_seconds: float = 1500.0
     mode: str = "Auto"
     needed: dict[tuple[str, str], int] = field(default_factory=dict)
-    _rates: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         client = self.rig.api_client()
@@ -99,19 +98,19 @@ class ManyWorkloads:
             if i % _PER_NAMESPACE == 0:
                 name = f"many-{time.monotonic_ns() % 10**9}-{i // _PER_NAMESPACE}"
                 self.namespaces.append(self.rig.create_namespace(name))
-            self._create_workload(self.namespaces[-1], f"chat-{i}", count, traces[count])
+            self._create_workload(self.namespaces[-1], f"chat-{i}", count)
         wait_until(
             lambda: self.ready_pods() == self.pods,
             what=f"{self.pods} pods are ready",
             timeout_seconds=ready_within_seconds,
             interval_seconds=1.0,
         )
-        self.begin_traffic(traces, counts)
-        self._create_slos(counts)
+        self.begin_traffic(traces)
+        self._create_slos()
 
-    def begin_traffic(self, traces: Mapping[int, Path], counts: list[int]) -> None:
+    def begin_traffic(self, traces: Mapping[int, Path]) -> None:
         """Constant demand on every workload."""
-        for (namespace, name), count in zip(self._rates, counts, strict=True):
+        for (namespace, name), count in self.needed.items():
             plan = {
                 "name": f"{namespace}-{name}",
                 "namespace": namespace,
@@ -123,7 +122,7 @@ class ManyWorkloads:
 
     def delete(self) -> None:
         """End the traffic and delete everything."""
-        for namespace, name in self._rates:
+        for namespace, name in self.needed:
             self.engines.send(f"/traffic/{namespace}-{name}", None, method="DELETE")
         for namespace in self.namespaces:
             self.rig.delete_namespace(namespace)
@@ -132,14 +131,13 @@ class ManyWorkloads:
         """Pods of all workloads that are ready."""
         return sum(item.status.ready_replicas or 0 for item in self._deployments())
 
-    def superfluous(self) -> dict[tuple[str, str], int]:
-        """Replicas more than are needed, of the workloads that have not what they need."""
+    def superfluous(self) -> list[int]:
+        """Replicas more than are needed, of each workload."""
         found = {
             (item.metadata.namespace, item.metadata.name): item.spec.replicas
             for item in self._deployments()
         }
-        more = {key: found[key] - count for key, count in self.needed.items()}
-        return {key: count for key, count in more.items() if count}
+        return [found[key] - count for key, count in self.needed.items()]
 
     def _deployments(self) -> list[kubernetes.client.V1Deployment]:
         return self.apps.list_deployment_for_all_namespaces(label_selector=_LABEL).items
@@ -154,10 +152,10 @@ class ManyWorkloads:
         trusted = found.get("model_trusted", {})
         return Seen(
             resources=self.resources,
-            decided=sum(key in trusted for key in self._rates),
-            trusted=sum(trusted.get(key) == 1.0 for key in self._rates),
+            decided=sum(key in trusted for key in self.needed),
+            trusted=sum(trusted.get(key) == 1.0 for key in self.needed),
             rate_ratios=tuple(
-                rates[key] / rate for key, rate in self._rates.items() if key in rates
+                rates[key] / rate_of(count) for key, count in self.needed.items() if key in rates
             ),
         )
 
@@ -171,15 +169,14 @@ class ManyWorkloads:
             spread=LENGTH_SPREAD,
         )
 
-    def _create_workload(self, namespace: str, name: str, count: int, trace: Path) -> None:
+    def _create_workload(self, namespace: str, name: str, count: int) -> None:
         manifest = workload(name, replicas=count)
         manifest["metadata"]["labels"] = {_LABEL: "yes"}
         self.apps.create_namespaced_deployment(namespace, manifest)
-        self._rates[namespace, name] = rate_of(count)
         self.needed[namespace, name] = count
 
-    def _create_slos(self, counts: list[int]) -> None:
-        for (namespace, name), count in zip(self._rates, counts, strict=True):
+    def _create_slos(self) -> None:
+        for (namespace, name), count in self.needed.items():
             spec = slo_spec(name, {"mode": self.mode, "replicas": {"min": 1, "max": 3 * count}})
             body = {
                 "apiVersion": f"{GROUP}/{VERSION}",

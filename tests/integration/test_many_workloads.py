@@ -104,7 +104,7 @@ def test_many_workloads_at_constant_demand_are_known_as_one_and_left_alone(
     worst = max(one.worst_rate_error for one in seen)
     means = np.mean([one.rate_ratios for one in seen], axis=0)
     wrong = float(np.abs(means - 1.0).max())
-    ordered, left = orders(operator)[len(before) :], many.superfluous().values()
+    ordered, left = orders(operator)[len(before) :], many.superfluous()
     away = [line for line in ordered if moves_away(line, many.needed)]
     record_property("ordered_before_laws", len(learning))
     record_property("given_back_after", len(before) - len(learning))

@@ -53,11 +53,11 @@ def judged(tpot_seconds, law=LAW, limits=LIMITS):
     )
 
 
-def found(tpot_seconds, current=TODAY, law=LAW):
+def found(tpot_seconds, current=TODAY):
     """The plans for 30 documents a second with this inter-token objective."""
-    case = judged(tpot_seconds, law)
+    case = judged(tpot_seconds)
     batch = BatchCase(
-        workload=DOCUMENTS, law=law, limits=LIMITS, case=case,
+        workload=DOCUMENTS, law=LAW, limits=LIMITS, case=case,
         load=Load(rate_per_second=30.0), objectives=case.objectives,
     )  # fmt: skip
     return best_limits(batch, current)

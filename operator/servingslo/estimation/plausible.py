@@ -84,7 +84,7 @@ def impossible(
     *,
     seconds: float,
     requests_held: float,
-    slots: float | None = None,
+    slots: float | None,
     law: ServiceLaw | None,
 ) -> str:
     """Why no engine can have done this in a window, with the numbers; '' where one can.

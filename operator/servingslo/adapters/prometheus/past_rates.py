@@ -42,8 +42,8 @@ _PIECE_SECONDS = 21600
 _PIECE_TIMEOUT_SECONDS = 30.0
 _RETRY_SECONDS = 600.0
 # Finding a season takes about 25 ms, so a tick does it for a few resources only, and for fewer that
-# ask again with other targets: who changes them all the time keeps no other waiting.
-_TAKEN_IN_A_TICK, _TAKEN_AGAIN_IN_A_TICK = 10, 2
+# ask again with other targets (True): who changes them all the time keeps no other waiting.
+_TAKEN_IN_A_TICK = {False: 10, True: 2}
 _DIGITS = 4
 
 OWNER_LABEL = "servingslo_owner"
@@ -88,11 +88,11 @@ class PastRates:
         self._reading: _Reading | None = None
         self._due_at = -math.inf
         self._given: dict[str, _Asked] = {}
-        self._left_in_tick = self._left_again_in_tick = 0
+        self._left_in_tick = dict.fromkeys(_TAKEN_IN_A_TICK, 0)
 
     def tick(self) -> None:
         """Publish a reading that has ended, and start another when it is due."""
-        self._left_in_tick, self._left_again_in_tick = _TAKEN_IN_A_TICK, _TAKEN_AGAIN_IN_A_TICK
+        self._left_in_tick = dict(_TAKEN_IN_A_TICK)
         if self._under_way is not None:
             if not self._under_way.done():
                 return
@@ -113,13 +113,10 @@ class PastRates:
         if reading is None or not pods or self._given.get(uid) == asked:
             return None
         again = uid in self._given
-        if (self._left_again_in_tick if again else self._left_in_tick) <= 0:
+        if self._left_in_tick[again] <= 0:
             return None
         self._given[uid] = asked
-        if again:
-            self._left_again_in_tick -= 1
-        else:
-            self._left_in_tick -= 1
+        self._left_in_tick[again] -= 1
         refused = names_refusal(target, pods)
         if refused:
             return _nothing(refused)
