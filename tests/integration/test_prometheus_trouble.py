@@ -1,6 +1,7 @@
 """The reader while Prometheus, or what stands before it, is in trouble; and its credentials."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,10 +151,10 @@ def test_what_an_answer_spent_on_its_way_is_in_every_age(prometheus):
         punctual = _scraped_seconds(asyncio.run(reader.read()))
         proxy.late_seconds = 0.6
         late = _scraped_seconds(asyncio.run(reader.read()))
-        assert late == pytest.approx(punctual, abs=0.1)
+        assert late == pytest.approx(punctual, abs=0.3)
     with proxying(prometheus.url) as proxy:
         proxy.late_seconds = 0.6
-        assert _scraped_seconds(read_once(proxy.url)) <= punctual + 0.1
+        assert _scraped_seconds(read_once(proxy.url)) <= punctual + 0.3
 
 
 def test_a_clock_that_went_back_between_readings_is_no_reading(prometheus):
@@ -161,12 +162,15 @@ def test_a_clock_that_went_back_between_readings_is_no_reading(prometheus):
     with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
         assert asyncio.run(reader.read()).problem is None
         proxy.behind_seconds = 3.0
-        for said in ("3.0 s behind", "3.0 s behind", "was set"):
+        for said in (r" (\d\.\d) s behind", r" (\d\.\d) s behind", r"was set"):
             found = asyncio.run(reader.read())
             assert found.pods == {}
             assert found.problem is not None
             assert found.problem.reason is Reason.METRICS_IMPLAUSIBLE
-            assert said in found.problem.detail
+            told = re.search(said, found.problem.detail)
+            assert told is not None
+            # Less what an answer may spend on its way on a busy machine.
+            assert not told.groups() or 2.0 < float(told[1]) <= 3.1
         # Until there are samples that the clock before cannot have stamped.
         patience = time.monotonic() + 20.0
         while asyncio.run(reader.read()).problem is not None:

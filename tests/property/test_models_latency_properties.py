@@ -30,6 +30,7 @@ from servingslo.models.latency import (
 )
 from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.sim.catalogue import engine_kind
 
 # Numerical noise of the inversion: a percentile may fall by this much between two loads.
 NOISE = 0.02
@@ -362,3 +363,28 @@ def test_loads_evaluated_together_are_what_each_is_alone(
                 found = metric_seconds(prediction, metric, percentile)
                 # The transforms that are inverted are known to so much (`models/rows.py`).
                 assert found == pytest.approx(expected, rel=1e-6), (metric, percentile)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "budget", "prompt_tokens", "utilization"),
+    [(8, 1024, 3400.0, 0.9), (16, 704, 1000.0, 0.97), (16, 2048, 2000.0, 0.99)],
+)
+def test_one_replica_beside_a_pool_has_the_law_that_it_has_alone(
+    sequences, budget, prompt_tokens, utilization
+):
+    """A replica by itself has no vacancies that arrivals could fill: their share is 0, not 0/0."""
+    mix = Workload(
+        arrival_rate_per_second=1.0,
+        prompt=LengthDistribution(
+            tokens=(prompt_tokens // 3, prompt_tokens, 2 * prompt_tokens), weights=(0.4, 0.4, 0.2)
+        ),
+        output=LengthDistribution(tokens=(6.0, 24.0, 60.0), weights=(0.4, 0.4, 0.2)),
+    )
+    spec = engine_kind("l4-small")
+    tight = replace(spec.limits, max_num_seqs=sequences, max_num_batched_tokens=budget)
+    model = LatencyModel(mix, spec.law, tight)
+    rate = utilization * model.saturation_rate_per_second
+    together = model.predict_many([rate, 2.0 * rate], [1, 2], Routing.POOLED)
+    prepare(together, LatencyMetric.TTFT)
+    alone = model.predict(rate, 1, Routing.POOLED).ttft_seconds(95.0)
+    assert together[0].ttft_seconds(95.0) == pytest.approx(alone, rel=1e-6)

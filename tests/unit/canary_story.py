@@ -143,7 +143,13 @@ class Story(Run):
                         world.service.remove(pod.name, world.now, drain=True)
 
 
-def story(targets=TARGETS, *, limits=FEW, **settings):
+def story(targets=TARGETS, *, limits=FEW, rate=RATE_PER_SECOND, seed=1, **settings):
     """Engines that may run four sequences only, while more would serve within the objectives."""
-    world = Fleet(rate=lambda _: RATE_PER_SECOND, replicas=4, max_num_seqs=limits, cold_start=30.0)
+    world = Fleet(
+        rate=lambda _: rate,
+        replicas=targets.replicas.minimum,
+        max_num_seqs=limits,
+        cold_start=30.0,
+        seed=seed,
+    )
     return Story(world, targets, ALLOWED, **settings)

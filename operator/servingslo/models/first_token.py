@@ -176,9 +176,11 @@ def _characteristics(
     evenly[..., 0] = 1.0
     seen = (mixtures[0] - mixtures[1]) / evenly
     if pooled:
-        # Both kinds of arrivals in their proportion.
+        # Both kinds of arrivals in their proportion; a replica by itself has no vacancies to fill.
         filled = mixtures[0] - mixtures[2]
-        seen += filled / (z + kappa) * (filling_share / filled[..., :1].real)
+        whole = filled[..., :1].real
+        share = np.divide(filling_share, whole, out=np.zeros_like(whole), where=whole != 0.0)
+        seen += filled / (z + kappa) * share
     own = stacked([_own(demand, prompts, arrival) for arrival in arrivals])
     characteristic: FloatArray = (seen * own).real
     _meet_idle(demand, prompts, arrivals, characteristic, own, z)

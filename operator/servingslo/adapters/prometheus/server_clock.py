@@ -54,7 +54,7 @@ class ServerClock:
         if self._known is not None and (off := new.off(self._known)) != 0.0:
             if abs(off) > SMALL_STEP_SECONDS:
                 if not self._agrees(new, self._known):
-                    where = f"{abs(off):.1f} s {'ahead' if off > 0 else 'behind'} of where it was"
+                    where = f"{abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} where it was"
                     detail = "an old answer, or that of another server"
                     raise ImplausibleMetricsError(f"the clock of Prometheus is {where}: {detail}")
                 self.sure_after_seconds = max(self.sure_after_seconds, self._before_seconds)
