@@ -4,6 +4,8 @@ It counts the containers of a pod together, and tells of a restart before a scra
 after.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from servingslo.estimation.balance import arrivals_of
@@ -80,6 +82,44 @@ def test_a_restart_is_over_with_the_first_scrape_after_it_was_told() -> None:
     steps = _steps((BEFORE, 0), (BEFORE + 20.0, 1), (BEFORE + 40.0, 1), (5000.0, 1))
     assert "no container started" in steps[-1].doubt
     assert steps[-1].counters is None
+
+
+def test_counters_that_fell_and_came_back_never_fell() -> None:
+    """A page loses its numbers for two scrapes; one request a second came all the while."""
+    steps = _steps((BEFORE, 0), (BEFORE + 15.0, 0), (0.0, 0), (0.0, 0), (BEFORE + 60.0, 0))
+    assert [step.doubt for step in steps] == 5 * [""]
+    assert _arrivals(steps[-1]) == pytest.approx(45.0)
+    assert steps[-1].counters.seconds == pytest.approx(3 * SCRAPE_SECONDS)
+    assert not steps[-1].lasting.paired, "how long steps took is not learnt from it"
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_an_engine_that_began_again_counts_from_zero(restarts: int) -> None:
+    """Whether its container began too or a supervisor started it."""
+    steps = _steps((BEFORE, 0), (0.0, restarts), (5.0, restarts), (20.0, restarts))
+    assert [_arrivals(step) for step in steps[1:]] == [0.0, 5.0, 15.0]
+
+
+def test_what_an_engine_counts_beyond_its_last_life_is_its_own() -> None:
+    """A container started, and the new engine soon served more than the one before it."""
+    steps = _steps((30.0, 0), (0.0, 1), (40.0, 1))
+    assert [_arrivals(step) for step in steps[1:]] == [0.0, 40.0]
+
+
+def test_a_scrape_that_was_doubted_is_not_judged_again_when_a_restart_is_told() -> None:
+    """The page was cut in half before its container began again; the new one's first is believed."""
+    whole, half, first = _sample(BEFORE), _sample(BEFORE / 2.0), _sample(12.0)
+    before = PodSample(name="a", ready=True)
+    after = PodSample(name="a", ready=True, restarts=1)
+    memory = advance(None, before, whole, 1000.0, None).memory
+    doubted = advance(memory, before, half, 1015.0, None)
+    assert "no container started" in doubted.doubt
+    # Nothing new was scraped since.
+    old = replace(half, counters_age_seconds=5.0)
+    again = advance(doubted.memory, after, old, 1020.0, None)
+    assert (again.counters, again.doubt) == (None, "")
+    begun = advance(again.memory, after, first, 1030.0, None)
+    assert (begun.counters.restarted, _arrivals(begun)) == (True, 12.0)
 
 
 @pytest.mark.parametrize(("servers", "pods"), [(None, {"a"}), (4, set())])

@@ -5,11 +5,19 @@ last tick there is no window, and its length is the difference of scrape times (
 counter that falls, and nothing else, is a restart: it counts from zero again.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from servingslo.estimation import plausible
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.sample_pairs import tells_the_same, without_histograms, zero_like
+from servingslo.estimation.scrapes import (
+    Scrape,
+    counters_time_seconds,
+    histograms_time_seconds,
+    measured_from,
+    next_scrape,
+)
 from servingslo.models.service_time import ServiceLaw
 
 # Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
@@ -29,18 +37,6 @@ STILL_WINDOWS = 2
 ABORTED = "abort"
 
 
-@dataclass(frozen=True, slots=True)
-class Scrape:
-    """A sample, when it was scraped, and how often its pod's containers had restarted by then.
-
-    restarts: at least; a restart that is told before a scrape shows it is not of this number.
-    """
-
-    sample: EngineSample
-    time_seconds: float
-    restarts: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
     """The last scrapes of one engine, which windows are measured from.
@@ -48,8 +44,9 @@ class EngineMemory:
     Counters and histograms may be read at different cadences, so each group keeps the scrape it
     was last new in. restarts: of the pod at the last look. histograms_paired: whether the counters
     in `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot
-    be. same_since_seconds: when it began to tell the same numbers again and again with requests
-    running, None while they move: an engine that hangs, or a page that somebody keeps.
+    be; doubted_seconds: when the last of them was scraped. same_since_seconds: when it began to
+    tell the same numbers again and again with requests running, None while they move: an engine
+    that hangs, or a page that somebody keeps.
     """
 
     pod: str
@@ -59,6 +56,7 @@ class EngineMemory:
     histograms: Scrape | None = None
     histograms_paired: bool = False
     doubted: int = 0
+    doubted_seconds: float = -math.inf
     same_since_seconds: float | None = None
 
 
@@ -168,8 +166,9 @@ def advance(
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
     counters_time = counters_time_seconds(sample, now_seconds)
     histograms_time = histograms_time_seconds(sample, now_seconds)
-    new_counters = has_counters(sample) and _is_newer(counters_time, old.counters)
-    new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old.histograms)
+    new_counters = has_counters(sample) and _is_newer(counters_time, old, old.counters)
+    new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old, old.histograms)
+    old = _measured_from(old, sample, pod.restarts)
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
     same = new_counters and old.counters is not None and tells_the_same(old.counters.sample, sample)
     # What moves again after it stood still is not of the last window alone.
@@ -191,17 +190,19 @@ def advance(
     doubt = doubt or why
     doubted = old.doubted + 1 if doubt else 0 if flow or counters else old.doubted
     if doubt and doubted % DOUBTED_WINDOWS:
-        return EngineStep(memory=replace(old, doubted=doubted), doubt=doubt)
+        latest = max(counters_time, histograms_time)
+        return EngineStep(memory=replace(old, doubted=doubted, doubted_seconds=latest), doubt=doubt)
     same_since = _same_since(old, same=same) if new_counters else old.same_since_seconds
     if same and counters is not None and same_since is not None:
         few = counters_time - same_since < (STILL_WINDOWS + 0.5) * counters.seconds
         counters = replace(counters, still=few)
     memory = replace(old, doubted=doubted, restarts=pod.restarts, same_since_seconds=same_since)
     if new_counters:
-        memory = replace(memory, counters=_scrape(counted, counters_time, counters, old, pod))
+        scrape = _scrape(old.counters, counted, counters_time, counters, old.restarts, pod)
+        memory = replace(memory, counters=scrape)
     if new_histograms:
-        both = new_counters and of_one_scrape
-        scrape = memory.counters if both else _scrape(sample, histograms_time, flow, old, pod)
+        if not (new_counters and of_one_scrape):
+            scrape = _scrape(old.histograms, sample, histograms_time, flow, old.restarts, pod)
         memory = replace(memory, histograms=scrape, histograms_paired=paired)
     if doubt:
         return EngineStep(memory=memory, doubt=doubt)
@@ -224,24 +225,6 @@ def lost_families(memory: EngineMemory, sample: EngineSample) -> tuple[str, ...]
     return tuple(name for name, lost in had if lost)
 
 
-def counters_age_seconds(sample: EngineSample) -> float:
-    """How old the counters are; an unknown age falls back on the gauges', then on 0."""
-    ages = (sample.counters_age_seconds, sample.gauges_age_seconds)
-    return next((age for age in ages if age is not None), 0.0)
-
-
-def counters_time_seconds(sample: EngineSample, now_seconds: float) -> float:
-    """When the counters were scraped."""
-    return now_seconds - counters_age_seconds(sample)
-
-
-def histograms_time_seconds(sample: EngineSample, now_seconds: float) -> float:
-    """When the histograms were scraped; an unknown age falls back on the counters'."""
-    if sample.histograms_age_seconds is not None:
-        return now_seconds - sample.histograms_age_seconds
-    return counters_time_seconds(sample, now_seconds)
-
-
 def has_counters(sample: EngineSample) -> bool:
     """Whether the engine tells what it has served."""
     return sample.generation_tokens_total is not None or bool(sample.finished_total)
@@ -257,16 +240,35 @@ def _same_since(old: EngineMemory, *, same: bool) -> float | None:
     return old.counters.time_seconds if old.same_since_seconds is None else old.same_since_seconds
 
 
+def _measured_from(memory: EngineMemory, sample: EngineSample, restarts: int) -> EngineMemory:
+    """The memory with the scrapes that windows to this sample begin with."""
+    counters = histograms = measured_from(memory.counters, sample, restarts)
+    if memory.histograms is not memory.counters:
+        histograms = measured_from(memory.histograms, sample, restarts)
+    return replace(memory, counters=counters, histograms=histograms)
+
+
 def _scrape(
-    sample: EngineSample, seconds: float, window: Window | None, old: EngineMemory, pod: PodSample
+    before: Scrape | None,
+    sample: EngineSample,
+    seconds: float,
+    window: Window | None,
+    restarts: int,
+    pod: PodSample,
 ) -> Scrape:
     """A restart is of a scrape that showed it, and of every scrape after the look that told it."""
-    shown = window is not None and window.restarted
-    return Scrape(sample, seconds, pod.restarts if shown else old.restarts)
+    fell = window is not None and window.restarted
+    moved = window is not None and bool(window.generated_tokens or window.finished)
+    restarts = pod.restarts if fell else restarts
+    return next_scrape(before, sample, seconds, restarts, fell=fell, moved=moved)
 
 
-def _is_newer(time_seconds: float, before: Scrape | None) -> bool:
-    return before is None or time_seconds - before.time_seconds >= SHORTEST_WINDOW_SECONDS
+def _is_newer(time_seconds: float, memory: EngineMemory, before: Scrape | None) -> bool:
+    """Whether this was scraped after what was known, and after what was doubted, of its group."""
+    latest = memory.doubted_seconds
+    if before is not None:
+        latest = max(latest, before.time_seconds)
+    return time_seconds - latest >= SHORTEST_WINDOW_SECONDS
 
 
 def _length(

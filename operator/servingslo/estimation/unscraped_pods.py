@@ -6,9 +6,10 @@ arrives, so until its metrics come the others' counts alone look like a fall of 
 
 from collections.abc import Sequence
 
-from servingslo.estimation.counters import Window, counters_age_seconds
+from servingslo.estimation.counters import Window
 from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.scrapes import counters_age_seconds
 
 # A pod that has been ready for longer when it is first seen may have been counting all day.
 LONGEST_FIRST_SCRAPE_SECONDS = 60.0

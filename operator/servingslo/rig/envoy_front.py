@@ -8,6 +8,8 @@ from typing import Any
 import kubernetes
 
 from servingslo.errors import RigError
+from servingslo.rig import versions
+from servingslo.rig.build import ensure_tools
 from servingslo.rig.cluster import Rig
 from servingslo.rig.prometheus import ScrapedProxy
 from servingslo.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, install_crds
@@ -94,7 +96,10 @@ class EnvoyFront:
         """Start Envoy, wait until it serves, and have Prometheus scrape it too.
 
         with_policies: False leaves every BackendTrafficPolicy out, so that none reaches Envoy.
+        Raises: RigError when Envoy or its translator cannot be built, or does not serve in time.
         """
+        # A first build takes minutes, which are no part of the time that a gateway has to serve.
+        ensure_tools(versions.GATEWAY_TOOLS)
         folder = self._rig.work_dir / self._name
         folder.mkdir()
         process = self._rig.run_process(
