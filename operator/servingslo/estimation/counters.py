@@ -56,7 +56,7 @@ class EngineMemory:
     histograms: Scrape | None = None
     histograms_paired: bool = False
     doubted: int = 0
-    doubted_seconds: float = -math.inf
+    doubted_seconds: float | None = None
     same_since_seconds: float | None = None
 
 
@@ -265,9 +265,8 @@ def _scrape(
 
 def _is_newer(time_seconds: float, memory: EngineMemory, before: Scrape | None) -> bool:
     """Whether this was scraped after what was known, and after what was doubted, of its group."""
-    latest = memory.doubted_seconds
-    if before is not None:
-        latest = max(latest, before.time_seconds)
+    seen = (memory.doubted_seconds, None if before is None else before.time_seconds)
+    latest = max((seconds for seconds in seen if seconds is not None), default=-math.inf)
     return time_seconds - latest >= SHORTEST_WINDOW_SECONDS
 
 
