@@ -108,6 +108,19 @@ async def running(operator: Operator, done: Callable[[], bool]) -> None:
             await task
 
 
+async def test_it_ends_when_it_is_told_to_while_something_wakes_it():
+    """A resource that changes at that moment does not keep the operator running."""
+    operator = Operator(tick_seconds=60.0)
+    operator.fleet.tick()
+    task = asyncio.create_task(operator.controller.run())
+    await asyncio.sleep(0.1)
+    operator.apply(record_of())
+    task.cancel()
+    ended, _ = await asyncio.wait({task}, timeout=1.0)
+    assert ended
+    assert task.cancelled()
+
+
 async def test_the_list_repairs_what_the_watch_missed(quick):
     """Resources that no watch told of are found, those that are gone are dropped."""
     quick.resources.put(record_of())

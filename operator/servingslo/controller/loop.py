@@ -126,7 +126,9 @@ class Controller:
         rested = float("-inf")
         while (left := until - SystemClock.elapsed_seconds()) > 0:
             try:
-                await asyncio.wait_for(self.registry.woken(), left)
+                # Unlike wait_for of Python 3.11 it loses no cancellation.
+                async with asyncio.timeout(left):
+                    await self.registry.woken()
             except TimeoutError:
                 return
             if self.lead.process_term() not in {None, self._leading}:

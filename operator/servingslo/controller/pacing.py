@@ -66,7 +66,8 @@ class PacedQueue:
 
     async def _hurried_within(self, seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._hurried.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
         except TimeoutError:
             return False
         return True

@@ -165,9 +165,8 @@ class Caches:
         caches = list(caches)
         self._tasks.update(asyncio.create_task(cache.run()) for cache in caches)
         with suppress(TimeoutError):
-            await asyncio.wait_for(
-                asyncio.gather(*(cache.listed.wait() for cache in caches)), timeout_seconds
-            )
+            async with asyncio.timeout(timeout_seconds):
+                await asyncio.gather(*(cache.listed.wait() for cache in caches))
 
     async def stop(self) -> None:
         """Cancel all tasks and wait for them."""

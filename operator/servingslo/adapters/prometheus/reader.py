@@ -72,10 +72,8 @@ class PrometheusReader:
         loop = asyncio.get_running_loop()
         self._under_way = loop.run_in_executor(self._executor, self._read)
         try:
-            return await asyncio.wait_for(
-                asyncio.shield(self._under_way),
-                self._config.reading_timeout_seconds + _GRACE_SECONDS,
-            )
+            async with asyncio.timeout(self._config.reading_timeout_seconds + _GRACE_SECONDS):
+                return await asyncio.shield(self._under_way)
         except TimeoutError:
             return _unavailable(f"no reading within {self._config.reading_timeout_seconds:.3g} s")
 
