@@ -107,7 +107,7 @@ def test_what_an_engine_counts_beyond_its_last_life_is_its_own() -> None:
 
 
 def test_a_scrape_that_was_doubted_is_not_judged_again_when_a_restart_is_told() -> None:
-    """The page was cut in half before its container began again; the new one's first is believed."""
+    """A page is cut in half, then its container begins again; the first of the new one counts."""
     whole, half, first = _sample(BEFORE), _sample(BEFORE / 2.0), _sample(12.0)
     before = PodSample(name="a", ready=True)
     after = PodSample(name="a", ready=True, restarts=1)
