@@ -50,6 +50,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "networkPolicy.enabled=true",
     ),
     "envoy-gateway": ("gateway.profile=envoy-gateway",),
+    "istio": ("gateway.profile=istio", "admission.kinds[0]=DestinationRule"),
     "engines": (
         "engines.ranges[0]=10.0.0.0/16",
         "engines.ranges[1]=fd00::/48",

@@ -176,7 +176,17 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     assert "httproutes" not in patched
     assert flags == ["--admission-kind=BackendTrafficPolicy"]
     assert jobs[0]["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
-    assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == ["release", "--all"]
+    assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
+        "release", "--all", "--admission-kind=BackendTrafficPolicy",
+    ]  # fmt: skip
+    patched, flags, jobs = parts("admission.kinds[0]=DestinationRule")
+    assert "destinationrules" in patched
+    assert "backendtrafficpolicies" not in patched
+    _, flags, jobs = parts("batching.apply.enabled=true")
+    assert flags == []
+    assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
+        "release", "--all", "--admission-kind=EngineArguments",
+    ]  # fmt: skip
 
 
 @pytest.mark.rig

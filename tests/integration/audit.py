@@ -19,9 +19,13 @@ _OF_AN_OPERATOR = re.compile(rf"system:serviceaccount:[^:]+:([^:]+-)?{SERVICE_AC
 # Written all the time, and no change of a target.
 _TOLD_ELSEWHERE = {("events", None), ("servingslos", "status"), ("leases", None)}
 # Questions about one's own rights: created, never stored.
-_KNOBS = {"backendtrafficpolicies": "gateway-limits"}
+_KNOBS = dict.fromkeys(("backendtrafficpolicies", "destinationrules"), "gateway-limits")
 _PLURALS = {"BackendTrafficPolicy": "backendtrafficpolicies"}
 _BOUND = "max_parallel_requests"
+_BOUND_PATHS = {
+    "/spec/circuitBreaker/maxParallelRequests",
+    "/spec/trafficPolicy/connectionPool/http/http2MaxRequests",
+}
 _REVIEWS = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs")
 # From the API server's answer to the line in the log, on a busy machine.
@@ -173,7 +177,7 @@ def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
         if change["path"] == "/spec/replicas":
             found["replicas"] = change["value"]
             continue
-        if change["path"] == "/spec/circuitBreaker/maxParallelRequests":
+        if change["path"] in _BOUND_PATHS:
             found[_BOUND] = change["value"]
         if not isinstance(change["value"], list):
             continue

@@ -12,7 +12,10 @@ from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 
 from servingslo.rig.cluster import Rig
 
-RELEASE = (sys.executable, "-m", "servingslo.cli", "release", "--all")
+RELEASE = (
+    sys.executable, "-m", "servingslo.cli", "release", "--all",
+    "--admission-kind=BackendTrafficPolicy",
+)  # fmt: skip
 KINDS = "admission.kinds[0]=BackendTrafficPolicy"
 
 

@@ -19,6 +19,7 @@ SPOKEN = {
     "statefulsets/scale": "StatefulSets, and of `extraScalableKinds",
     "horizontalpodautoscalers": "HorizontalPodAutoscalers",
     "backendtrafficpolicies": "BackendTrafficPolicies",
+    "destinationrules": "DestinationRules",
     "configmaps": "ConfigMaps",
 }
 

@@ -7,7 +7,8 @@ import yaml
 
 from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION, records_of
-from servingslo.adapters.kubernetes.gateway_limits import LIMIT_ANNOTATION, BackendTrafficPolicies
+from servingslo.adapters.kubernetes.gateway_limits import LIMIT_ANNOTATION, LimitHolders
+from servingslo.adapters.kubernetes.limit_forms import LIMIT_FORMS
 from servingslo.parsing import parsed_documents, parsed_yaml, written_json
 
 DEEP = "[" * 50_000
@@ -90,7 +91,8 @@ async def test_an_annotation_that_nests_deeply_is_none_of_ours():
     cluster = _Cluster({CANARY_ANNOTATION: DEEP, LIMIT_ANNOTATION: DEEP})
     assert records_of("Deployment", cluster.item) == (None, None)
     assert await BatchCanaries(cluster).standing() == ()
-    assert await BackendTrafficPolicies(cluster).owned() == ()
+    for form in LIMIT_FORMS:
+        assert await LimitHolders(cluster, form).owned() == ()
 
 
 def test_a_pair_of_surrogates_is_a_character():

@@ -41,10 +41,18 @@
 - apiGroups: [gateway.envoyproxy.io]
   resources: [backendtrafficpolicies]
   verbs: [get, list, patch]
-# Whether a policy's route leads to the workload, and to it alone.
+# Where a policy's route leads.
 - apiGroups: [gateway.networking.k8s.io]
   resources: [httproutes]
   verbs: [get]
+{{- end }}
+{{- if has "DestinationRule" .Values.admission.kinds }}
+- apiGroups: [networking.istio.io]
+  resources: [destinationrules]
+  verbs: [get, list, patch]
+{{- end }}
+{{- if or (has "BackendTrafficPolicy" .Values.admission.kinds) (has "DestinationRule" .Values.admission.kinds) }}
+# Whether what a bound is for is the workload, and it alone.
 - apiGroups: [""]
   resources: [services]
   verbs: [get]

@@ -1,6 +1,7 @@
 """`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -9,11 +10,13 @@ from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryTar
 from servingslo.adapters.kubernetes.client import KubeClient, connect
 from servingslo.adapters.kubernetes.gateway_limits import (
     RELEASED_SECONDS,
-    BackendTrafficPolicies,
-    PolicyObject,
+    LimitHolder,
+    LimitHolders,
 )
+from servingslo.adapters.kubernetes.limit_forms import LIMIT_FORMS
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
+from servingslo.policy.inputs import LimitKind
 
 # Another writer may come in between a reading and the write after it.
 _ATTEMPTS = 5
@@ -29,6 +32,13 @@ def release(
         list[str] | None,
         typer.Option(help="Namespace to look through; repeatable. All by default."),
     ] = None,
+    admission_kind: Annotated[
+        list[LimitKind] | None,
+        typer.Option(
+            help="Kind of object to look through, as the operator was allowed; repeatable. All by "
+            "default."
+        ),
+    ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -42,13 +52,19 @@ def release(
     """
     if not everything:
         raise InvalidInputError("--all", None, "--all")
-    asyncio.run(_release(path_text(kubeconfig), context, tuple(namespace or ())))
+    kinds = frozenset(admission_kind or LimitKind)
+    asyncio.run(_release(path_text(kubeconfig), context, tuple(namespace or ()), kinds))
 
 
-async def _release(kubeconfig: str | None, context: str | None, names: tuple[str, ...]) -> None:
+async def _release(
+    kubeconfig: str | None,
+    context: str | None,
+    names: tuple[str, ...],
+    kinds: Collection[LimitKind],
+) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
-        failed = [*await _put_back_all(client, names), *await end_canaries(client, names)]
+        failed = [*await _put_back_all(client, names, kinds), *await end_canaries(client, names)]
     finally:
         await client.close()
     if failed:
@@ -111,40 +127,46 @@ async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
     raise AssertionError("unreachable")
 
 
-async def _put_back_all(client: KubeClient, names: tuple[str, ...]) -> list[str]:
-    policies = BackendTrafficPolicies(client, namespaces=names)
-    found = await policies.owned()
-    failed = []
-    for policy in found:
-        where = f"{policy.namespace}/{policy.name}"
+async def _put_back_all(
+    client: KubeClient, names: tuple[str, ...], kinds: Collection[LimitKind]
+) -> list[str]:
+    put_back, failed = 0, []
+    for form in (form for form in LIMIT_FORMS if form.kind in kinds):
+        holders = LimitHolders(client, form, namespaces=names)
         try:
-            said = await _put_back(policies, policy)
+            owned = await holders.owned()
         except ClusterError as error:
-            failed.append(f"{where}: {error}")
+            failed.append(f"{form.kind}: {error}")
             continue
-        typer.echo(f"BackendTrafficPolicy {where}: {said}")
+        for holder in owned:
+            where = f"{form.kind} {holder.namespace}/{holder.name}"
+            try:
+                typer.echo(f"{where}: {await _put_back(holders, holder)}")
+                put_back += 1
+            except ClusterError as error:
+                failed.append(f"{where}: {error}")
     minutes = RELEASED_SECONDS / 60
-    typer.echo(f"{len(found) - len(failed)} put back; left alone for {minutes:.0f} minutes")
+    typer.echo(f"{put_back} put back; left alone for {minutes:.0f} minutes")
     return failed
 
 
-async def _put_back(policies: BackendTrafficPolicies, policy: PolicyObject) -> str:
+async def _put_back(holders: LimitHolders, holder: LimitHolder) -> str:
     """What was put back, in words. Raises: ClusterError where it could not be."""
     for attempt in range(_ATTEMPTS):
-        owner = policy.owner
+        owner = holder.owner
         if owner is None:
             return "put back by somebody else"
         try:
-            await policies.put_back(policy, released=True)
+            await holders.put_back(holder, released=True)
         except NotFoundError:
             return "gone"
         except WriteConflictError:
             if attempt == _ATTEMPTS - 1:
                 raise
-            policy = await policies.read(policy.namespace, policy.name)
+            holder = await holders.read(holder.namespace, holder.name)
             continue
-        if not policy.is_ours:
-            return f"{policy.manager or 'somebody'} set {policy.limit} meanwhile, which stays"
+        if not holder.is_ours:
+            return f"{holder.manager or 'somebody'} set {holder.limit} meanwhile, which stays"
         former = "unset" if owner.former is None else str(owner.former)
-        return f"maxParallelRequests {policy.limit} -> {former}"
+        return f"{holder.form.field} {holder.limit} -> {former}"
     raise AssertionError("unreachable")

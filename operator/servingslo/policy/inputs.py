@@ -62,6 +62,7 @@ class LimitKind(StrEnum):
     """Where a bound on requests in flight can be written: an object, or the engines' own flag."""
 
     BACKEND_TRAFFIC_POLICY = "BackendTrafficPolicy"
+    DESTINATION_RULE = "DestinationRule"
     ENGINE_ARGUMENTS = "EngineArguments"
 
 

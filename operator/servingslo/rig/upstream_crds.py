@@ -61,6 +61,7 @@ ENVOY_GATEWAY = UpstreamCRDs(
     module="github.com/envoyproxy/gateway",
     folder="charts/gateway-crds-helm/templates/generated",
 )
+ISTIO = UpstreamCRDs(name="istio", module="istio.io/api", folder="kubernetes")
 ARGO_ROLLOUTS = UpstreamCRDs(
     name="argo-rollouts", module="github.com/argoproj/argo-rollouts", folder="manifests/crds"
 )

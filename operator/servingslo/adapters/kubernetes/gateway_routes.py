@@ -7,17 +7,13 @@ on routes to an InferencePool the circuit breaker stays at its default (envoypro
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.gateway_limits import PolicyObject
-from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
-from servingslo.errors import LimitNotEnforceableError, NotFoundError
+from servingslo.adapters.kubernetes.gateway_limits import LimitHolder
+from servingslo.adapters.kubernetes.gateway_services import GatewayServices, found_or
+from servingslo.errors import LimitNotEnforceableError
 
 _ROUTE_GROUP, _ROUTE_KIND = "gateway.networking.k8s.io", "HTTPRoute"
 _ROUTES = f"/apis/{_ROUTE_GROUP}/v1"
-_PODS_LIMIT = "1000"
-# How late a watch may tell of a new pod.
-_SEEN_SECONDS = 30.0
 
 
 class GatewayRoutes:
@@ -25,9 +21,10 @@ class GatewayRoutes:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
+        self._services = GatewayServices(client)
 
     async def check(
-        self, policy: PolicyObject, others: Sequence[PolicyObject], pods: Collection[str]
+        self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
     ) -> None:
         """Whether the policy's bound is that of these pods, and of no others.
 
@@ -36,7 +33,8 @@ class GatewayRoutes:
         """
         name = _route_of(policy)
         base = f"{_ROUTES}/namespaces/{policy.namespace}/httproutes"
-        route = await self._get(f"{base}/{name}", f"HTTPRoute/{name} is not in this namespace")
+        missing = f"HTTPRoute/{name} is not in this namespace"
+        route = await found_or(missing, self._client.get(f"{base}/{name}"))
         for rival in _rivals(policy, others, route):
             raise LimitNotEnforceableError(f"{rival} is for HTTPRoute/{name} as well")
         rules = [rule for rule in route["spec"].get("rules") or () if rule.get("backendRefs")]
@@ -46,12 +44,12 @@ class GatewayRoutes:
             )
         for backend in rules[0]["backendRefs"]:
             try:
-                await self._check_backend(policy.namespace, backend, frozenset(pods))
+                await self._check_backend(policy.namespace, backend, pods)
             except LimitNotEnforceableError as error:
                 raise LimitNotEnforceableError(f"HTTPRoute/{name}: {error}") from error
 
     async def _check_backend(
-        self, namespace: str, backend: Mapping[str, Any], pods: frozenset[str]
+        self, namespace: str, backend: Mapping[str, Any], pods: Collection[str]
     ) -> None:
         kind, name = backend.get("kind", "Service"), backend["name"]
         if kind != "Service" or backend.get("group"):
@@ -60,38 +58,10 @@ class GatewayRoutes:
             )
         if backend.get("namespace", namespace) != namespace:
             raise LimitNotEnforceableError("it leads to another namespace")
-        path = f"/api/v1/namespaces/{namespace}/services/{name}"
-        service = await self._get(path, f"Service/{name} is not in this namespace")
-        selector = service["spec"].get("selector")
-        if not selector:
-            raise LimitNotEnforceableError(f"Service/{name} selects no pods")
-        labels = ",".join(f"{key}={value}" for key, value in selector.items())
-        query = {"labelSelector": labels, "limit": _PODS_LIMIT}
-        found = (await self._client.get(f"/api/v1/namespaces/{namespace}/pods", query))["items"]
-        if not {item["metadata"]["name"] for item in found} & pods:
-            raise LimitNotEnforceableError(f"Service/{name} selects none of this workload's pods")
-        settled = {item["metadata"]["name"] for item in found if _is_settled(item)}
-        for strange in sorted(settled - pods):
-            raise LimitNotEnforceableError(
-                f"Service/{name} selects pods of others as well, such as {strange}"
-            )
-
-    async def _get(self, path: str, missing: str) -> KubeObject:
-        try:
-            return await self._client.get(path)
-        except NotFoundError as error:
-            raise LimitNotEnforceableError(missing) from error
+        await self._services.check(namespace, name, pods)
 
 
-def _is_settled(pod: KubeObject) -> bool:
-    """Whether the view of the workload must know the pod by now; a watch tells late."""
-    metadata = pod["metadata"]
-    made = seconds_from_timestamp(metadata.get("creationTimestamp")) or 0.0
-    age_seconds = SystemClock.now_seconds() - made
-    return not metadata.get("deletionTimestamp") and age_seconds >= _SEEN_SECONDS
-
-
-def _route_of(policy: PolicyObject) -> str:
+def _route_of(policy: LimitHolder) -> str:
     """The one HTTPRoute that a policy is for. Raises: LimitNotEnforceableError."""
     spec: Mapping[str, Any] = policy.item["spec"]
     refs = _references(spec)
@@ -120,7 +90,7 @@ def _references(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (*(spec.get("targetRefs") or ()), *single)
 
 
-def _refusals(policy: PolicyObject) -> str:
+def _refusals(policy: LimitHolder) -> str:
     """What the gateway says against the policy, in the policy's status; '' where nothing."""
     said = (
         condition
@@ -138,9 +108,7 @@ def _refusals(policy: PolicyObject) -> str:
     )
 
 
-def _rivals(
-    policy: PolicyObject, others: Sequence[PolicyObject], route: KubeObject
-) -> Iterator[str]:
+def _rivals(policy: LimitHolder, others: Sequence[LimitHolder], route: KubeObject) -> Iterator[str]:
     """Other policies for the same route: of two the gateway takes one, or they are merged."""
     name = route["metadata"]["name"]
     labels: Mapping[str, str] = route["metadata"].get("labels") or {}
@@ -160,4 +128,4 @@ def _rivals(
             for entry in spec.get("targetSelectors") or ()
         )
         if named or selected:
-            yield f"BackendTrafficPolicy/{other.name}"
+            yield other.title

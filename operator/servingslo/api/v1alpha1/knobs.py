@@ -94,7 +94,7 @@ class AdmissionVia(ApiModel):
     model_config = with_rules(
         cel_rule(
             "has(self.name) == (self.kind != 'EngineArguments')",
-            allowed="a name, required for kind BackendTrafficPolicy and none for EngineArguments",
+            allowed="a name, required for an object of a gateway and none for EngineArguments",
             got="kind %s",
             values=("self.kind",),
             field_path=".name",
@@ -103,22 +103,23 @@ class AdmissionVia(ApiModel):
 
     kind: LimitKind = Field(
         description="Kind of the object. BackendTrafficPolicy: of Envoy Gateway; the bound is "
-        "spec.circuitBreaker.maxParallelRequests. EngineArguments: each engine's own bound "
-        "(--max-num-queued-reqs of vLLM), changed together with batch limits, one pod first; "
-        "batching.mode must be Auto and batching.rollout Canary."
+        "spec.circuitBreaker.maxParallelRequests. DestinationRule: of Istio; the bound is "
+        "spec.trafficPolicy.connectionPool.http.http2MaxRequests. EngineArguments: each engine's "
+        "own bound (--max-num-queued-reqs of vLLM), changed together with batch limits, one pod "
+        "first; batching.mode must be Auto and batching.rollout Canary."
     )
     name: Annotated[str, DNS_NAME] | None = Field(
         None,
         description="Its name, in the namespace of this resource. It must carry the label "
-        'servingslo.dev/managed: "true" and be for one HTTPRoute to this workload. None for '
-        "EngineArguments.",
+        'servingslo.dev/managed: "true" and be for one HTTPRoute, or one Service as its host, to '
+        "this workload alone. None for EngineArguments.",
     )
 
     @model_validator(mode="after")
     def _named(self) -> Self:
         if (self.name is None) != (self.kind is LimitKind.ENGINE_ARGUMENTS):
             raise not_allowed(
-                "a name, required for kind BackendTrafficPolicy and none for EngineArguments",
+                "a name, required for an object of a gateway and none for EngineArguments",
                 path=("name",),
                 value=self.name,
             )

@@ -7,9 +7,16 @@ from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
 from servingslo.adapters.kubernetes.batching import KubernetesBatching
 from servingslo.adapters.kubernetes.client import KubeClient
+from servingslo.adapters.kubernetes.destination_rules import DestinationHosts
 from servingslo.adapters.kubernetes.discovery import Discovery
-from servingslo.adapters.kubernetes.gateway_limits import BackendTrafficPolicies
+from servingslo.adapters.kubernetes.gateway_limits import LimitHolders
 from servingslo.adapters.kubernetes.gateway_routes import GatewayRoutes
+from servingslo.adapters.kubernetes.gateway_services import LimitReach
+from servingslo.adapters.kubernetes.limit_forms import (
+    BACKEND_TRAFFIC_POLICY,
+    DESTINATION_RULE,
+    LimitForm,
+)
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
 from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.engine_limits import EngineLimits
@@ -39,6 +46,12 @@ class Means:
 
 ActuatorRow = Callable[[Means], Actuator]
 
+# Each kind of object that holds a gateway's bound, and what finds out whom it is for.
+_LIMITS: tuple[tuple[LimitForm, Callable[[KubeClient], LimitReach]], ...] = (
+    (BACKEND_TRAFFIC_POLICY, GatewayRoutes),
+    (DESTINATION_RULE, DestinationHosts),
+)
+
 ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(
@@ -46,8 +59,13 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
         BatchCanaries(means.client, namespaces=means.namespaces) if means.batching_apply else None,
     ),
     lambda means: GatewayLimits(
-        BackendTrafficPolicies(means.client, namespaces=means.namespaces),
-        GatewayRoutes(means.client),
+        {
+            form.kind: (
+                LimitHolders(means.client, form, namespaces=means.namespaces),
+                reach(means.client),
+            )
+            for form, reach in _LIMITS
+        },
         means.limit_kinds,
     ),
     lambda means: DynamicBatching(means.models),

@@ -1,15 +1,15 @@
 """The bound on requests in flight at a gateway, written into the object that holds it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.adapters.kubernetes.gateway_limits import (
     MANAGED_LABEL,
-    BackendTrafficPolicies,
-    PolicyObject,
+    LimitHolder,
+    LimitHolders,
     taken,
 )
-from servingslo.adapters.kubernetes.gateway_routes import GatewayRoutes
+from servingslo.adapters.kubernetes.gateway_services import LimitReach
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -52,12 +52,12 @@ _REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
 class GatewayLimits:
     """Writes the bound of each proxy where the administrator and the object's owner allow it.
 
-    kinds: that the administrator lists. Whatever is written, a tenant could write himself: it is in
+    objects: by kind, and what finds out whom a bound in one of them is for. kinds: that the
+    administrator lists. Whatever is written, a tenant could write himself: it is in
     his own namespace, into an object that its owner labelled for it, one field of that alone.
     """
 
-    policies: BackendTrafficPolicies
-    routes: GatewayRoutes
+    objects: Mapping[LimitKind, tuple[LimitHolders, LimitReach]]
     kinds: frozenset[str]
     knob: str = Knob.GATEWAY_LIMITS
     repeats_at_once: bool = False
@@ -86,17 +86,18 @@ class GatewayLimits:
         if limit is None or via is None:
             return False
         ref = assignment.ref
-        policy = await self.policies.read(ref.namespace, via.name)
+        holders, _ = self.objects[via.kind]
+        policy = await holders.read(ref.namespace, via.name)
         standing, planned = _standing(ref, policy), assignment.in_force[self.knob]
         forbidden = standing.refused is not None and not limit.puts_back
         if forbidden or standing.values != planned.values:
             raise WriteConflictError(f"{via.kind}/{via.name} is not as it was read any more")
         if limit.puts_back:
-            await self.policies.put_back(policy)
+            await holders.put_back(policy)
             return True
         if limit.after is None or limit.after == policy.limit:
             return False
-        await self.policies.write(policy, taken(policy, ref.name, ref.uid, limit.after))
+        await holders.write(policy, taken(policy, ref.name, ref.uid, limit.after))
         return True
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
@@ -109,27 +110,26 @@ class GatewayLimits:
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Put back every bound whose resource is gone, or does not ask for it any more."""
-        if LimitKind.BACKEND_TRAFFIC_POLICY not in self.kinds:
-            return ()
         undone: list[Change] = []
-        for policy in await self.policies.owned():
-            if not _is_wanted(policy, acting):
-                undone += await self._put_back(policy)
+        for kind, (holders, _) in self.objects.items():
+            for policy in await holders.owned() if kind in self.kinds else ():
+                if not _is_wanted(policy, acting):
+                    undone += await self._put_back(holders, policy)
         return undone
 
-    async def _put_back(self, policy: PolicyObject) -> Sequence[Change]:
+    async def _put_back(self, holders: LimitHolders, policy: LimitHolder) -> Sequence[Change]:
         owner = policy.owner
         if owner is None:
             return ()
         change = limit_change(
             policy.namespace,
             owner.name,
-            f"{LimitKind.BACKEND_TRAFFIC_POLICY}/{policy.name}",
+            policy.title,
             (policy.limit, owner.former if policy.is_ours else policy.limit),
             Reason.LIMIT_PUT_BACK,
         )
         try:
-            await self.policies.put_back(policy)
+            await holders.put_back(policy)
         except NotFoundError:
             return ()
         except ClusterUnavailableError as error:
@@ -150,12 +150,13 @@ class GatewayLimits:
         standing = InForce(refused=self._not_listed(via))
         if standing.refused is not None:
             return standing
+        holders, reach = self.objects[via.kind]
         try:
-            policy = await self.policies.read(ref.namespace, via.name)
+            policy = await holders.read(ref.namespace, via.name)
             standing = _standing(ref, policy)
             if standing.refused is None:
-                others = await self.policies.in_namespace(ref.namespace)
-                await self.routes.check(policy, others, [pod.name for pod in view.pods])
+                others = await holders.in_namespace(ref.namespace)
+                await reach.check(policy, others, [pod.name for pod in view.pods])
         except ClusterError as error:
             reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
             problem = SignalProblem(reason=reason, detail=str(error))
@@ -163,7 +164,7 @@ class GatewayLimits:
         return standing
 
 
-def _standing(ref: ResourceRef, policy: PolicyObject) -> InForce:
+def _standing(ref: ResourceRef, policy: LimitHolder) -> InForce:
     """What the object itself says: its bound, and whether the operator may change it.
 
     The former bound is given where the present one is this resource's.
@@ -175,7 +176,7 @@ def _standing(ref: ResourceRef, policy: PolicyObject) -> InForce:
     return InForce(values=values, refused=problem)
 
 
-def _not_permitted(policy: PolicyObject) -> SignalProblem | None:
+def _not_permitted(policy: LimitHolder) -> SignalProblem | None:
     if not policy.managed:
         detail = f'it does not carry the label {MANAGED_LABEL}: "true"'
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
@@ -185,7 +186,7 @@ def _not_permitted(policy: PolicyObject) -> SignalProblem | None:
     return None
 
 
-def _set_by_another(ref: ResourceRef, policy: PolicyObject) -> SignalProblem | None:
+def _set_by_another(ref: ResourceRef, policy: LimitHolder) -> SignalProblem | None:
     owner, who, detail = policy.owner, policy.manager or "somebody", ""
     if owner is None and policy.applied_by is not None:
         detail = f"{policy.applied_by} applies {policy.limit} there; it is left alone"
@@ -196,7 +197,7 @@ def _set_by_another(ref: ResourceRef, policy: PolicyObject) -> SignalProblem | N
     return SignalProblem(reason=Reason.LIMIT_SET_BY_ANOTHER, detail=detail) if detail else None
 
 
-def _is_wanted(policy: PolicyObject, acting: Acting) -> bool:
+def _is_wanted(policy: LimitHolder, acting: Acting) -> bool:
     owner = policy.owner
     if owner is None:
         return True
@@ -205,7 +206,4 @@ def _is_wanted(policy: PolicyObject, acting: Acting) -> bool:
     if targets is None or targets.admission_mode is not AdmissionMode.AUTO:
         return False
     via = targets.admission_via
-    return via is not None and (via.kind, via.name) == (
-        LimitKind.BACKEND_TRAFFIC_POLICY,
-        policy.name,
-    )
+    return via is not None and (via.kind, via.name) == (policy.form.kind, policy.name)

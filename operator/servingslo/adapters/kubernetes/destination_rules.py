@@ -1,0 +1,69 @@
+"""Whether a DestinationRule's bound reaches a workload, and it alone: its host, and what overrides.
+
+Source: istio.io/api v1.31.4, networking/v1alpha3/destination_rule.proto: `host`, `subsets`,
+`portLevelSettings`, `workloadSelector`, `exportTo`; a name without dots is one of the rule's own
+namespace, any other is taken as it stands.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from servingslo.adapters.kubernetes.client import KubeClient
+from servingslo.adapters.kubernetes.gateway_limits import LimitHolder
+from servingslo.adapters.kubernetes.gateway_services import GatewayServices
+from servingslo.errors import LimitNotEnforceableError
+
+_HOST = re.compile(r"(?P<name>[^.*]+)(?:\.(?P<namespace>[^.*]+)\.svc\.[^*]+)?")
+_EVERYWHERE = "*"
+
+
+class DestinationHosts:
+    """Reads the Services that rules are for, in the rule's own namespace alone."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._services = GatewayServices(client)
+
+    async def check(
+        self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
+    ) -> None:
+        """Whether the rule's bound is that of these pods, and of no others.
+
+        others: every rule of the namespace.
+        Raises: LimitNotEnforceableError where it is not; ClusterError where that cannot be told.
+        """
+        spec = _spec(policy)
+        service, traffic = _service_of(policy), spec.get("trafficPolicy") or {}
+        problems = (
+            (service is None, f"its host, {spec.get('host')}, is no Service of this namespace"),
+            (spec.get("subsets"), "it has subsets, each of which is counted apart"),
+            (
+                traffic.get("portLevelSettings"),
+                "its portLevelSettings take the place of its connectionPool",
+            ),
+            (spec.get("workloadSelector"), "it is for some clients alone (workloadSelector)"),
+            (
+                _EVERYWHERE not in (spec.get("exportTo") or [_EVERYWHERE]),
+                "clients of other namespaces do not see it (exportTo)",
+            ),
+        )
+        for found, problem in problems:
+            if found:
+                raise LimitNotEnforceableError(problem)
+        for other in others:
+            if other.uid != policy.uid and _service_of(other) == service:
+                raise LimitNotEnforceableError(f"{other.title} is for Service/{service} as well")
+        await self._services.check(policy.namespace, str(service), pods)
+
+
+def _spec(policy: LimitHolder) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = policy.item.get("spec") or {}
+    return found
+
+
+def _service_of(policy: LimitHolder) -> str | None:
+    """The Service of the rule's own namespace that it is for; None where it is for another host."""
+    host = _HOST.fullmatch(str(_spec(policy).get("host", "")))
+    if host is None or host["namespace"] not in {None, policy.namespace}:
+        return None
+    return host["name"]

@@ -1,0 +1,67 @@
+"""Kinds of object that hold the bound of each proxy: where they are served, and where it stands."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from servingslo.policy.inputs import LimitKind
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LimitForm:
+    """One kind of object, and the field of its spec that is the bound.
+
+    parents: objects around the field, from the outermost. defaulted: what the API server fills in
+    beside a field that is set.
+    """
+
+    kind: LimitKind
+    api: str
+    plural: str
+    parents: tuple[str, ...]
+    field: str
+    defaulted: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def around(self, spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+        """The objects around the field that are there, from the outermost."""
+        found: list[Mapping[str, Any]] = []
+        for name in self.parents:
+            inner = spec.get(name)
+            if inner is None:
+                break
+            found.append(inner)
+            spec = inner
+        return tuple(found)
+
+    def limit(self, spec: Mapping[str, Any]) -> int | None:
+        """The bound that a spec states, None where it states none."""
+        around = self.around(spec)
+        return around[-1].get(self.field) if len(around) == len(self.parents) else None
+
+    def pointer(self, depth: int) -> str:
+        """JSON Pointer to the object around the field of that depth; beyond them, to the field."""
+        return "/spec/" + "/".join((*self.parents, self.field)[: depth + 1])
+
+
+# Source: Envoy Gateway v1.9.1, BackendTrafficPolicy's CRD: each of the four is 1,024 where another
+# one of a circuit breaker is set.
+BACKEND_TRAFFIC_POLICY = LimitForm(
+    kind=LimitKind.BACKEND_TRAFFIC_POLICY,
+    api="/apis/gateway.envoyproxy.io/v1alpha1",
+    plural="backendtrafficpolicies",
+    parents=("circuitBreaker",),
+    field="maxParallelRequests",
+    defaulted=dict.fromkeys(
+        ("maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries"), 1024
+    ),
+)
+# Source: istio.io/api v1.31.4, networking/v1alpha3/destination_rule.proto: active requests to a
+# destination, of HTTP/1.1 too; nothing is filled in.
+DESTINATION_RULE = LimitForm(
+    kind=LimitKind.DESTINATION_RULE,
+    api="/apis/networking.istio.io/v1",
+    plural="destinationrules",
+    parents=("trafficPolicy", "connectionPool", "http"),
+    field="http2MaxRequests",
+)
+LIMIT_FORMS = (BACKEND_TRAFFIC_POLICY, DESTINATION_RULE)

@@ -1,0 +1,180 @@
+"""A bound in an Istio DestinationRule: written, followed, refused with a reason, and put back."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import pytest
+from tests.integration.gateway_manifests import MANAGED, Gateway, begin
+from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
+
+from servingslo.rig.cluster import Rig
+from servingslo.rig.upstream_crds import ISTIO, install_crds
+
+RULE = ("networking.istio.io", "v1")
+RULES = "destinationrules"
+VIA = {"kind": "DestinationRule", "name": "chat"}
+
+
+@pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """The administrator lists the kind."""
+    return ("admission.kinds[0]=DestinationRule",)
+
+
+@pytest.fixture(scope="module")
+def operator_settings() -> tuple[str, ...]:
+    """As the chart would start it."""
+    return ("--admission-kind=DestinationRule",)
+
+
+class Rules:
+    """The DestinationRules of a tenant."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._custom = kubernetes.client.CustomObjectsApi(tenant.rig.api_client())
+        self._namespace = tenant.namespace
+
+    def create(
+        self, name: str = "chat", *, labels: Mapping[str, str] = MANAGED, **spec: Any
+    ) -> None:
+        """One rule, for the Service `chat` where no other host is given."""
+        manifest = {
+            "apiVersion": "/".join(RULE),
+            "kind": "DestinationRule",
+            "metadata": {"name": name, "labels": dict(labels)},
+            "spec": {"host": "chat", **spec},
+        }
+        self._custom.create_namespaced_custom_object(*RULE, self._namespace, RULES, manifest)
+
+    def read(self, name: str = "chat") -> dict[str, Any]:
+        """A rule as it is now."""
+        found: dict[str, Any] = self._custom.get_namespaced_custom_object(
+            *RULE, self._namespace, RULES, name
+        )
+        return found
+
+    def bound(self) -> int | None:
+        """http2MaxRequests, None where it is not set."""
+        pool = self.read()["spec"].get("trafficPolicy", {}).get("connectionPool", {})
+        found: int | None = pool.get("http", {}).get("http2MaxRequests")
+        return found
+
+
+@pytest.fixture
+def rules(rig: Rig, tenant: Tenant) -> Rules:
+    """The tenant's rules, on an API server that has Istio's own CRDs."""
+    install_crds(rig.api_client(), ISTIO)
+    return Rules(tenant)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"trafficPolicy": {"loadBalancer": {"simple": "LEAST_REQUEST"}}},
+        {"trafficPolicy": {"connectionPool": {"http": {}}}},
+        {"trafficPolicy": {"connectionPool": {"http": {"http2MaxRequests": 500}}}},
+    ],
+    ids=["nothing", "beside", "empty", "former"],
+)
+def test_a_bound_is_written_followed_and_put_back(
+    tenant: Tenant, rules: Rules, operator: Operator, tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    """It grows with the replicas, and what stood before is there to the letter afterwards."""
+    Gateway(tenant).create_service()
+    rules.create(**spec)
+    before = rules.read()["spec"]
+    begin(tenant, tmp_path, via=VIA)
+    tenant.wait(lambda: rules.bound() not in {None, 500}, what="a bound is written")
+    first = rules.bound()
+    assert first is not None
+    if not spec:
+        tenant.patch_slo({"replicas": {"min": 3}})
+        tenant.wait(lambda: tenant.ready_replicas() == 3, what="a third replica")
+        tenant.wait(lambda: (rules.bound() or 0) > first, what="the bound is raised")
+    tenant.delete_slo()
+    tenant.wait(lambda: rules.read()["spec"] == before, what="the former state again")
+    assert not rules.read()["metadata"].get("annotations")
+    told = operator.log_lines("changed", f"namespace={tenant.namespace}", "knob=gateway-limits")
+    assert any("target=DestinationRule/chat" in line for line in told)
+
+
+PORT = {"port": {"number": 80}, "connectionPool": {"http": {"http2MaxRequests": 9}}}
+# Of each rule: what is wrong with it, the reason and a word of the message.
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "unlabelled": ({"labels": {}}, "NotPermitted", "servingslo.dev/managed"),
+    "subsets": ({"subsets": [{"name": "v1"}]}, "LimitNotEnforceable", "subsets"),
+    "ports": (
+        {"trafficPolicy": {"portLevelSettings": [PORT]}},
+        "LimitNotEnforceable",
+        "portLevelSettings",
+    ),
+    "some-clients": (
+        {"workloadSelector": {"matchLabels": {"app": "web"}}},
+        "LimitNotEnforceable",
+        "workloadSelector",
+    ),
+    "exported": ({"exportTo": ["."]}, "LimitNotEnforceable", "exportTo"),
+    "elsewhere": (
+        {"host": "chat.other.svc.cluster.local"},
+        "LimitNotEnforceable",
+        "no Service of this namespace",
+    ),
+    "wildcard": ({"host": "*.example.com"}, "LimitNotEnforceable", "no Service"),
+    "absent": ({"host": "absent"}, "LimitNotEnforceable", "Service/absent"),
+    "another": ({"host": "other"}, "LimitNotEnforceable", "selects none"),
+    "one-of-two": ({"host": "chat"}, "LimitNotEnforceable", "is for Service/chat as well"),
+}
+
+
+def test_where_it_may_not_or_cannot_work_nothing_is_written(
+    tenant: Tenant, rules: Rules, operator: Operator, tmp_path: Path
+) -> None:
+    """The rules stay as they were, and the condition says of each why."""
+    gateway = Gateway(tenant)
+    gateway.create_service()
+    gateway.create_service("other", app="other")
+    rules.create("rival", labels={}, host=f"chat.{tenant.namespace}.svc.cluster.local")
+    for name, (spec, _, _) in REFUSED.items():
+        rules.create(name, **spec)
+    before = {name: rules.read(name) for name in REFUSED}
+    begin(tenant, tmp_path, via={**VIA, "name": "unlabelled"})
+    for name, (_, reason, says) in REFUSED.items():
+        tenant.patch_slo({"admission": {"via": {"name": name}}})
+        where = f"DestinationRule/{name}: "
+        tenant.wait(lambda where=where: where in tenant.message("AdmissionBound"), what=where)
+        assert tenant.condition("AdmissionBound")[1] == reason
+        assert says in tenant.message("AdmissionBound")
+    ticks_pass(operator)
+    assert {name: rules.read(name) for name in REFUSED} == before
+
+
+def test_release_tells_what_it_may_not_look_through_and_does_the_rest(
+    tenant: Tenant, rules: Rules, operator: Operator, tmp_path: Path
+) -> None:
+    """With the operator's own rights, which are on the kinds that the administrator lists."""
+    Gateway(tenant).create_service()
+    rules.create()
+    begin(tenant, tmp_path, via=VIA)
+    tenant.wait(lambda: rules.bound() is not None, what="a bound is written")
+    everything = _released(operator)
+    assert everything.returncode == 1
+    assert "BackendTrafficPolicy: " in everything.stderr
+    assert f"DestinationRule {tenant.namespace}/chat: http2MaxRequests" in everything.stdout
+    assert "trafficPolicy" not in rules.read()["spec"]
+    listed = _released(operator, "--admission-kind=DestinationRule")
+    assert (listed.returncode, listed.stderr) == (0, "")
+
+
+def _released(operator: Operator, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable, "-m", "servingslo.cli", "release", "--all",
+            f"--kubeconfig={operator.kubeconfig}", *arguments,
+        ],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
