@@ -137,6 +137,11 @@ CHECKS = (
         command=(*_TESTS, "tests/integration/test_keda_operator.py"),
     ),
     Check(
+        name="istio",
+        shows="what real DestinationRules do: from a real istiod into a real Envoy, and verified",
+        command=(*_TESTS, "tests/integration/test_istio.py"),
+    ),
+    Check(
         name="triton",
         shows="twelve loads of a real Triton beside the law of dynamic batches and the simulator",
         command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),

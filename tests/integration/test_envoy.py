@@ -1,15 +1,13 @@
 """A real Envoy before engines that answer HTTP: what a policy says is what it enforces."""
 
-import asyncio
 import json
 import urllib.parse
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import aiohttp
 import kubernetes
 import pytest
+from tests.integration.bursts import statuses
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines
 
@@ -20,8 +18,6 @@ from servingslo.rig.waiting import http_get, wait_until
 BOUND = 5
 RAISED = 9
 BURST = 24
-# Long enough that a whole burst is in flight before the first answer, on a slow machine too.
-ANSWER_TOKENS = 120
 
 
 @pytest.fixture
@@ -35,30 +31,11 @@ def front(rig: Rig, namespace: str, engines: Engines) -> Iterator[EnvoyFront]:
     with rig.scrape_plan_kept():
         found.start()
         wait_until(
-            lambda: _statuses(found.url, 1) == {200: 1}, what="an answer through Envoy",
+            lambda: statuses(found.url, 1) == {200: 1}, what="an answer through Envoy",
             interval_seconds=0.2,
         )  # fmt: skip
         yield found
         found.stop()
-
-
-async def _ask(session: aiohttp.ClientSession, url: str) -> int:
-    document = {"prompt_tokens": 64, "max_tokens": ANSWER_TOKENS}
-    async with session.post(f"{url}/v1/completions", json=document) as answer:
-        await answer.read()
-        return answer.status
-
-
-def _statuses(url: str, count: int) -> Counter[int]:
-    """How many of so many requests, sent at once, got which status."""
-
-    async def burst() -> list[int]:
-        connector = aiohttp.TCPConnector(limit=0)
-        timeout = aiohttp.ClientTimeout(total=30)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            return await asyncio.gather(*(_ask(session, url) for _ in range(count)))
-
-    return Counter(asyncio.run(burst()))
 
 
 def _scraped(rig: Rig, expression: str) -> float:
@@ -71,7 +48,7 @@ def test_the_bound_of_a_policy_is_enforced_by_envoy(
     rig: Rig, namespace: str, front: EnvoyFront
 ) -> None:
     """So many of a burst as the policy on the API server says succeed, then as it says anew."""
-    first = _statuses(front.url, BURST)
+    first = statuses(front.url, BURST)
     assert first == {200: BOUND, 503: BURST - BOUND}
     assert front.counter("upstream_rq_active_overflow", "chat") == BURST - BOUND
     assert front.counter("upstream_rq_pending_overflow", "chat") == 0
@@ -87,5 +64,5 @@ def test_the_bound_of_a_policy_is_enforced_by_envoy(
 
     front.change_policy("bound", RAISED)
     wait_until(
-        lambda: _statuses(front.url, BURST)[200] == RAISED, what="the raised bound is in force"
+        lambda: statuses(front.url, BURST)[200] == RAISED, what="the raised bound is in force"
     )

