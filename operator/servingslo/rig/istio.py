@@ -181,8 +181,8 @@ class IstioFront:
             ],
         )  # fmt: skip
         envoy.wait_for(
-            lambda: self._bounds() is not None,
-            what="Envoy has its cluster of istiod",
+            lambda: self._bounds() is not None and self._listens(),
+            what="Envoy has its cluster and its listener of istiod",
             timeout_seconds=_READY_SECONDS,
         )
         self._rig.scrape_proxy(self.scraped())
@@ -236,6 +236,9 @@ class IstioFront:
                 found: list[dict[str, Any]] = one["cluster"]["circuit_breakers"]["thresholds"]
                 return found
         return None
+
+    def _listens(self) -> bool:
+        return f"127.0.0.1:{self._port}" in self._ask("/listeners")
 
     def _ask(self, path: str) -> str:
         page = http_get(f"http://127.0.0.1:{self._folder.admin_port}{path}")
