@@ -1,46 +1,41 @@
 """A real istiod and a real Envoy in front of the rig's engines, for a DestinationRule's bound.
 
 istiod reads its objects from the API server and sends Envoy everything over its own stream: what a
-DestinationRule says is what Envoy enforces, and nothing here reads or writes a limit. Only where
-pods are is read from a file, as an EnvoyFilter of the rig says: the API server takes no
-EndpointSlice with an address of loopback. This module keeps that file as a process of its own:
-
-    python -m servingslo.rig.istio --kubeconfig FILE --namespace N --service NAME --folder DIR
+DestinationRule says is what Envoy enforces, and nothing here comes between. Only where pods are is
+read from a file (`istio_pods.py`), as an EnvoyFilter of the rig says: the API server takes no
+EndpointSlice with an address of loopback.
 """
 
-import argparse
-import asyncio
-import contextlib
+import itertools
 import json
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import kubernetes
-from kubernetes.aio import client
-from kubernetes.aio.config import load_kube_config
 
 from servingslo.errors import RigError
 from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
 from servingslo.rig.cluster import Rig
 from servingslo.rig.envoy_files import EnvoyFolder
-from servingslo.rig.gateway_objects import GatewayObjects, fingerprint
+from servingslo.rig.istio_pods import ENGINE_PORT, cluster_name
 from servingslo.rig.prometheus import ScrapedProxy
 from servingslo.rig.upstream_crds import ISTIO, install_crds
-from servingslo.rig.waiting import free_port, http_get, until_signalled
+from servingslo.rig.waiting import free_port, http_get, wait_until
 
-ENGINE_PORT = 8000
 RULE_GROUP, RULE_VERSION, RULES = "networking.istio.io", "v1", "destinationrules"
-_NAMESPACE = "istio-system"
+ROOT_NAMESPACE, GATEWAY_NAMESPACE = "istio-system", "istio-ingress"
+"""Where istiod is, whose rules are for everyone; and where the gateway's proxy is."""
 _LABELS = {"istio": "ingressgateway"}
 # What istiod writes where a rule states no bound: the largest that Envoy takes.
 _UNBOUNDED = 2**32 - 1
-_LOOK_SECONDS = 0.25
 _READY_SECONDS = 60.0
-_UNREACHABLE = (client.ApiException, OSError, asyncio.TimeoutError, client.rest.aiohttp.ClientError)
+# A Service without pods, and its rule: what istiod sends of it comes no earlier than what it read
+# before.
+_MARK = "mark"
+_MARKS = itertools.count(1)
 # Filters that only Istio's own build of Envoy has are left out, and encryption between proxies.
 _MESH = {
     "defaultProviders": {"metrics": []},
@@ -52,13 +47,8 @@ _SETTINGS = {
     "PILOT_ENABLE_ALPN_FILTER": "false",
     "ENABLE_CA_SERVER": "false",
     "POD_NAME": "istiod",
-    "POD_NAMESPACE": _NAMESPACE,
+    "POD_NAMESPACE": ROOT_NAMESPACE,
 }
-
-
-def cluster_name(namespace: str, service: str) -> str:
-    """What istiod calls the cluster of a Service's port."""
-    return f"outbound|{ENGINE_PORT}||{service}.{namespace}.svc.cluster.local"
 
 
 class IstioFront:
@@ -72,48 +62,82 @@ class IstioFront:
         self._core = kubernetes.client.CoreV1Api(rig.api_client())
         self._folder = EnvoyFolder(path=rig.work_dir / f"istio-{namespace}", admin_port=free_port())
         self._port, self._stream = free_port(), free_port()
+        self._elsewhere: set[tuple[str, str]] = set()
 
     def create(self, workload: str) -> None:
         """Put a Service, a Gateway and a VirtualService of a workload there, by its label `app`."""
         install_crds(self._rig.api_client(), ISTIO)
         names = {one.metadata.name for one in self._core.list_namespace().items}
-        if _NAMESPACE not in names:
-            self._rig.create_namespace(_NAMESPACE)
+        for name in {ROOT_NAMESPACE, GATEWAY_NAMESPACE} - names:
+            self._rig.create_namespace(name)
         self.workload = workload
-        port = {"name": "http", "port": ENGINE_PORT, "targetPort": ENGINE_PORT}
-        self._core.create_namespaced_service(
-            self.namespace,
-            {
-                "metadata": {"name": workload},
-                "spec": {"selector": {"app": workload}, "ports": [port]},
-            },
-        )
+        self._create_service(workload, {"app": workload})
         listener = {"number": self._port, "name": "http", "protocol": "HTTP"}
         server = {"port": listener, "bind": "127.0.0.1", "hosts": ["*"]}
         self._put("Gateway", "gateways", "gate", {"selector": _LABELS, "servers": [server]})
-        host = {"host": workload, "port": {"number": ENGINE_PORT}}
-        self._put(
-            "VirtualService",
-            "virtualservices",
-            workload,
-            {
-                "hosts": ["*"],
-                "gateways": ["gate"],
-                "http": [{"route": [{"destination": host}], "retries": {"attempts": 0}}],
-            },
-        )
+        spec = {"hosts": ["*"], "gateways": ["gate"], "http": [self.route()]}
+        self._put("VirtualService", "virtualservices", workload, spec)
         self._custom.create_namespaced_custom_object(
-            RULE_GROUP, "v1alpha3", _NAMESPACE, "envoyfilters", self._pods_from_file()
+            RULE_GROUP, "v1alpha3", ROOT_NAMESPACE, "envoyfilters", self._pods_from_file()
         )
 
-    def put_rule(self, name: str, spec: Mapping[str, Any], **metadata: Any) -> None:
-        """Create a DestinationRule."""
-        self._put("DestinationRule", RULES, name, spec, **metadata)
+    def route(self, subset: str | None = None, **others: Any) -> dict[str, Any]:
+        """A route of a VirtualService to the workload, or to a subset of its DestinationRule."""
+        to = {"host": f"{self.workload}.{self.namespace}.svc.cluster.local"}
+        named = {} if subset is None else {"subset": subset}
+        destination = {**to, "port": {"number": ENGINE_PORT}, **named}
+        return {"route": [{"destination": destination}], "retries": {"attempts": 0}, **others}
 
-    def delete_rule(self, name: str) -> None:
+    def change_routes(self, *routes: Mapping[str, Any]) -> None:
+        """Have the VirtualService send requests so instead."""
+        self._custom.patch_namespaced_custom_object(
+            RULE_GROUP, RULE_VERSION, self.namespace, "virtualservices", self.workload,
+            {"spec": {"http": list(routes)}},
+        )  # fmt: skip
+
+    def put_rule(
+        self, name: str, spec: Mapping[str, Any], *, namespace: str = "", **metadata: Any
+    ) -> None:
+        """Create a DestinationRule, in the workload's namespace unless another is named."""
+        if namespace:
+            self._elsewhere.add((namespace, name))
+        self._put("DestinationRule", RULES, name, spec, namespace=namespace, **metadata)
+
+    def change_rule(self, name: str, spec: Mapping[str, Any], *, namespace: str = "") -> None:
+        """Merge this into a DestinationRule's spec."""
+        self._custom.patch_namespaced_custom_object(
+            RULE_GROUP, RULE_VERSION, namespace or self.namespace, RULES, name, {"spec": spec}
+        )
+
+    def delete_rule(self, name: str, *, namespace: str = "") -> None:
         """Delete a DestinationRule."""
         self._custom.delete_namespaced_custom_object(
-            RULE_GROUP, RULE_VERSION, self.namespace, RULES, name
+            RULE_GROUP, RULE_VERSION, namespace or self.namespace, RULES, name
+        )
+        self._elsewhere.discard((namespace, name))
+
+    def settle(self) -> None:
+        """Return when every DestinationRule of now has reached Envoy.
+
+        Raises: RigError when that takes too long.
+        """
+        # istiod reads all rules in the order of their changes, and Envoy gets them in that order.
+        # In the gateway's namespace no other rule takes the place of one with its Service's name.
+        limit, name = next(_MARKS), f"{_MARK}-{self.namespace}"
+        policy = {"connectionPool": {"http": {"http2MaxRequests": limit}}}
+        spec = {"host": f"{_MARK}.{self.namespace}.svc.cluster.local", "trafficPolicy": policy}
+        if (GATEWAY_NAMESPACE, name) in self._elsewhere:
+            self.change_rule(name, spec, namespace=GATEWAY_NAMESPACE)
+        else:
+            self._create_service(_MARK)
+            self.put_rule(name, spec, namespace=GATEWAY_NAMESPACE)
+        wait_until(lambda: self.bound(service=_MARK) == limit, what="istiod tells Envoy of rules")
+
+    def _create_service(self, name: str, selector: Mapping[str, str] | None = None) -> None:
+        port = {"name": "http", "port": ENGINE_PORT, "targetPort": ENGINE_PORT}
+        spec = {"selector": selector, "ports": [port]}
+        self._core.create_namespaced_service(
+            self.namespace, {"metadata": {"name": name}, "spec": spec}
         )
 
     def _put(
@@ -122,13 +146,15 @@ class IstioFront:
         plural: str,
         name: str,
         spec: Mapping[str, Any],
+        *,
+        namespace: str = "",
         **metadata: Any,
     ) -> None:
-        """Create one of Istio's objects in the workload's namespace."""
+        """Create one of Istio's objects."""
         self._custom.create_namespaced_custom_object(
             RULE_GROUP,
             RULE_VERSION,
-            self.namespace,
+            namespace or self.namespace,
             plural,
             {
                 "apiVersion": f"{RULE_GROUP}/{RULE_VERSION}",
@@ -164,7 +190,7 @@ class IstioFront:
         self._rig.run_process(
             self._process("pods"),
             [
-                sys.executable, "-m", "servingslo.rig.istio",
+                sys.executable, "-m", "servingslo.rig.istio_pods",
                 f"--kubeconfig={self._rig.admin_kubeconfig}", f"--namespace={self.namespace}",
                 f"--service={self.workload}", f"--folder={self._folder.path}",
             ],
@@ -181,16 +207,18 @@ class IstioFront:
             ],
         )  # fmt: skip
         envoy.wait_for(
-            lambda: self._bounds() is not None and self._listens(),
+            lambda: self._cluster() is not None and self._listens(),
             what="Envoy has its cluster and its listener of istiod",
             timeout_seconds=_READY_SECONDS,
         )
         self._rig.scrape_proxy(self.scraped())
 
     def stop(self) -> None:
-        """Stop Envoy and istiod, and leave nothing of this gateway in Istio's namespace."""
+        """Stop Envoy and istiod, and leave nothing of this gateway in Istio's namespaces."""
+        for namespace, name in tuple(self._elsewhere):
+            self.delete_rule(name, namespace=namespace)
         self._custom.delete_namespaced_custom_object(
-            RULE_GROUP, "v1alpha3", _NAMESPACE, "envoyfilters", f"pods-{self.namespace}"
+            RULE_GROUP, "v1alpha3", ROOT_NAMESPACE, "envoyfilters", f"pods-{self.namespace}"
         )
         for part in ("envoy", "pods", "istiod"):
             self._rig.processes[self._process(part)].stop()
@@ -203,51 +231,54 @@ class IstioFront:
     def scraped(self) -> ScrapedProxy:
         """The proxy as a PodMonitor would find it."""
         pod = f"ingress-{self.namespace}-0"
-        labels = {"namespace": _NAMESPACE, "pod": pod, "container": "istio-proxy"}
+        labels = {"namespace": GATEWAY_NAMESPACE, "pod": pod, "container": "istio-proxy"}
         address = f"127.0.0.1:{self._folder.admin_port}"
         return ScrapedProxy(name=pod, address=address, path="/stats/prometheus", labels=labels)
 
-    def bound(self) -> int | None:
-        """Requests in flight that Envoy allows by now; None where there is no bound."""
-        bounds = self._bounds()
-        limit = bounds[0].get("max_requests") if bounds else None
+    def bound(self, *, subset: str = "", service: str = "") -> int | None:
+        """Requests in flight that Envoy allows by now; None where there is no bound.
+
+        subset: of a DestinationRule. service: the workload's unless stated.
+        """
+        cluster = self._cluster(subset, service) or {}
+        thresholds = cluster.get("circuit_breakers", {}).get("thresholds", ())
+        limit = next((one.get("max_requests") for one in thresholds), None)
         return None if limit == _UNBOUNDED else limit
 
-    def counter(self, name: str) -> float:
+    def counter(self, name: str, *, subset: str = "") -> float:
         """A counter or gauge of the workload's cluster as Envoy tells it; 0 where there is none.
 
         name: without `envoy_cluster_`. Raises: RigError when Envoy does not answer.
         """
-        page = self._ask("/stats/prometheus")
-        cluster = re.escape(cluster_name(self.namespace, self.workload))
+        page = http_get(self._admin("/stats/prometheus"))
+        if page is None:
+            raise RigError("envoy: no answer")
+        cluster = re.escape(cluster_name(self.namespace, self.workload, subset))
         pattern = rf'^envoy_cluster_{name}{{[^}}]*cluster_name="{cluster}"[^}}]*}} (\S+)$'
         return sum(float(found) for found in re.findall(pattern, page, re.MULTILINE))
 
-    def _bounds(self) -> list[dict[str, Any]] | None:
-        """Envoy's thresholds of the workload's cluster; None while it does not know the cluster."""
-        page = http_get(
-            f"http://127.0.0.1:{self._folder.admin_port}/config_dump?resource=dynamic_active_clusters"
-        )
-        if page is None:
-            return None
-        wanted = cluster_name(self.namespace, self.workload)
-        for one in json.loads(page).get("configs", ()):
-            if one["cluster"]["name"] == wanted:
-                found: list[dict[str, Any]] = one["cluster"]["circuit_breakers"]["thresholds"]
+    def _cluster(self, subset: str = "", service: str = "") -> dict[str, Any] | None:
+        """A cluster as istiod has made it; None while Envoy does not know it."""
+        page = http_get(self._admin("/config_dump?resource=dynamic_active_clusters"))
+        wanted = cluster_name(self.namespace, service or self.workload, subset)
+        for one in json.loads(page or "{}").get("configs", ()):
+            found: dict[str, Any] = one["cluster"]
+            if found["name"] == wanted:
                 return found
         return None
 
     def _listens(self) -> bool:
-        return f"127.0.0.1:{self._port}" in self._ask("/listeners")
+        """Ready comes after the routes of the listeners that Envoy began with."""
+        listeners = http_get(self._admin("/listeners")) or ""
+        return (
+            f"127.0.0.1:{self._port}" in listeners and http_get(self._admin("/ready")) is not None
+        )
 
-    def _ask(self, path: str) -> str:
-        page = http_get(f"http://127.0.0.1:{self._folder.admin_port}{path}")
-        if page is None:
-            raise RigError("envoy: no answer")
-        return page
+    def _admin(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._folder.admin_port}{path}"
 
     def _pods_from_file(self) -> dict[str, Any]:
-        """An EnvoyFilter, of the gateway's own namespace: endpoints are read from a file."""
+        """An EnvoyFilter for every proxy: endpoints are read from a file."""
         name = cluster_name(self.namespace, self.workload)
         source = {
             "pathConfigSource": {"path": str(self._folder.resource("endpoints", name))},
@@ -255,10 +286,11 @@ class IstioFront:
         }
         change = {
             "applyTo": "CLUSTER",
-            "match": {"context": "GATEWAY", "cluster": {"name": name}},
+            # By its host, for the clusters of subsets, too: they stand in the same file.
+            "match": {"context": "GATEWAY", "cluster": {"service": name.rpartition("|")[2]}},
             "patch": {
                 "operation": "MERGE",
-                "value": {"edsClusterConfig": {"edsConfig": source}},
+                "value": {"edsClusterConfig": {"edsConfig": source, "serviceName": name}},
             },
         }
         return {
@@ -277,10 +309,11 @@ class IstioFront:
         ads = {"ads": {}, "resourceApiVersion": "V3", "initialFetchTimeout": "0s"}
         return {
             "node": {
-                "id": f"router~127.0.0.1~ingress.{_NAMESPACE}~{_NAMESPACE}.svc.cluster.local",
+                "id": f"router~127.0.0.1~ingress.{GATEWAY_NAMESPACE}"
+                f"~{GATEWAY_NAMESPACE}.svc.cluster.local",
                 "cluster": "ingress",
                 "metadata": {
-                    "NAMESPACE": _NAMESPACE, "LABELS": _LABELS, "CLUSTER_ID": "Kubernetes",
+                    "NAMESPACE": GATEWAY_NAMESPACE, "LABELS": _LABELS, "CLUSTER_ID": "Kubernetes",
                 },
             },
             "admin": {
@@ -325,65 +358,3 @@ class IstioFront:
                 ]
             },
         }  # fmt: skip
-
-
-async def _follow(kubeconfig: str, namespace: str, service: str, folder: EnvoyFolder) -> None:
-    """Keep the file with the addresses of Ready pods; outages leave it as it was."""
-    configuration = client.Configuration()
-    await load_kube_config(kubeconfig, client_configuration=configuration)
-    configuration.proxy = None  # proxy settings of the environment are not for loopback
-    name, written = cluster_name(namespace, service), ""
-    async with client.ApiClient(configuration) as api:
-        core = client.CoreV1Api(api)
-        while True:
-            with contextlib.suppress(*_UNREACHABLE):
-                services = (await core.list_namespaced_service(namespace)).items
-                found = GatewayObjects(
-                    translated=(),
-                    services={one.metadata.name: one for one in services},
-                    pods=tuple((await core.list_namespaced_pod(namespace)).items),
-                )
-                resource = _endpoints(
-                    name, found.addresses({"name": service, "sectionName": ENGINE_PORT})
-                )
-                if (print_of := fingerprint([resource])) != written:
-                    folder.write_endpoints([resource])
-                    written = print_of
-            await asyncio.sleep(_LOOK_SECONDS)
-
-
-def _endpoints(name: str, addresses: list[tuple[str, int]]) -> dict[str, Any]:
-    return {
-        "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
-        "clusterName": name,
-        "endpoints": [
-            {
-                "lbEndpoints": [
-                    {
-                        "endpoint": {
-                            "address": {"socketAddress": {"address": address, "portValue": port}}
-                        }
-                    }
-                    for address, port in addresses
-                ]
-            }
-        ],
-    }
-
-
-def main() -> None:
-    """Keep the file of one Service's pods as a process."""
-    parser = argparse.ArgumentParser(
-        description="Where pods are, for an Envoy that istiod configures."
-    )
-    parser.add_argument("--kubeconfig", required=True)
-    parser.add_argument("--namespace", required=True)
-    parser.add_argument("--service", required=True)
-    parser.add_argument("--folder", required=True, type=Path, help="for Envoy's files")
-    given = parser.parse_args()
-    folder = EnvoyFolder(path=given.folder, admin_port=0)
-    asyncio.run(until_signalled(_follow(given.kubeconfig, given.namespace, given.service, folder)))
-
-
-if __name__ == "__main__":
-    main()
