@@ -214,7 +214,7 @@ def test_a_subset_has_slots_of_its_own(front: IstioFront) -> None:
 def test_the_operator_s_bound_reaches_envoy_and_holds(
     rig: Rig, tenant: Tenant, operator: Operator
 ) -> None:
-    """Written into the rule, sent by istiod, and verified by what Envoy refuses under load."""
+    """Written into the rule, sent by istiod, verified under load, and told where it is hidden."""
     # Few slots, so that a small crowd is too much for them.
     tenant.create_deployment(replicas=2, args=("--max-num-seqs=8",))
     front = IstioFront(rig, tenant.namespace)
@@ -234,6 +234,14 @@ def test_the_operator_s_bound_reaches_envoy_and_holds(
                 timeout_seconds=240.0,
             )
             assert front.counter("upstream_rq_active_overflow") > 0
+            # What the operator cannot see: a rule where the client is hides the workload's.
+            front.put_rule("beside", rule(None, host="*.local"), namespace=GATEWAY_NAMESPACE)
+            tenant.wait(
+                lambda: tenant.condition("AdmissionBound")[1] == "LimitNotHeld",
+                what="more is in flight than the bound allows",
+                timeout_seconds=240.0,
+            )
+            front.delete_rule("beside", namespace=GATEWAY_NAMESPACE)
         tenant.delete_slo()
         tenant.wait(lambda: front.bound() is None, what="no bound again")
         front.stop()
