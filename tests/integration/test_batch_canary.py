@@ -44,12 +44,13 @@ def fleets(
     folder = tmp_path_factory.mktemp("traces")
     rig.add_nodes(1, gpus_per_node=REPLICAS, labels=SMALL_NODE)
     found = {
+        # First: pods of the others may be scheduled onto any node with a GPU left.
+        "full": start_fleet(rig, engines, folder, "full", node=SMALL_NODE),
         "good": start_fleet(rig, engines, folder, "good"),
         "set": start_fleet(rig, engines, folder, "set", kind="StatefulSet"),
         "bad": start_fleet(
             rig, engines, folder, "bad", uneven=STEP_IN_THE_LAW, rate=BUSY_PER_SECOND
         ),
-        "full": start_fleet(rig, engines, folder, "full", node=SMALL_NODE),
     }
     yield found
     for fleet in found.values():
