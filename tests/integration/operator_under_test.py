@@ -16,6 +16,7 @@ from tests.integration.manifests import slo_spec, workload
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
+from servingslo.errors import RigError
 from servingslo.rig.cluster import Rig
 from servingslo.rig.waiting import free_port, http_get, wait_until
 
@@ -27,7 +28,8 @@ SERVICE_ACCOUNT = "servingslo-operator"
 TICK_SECONDS = 1.0
 # Several ticks: long enough for the operator to do what it must not.
 QUIET_TICKS = 4
-PATIENCE_SECONDS = 60.0
+# Before a step down 45 s pass, after the first scrapes of new pods, on a machine that may be busy.
+PATIENCE_SECONDS = 120.0
 # Of equal requests that come evenly each window holds the same, and nothing tells what a step would
 # take at another load: laws are not identifiable then, and none ought to be trusted.
 LENGTH_SPREAD = 0.8
@@ -447,8 +449,22 @@ class Tenant:
     def wait(
         self, check: Callable[[], bool], *, what: str, timeout_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """Wait until something holds."""
-        wait_until(check, what=what, timeout_seconds=timeout_seconds, interval_seconds=0.2)
+        """Wait until something holds. Raises: RigError with what the operator says by then."""
+        try:
+            wait_until(check, what=what, timeout_seconds=timeout_seconds, interval_seconds=0.2)
+        except RigError as error:
+            raise RigError(f"{error}\n{self._told()}") from error
+
+    def _told(self) -> str:
+        """Decision and conditions of each ServingSLO, and which pods are there."""
+        found = self.custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)
+        statuses = [item.get("status") or {} for item in found["items"]]
+        lines = [
+            json.dumps([one.get("lastDecision"), one.get("conditions")], indent=1)
+            for one in statuses
+        ]
+        pods = self.core.list_namespaced_pod(self.namespace).items
+        return "\n".join((*lines, *(f"{pod.metadata.name}: {pod.status.phase}" for pod in pods)))
 
 
 def ticks_pass(operator: Operator, count: int = QUIET_TICKS) -> None:
