@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import aiohttp
 
+from servingslo.rig.waiting import wait_until
+
 # Long enough that a whole burst is in flight before the first answer, on a slow machine too.
 _ANSWER_TOKENS = 120
 
@@ -34,6 +36,13 @@ def statuses(url: str, count: int) -> Counter[int]:
             return await asyncio.gather(*(_ask(session, url) for _ in range(count)))
 
     return Counter(asyncio.run(burst()))
+
+
+def wait_for_answer(url: str) -> None:
+    """Wait until one request is answered. Raises: RigError where none is in time."""
+    wait_until(
+        lambda: statuses(url, 1) == {200: 1}, what="an answer through Envoy", interval_seconds=0.2
+    )
 
 
 @contextlib.contextmanager

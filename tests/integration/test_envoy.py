@@ -7,7 +7,7 @@ from typing import Any
 
 import kubernetes
 import pytest
-from tests.integration.bursts import statuses
+from tests.integration.bursts import statuses, wait_for_answer
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines
 
@@ -30,10 +30,7 @@ def front(rig: Rig, namespace: str, engines: Engines) -> Iterator[EnvoyFront]:
     found.put_policy(policy_manifest("bound", route="chat", max_parallel_requests=BOUND))
     with rig.scrape_plan_kept():
         found.start()
-        wait_until(
-            lambda: statuses(found.url, 1) == {200: 1}, what="an answer through Envoy",
-            interval_seconds=0.2,
-        )  # fmt: skip
+        wait_for_answer(found.url)
         yield found
         found.stop()
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import kubernetes
 import pytest
-from tests.integration.bursts import crowd, statuses
+from tests.integration.bursts import crowd, statuses, wait_for_answer
 from tests.integration.gateway_manifests import LAW, MANAGED
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant
 
 from servingslo.rig.cluster import Rig
+from servingslo.rig.gateway_objects import ENGINE_PORT
 from servingslo.rig.istio import GATEWAY_NAMESPACE, ROOT_NAMESPACE, IstioFront
-from servingslo.rig.istio_pods import ENGINE_PORT
 from servingslo.rig.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1200)]
@@ -60,10 +60,7 @@ def front(rig: Rig, namespace: str, engines: Engines) -> Iterator[IstioFront]:
     found.create("chat")
     with rig.scrape_plan_kept():
         found.start()
-        wait_until(
-            lambda: statuses(found.url, 1) == {200: 1}, what="an answer through Envoy",
-            interval_seconds=0.2,
-        )  # fmt: skip
+        wait_for_answer(found.url)
         yield found
         found.stop()
 

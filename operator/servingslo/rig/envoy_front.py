@@ -11,6 +11,7 @@ from servingslo.errors import RigError
 from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
 from servingslo.rig.cluster import Rig
+from servingslo.rig.gateway_objects import ENGINE_PORT
 from servingslo.rig.prometheus import ScrapedProxy
 from servingslo.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, install_crds
 from servingslo.rig.waiting import http_get
@@ -21,7 +22,6 @@ POLICY_GROUP, POLICY_VERSION, POLICIES = (
     "v1alpha1",
     "backendtrafficpolicies",
 )
-ENGINE_PORT = 8000
 _CLASS = "envoy"
 _CONTROLLER = "gateway.envoyproxy.io/gatewayclass-controller"
 _NAMESPACE = "envoy-gateway-system"

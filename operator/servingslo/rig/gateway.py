@@ -26,13 +26,18 @@ from servingslo.errors import RigError
 from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
 from servingslo.rig.envoy_files import EnvoyFolder, Translation, translation_of, with_endpoints
-from servingslo.rig.gateway_objects import GatewayObjects, StatusWriter, fingerprint, read_objects
+from servingslo.rig.gateway_objects import (
+    UNREACHABLE,
+    GatewayObjects,
+    StatusWriter,
+    fingerprint,
+    read_objects,
+)
 from servingslo.rig.waiting import free_port, http_get, until_signalled, wait_until
 
 _LOOK_SECONDS = 0.25
 _TRANSLATION_SECONDS = 60.0
 _STOP_SECONDS = 5.0
-_UNREACHABLE = (client.ApiException, OSError, asyncio.TimeoutError, client.rest.aiohttp.ClientError)
 
 
 class Gateway:
@@ -77,7 +82,7 @@ class Gateway:
                 statuses = StatusWriter(api)
                 translating: asyncio.Task[None] | None = None
                 while True:
-                    with contextlib.suppress(*_UNREACHABLE):
+                    with contextlib.suppress(*UNREACHABLE):
                         objects = await read_objects(
                             api, self._namespace, with_policies=self._with_policies
                         )
@@ -107,7 +112,7 @@ class Gateway:
                 await self._start()
         self._translated = found
         if answer is not None:
-            with contextlib.suppress(*_UNREACHABLE):
+            with contextlib.suppress(*UNREACHABLE):
                 await statuses.write(answer)
 
     async def _translate(self, objects: GatewayObjects) -> Any:

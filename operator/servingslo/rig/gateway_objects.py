@@ -20,6 +20,10 @@ _KINDS = (
     ("BackendTrafficPolicy", *_ENVOY, "backendtrafficpolicies", "backendTrafficPolicies"),
 )
 _REQUEST_SECONDS = 5.0
+# What the client raises where the API server does not answer.
+UNREACHABLE = (client.ApiException, OSError, TimeoutError, client.rest.aiohttp.ClientError)
+# Where the rig's engines listen.
+ENGINE_PORT = 8000
 _KEPT_METADATA = ("name", "namespace", "labels", "annotations", "creationTimestamp")
 
 

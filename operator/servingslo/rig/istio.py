@@ -20,7 +20,8 @@ from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
 from servingslo.rig.cluster import Rig
 from servingslo.rig.envoy_files import EnvoyFolder
-from servingslo.rig.istio_pods import ENGINE_PORT, cluster_name
+from servingslo.rig.gateway_objects import ENGINE_PORT
+from servingslo.rig.istio_pods import cluster_name
 from servingslo.rig.prometheus import ScrapedProxy
 from servingslo.rig.upstream_crds import ISTIO, install_crds
 from servingslo.rig.waiting import free_port, http_get, wait_until

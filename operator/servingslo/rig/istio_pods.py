@@ -16,12 +16,10 @@ from kubernetes.aio import client
 from kubernetes.aio.config import load_kube_config
 
 from servingslo.rig.envoy_files import EnvoyFolder
-from servingslo.rig.gateway_objects import GatewayObjects, fingerprint
+from servingslo.rig.gateway_objects import ENGINE_PORT, UNREACHABLE, GatewayObjects, fingerprint
 from servingslo.rig.waiting import until_signalled
 
-ENGINE_PORT = 8000
 _LOOK_SECONDS = 0.25
-_UNREACHABLE = (client.ApiException, OSError, asyncio.TimeoutError, client.rest.aiohttp.ClientError)
 
 
 def cluster_name(namespace: str, service: str, subset: str = "") -> str:
@@ -38,7 +36,7 @@ async def _follow(kubeconfig: str, namespace: str, service: str, folder: EnvoyFo
     async with client.ApiClient(configuration) as api:
         core = client.CoreV1Api(api)
         while True:
-            with contextlib.suppress(*_UNREACHABLE):
+            with contextlib.suppress(*UNREACHABLE):
                 services = (await core.list_namespaced_service(namespace)).items
                 found = GatewayObjects(
                     translated=(),

@@ -6,12 +6,11 @@ namespace, any other is taken as it stands.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from servingslo.adapters.kubernetes.client import KubeClient
 from servingslo.adapters.kubernetes.gateway_limits import LimitHolder
-from servingslo.adapters.kubernetes.gateway_services import GatewayServices
+from servingslo.adapters.kubernetes.gateway_services import GatewayServices, refuse
 from servingslo.errors import LimitNotEnforceableError
 
 _HOST = re.compile(r"(?P<name>[^.*]+)(?:\.(?P<namespace>[^.*]+)\.svc\.[^*]+)?")
@@ -32,9 +31,9 @@ class DestinationHosts:
         others: every rule of the namespace.
         Raises: LimitNotEnforceableError where it is not; ClusterError where that cannot be told.
         """
-        spec = _spec(policy)
-        service, traffic = _service_of(policy), spec.get("trafficPolicy") or {}
-        problems = (
+        spec, service = policy.spec, _service_of(policy)
+        traffic = spec.get("trafficPolicy") or {}
+        refuse(
             (service is None, f"its host, {spec.get('host')}, is no Service of this namespace"),
             (spec.get("subsets"), "it has subsets, each of which is counted apart"),
             (
@@ -47,23 +46,15 @@ class DestinationHosts:
                 "clients of other namespaces do not see it (exportTo)",
             ),
         )
-        for found, problem in problems:
-            if found:
-                raise LimitNotEnforceableError(problem)
         for other in others:
             if other.uid != policy.uid and _service_of(other) == service:
                 raise LimitNotEnforceableError(f"{other.title} is for Service/{service} as well")
         await self._services.check(policy.namespace, str(service), pods)
 
 
-def _spec(policy: LimitHolder) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = policy.item.get("spec") or {}
-    return found
-
-
 def _service_of(policy: LimitHolder) -> str | None:
     """The Service of the rule's own namespace that it is for; None where it is for another host."""
-    host = _HOST.fullmatch(str(_spec(policy).get("host", "")))
+    host = _HOST.fullmatch(str(policy.spec.get("host", "")))
     if host is None or host["namespace"] not in {None, policy.namespace}:
         return None
     return host["name"]

@@ -70,6 +70,11 @@ class LimitHolder:
     item: KubeObject
 
     @property
+    def spec(self) -> Mapping[str, Any]:
+        """Its spec, empty where it has none."""
+        return _spec(self.item)
+
+    @property
     def title(self) -> str:
         """Kind and name, as kubectl writes them."""
         return f"{self.form.kind}/{self.name}"
@@ -133,7 +138,7 @@ class LimitHolders:
         if RELEASED_ANNOTATION in _annotations(holder.item):
             changes.append(_removed_annotation(RELEASED_ANNOTATION))
         form, inner = self._form, len(self._form.parents)
-        missing = range(len(form.around(_spec(holder.item))), inner)
+        missing = range(len(form.around(holder.spec)), inner)
         changes += [{"op": "add", "path": form.pointer(depth), "value": {}} for depth in missing]
         changes.append({"op": "add", "path": form.pointer(inner), "value": owner.limit})
         await self._patch(holder, changes)
@@ -209,7 +214,7 @@ def _restored(holder: LimitHolder, owner: LimitOwner) -> KubeObject:
     form, inner = holder.form, len(holder.form.parents)
     if owner.former is not None:
         return {"op": "add", "path": form.pointer(inner), "value": owner.former}
-    around, depth = form.around(_spec(holder.item)), inner
+    around, depth = form.around(holder.spec), inner
     others = {key: value for key, value in around[-1].items() if key != form.field}
     filled_in = all(form.defaulted.get(key) == value for key, value in others.items())
     ours = inner if owner.had_parent else owner.had_parents
@@ -224,7 +229,7 @@ def taken(holder: LimitHolder, name: str, uid: str, limit: int) -> LimitOwner:
     """The owner to write: with what stood before, which a bound of ours never becomes."""
     if holder.owner is not None:
         return replace(holder.owner, name=name, uid=uid, limit=limit)
-    around, parents = len(holder.form.around(_spec(holder.item))), len(holder.form.parents)
+    around, parents = len(holder.form.around(holder.spec)), len(holder.form.parents)
     had_parent = around == parents
     return LimitOwner(
         name=name,

@@ -9,7 +9,7 @@ from typing import Any
 
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.gateway_limits import LimitHolder
-from servingslo.adapters.kubernetes.gateway_services import GatewayServices, found_or
+from servingslo.adapters.kubernetes.gateway_services import GatewayServices, found_or, refuse
 from servingslo.errors import LimitNotEnforceableError
 
 _ROUTE_GROUP, _ROUTE_KIND = "gateway.networking.k8s.io", "HTTPRoute"
@@ -63,12 +63,12 @@ class GatewayRoutes:
 
 def _route_of(policy: LimitHolder) -> str:
     """The one HTTPRoute that a policy is for. Raises: LimitNotEnforceableError."""
-    spec: Mapping[str, Any] = policy.item["spec"]
+    spec = policy.spec
     refs = _references(spec)
     ref = refs[0] if refs else {}
     target = f"{ref.get('kind')}/{ref.get('name')}"
     others = _refusals(policy)
-    problems = (
+    refuse(
         (spec.get("targetSelectors"), "it names its targets by labels, not one HTTPRoute"),
         (len(refs) != 1, f"it has {len(refs)} targets, not one HTTPRoute"),
         (
@@ -79,9 +79,6 @@ def _route_of(policy: LimitHolder) -> str:
         (spec.get("mergeType"), "it is merged with the policy of the Gateway (mergeType)"),
         (others, f"the gateway says {others}"),
     )
-    for found, problem in problems:
-        if found:
-            raise LimitNotEnforceableError(problem)
     return str(ref["name"])
 
 
@@ -115,7 +112,7 @@ def _rivals(policy: LimitHolder, others: Sequence[LimitHolder], route: KubeObjec
     for other in others:
         if other.uid == policy.uid:
             continue
-        spec: Mapping[str, Any] = other.item["spec"]
+        spec = other.spec
         named = any(
             (ref.get("kind"), ref.get("name")) == (_ROUTE_KIND, name) for ref in _references(spec)
         )

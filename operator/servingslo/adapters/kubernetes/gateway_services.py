@@ -56,6 +56,13 @@ class GatewayServices:
             )
 
 
+def refuse(*problems: tuple[object, str]) -> None:
+    """Raises: LimitNotEnforceableError with the first of these sentences that is so."""
+    for is_so, problem in problems:
+        if is_so:
+            raise LimitNotEnforceableError(problem)
+
+
 async def found_or(missing: str, reading: Awaitable[KubeObject]) -> KubeObject:
     """What is read. Raises: LimitNotEnforceableError that says what is missing; ClusterError."""
     try:
