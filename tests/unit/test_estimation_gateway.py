@@ -225,9 +225,16 @@ def test_what_the_engines_show_as_well_is_believed() -> None:
 
 def test_requests_that_go_past_the_gateway_are_noticed() -> None:
     """15 % past it are within the noise of one window, and not within that of a few minutes."""
-    ticks = [(_served(10.0), _counting(8.5))] * 12
+    ticks = [(_served(10.0), _counting(8.5))] * 20
     assert _reason(_after(*ticks[:2])) is Reason.GATEWAY_COUNTS
     assert _reason(_after(*ticks)) is Reason.GATEWAY_UNDERCOUNTS
+
+
+def test_what_passed_before_the_gateway_was_known_passed_it() -> None:
+    """Its first window is 5 s short of the engines', after half a minute of 2/s nothing comes."""
+    first = replace(_counting(2.0), seconds=10.0)
+    story = [(_served(2.0), first), (_served(2.0), _counting(2.0))]
+    assert {_reason(_after(*story, *[_QUIET] * n)) for n in range(40)} == {Reason.GATEWAY_COUNTS}
 
 
 def test_noise_of_windows_out_of_step_is_no_undercount() -> None:

@@ -16,7 +16,12 @@ from servingslo.estimation.balance import arrivals_of, tells_all
 from servingslo.estimation.counters import Window
 from servingslo.estimation.freshness import Freshness
 from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
-from servingslo.estimation.gateway_comparison import NOT_COMPARED, UNDERCOUNT_RATIO, Comparison
+from servingslo.estimation.gateway_comparison import (
+    NOT_COMPARED,
+    UNDERCOUNT_RATIO,
+    Comparison,
+    Told,
+)
 from servingslo.estimation.ledger import RequestLedger, ledger_of
 from servingslo.estimation.plausible import can_have_passed
 from servingslo.estimation.retries import UNTOLD, RetryState, first_attempts, retry_error_ratio
@@ -235,8 +240,8 @@ def _with_gateway(
     if own is not None and not can_have_passed(passed_on, own, gateway.seconds):
         return state, engines, replace(use, reason=Reason.GATEWAY_IMPLAUSIBLE)
     comparison = state.comparison.counted(
-        max(passed_on, 0.0) * gateway.seconds if gateway.is_new else None,
-        engines.requests if engines.is_new else None,
+        Told(max(passed_on, 0.0) * gateway.seconds, gateway.seconds) if gateway.is_new else None,
+        Told(engines.requests, engines.seconds) if engines.is_new else None,
     )
     state = replace(state, comparison=comparison)
     below = _far_below(passed_on, gateway.seconds, engines, state)
