@@ -96,7 +96,7 @@ def _watch(
     assert operator.process is not None
     began, before = time.monotonic(), process_use(operator.process.pid)
     learning: list[str] = []
-    with Watched(operator) as watched:
+    with Watched(operator, page_seconds=0.5 * options.tick_seconds) as watched:
         while time.monotonic() < began + 60.0 * options.minutes:
             time.sleep(options.tick_seconds)
             seen = many.seen(operator)

@@ -32,23 +32,42 @@ HISTOGRAMS = (
 
 
 class EvenWorld(World):
-    """Requests of one length at even distances, histograms of the engines in turns."""
+    """Requests at even distances, histograms of the engines in turns."""
+
+    turns = TURNS
+
+    def _length_ratio(self):
+        return 1.0
 
     def _arrivals(self, until):
         at = self.next_arrival
         while at <= until:
-            self.service.offer(arrival=at, prompt_tokens=PROMPT_TOKENS, output_tokens=OUTPUT_TOKENS)
+            ratio = self._length_ratio()
+            self.service.offer(
+                arrival=at,
+                prompt_tokens=round(PROMPT_TOKENS * ratio),
+                output_tokens=round(OUTPUT_TOKENS * ratio),
+            )
             at += 1.0 / self.rate(at)
         self.next_arrival = at
 
     def observe(self, at):
-        """As it is, with histograms of a third of the engines."""
+        """As it is, with histograms of the engines whose turn it is."""
         observation, turn = super().observe(at), round(at / 15.0)
         pods = tuple(
-            pod if (turn + place) % TURNS == 0 else _without_histograms(pod)
+            pod if (turn + place) % self.turns == 0 else _without_histograms(pod)
             for place, pod in enumerate(observation.pods)
         )
         return replace(observation, pods=pods)
+
+
+class VariedWorld(EvenWorld):
+    """Lengths vary by up to 80 % of their mean, and turns are rare."""
+
+    turns = 5
+
+    def _length_ratio(self):
+        return self.random.uniform(0.2, 1.8)
 
 
 def _without_histograms(pod):
@@ -73,6 +92,18 @@ def test_a_constant_demand_that_is_seen_to_be_served_orders_nothing_while_laws_a
     learning = [d for d in story.decisions if not d.model.trusted]
     assert len(learning) > 5
     assert [d.replicas_after for d in story.decisions if d.action is Action.SCALE_UP] == []
+
+
+@pytest.mark.parametrize("count", [4, 7])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_law_that_denies_what_is_seen_orders_nothing_while_it_is_learnt(count, seed):
+    """It says of the load that is served that it cannot be: no reason for more."""
+    demand = 0.82 * SATURATION_PER_SECOND * (count - 0.6)
+    world = VariedWorld(rate=steady(demand), replicas=count, cold_start=5.0, seed=seed)
+    story = run(world, _targets(count)).until(240)
+    learning = [d for d in story.decisions if not d.model.trusted]
+    assert len(learning) > 5
+    assert [d.replicas_after for d in learning if d.action is Action.SCALE_UP] == []
 
 
 def test_demand_beyond_what_is_served_is_ordered_for_without_a_law():

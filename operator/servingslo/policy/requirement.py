@@ -144,6 +144,11 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
             binding, wanted = Constraint.SATURATION, measured.replicas
     if served:
         wanted = max(wanted, carrying)
+        present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
+        if size(case, present).replicas > carrying:
+            # The law says of the present load what is seen to be wrong: as much more as comes.
+            growth = demand.scale_up_load.rate_per_second / demand.rate_per_second
+            wanted = max(round(carrying * growth), carrying)
     proposal = Proposal(replicas=context.current).required(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
