@@ -45,7 +45,8 @@ async def test_urgent_ones_do_not_wait_for_the_pause_of_the_others() -> None:
     taking = asyncio.create_task(queue.take())
     await asyncio.sleep(0)
     queue.put("urgent", urgent=True)
-    assert await asyncio.wait_for(taking, 5.0) == "urgent"
+    async with asyncio.timeout(5.0):
+        assert await taking == "urgent"
 
 
 @asynccontextmanager
@@ -78,10 +79,10 @@ async def test_a_tick_does_not_wait_for_the_api_server_to_take_a_status() -> Non
         await patch(*arguments)
 
     operator.resources.patch_status = hanging
-    async with _behind(operator):
-        await asyncio.wait_for(operator.tick(), 30.0)
-        await asyncio.wait_for(asked.wait(), 10.0)
-        await asyncio.wait_for(operator.tick(), 30.0)
+    async with _behind(operator), asyncio.timeout(60.0):
+        await operator.tick()
+        await asked.wait()
+        await operator.tick()
         assert operator.resources.patches == []
         answers.set()
         await _until_written(operator)

@@ -88,7 +88,8 @@ async def test_waiting_ends_when_something_wakes() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     registry.wake(("team", "chat"))
-    await asyncio.wait_for(waiting, timeout=5)
+    async with asyncio.timeout(5.0):
+        await waiting
 
 
 def test_an_invalid_spec_is_kept_with_its_reasons() -> None:

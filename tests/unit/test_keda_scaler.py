@@ -137,10 +137,12 @@ async def test_a_stream_tells_at_once_and_streams_are_bounded(monkeypatch):
         _channel(scaler, plain=True) as second,
     ):
         stream = channel.unary_stream(f"/{served.SERVICE}/StreamIsActive")(_reference("chat"))
-        assert await asyncio.wait_for(stream.read(), TIMEOUT_SECONDS) == wire.active(3)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            assert await stream.read() == wire.active(3)
         further = second.unary_stream(f"/{served.SERVICE}/StreamIsActive")(_reference("chat"))
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await asyncio.wait_for(further.read(), TIMEOUT_SECONDS)
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await further.read()
         assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         stream.cancel()
 

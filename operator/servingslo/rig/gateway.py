@@ -124,7 +124,8 @@ class Gateway:
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            out, err = await asyncio.wait_for(process.communicate(), _TRANSLATION_SECONDS)
+            async with asyncio.timeout(_TRANSLATION_SECONDS):
+                out, err = await process.communicate()
         finally:
             if process.returncode is None:
                 process.kill()
@@ -166,7 +167,8 @@ class Gateway:
             return
         self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._process.wait()
         except TimeoutError:
             self._process.kill()
 
