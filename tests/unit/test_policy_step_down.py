@@ -41,7 +41,7 @@ CASE = SimpleNamespace(
 EXPECTED = MODEL.predict(RATE, PODS, Routing.POOLED).running_mean
 
 
-def _explained(running, waiting=0.0, *, trusted=True, rate=RATE):
+def _explained(running, waiting=0.0, *, rate=RATE):
     pods = [
         SimpleNamespace(engines=(SimpleNamespace(running=running, waiting=waiting),)),
         *(
@@ -49,7 +49,7 @@ def _explained(running, waiting=0.0, *, trusted=True, rate=RATE):
             for _ in range(PODS - 1)
         ),
     ]
-    context = SimpleNamespace(serving=pods, trusted=trusted)
+    context = SimpleNamespace(serving=pods)
     return implied_arrival_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=rate))
 
 
@@ -80,19 +80,15 @@ def test_engines_with_a_queue_speak_of_the_past():
         SimpleNamespace(engines=(SimpleNamespace(running=EXPECTED, waiting=0.0),)),
         SimpleNamespace(engines=(SimpleNamespace(running=None, waiting=None),)),
     ]
-    context = SimpleNamespace(serving=pods, trusted=True)
+    context = SimpleNamespace(serving=pods)
     assert (
         implied_arrival_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=RATE)) == 0.0
     )
 
 
-@pytest.mark.parametrize(
-    "known",
-    [pytest.param({"trusted": False}, id="no-trust"), pytest.param({"rate": 0.0}, id="idle")],
-)
-def test_nothing_is_explained_without_a_model_or_arrivals(known):
+def test_nothing_is_explained_without_arrivals():
     """What should run is not known then."""
-    assert _explained(4.0 * EXPECTED, **known) == 0.0
+    assert _explained(4.0 * EXPECTED, rate=0.0) == 0.0
 
 
 def _least_after_the_change():

@@ -161,7 +161,7 @@ def implied_arrival_rate_per_second(
     """The arrival rate at which as many would run as surely run now, requests per second.
 
     Engines whose requests wait are left out: they serve what came before. 0 where about as many run
-    as should, no model is trusted, nothing arrives, or the present count is beyond saturation.
+    as should, nothing arrives, or the present count is beyond saturation.
     """
     rate = demand.rate_per_second
     fleet = case.fleet(len(context.serving))
@@ -171,7 +171,7 @@ def implied_arrival_rate_per_second(
         for engine in pod.engines
         if engine.running is not None and not engine.waiting
     ]
-    if not context.trusted or rate <= 0.0 or not running:
+    if rate <= 0.0 or not running:
         return 0.0
 
     def expected(name: str) -> float:
