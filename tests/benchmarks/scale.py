@@ -75,6 +75,8 @@ def measure(options: argparse.Namespace) -> Figures:
             pods=options.pods,
             folder=Path(folder),
             traffic_seconds=60.0 * options.minutes + 600.0,
+            # Windows of behavior as by default.
+            changes={"behavior": {}},
         )
         _say("creating workloads")
         many.create(ready_within_seconds=600.0)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import kubernetes
 from tests.integration.manifests import slo_spec, workload
@@ -71,7 +71,7 @@ class Seen:
 
 @dataclass
 class ManyWorkloads:
-    """The workloads and their traffic."""
+    """The workloads and their traffic. changes: of the specs of the ServingSLOs."""
 
     rig: Rig
     engines: Engines
@@ -80,6 +80,7 @@ class ManyWorkloads:
     folder: Path
     traffic_seconds: float = 1500.0
     mode: str = "Auto"
+    changes: Mapping[str, Any] = field(default_factory=dict)
     needed: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,7 +178,8 @@ class ManyWorkloads:
 
     def _create_slos(self) -> None:
         for (namespace, name), count in self.needed.items():
-            spec = slo_spec(name, {"mode": self.mode, "replicas": {"min": 1, "max": 3 * count}})
+            bounds = {"min": 1, "max": 3 * count}
+            spec = slo_spec(name, {"mode": self.mode, "replicas": bounds, **self.changes})
             body = {
                 "apiVersion": f"{GROUP}/{VERSION}",
                 "kind": "ServingSLO",
