@@ -20,12 +20,3 @@ def cache_directory(sources: Iterable[Path]) -> Path:
         digest.update(source.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "servingslo" / "compiled" / digest.hexdigest()[:16]
-
-
-def writable(directory: Path) -> bool:
-    """Whether files can be written to this directory, which is made where it is lacking."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(directory, os.W_OK)

@@ -40,10 +40,6 @@ class UnknownRuntimeError(InvalidInputError):
     """The runtime profile is not in the catalogue."""
 
 
-class UnstableQueueError(ServingSLOError, ValueError):
-    """The offered load is at or above capacity, so no stationary law exists."""
-
-
 class MetricsError(ServingSLOError):
     """Metrics could not be read as asked."""
 

@@ -10,7 +10,6 @@ import pytest
 from tests.textbook import queueing
 
 from servingslo.models import error_budget, kv_cache
-from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
 from servingslo.models.workload import LengthDistribution, Workload
 
 
@@ -21,20 +20,6 @@ def test_what_is_left_of_a_budget_and_how_fast_it_burns():
     assert error_budget.burn_rate(0.06, 0.995) == pytest.approx(12.0)
     assert error_budget.budget_left_ratio(0, 0, 0.995) == 1.0
     assert error_budget.budget_left_ratio(20_000, 2_000_000, 0.995) == pytest.approx(-1.0)
-
-
-@pytest.mark.parametrize(
-    ("long_rate", "short_rate", "window", "alerts"),
-    [
-        pytest.param(15.0, 20.0, FAST_BURN, True, id="both"),
-        pytest.param(15.0, 1.0, FAST_BURN, False, id="over-already"),
-        pytest.param(2.0, 20.0, FAST_BURN, False, id="only-begun"),
-        pytest.param(1.0, 1.0, SLOW_BURN, True, id="slow"),
-    ],
-)
-def test_a_budget_burns_when_it_does_in_both_windows(long_rate, short_rate, window, alerts):
-    """Fast and slow windows together. Source: The SRE Workbook, chapter 5."""
-    assert error_budget.burns(long_rate, short_rate, window) is alerts
 
 
 def test_tokens_that_a_running_sequence_holds():

@@ -237,20 +237,6 @@ def test_error_budget_of_two_million_requests():
     assert error_budget.error_budget_requests(0.995, 2_000_000) == pytest.approx(10_000)
 
 
-@pytest.mark.parametrize(
-    ("window", "share"),
-    [
-        (error_budget.FAST_BURN, 0.02),
-        (error_budget.MEDIUM_BURN, 0.05),
-        (error_budget.SLOW_BURN, 0.10),
-    ],
-)
-def test_burn_rate_thresholds(window, share):
-    """What they spend of a 30 day budget. Source: The SRE Workbook, chapter 5, table 5-8."""
-    spent = window.threshold * window.long_seconds / (30 * 86400.0)
-    assert spent == pytest.approx(share)
-
-
 def test_cost_of_the_llama_case():
     """2.68 s a request, 114 at once, 192 Mtok/h, $0.016 (output alone 39.2, $0.077). MLSys."""
     requests_per_second = 114 / (0.120 + 256 * 0.010)

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from tests.textbook import batching, queueing
 from tests.textbook.batching import BatchLaw
 
-from servingslo.errors import UnstableQueueError
-
 servers = st.integers(1, 40)
 ratios = st.floats(0.05, 0.95)
 seconds = st.floats(1e-3, 10.0)
@@ -97,7 +95,7 @@ def test_sizing_never_shrinks_as_the_rate_rises(mu, target, low, more):
 @given(count=servers, ratio=st.floats(1.0, 3.0))
 def test_overload_has_no_stationary_wait(count, ratio):
     """At or above capacity a stationary wait is refused, not invented."""
-    with pytest.raises(UnstableQueueError):
+    with pytest.raises(queueing.UnstableQueueError):
         queueing.erlang_c(ratio * count, count)
 
 

@@ -63,13 +63,11 @@ class Saturation:
     """What one replica does when requests always wait.
 
     sequence_count: running sequences. rate_per_second: requests it completes.
-    preempted_ratio: preemptions per request, above 0 only where the KV cache binds.
     budget_binds: the token budget, not slots or memory, is the bound.
     """
 
     sequence_count: float
     rate_per_second: float
-    preempted_ratio: float
     budget_binds: bool
 
 
@@ -95,7 +93,6 @@ def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Sat
         return Saturation(
             sequence_count=slots,
             rate_per_second=rate,
-            preempted_ratio=0.0,
             budget_binds=slots < limits.max_num_seqs,
         )
     preempted = _preempted_ratio(prompt, demand.output_mean_tokens, held)
@@ -104,7 +101,6 @@ def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Sat
     return Saturation(
         sequence_count=held,
         rate_per_second=held / work if work > 0 else math.inf,
-        preempted_ratio=preempted,
         budget_binds=False,
     )
 

@@ -38,24 +38,13 @@ def budget_left_ratio(missed_count: float, request_count: float, target_ratio: f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnWindow:
-    """A pair of windows and the burn rate at which both must burn to alert."""
+    """A pair of windows; the short one ends an alert soon after the trouble ends."""
 
     long_seconds: float
     short_seconds: float
-    threshold: float
 
 
-# Source: Google, The Site Reliability Workbook, chapter 5, table 5-8 (for a 30 day budget): 2 % of
-# the budget in an hour, 5 % in six hours, 10 % in three days.
-FAST_BURN = BurnWindow(long_seconds=3600.0, short_seconds=300.0, threshold=14.4)
-MEDIUM_BURN = BurnWindow(long_seconds=21600.0, short_seconds=1800.0, threshold=6.0)
-SLOW_BURN = BurnWindow(long_seconds=259200.0, short_seconds=21600.0, threshold=1.0)
-
-
-def burns(long_rate: float, short_rate: float, window: BurnWindow) -> bool:
-    """Whether both the long and the short window burn at or above the threshold.
-
-    The short one ends the alert soon after the trouble ends.
-    Source: The Site Reliability Workbook, chapter 5, multiwindow, multi-burn-rate alerts.
-    """
-    return long_rate >= window.threshold and short_rate >= window.threshold
+# Source: Google, The Site Reliability Workbook, chapter 5, table 5-8.
+FAST_BURN = BurnWindow(long_seconds=3600.0, short_seconds=300.0)
+MEDIUM_BURN = BurnWindow(long_seconds=21600.0, short_seconds=1800.0)
+SLOW_BURN = BurnWindow(long_seconds=259200.0, short_seconds=21600.0)

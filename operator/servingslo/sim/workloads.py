@@ -33,11 +33,6 @@ class RateCourse:
         """Length of the course."""
         return self.times_seconds[-1]
 
-    @property
-    def expected_requests(self) -> float:
-        """Integral of the rate."""
-        return float(np.trapezoid(self.rates_per_second, self.times_seconds))
-
     def scaled(self, factor: float) -> "RateCourse":
         """The same course at `factor` times the rate."""
         return RateCourse(

@@ -2,12 +2,9 @@
 
 import math
 
-import numpy as np
-
 from servingslo.models.service_time import FloatArray
 from servingslo.policy.inputs import Observation
 from servingslo.sim.cluster import Wanted
-from servingslo.sim.trace import Trace
 
 
 class Static:
@@ -49,11 +46,3 @@ class Foresight:
     def _at(self, time: float) -> float:
         place = min(int(time / self._interval), len(self._work) - 1)
         return float(self._work[place])
-
-
-def rate_per_interval(trace: Trace, interval_seconds: float) -> FloatArray:
-    """Requests per second that arrive in each interval."""
-    count = max(int(np.ceil(trace.duration_seconds / interval_seconds)), 1)
-    place = np.minimum((trace.arrival_seconds // interval_seconds).astype(np.int64), count - 1)
-    rates: FloatArray = np.bincount(place, minlength=count) / interval_seconds
-    return rates
