@@ -169,13 +169,27 @@ def test_a_new_pod_seen_for_most_of_the_window_hides_no_fall() -> None:
     assert _after(*before, less).arrival_rate_per_second == pytest.approx(0.5)
 
 
-def test_long_running_pod_first_seen_adds_nothing_at_first() -> None:
+def test_long_running_pod_first_seen_counts_as_the_others_at_first() -> None:
     """Its counter holds a day's requests; they did not arrive in this tick."""
     estimate = _after(
         (_pod("a", _engine(100.0)),),
         (_pod("a", _engine(130.0)), _pod("b", _engine(90_000.0))),
     )
-    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
+    assert estimate.arrival_rate_per_second == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("again", "rate"), [(1, None), (2, 8.0), (3, 8.0), (4, 8.0)])
+def test_engines_that_are_not_scraped_again_yet_are_no_fall(again: int, rate: float | None) -> None:
+    """Four at 2/s each, at the first look and 8 s later, when some have had no newer scrape."""
+    names = ("a", "b", "c", "d")
+    first = tuple(_pod(name, _engine(100.0, age=7.5)) for name in names)
+    second = (
+        *(_pod(name, _engine(130.0, age=0.5)) for name in names[:again]),
+        *(_pod(name, _engine(100.0, age=15.5)) for name in names[again:]),
+    )
+    state, _ = update(EstimatorState(), FleetSample(time_seconds=1000.0, pods=first))
+    _, estimate = update(state, FleetSample(time_seconds=1008.0, pods=second))
+    assert estimate.arrival_rate_per_second == (None if rate is None else pytest.approx(rate))
 
 
 def test_unscraped_pod_is_taken_to_receive_as_much_as_the_others() -> None:

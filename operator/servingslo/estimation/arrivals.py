@@ -43,6 +43,9 @@ SECOND_DIFFERENCE_VARIANCE = 6.0
 COUNTING_ERROR_RATIO = 0.02
 UNSETTLED_ERROR_RATIO = 0.2
 UNSETTLED_KEEP_RATIO = 0.5
+# At a first look engines tell of a window one after another, as each is scraped again. From fewer
+# than this share of them nothing is concluded for the others.
+LEAST_TOLD_RATIO = 0.5
 # Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
 VANISHED_SHARE = 0.5
 # Windows of gateway and engines are not in step: a single one in which it counts too little of what
@@ -164,8 +167,9 @@ def measure(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
     )
     state = replace(state, flows=flows, unsettled_ratio=unsettled)
-    coverage = fresh.coverage_ratio
-    known = flows and coverage > 0
+    told = _told_ratio(flows, fresh)
+    coverage = fresh.coverage_ratio * told
+    known = flows and coverage > 0 and told >= LEAST_TOLD_RATIO
     by_engines = _Counted(
         offered_per_second=_sum(flows) / coverage if known else None,
         rejected_per_second=sum(f.rejections_per_second for f in flows) / coverage
@@ -283,6 +287,13 @@ def _far_below(
     # Two windows out of step share no request in the worst case: both counts have their own noise.
     noise = math.sqrt(2.0 * state.dispersion * own / seconds) + engines.error_ratio * own
     return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
+
+
+def _told_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
+    """Share of the engines that have told of a window: at a first look none has."""
+    known = {(flow.pod, flow.engine) for flow in flows}
+    engines = [(pod.name, engine.engine) for pod, engine in fresh.engines]
+    return sum(key in known for key in engines) / len(engines) if engines else 1.0
 
 
 def _sum(flows: Sequence[EngineFlow]) -> float:
