@@ -169,13 +169,14 @@ def test_a_new_pod_seen_for_most_of_the_window_hides_no_fall() -> None:
     assert _after(*before, less).arrival_rate_per_second == pytest.approx(0.5)
 
 
-def test_long_running_pod_first_seen_counts_as_the_others_at_first() -> None:
+def test_long_running_pod_first_seen_adds_nothing_at_first() -> None:
     """Its counter holds a day's requests; they did not arrive in this tick."""
     estimate = _after(
         (_pod("a", _engine(100.0)),),
-        (_pod("a", _engine(130.0)), _pod("b", _engine(90_000.0))),
+        (_pod("a", _engine(130.0)),),
+        (_pod("a", _engine(160.0)), _pod("b", _engine(90_000.0))),
     )
-    assert estimate.arrival_rate_per_second == pytest.approx(4.0)
+    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("again", "rate"), [(1, None), (2, 8.0), (3, 8.0), (4, 8.0)])

@@ -87,7 +87,8 @@ class GatewayUse:
 class ArrivalState:
     """Flows by engine and by gateway instance, recent rates, dispersion and retries.
 
-    unsettled_ratio: share of the engines that came or went lately.
+    unsettled_ratio: share of the engines that came or went lately. all_told: once every engine has
+    told of a window; who comes later is new.
     """
 
     flows: tuple[EngineFlow, ...] = ()
@@ -98,6 +99,7 @@ class ArrivalState:
     dispersion_weight: float = 0.0
     retries: RetryState = UNTOLD
     unsettled_ratio: float = 0.0
+    all_told: bool = False
 
     @property
     def dispersion(self) -> float:
@@ -167,7 +169,8 @@ def measure(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
     )
     state = replace(state, flows=flows, unsettled_ratio=unsettled)
-    told = _told_ratio(flows, fresh)
+    told = 1.0 if state.all_told else _told_ratio(flows, fresh)
+    state = replace(state, all_told=state.all_told or (bool(flows) and told == 1.0))
     coverage = fresh.coverage_ratio * told
     known = flows and coverage > 0 and told >= LEAST_TOLD_RATIO
     by_engines = _Counted(
