@@ -79,7 +79,6 @@ class ManyWorkloads:
     pods: int
     folder: Path
     traffic_seconds: float = 1500.0
-    mode: str = "Auto"
     changes: Mapping[str, Any] = field(default_factory=dict)
     needed: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -179,7 +178,7 @@ class ManyWorkloads:
     def _create_slos(self) -> None:
         for (namespace, name), count in self.needed.items():
             bounds = {"min": 1, "max": 3 * count}
-            spec = slo_spec(name, {"mode": self.mode, "replicas": bounds, **self.changes})
+            spec = slo_spec(name, {"replicas": bounds, **self.changes})
             body = {
                 "apiVersion": f"{GROUP}/{VERSION}",
                 "kind": "ServingSLO",

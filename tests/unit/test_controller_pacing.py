@@ -79,10 +79,13 @@ async def test_a_tick_does_not_wait_for_the_api_server_to_take_a_status() -> Non
         await patch(*arguments)
 
     operator.resources.patch_status = hanging
-    async with _behind(operator), asyncio.timeout(60.0):
-        await operator.tick()
-        await asked.wait()
-        await operator.tick()
+    async with _behind(operator):
+        async with asyncio.timeout(30.0):
+            await operator.tick()
+        async with asyncio.timeout(10.0):
+            await asked.wait()
+        async with asyncio.timeout(30.0):
+            await operator.tick()
         assert operator.resources.patches == []
         answers.set()
         await _until_written(operator)

@@ -79,7 +79,7 @@ def test_the_first_window_adds_nothing_to_a_fleet_that_does_well():
     """A law from one window and a rate from a part of one are no reason to order."""
     first = run(World(rate=steady(14.5), replicas=4)).until(30).at(30.0)
     assert max(need.replicas for need in first.needs) > 4
-    assert first.action is Action.HOLD
+    assert (first.action, first.limited_by) == (Action.HOLD, None)
     story = run(World(rate=steady(13.0), replicas=4)).until(75)
     assert {d.replicas_after for d in story.decisions} == {4}
 

@@ -168,9 +168,9 @@ def measure(
     unsettled = max(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
     )
-    state = replace(state, flows=flows, unsettled_ratio=unsettled)
     told = 1.0 if state.all_told else _told_ratio(flows, fresh)
-    state = replace(state, all_told=state.all_told or (bool(flows) and told == 1.0))
+    all_told = state.all_told or (bool(flows) and told == 1.0)
+    state = replace(state, flows=flows, unsettled_ratio=unsettled, all_told=all_told)
     coverage = fresh.coverage_ratio * told
     known = flows and coverage > 0 and told >= LEAST_TOLD_RATIO
     by_engines = _Counted(

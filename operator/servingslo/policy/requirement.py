@@ -143,12 +143,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         if measured.ratio > 1.0 and measured.replicas > wanted:
             binding, wanted = Constraint.SATURATION, measured.replicas
     if served:
-        wanted = max(wanted, carrying)
-        present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
-        if size(case, present).replicas > carrying:
-            # The law says of the present load what is seen to be wrong: as much more as comes.
-            growth = demand.scale_up_load.rate_per_second / demand.rate_per_second
-            wanted = max(round(carrying * growth), carrying)
+        wanted = _beyond_served(case, demand, wanted, carrying)
     proposal = Proposal(replicas=context.current).required(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
@@ -189,6 +184,18 @@ def _is_seen_to_serve(context: TickContext) -> bool:
     """
     measured = saturation_need(context.estimate, context.targets, context.serving)
     return measured.ratio <= 1.0 and missed_objective(context) is None
+
+
+def _beyond_served(case: SizingCase, demand: Demand, wanted: int, carrying: int) -> int:
+    """The count wanted where `carrying` is seen to serve, and never fewer.
+
+    A law that says of the present load that it does not is wrong: as much more as demand grows.
+    """
+    present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
+    if wanted <= carrying or size(case, present).replicas <= carrying:
+        return max(wanted, carrying)
+    growth = demand.scale_up_load.rate_per_second / demand.rate_per_second
+    return max(round(carrying * growth), carrying)
 
 
 def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int]:
