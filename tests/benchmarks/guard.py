@@ -17,8 +17,9 @@ from concurrent.futures import as_completed
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks.guard_rows import ROWS, SEEDS
-from tests.benchmarks.guard_rows import traffic_digest as digest_of
+from tests.benchmarks.guard_row import SEEDS
+from tests.benchmarks.guard_row import traffic_digest as digest_of
+from tests.benchmarks.guard_rows import ROWS
 from tests.benchmarks.guard_verdict import Run, read_runs, told, verdict, written
 from tests.benchmarks.matrix import ROOT
 

@@ -1,11 +1,14 @@
-"""The rows of the guard: eight standard cases, and six of traffic that no setting was chosen on."""
+"""The rows of the guard: eight standard cases, and twelve of traffic no setting was chosen on.
 
-import hashlib
-import math
+Six more are kept out of any choice (`guard_kept`).
+"""
+
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from tests.benchmarks.guard_row import Row
+from tests.benchmarks.guard_unseen import UNSEEN
 from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, SMALL, TRACE
 from tests.benchmarks.matrix_blind_cases import (
     CARDS,
@@ -17,8 +20,6 @@ from tests.benchmarks.matrix_blind_cases import (
 )
 
 from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.oracle import interval_work
-from servingslo.sim.scenario import WARM_SECONDS
 from servingslo.sim.standard import standard_case
 from servingslo.sim.trace import Trace, read_trace
 from servingslo.sim.workloads import (
@@ -30,11 +31,6 @@ from servingslo.sim.workloads import (
     uniform_lengths,
 )
 
-# None of them is a seed of the benchmark (1 to 3), of the search for settings, or of the blind
-# cases (31, 32).
-SEEDS = (61, 62, 63, 64, 65, 66)
-# Work a second of a replica at which a fleet begins; the bound is twice the busiest interval's.
-BUSY_WORK, BOUND_FACTOR = 0.7, 2.0
 # Minutes of a burst of documents and of the near silence that follows it, and their rates.
 BURST_MINUTES, SILENT_MINUTES = (2.0, 6.0), (3.0, 14.0)
 BURST_RATES, SILENT_RATE = (15.0, 70.0), 0.3
@@ -46,33 +42,6 @@ VERY_LONG_SHARE = 0.08
 # Its prompts weigh so much that this rate of the mixture is the work of a hundred conversations.
 MIXTURE_RATE = 45.0
 _SHARED_TAG = 79  # of random generators, beside 77 of the blind cases
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row: traffic by seed, and the fleet it is played on.
-
-    knobs: batch limits and admission bounds are carried out too.
-    """
-
-    name: str
-    fleet: FleetSpec
-    traffic: Callable[[int], Trace]
-    knobs: bool = False
-    unseen: bool = False
-
-    def played(self, seed: int) -> tuple[Trace, FleetSpec]:
-        """The trace of this seed, and the fleet with its first and its largest count."""
-        trace = self.traffic(seed)
-        return trace, _sized(self.fleet, trace)
-
-
-def traffic_digest(trace: Trace) -> str:
-    """Of every arrival and length: whether two runs were played the same requests."""
-    digest = hashlib.sha256(np.round(trace.arrival_seconds, 3).tobytes())
-    digest.update(trace.prompt_tokens.tobytes())
-    digest.update(trace.output_tokens.tobytes())
-    return digest.hexdigest()[:16]
 
 
 def document_bursts(rng: np.random.Generator, minutes: float = 60.0) -> RateCourse:
@@ -105,14 +74,6 @@ def noisy_crowds(rng: np.random.Generator) -> RateCourse:
         ends = np.interp((60.0 * minute, 60.0 * (minute + 1)), times, rates)
         found += [(minute + place, factor * float(rate)) for place, rate in enumerate(ends)]
     return points(*found)
-
-
-def _sized(fleet: FleetSpec, trace: Trace) -> FleetSpec:
-    work = interval_work(fleet, trace)
-    first = work[: max(round(WARM_SECONDS / fleet.scrape_interval_seconds), 1)]
-    most = math.ceil(BOUND_FACTOR * float(work.max()) / BUSY_WORK)
-    started = max(math.ceil(float(first.max()) / BUSY_WORK), 1)
-    return replace(fleet, initial_replicas=min(started, most), max_replicas=most)
 
 
 def _standard(case: str, engine: str, *, knobs: bool = False) -> Row:
@@ -185,4 +146,4 @@ _ROWS = (
         lambda seed: trace_of(Blind(course=noisy_crowds, card="a100"), seed), knobs=True,
     ),
 )  # fmt: skip
-ROWS = {row.name: row for row in _ROWS}
+ROWS = {row.name: row for row in (*_ROWS, *UNSEEN)}

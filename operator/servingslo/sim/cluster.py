@@ -180,7 +180,8 @@ class Cluster:
             layout.make_dynamic(row, batching.instances, batching.max_queue_delay_seconds)
         slow = fleet.slow_pods
         if slow.share_ratio > 0 and self._cards.random() < slow.share_ratio:
-            row.floats[layout.SLOWNESS] = slow.factor
+            pod.slowness = slow.factor
+        row.floats[layout.SLOWNESS] = pod.slowness * fleet.slowing.factor_at(self.now)
         return row
 
     def _fails(self, pod: SimulatedPod) -> Callable[[], None]:
@@ -301,6 +302,7 @@ class Cluster:
         for pod in self.pods:
             if pod.phase in {PodPhase.READY, PodPhase.DRAINING}:
                 row = self.rows[pod.row]
+                row.floats[layout.SLOWNESS] = pod.slowness * self.fleet.slowing.factor_at(until)
                 self._backend.advance(self.requests, self.rows, pod.row, until)
                 empty = row.ints[layout.RUNNING] + row.ints[layout.WAITING_COUNT] == 0
                 if pod.phase is PodPhase.DRAINING and empty:

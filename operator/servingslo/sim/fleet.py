@@ -69,6 +69,19 @@ class SlowPods:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowing:
+    """Steps of all pods take longer over time: `factor` times as long after so many seconds."""
+
+    factor: _Positive = 1.0
+    seconds: _Positive = 3600.0
+
+    def factor_at(self, seconds: float) -> float:
+        """How many times as long a step takes at this time; linear until the end."""
+        return 1.0 + (self.factor - 1.0) * min(seconds / self.seconds, 1.0)
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicBatching:
     """Engines that serve batches of whole requests, as Triton does, up to max_num_seqs each.
 
@@ -110,6 +123,7 @@ class FleetSpec:
     dynamic_batching: DynamicBatching | None = None
     clients: ClientSpec | None = None
     slow_pods: SlowPods = SlowPods()
+    slowing: Slowing = Slowing()
     drain: bool = True
     drain_seconds: _NotNegative | None = None
     mean_seconds_to_failure: _Positive | None = None

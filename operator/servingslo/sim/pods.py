@@ -23,7 +23,10 @@ class PodPhase(StrEnum):
 
 @dataclass(slots=True)
 class SimulatedPod:
-    """One pod. Times in seconds; row is the place of its engine, once it is ready."""
+    """One pod. Times in seconds; row is the place of its engine, once it is ready.
+
+    slowness: how many times as long its steps take as those of others.
+    """
 
     number: int
     ordered: float
@@ -34,6 +37,7 @@ class SimulatedPod:
     ready: float | None = None
     ended: float | None = None
     row: int = layout.NONE
+    slowness: float = 1.0
     scraped: EngineSample | None = None
 
 

@@ -1,0 +1,86 @@
+"""Six rows that no setting may be chosen on: read by `make guard KEPT=1`, before a release alone."""
+
+from dataclasses import replace
+
+import numpy as np
+from tests.benchmarks.guard_row import Row
+from tests.benchmarks.guard_rows import document_bursts
+from tests.benchmarks.guard_traffic import (
+    agents,
+    plain_noise,
+    swell,
+    traffic_of,
+    with_batches,
+    working_day,
+)
+from tests.benchmarks.guard_unseen import fleet_of
+from tests.benchmarks.matrix_blind_cases import CARD_RATES
+
+from servingslo.sim.fleet import ClientSpec, SlowPods
+from servingslo.sim.service import Routing
+from servingslo.sim.trace import Trace
+from servingslo.sim.workloads import generated, uniform_lengths
+
+_TAG = 89  # of random generators
+# Prompts that take at most half of the TTFT objective alone, on the small card.
+_DOCUMENTS = uniform_lengths((800, 6_000), (8, 60))
+
+
+def _documents(seed: int) -> Trace:
+    rng = np.random.default_rng([seed, _TAG])
+    return generated(document_bursts(rng, 75.0).scaled(CARD_RATES["l4"]), _DOCUMENTS, rng)
+
+
+KEPT = (
+    Row(
+        name="h100 noise that grows",
+        fleet=fleet_of("h100"),
+        traffic=traffic_of(
+            lambda rng: working_day(
+                rng, minutes=110, low=15.0, high=110.0, deviation=0.25, grows=True
+            )
+        ),
+        unseen=True,
+    ),
+    Row(
+        name="h100 batch on a chat",
+        fleet=fleet_of("h100"),
+        traffic=with_batches(
+            lambda rng: plain_noise(rng, minutes=60, mean=50.0),
+            minutes=((15.0, 20.0), (38.0, 45.0)),
+            sizes=(2_000, 6_000),
+        ),
+        unseen=True,
+    ),
+    Row(
+        name="h100 impatient clients",
+        fleet=replace(
+            fleet_of("h100"),
+            clients=ClientSpec(first_token_timeout_seconds=8.0, timeout_seconds=60.0, retries=3),
+        ),
+        traffic=traffic_of(lambda rng: working_day(rng, minutes=90, low=25.0, high=100.0)),
+        unseen=True,
+    ),
+    Row(
+        name="l4 long prompts in bursts",
+        fleet=fleet_of("l4"),
+        traffic=_documents,
+        unseen=True,
+    ),
+    Row(
+        name="h100 from 2 to 200/s, cold start 600 s",
+        fleet=fleet_of("h100", 600.0),
+        traffic=traffic_of(lambda rng: swell(rng, minutes=150, low=2.0, high=200.0)),
+        unseen=True,
+    ),
+    Row(
+        name="l4 agents, slow pods",
+        fleet=replace(
+            fleet_of("l4"),
+            routing=Routing.PREFIX_AFFINE,
+            slow_pods=SlowPods(share_ratio=0.2, factor=1.6),
+        ),
+        traffic=agents(minutes=70.0, groups_per_minute=0.8, group=(10, 50)),
+        unseen=True,
+    ),
+)
