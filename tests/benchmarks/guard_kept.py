@@ -80,7 +80,7 @@ KEPT = (
             routing=Routing.PREFIX_AFFINE,
             slow_pods=SlowPods(share_ratio=0.2, factor=1.6),
         ),
-        traffic=agents(minutes=70.0, groups_per_minute=0.8, group=(10, 50)),
+        traffic=agents(minutes=70.0, groups_per_minute=2.0, group=(3, 21)),
         unseen=True,
     ),
 )

@@ -48,15 +48,8 @@ def traffic_digest(trace: Trace) -> str:
 
 
 def _sized(fleet: FleetSpec, trace: Trace) -> FleetSpec:
-    work = interval_work(_as_cached(fleet, trace), trace)
+    work = interval_work(fleet, trace)
     first = work[: max(round(WARM_SECONDS / fleet.scrape_interval_seconds), 1)]
     most = math.ceil(BOUND_FACTOR * float(work.max()) / BUSY_WORK)
     started = max(math.ceil(float(first.max()) / BUSY_WORK), 1)
     return replace(fleet, initial_replicas=min(started, most), max_replicas=most)
-
-
-def _as_cached(fleet: FleetSpec, trace: Trace) -> FleetSpec:
-    """The fleet with the share of prompts that sessions have in common, where there are any."""
-    if trace.shared_tokens is None:
-        return fleet
-    return replace(fleet, cached_ratio=float(trace.shared_tokens.sum() / trace.prompt_tokens.sum()))

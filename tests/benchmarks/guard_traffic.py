@@ -137,6 +137,8 @@ def with_batches(
 # answers with, and seconds between an answer and the next call. An answer's token takes 25 ms.
 CALLS, FIRST_TOKENS, ADDED_TOKENS = (6, 24), (1_000, 4_000), (100, 900)
 ANSWER_TOKENS, THINK_SECONDS, TOKEN_SECONDS = (30, 300), (1.0, 15.0), 0.025
+# Before a trace begins: longer than a session lasts.
+EARLIER_MINUTES = 6.0
 
 
 def agents(
@@ -147,14 +149,15 @@ def agents(
     def traffic(seed: int) -> Trace:
         rng = np.random.default_rng([seed, _TAG])
         end = 60.0 * minutes
-        starts = np.sort(rng.uniform(0.0, end, int(rng.poisson(groups_per_minute * minutes))))
+        count = int(rng.poisson(groups_per_minute * (minutes + EARLIER_MINUTES)))
+        starts = np.sort(rng.uniform(-60.0 * EARLIER_MINUTES, end, count))
         rows: list[tuple[float, int, int, int, int]] = []
         session = 0
         for start in starts:
             for _ in range(int(rng.integers(*group))):
                 rows += _session(rng, float(start) + float(rng.uniform(0.0, 10.0)), session)
                 session += 1
-        rows = sorted(row for row in rows if row[0] < end)
+        rows = sorted(row for row in rows if 0.0 <= row[0] < end)
         arrival, prompt, output, number, shared = zip(*rows, strict=True)
         return Trace(
             arrival_seconds=np.array(arrival),

@@ -38,7 +38,7 @@ UNSEEN = (
     Row(
         name="h100 agents",
         fleet=replace(fleet_of("h100"), routing=Routing.PREFIX_AFFINE),
-        traffic=agents(minutes=60.0, groups_per_minute=1.2, group=(20, 160)),
+        traffic=agents(minutes=60.0, groups_per_minute=4.0, group=(4, 44)),
         unseen=True,
     ),
     Row(
