@@ -45,6 +45,7 @@ class Reason(StrEnum):
     DEMAND_MET = "DemandMet"
     INFEASIBLE_OBJECTIVE = "InfeasibleObjective"
     ERROR_BUDGET_BURNING = "ErrorBudgetBurning"
+    QUANTILE_EARNED = "QuantileEarned"
 
     # Bounds and guards
     MIN_REPLICAS_REACHED = "MinReplicasReached"

@@ -1,4 +1,4 @@
-"""Six rows that no setting may be chosen on: read by `make guard KEPT=1`, before a release alone."""
+"""Six rows that no setting may be chosen on: only `make guard KEPT=1` reads them."""
 
 from dataclasses import replace
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import seasonal, surges
 from servingslo.estimation.rate_filters import RateWindow
-from servingslo.estimation.surges import Exceedance, Surge
+from servingslo.estimation.surges import Surge
 
 # Cold starts of the evaluation protocol, 30 and 240 s, and one in between.
 HORIZONS_SECONDS = (30.0, 90.0, 240.0)
@@ -95,9 +95,8 @@ class ErrorLog:
     """What realized errors have taught, by horizon, and the forecasts that wait.
 
     squared_errors: moving average of squared error over predicted variance. return_log_odds:
-    evidence that demand returns to its usual mean. surges, exceedances: of the last hour, rises
-    that nothing foretold, and by how much rates were beyond what was expected. interval: windows
-    that are together still too short to score by, None without any.
+    evidence that demand returns to its usual mean. surges: of the last hour, rises that nothing
+    foretold. interval: windows that are together still too short to score by, None without any.
     """
 
     due: tuple[tuple[DueForecast, ...], ...] = ((),) * len(HORIZONS_SECONDS)
@@ -105,7 +104,6 @@ class ErrorLog:
     return_log_odds: tuple[float, ...] = (RETURN_PRIOR_LOG_ODDS,) * len(HORIZONS_SECONDS)
     trend: TrendEvidence = TrendEvidence()
     surges: tuple[Surge, ...] = ()
-    exceedances: tuple[Exceedance, ...] = ()
     interval: RateWindow | None = None
 
     @property
@@ -187,7 +185,7 @@ def scored(
                 if index == TREND_HORIZON and newest.surge_probability <= SURGE_PROBABILITY:
                     log = replace(log, trend=_trend_after(log.trend, newest, rate, noise))
             if index == SURGE_HORIZON:
-                log = _with_exceedance(log, newest, rate, noise, now_seconds, made_seconds)
+                log = _with_surge(log, newest, rate, noise, now_seconds, made_seconds)
         errors.append(error)
         odds.append(log_odds)
         seasons.append(season_odds)
@@ -203,7 +201,7 @@ def with_forecasts(log: ErrorLog, made: tuple[DueForecast, ...]) -> ErrorLog:
     return replace(log, due=tuple((*queue, one)[-DUE_PER_HORIZON:] for queue, one in due))
 
 
-def _with_exceedance(
+def _with_surge(
     log: ErrorLog,
     newest: DueForecast,
     rate: float,
@@ -216,8 +214,7 @@ def _with_exceedance(
     found = surges.noted(
         log.surges, rate, expected, noise, now_seconds, expected_since_seconds=made_seconds
     )
-    beyond = surges.exceeded(log.exceedances, rate, expected, noise, now_seconds)
-    return replace(log, surges=found, exceedances=beyond)
+    return replace(log, surges=found)
 
 
 def _season_judged(one: DueForecast, rate: float, noise: float, log_odds: float) -> float:

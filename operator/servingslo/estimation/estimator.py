@@ -250,7 +250,8 @@ def _learn_law(
     for pod in same & sample.batches.keys() & state.batches.keys():
         rows[pod] = list(counted_rows(state.batches[pod], sample.batches[pod]))
     slowdowns = pod_slowdown.observe(state.slowdowns, rows, service_law.solution(law.fits[0]), same)
-    learnt = [row for each in rows.values() for row in each]
+    slow = {pod.pod: pod.ratio for pod in pod_slowdown.slow_pods(slowdowns)}
+    learnt = [row.scaled(slow.get(pod, 1.0)) for pod, each in rows.items() for row in each]
     fit = stated_law.scored(
         law.fits[0], sample.service_law, learnt, partial(_context_tokens, state)
     )

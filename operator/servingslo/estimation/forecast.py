@@ -33,11 +33,7 @@ from servingslo.estimation.rate_filters import (
 )
 from servingslo.estimation.season import RateHistory, find_season
 from servingslo.estimation.seasonal import NO_SEASON, SeasonForecast, SeasonState
-from servingslo.estimation.surges import (
-    Recurrence,
-    largest_exceedance_ratio,
-    recurrence,
-)
+from servingslo.estimation.surges import Recurrence, recurrence
 
 # After a longer pause demand is taken as new: two to three times the longest scored lead.
 LONGEST_GAP_SECONDS = 600.0
@@ -60,7 +56,6 @@ class ForecastState:
 
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
     begun_seconds: when demand became something new, of which earlier forecasts know nothing.
-    noise_variance: of the rate last measured.
     """
 
     time_seconds: float | None = None
@@ -71,7 +66,6 @@ class ForecastState:
     errors: ErrorLog = EMPTY_LOG
     season: SeasonState = NO_SEASON
     begun_seconds: float | None = None
-    noise_variance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +73,8 @@ class Forecast:
     """Arrival rate to come, as a mixture of normal laws cut at zero.
 
     age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
-    taken to be as it is there. recurrence: rises that nothing foretells and that keep coming.
-    largest_exceedance_ratio: by which demand has lately risen beyond what was expected a cold start
-    before, None while demand has not been seen for long enough to say. trend_damping: share of what
-    slopes carry that has come true far ahead.
+    taken to be as it is there. recurrence: rises that nothing foretells and that may come again.
+    trend_damping: share of what slopes carry that has come true far ahead.
     Nothing is known before the first window, and there is no arrival rate then either.
     """
 
@@ -95,7 +87,6 @@ class Forecast:
     season: SeasonForecast | None = None
     furthest_lead_seconds: float = math.inf
     recurrence: Recurrence | None = None
-    largest_exceedance_ratio: float | None = None
     trend_damping: float = 1.0
 
     @property
@@ -201,12 +192,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=seasonal.season_forecast(state.season, state.time_seconds),
-        recurrence=recurrence(
-            state.errors.surges, _level_before_surges(state), state.noise_variance, now_seconds
-        ),
-        largest_exceedance_ratio=largest_exceedance_ratio(
-            state.errors.exceedances, state.observed_seconds, now_seconds
-        ),
+        recurrence=recurrence(state.errors.surges, _level_before_surges(state), now_seconds),
         trend_damping=state.errors.trend.damping,
     )
 
@@ -260,7 +246,6 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         state,
         time_seconds=now_seconds,
         filters=filters,
-        noise_variance=measured,
         errors=replace(state.errors, interval=None if ended else interval),
     )
     state = _with_usual(state, window.rate_per_second, measured, gap)

@@ -41,7 +41,7 @@ VERSION = 1
 # Two configurations (before and after a rollout) and these sizes keep it below 3 KiB.
 STORED_CONFIGURATIONS = 2
 STORED_STARTS = 8
-# Two surges of an hour make them recur; a few more tell how often.
+# A few surges of an hour say how likely the next one is.
 REMEMBERED_SURGES = 5
 # Five probabilities of four digits each sum to one within this.
 PROBABILITY_ROUNDING = 0.01
@@ -189,7 +189,7 @@ def _dump_forecast(state: ForecastState) -> dict[str, Any] | None:
                 round(b.start_seconds),
                 round(b.last_seconds),
                 *rounded((b.peak_per_second, b.expected_per_second), 4),
-                int(b.over),
+                round(b.ended_seconds or 0.0),
             ]
             for b in state.errors.surges[-REMEMBERED_SURGES:]
         ],
@@ -238,7 +238,8 @@ def _load_surges(stored: object, at_seconds: float) -> tuple[Surge, ...]:
             last_seconds=row[1],
             peak_per_second=row[2],
             expected_per_second=row[3],
-            over=bool(row[4]),
+            # 1 is how an earlier version stored that it was over.
+            ended_seconds=max(row[4], row[1]) if row[4] else None,
         )
         for row in rows
         if row is not None and row[0] <= row[1] <= at_seconds + 1.0 and min(row[2:]) >= 0

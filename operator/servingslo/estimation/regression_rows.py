@@ -1,7 +1,7 @@
 """What one window says about the service law: equations 1 = x·(a, b, c) with their errors."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import Window, tokens_per_sequence_step
 
@@ -48,6 +48,13 @@ class Row:
     prefill_per_step_tokens: float
     scored: bool = True
     sequence_ratio: float | None = None
+
+    def scaled(self, ratio: float) -> "Row":
+        """The equation of a usual pod, from that of one whose steps take so many times as long."""
+        if ratio == 1.0:
+            return self
+        a, b, c = self.x
+        return replace(self, x=(ratio * a, ratio * b, ratio * c))
 
 
 def regression_rows(

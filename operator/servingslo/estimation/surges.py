@@ -1,14 +1,13 @@
-"""Rises of demand that nothing foretold, and the rate they keep coming back to.
+"""Rises of demand that nothing foretold, and how likely they come again.
 
-A surge that is over before capacity for it is ready is met by standing capacity or not at all. One
-says nothing of another. Two within an hour do: a cold start of a minute and a half at twice the
-rate, once in half an hour, is a tenth of all requests, many times the error budget of any objective
-worth stating, so what both reached is kept for as long as an hour holds two.
+A surge that is over before capacity for it is ready is met by standing capacity or not at all. So
+what one reached is worth keeping capacity for as long as its return would cost more than holding.
+How likely a return is is learnt: one surge in two comes again until some have been seen.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 # Of what was expected one lead earlier: with a quantile of demand a tenth above its mean, at a
 # utilization of 0.85, a fleet saturates there. 1.5 left surges of 1.6 times unseen behind what
@@ -16,50 +15,50 @@ from dataclasses import dataclass, replace
 SURGE_RATIO = 1.3
 NOISE_DEVIATIONS = 4.0
 MEMORY_SECONDS = 3600.0
-# Rises within it that recur.
-RECURRING_COUNT = 2
-# Counting noise that a rate may show without having risen: one window in forty shows more.
-EXCEEDANCE_NOISE_DEVIATIONS = 2.0
-# Half the memory: before, calm may be chance.
-LEAST_SEEN_SECONDS = 1800.0
+# Of nothing seen, one return in two (Laplace's rule of succession).
+PRIOR_RETURNS, PRIOR_SURGES = 1.0, 2.0
+# A later rise is no return of the one before: nobody would have kept capacity for it.
+LONGEST_RETURN_SECONDS = 1200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surge:
-    """A rise beyond what was expected: its first and last window, and its highest rate.
+    """A rise beyond what was expected: its first and last window, its end, and its highest rate.
 
-    expected_per_second: when it began. over: demand was back there since, or has fallen from the
-    peak by as much as makes a rise; until then all that demand does is the same surge, such as what
-    retries make of one.
+    expected_per_second: when it began. ended_seconds: when demand was back there, or had fallen
+    from the peak by as much as makes a rise; until then all that demand does is the same surge,
+    such as what retries make of one.
     """
 
     start_seconds: float
     last_seconds: float
     peak_per_second: float
     expected_per_second: float
-    over: bool = False
+    ended_seconds: float | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.ended_seconds is not None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exceedance:
-    """By how much of it a rate was beyond what was expected one lead before, and when."""
-
-    time_seconds: float
-    ratio: float
+    @property
+    def until_seconds(self) -> float:
+        """When it ended, or was seen last."""
+        return self.last_seconds if self.ended_seconds is None else self.ended_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """Rises that recur: how many in an hour, their mean interval, and a rate reached twice.
+    """Surges that may come again: how many in an hour, their mean interval, and the rate to expect.
 
-    furthest_per_second: the most that counting noise may make of that rate; what is measured beyond
-    it has gone further.
+    over_seconds: since the last one ended, 0 while it lasts. probability: that it comes again.
     """
 
     count: int
     interval_seconds: float
     rate_per_second: float
-    furthest_per_second: float
+    over_seconds: float
+    probability: float
 
 
 def noted(
@@ -79,7 +78,8 @@ def noted(
     kept = recent(surges, now_seconds)
     last = kept[-1] if kept else None
     if last is not None and _has_ended(last, rate_per_second, expected_since_seconds):
-        kept[-1] = replace(last, over=True)
+        ended = now_seconds if last.ended_seconds is None else last.ended_seconds
+        kept[-1] = replace(last, ended_seconds=ended)
         return tuple(kept)
     if rate_per_second <= SURGE_RATIO * expected_per_second + NOISE_DEVIATIONS * noise**0.5:
         return tuple(kept)
@@ -112,57 +112,31 @@ def _has_ended(surge: Surge, rate_per_second: float, expected_since_seconds: flo
 
 def recent(surges: Sequence[Surge], now_seconds: float) -> list[Surge]:
     """Those of the last hour."""
-    return [s for s in surges if now_seconds - s.last_seconds <= MEMORY_SECONDS]
+    return [s for s in surges if now_seconds - s.until_seconds <= MEMORY_SECONDS]
 
 
 def recurrence(
-    surges: Sequence[Surge], level_per_second: float, noise: float, now_seconds: float
+    surges: Sequence[Surge], level_per_second: float, now_seconds: float
 ) -> Recurrence | None:
-    """What must be expected to come again at any time; None where fewer than two came of late.
+    """What may come again at any time; None where no surge came in the last hour.
 
     The rate that two reached, or what there is now with as much on top as two added to what was
-    expected, whichever is more: surges grow with demand. Never more than twice the highest rate
-    that was measured: neither part of the sum is above it. level_per_second: of demand before what
-    may be one of them. noise: variance of the measured rate.
+    expected, whichever is more: surges grow with demand. Of a single one, what it reached. Never
+    more than twice the highest rate that was measured: neither part of the sum is above it.
+    level_per_second: of demand before what may be one of them.
     """
     lately = recent(surges, now_seconds)
-    if len(lately) < RECURRING_COUNT:
+    if not lately:
         return None
     last = lately[-1]
     base = level_per_second if last.over else last.expected_per_second
-    added = sorted(s.peak_per_second - s.expected_per_second for s in lately)[-2]
-    rate = max(base + added, sorted(s.peak_per_second for s in lately)[-2])
+    added = sorted(s.peak_per_second - s.expected_per_second for s in lately)[-2:][0]
+    gaps = [after.start_seconds - before.until_seconds for before, after in pairwise(lately)]
+    returned = sum(gap <= LONGEST_RETURN_SECONDS for gap in gaps)
     return Recurrence(
         count=len(lately),
-        interval_seconds=(lately[-1].start_seconds - lately[0].start_seconds) / (len(lately) - 1),
-        rate_per_second=rate,
-        furthest_per_second=rate + EXCEEDANCE_NOISE_DEVIATIONS * noise**0.5,
+        interval_seconds=(last.start_seconds - lately[0].start_seconds) / max(len(gaps), 1),
+        rate_per_second=max(base + added, sorted(s.peak_per_second for s in lately)[-2:][0]),
+        over_seconds=max(now_seconds - last.until_seconds, 0.0) if last.over else 0.0,
+        probability=(PRIOR_RETURNS + returned) / (PRIOR_SURGES + len(gaps)),
     )
-
-
-def exceeded(
-    exceedances: tuple[Exceedance, ...],
-    rate_per_second: float,
-    expected_per_second: float,
-    noise: float,
-    now_seconds: float,
-) -> tuple[Exceedance, ...]:
-    """The exceedances of the last hour with this window's, without those that a later one exceeds.
-
-    expected_per_second: one lead ago for now. noise: variance of the measured rate.
-    """
-    sure = rate_per_second - EXCEEDANCE_NOISE_DEVIATIONS * noise**0.5
-    ratio = max(sure / expected_per_second - 1.0, 0.0) if expected_per_second > 0 else math.inf
-    kept = (e for e in exceedances if now_seconds - e.time_seconds <= MEMORY_SECONDS)
-    larger = tuple(e for e in kept if e.ratio > ratio)
-    return (*larger, Exceedance(time_seconds=now_seconds, ratio=ratio))
-
-
-def largest_exceedance_ratio(
-    exceedances: Sequence[Exceedance], seen_seconds: float, now_seconds: float
-) -> float | None:
-    """The largest of the last hour; None where demand was seen for less than half of it."""
-    if seen_seconds < LEAST_SEEN_SECONDS:
-        return None
-    recent = (e.ratio for e in exceedances if now_seconds - e.time_seconds <= MEMORY_SECONDS)
-    return max(recent, default=None)

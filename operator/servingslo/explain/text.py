@@ -76,6 +76,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from _why(decision)
     yield from _demand(decision)
     yield from _objectives(decision)
+    yield from _promise(decision)
     yield from _certainty(decision)
     yield from _limits(decision.limits)
     yield from _steps(decision)
@@ -166,6 +167,20 @@ def _cold_start(start: ColdStartReport) -> str:
         return f"{seconds(start.seconds)}, as stated"
     took = seconds(sum(value for _, value in known))
     return f"{seconds(start.seconds)}, as stated; {starts} took {took}: {split}"
+
+
+def _promise(decision: Decision) -> Iterator[str]:
+    """The attained share beside the declared one, and the quantile of demand it earned."""
+    promise = decision.promise
+    if promise is None or promise.attained_ratio is None:
+        return
+    over = 60.0 * max(round(min(promise.period_seconds, promise.observed_seconds) / 60.0), 1)
+    yield (
+        f"All objectives: {percent(promise.attained_ratio)} of requests attained, "
+        f"{percent(promise.target_ratio)} declared, over {seconds(over)}; planned at quantile "
+        f"{promise.probability:.2f} of demand, a new workload begins at "
+        f"{promise.safe_probability:.2f}"
+    )
 
 
 def _objectives(decision: Decision) -> Iterator[str]:

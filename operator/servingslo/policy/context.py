@@ -15,10 +15,9 @@ from servingslo.policy.demand import (
     cold_start_seconds,
     expected_demand,
     lead_seconds,
-    target_odds,
     wait_budget_seconds,
 )
-from servingslo.policy.error_budget import budget_report, budget_score
+from servingslo.policy.error_budget import budget_report
 from servingslo.policy.guards import (
     Bounds,
     acting_limit,
@@ -29,6 +28,7 @@ from servingslo.policy.guards import (
 from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
 from servingslo.policy.prepared_model import PreparedModel, renewed_model, with_means
 from servingslo.policy.signals import Signals
+from servingslo.policy.sizing import EVEN, Slowness
 from servingslo.policy.state import LIMIT_FIELDS, BatchChange, PlannerState
 from servingslo.reasons import Reason
 
@@ -54,7 +54,6 @@ class TickContext:
     or cannot be placed is no capacity. unschedulable: those that the scheduler cannot place, with
     its reason. own_rollout: the change of batch limits that the rollout in progress carries out,
     None without one or for any other. prepared: None while no law, limits or lengths are known.
-    margin_score: what a budget that runs out adds to the normal score of the quantile planned for.
     demand: None while no rate is known.
     """
 
@@ -78,13 +77,21 @@ class TickContext:
     lead_seconds: float
     wait_budget_seconds: float
     error_budget: BudgetReport | None
-    margin_score: float
     demand: Demand | None
 
     @property
     def excluded(self) -> int:
         """Ready pods that are no capacity."""
         return len(self.unreliable)
+
+    @property
+    def slowness(self) -> Slowness:
+        """The serving pods that are slower than their siblings."""
+        names = {pod.name for pod in self.serving}
+        ratios = [slow.ratio for slow in self.estimate.slow_pods if slow.pod in names]
+        if not ratios:
+            return EVEN
+        return Slowness(share_ratio=len(ratios) / len(names), ratio=sum(ratios) / len(ratios))
 
     @property
     def cold_start_seconds(self) -> float:
@@ -146,6 +153,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     fleet = Fleet(
         serving=len(serving),
         coming=starting,
+        queued_requests=sum(e.waiting or 0.0 for pod in serving for e in pod.engines),
         saturation_rate_per_second=(
             prepared.model.saturation_rate_per_second * estimate.engines_per_pod
             if prepared is not None and foreseen
@@ -153,7 +161,6 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         ),
     )
     budget_left = budget_report(targets, observation)
-    margin = budget_score(budget_left)
     estimate = with_means(estimate, prepared, len(serving))
     lead = lead_seconds(estimate, targets, limits)
     budget = wait_budget_seconds(targets, prepared)
@@ -178,14 +185,12 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         lead_seconds=lead,
         wait_budget_seconds=budget,
         error_budget=budget_left,
-        margin_score=margin,
         demand=expected_demand(
             estimate,
             fleet,
             lead=lead,
             wait_budget=budget,
-            margin_score=margin,
-            odds=target_odds(targets),
+            score=state.promise.score,
         ),
     )
 

@@ -126,6 +126,23 @@ class DemandReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseReport:
+    """The attained share of requests beside the declared one, and the quantile that it earned.
+
+    attained_ratio: of the last period_seconds, as far as it was observed (observed_seconds); None
+    before one request was. probability, safe_probability: of the quantile of demand that is planned
+    for in calm at a cold start of two minutes, and the one that a new workload begins at.
+    """
+
+    attained_ratio: float | None
+    target_ratio: float
+    period_seconds: float
+    observed_seconds: float
+    probability: float
+    safe_probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStartReport:
     """How long a replica takes from its order to readiness, and where that is known from.
 
@@ -316,6 +333,7 @@ class Decision:
     limits: in force on the newest ready pods. runtime: that the engines were read as.
     gateway_limit: None where none is to be written. handed_over: None where the operator itself
     sets the count, or acting is switched off. error_budget: None where none is asked for or known.
+    promise: None before anything was observed.
     batcher: None where no limits of dynamic batches are read from servers.
     """
 
@@ -348,6 +366,7 @@ class Decision:
     gateway_limit: LimitDecision | None = None
     handed_over: HandOver | None = None
     error_budget: BudgetReport | None = None
+    promise: PromiseReport | None = None
     batcher: BatcherDecision | None = None
     detail: str = ""
 

@@ -1,6 +1,5 @@
 """The demand that a plan is made for: arrivals and backlog when capacity ordered now serves."""
 
-import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -13,29 +12,24 @@ from servingslo.policy.sizing import Load
 
 # Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
 SCRAPE_SECONDS = 15.0
-# Quantile of the demand at the lead time that is planned for, before what a spent budget adds.
-# The percentile laws already cover the fluctuations around a known rate, and an objective allows
-# misses, so in calm the quantile only covers the uncertainty of the rate itself; in a surge every
-# request behind the backlog misses, so the quantile rises with the probability that this is one, or
-# a jump, which the first window of one looks like. Chosen on simulated fleets (Azure conversation
-# trace, ramp, diurnal, surge): see docs/lab/planner.md.
-CALM_PROBABILITY = 0.65
+# Quantile of the demand that is planned for in a surge: there every request behind the backlog
+# misses, so it rises with the probability that this is one, or a jump, which the first window of
+# one looks like. In calm it is earned (`promise`).
 SURGE_PROBABILITY = 0.9
-# A replica given away must not be missed before it could be had again, in a surge still less. What
-# lies between this quantile and the one that orders is kept and not bought. On the same fleets.
-DOWN_CALM_PROBABILITY = 0.8
+# A replica that is released must not be missed before it could be had again, in a surge still less:
+# a step down is planned at a normal score that is larger by this, 0.9 where an order is planned at
+# 0.75. Of pairs tried on the guard's rows (docs/lab/planner.md).
+DOWN_SCORE = 0.6
 DOWN_SURGE_PROBABILITY = 0.95
-# The lead that the calm quantile was chosen at. A shortage lasts until what is ordered against it
-# is there, so the odds of none grow with the lead: by its root, on the same fleets with cold starts
-# of 30 and 240 s; bounded to four times either way of the lead.
+# The lead that quantiles are of. A shortage lasts until what is ordered against it is there, so
+# what it costs grows with the lead, and the odds of none with it; bounded to four times either way.
 PLAIN_LEAD_SECONDS = 120.0
 LARGEST_LEAD_RATIO = 4.0
-# What both quantiles were chosen for: one request in a hundred may miss. Where fewer may, the odds
-# of enough capacity grow by the cube root of how many fewer, and the other way round; over days of
-# three targets (docs/lab/planner.md). What is planned for is never below the median.
-PLAIN_MISS_RATIO = 0.01
-MISS_ODDS_EXPONENT = 1.0 / 3.0
+# What is planned for is never below the median.
 LEAST_PROBABILITY = 0.5
+# One point of share costs as much as 10 % of the replica-hours (the guard's yardstick): what a
+# surge would miss that returns within a lead is worth keeping its replicas for ten leads.
+KEPT_LEADS = 10.0
 # Where a season rises and falls within a lead its peak may lie between: looked at in quarters. What
 # has no season moves one way for as long.
 LEAD_PARTS = 4
@@ -64,9 +58,7 @@ class Demand:
     backlog_at_lead_requests: float
     scale_up_load: Load
     probability: float
-    plain_probability: float
-    margin_score: float
-    target_odds: float
+    score: float
     idle: bool
 
 
@@ -79,15 +71,6 @@ def cold_start_seconds(estimate: Estimate, targets: Targets) -> float:
     """Time from the order of a replica until it is ready: stated, else measured."""
     stated = targets.cold_start_seconds
     return estimate.cold_start.mean_seconds if stated is None else stated
-
-
-def target_odds(targets: Targets) -> float:
-    """How much better than at 99 % the odds of enough capacity must be; 1 without objectives."""
-    allowed = min(
-        (1.0 - objective.percentile / 100.0 for objective in targets.objectives),
-        default=PLAIN_MISS_RATIO,
-    )
-    return float((PLAIN_MISS_RATIO / allowed) ** MISS_ODDS_EXPONENT)
 
 
 def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> float:
@@ -111,12 +94,14 @@ def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> flo
 class Fleet:
     """Replicas that serve now and that are starting, and what one of them can carry.
 
-    saturation_rate_per_second: of one replica; None while no law is known.
+    saturation_rate_per_second: of one replica; None while no law is known. queued_requests: that
+    wait at engines. They stay there: no new replica serves them.
     """
 
     serving: int
     coming: int
     saturation_rate_per_second: float | None
+    queued_requests: float = 0.0
 
 
 def expected_demand(
@@ -125,26 +110,20 @@ def expected_demand(
     *,
     lead: float,
     wait_budget: float,
-    margin_score: float = 0.0,
-    odds: float = 1.0,
+    score: float,
 ) -> Demand | None:
     """Demand at the lead time; None while no arrival rate is known.
 
-    margin_score: what the error budget adds to the normal score of the quantile planned for.
-    odds: of enough capacity, over those at a target of 99 % (`target_odds`).
+    score: normal score of the quantile in calm, at a lead of two minutes.
     """
     rate = estimate.arrival_rate_per_second
     if rate is None or not estimate.forecast.known:
         return None
     mean = estimate.forecast.mean_per_second(lead)
-    probability = planned_probability(estimate.forecast, lead, margin_score, odds)
+    probability = planned_probability(estimate.forecast, lead, score)
     high = estimate.forecast.quantile_per_second(lead, probability)
-    known = estimate.forecast.recurrence
-    if known is not None and rate <= known.furthest_per_second:
-        # A rise that recurs goes as far as those before it, until it has gone further.
-        mean, high = min(mean, known.rate_per_second), min(high, known.rate_per_second)
     backlog = _backlog_at_lead(
-        estimate.backlog_requests,
+        max(estimate.backlog_requests - fleet.queued_requests, 0.0),
         fleet,
         mean_rate=0.5 * (rate + mean),
         lead=lead,
@@ -157,9 +136,7 @@ def expected_demand(
         backlog_at_lead_requests=backlog,
         scale_up_load=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
         probability=probability,
-        plain_probability=planned_probability(estimate.forecast, lead, 0.0, odds),
-        margin_score=margin_score,
-        target_odds=odds,
+        score=score,
         idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
     )
 
@@ -169,55 +146,53 @@ def step_down_load(
 ) -> Load:
     """The load that must still be carried after a step down: the most until the lead time is over.
 
-    What is given away now is back one lead time after it is missed, so the odds of keeping enough
+    What is released now is back one lead time after it is missed, so the odds of keeping enough
     grow with long leads as those of ordering do; short ones do not lower them, because what dips
-    for a few scrapes does so at any lead. Where rises recur that nothing foretells, what they reach
-    is kept.
+    for a few scrapes does so at any lead. What a surge reached is kept for as long as its return
+    would cost more.
     implied_arrival_rate_per_second: the rate that what runs now speaks of, see `step_down`.
     """
     forecast = estimate.forecast
     share = forecast.unsettled_probability
-    odds = max(_lead_odds(demand.lead_seconds), 1.0) * demand.target_odds
-    calm = _with_odds(DOWN_CALM_PROBABILITY, odds, DOWN_SURGE_PROBABILITY)
-    probability = quantile_with_margin(
-        calm + (DOWN_SURGE_PROBABILITY - calm) * share,
-        demand.margin_score * (1.0 - share),
+    calm = _with_odds(
+        _NORMAL.cdf(demand.score + DOWN_SCORE),
+        max(_lead_odds(demand.lead_seconds), 1.0),
+        DOWN_SURGE_PROBABILITY,
     )
+    probability = calm + (DOWN_SURGE_PROBABILITY - calm) * share
     parts = 1 if forecast.season is None else LEAD_PARTS
     times = (demand.lead_seconds * part / parts for part in range(parts + 1))
     highest = max(
         *(forecast.quantile_per_second(at, probability) for at in times),
         implied_arrival_rate_per_second,
     )
-    if forecast.recurrence is not None:
-        highest = max(highest, forecast.recurrence.rate_per_second)
+    highest = max(highest, kept_rate_per_second(forecast, demand.lead_seconds))
     return Load(rate_per_second=highest, drain_per_second=demand.scale_up_load.drain_per_second)
 
 
-def planned_probability(
-    forecast: Forecast, lead_seconds: float, margin_score: float, odds: float = 1.0
-) -> float:
+def kept_rate_per_second(forecast: Forecast, lead_seconds: float) -> float:
+    """The rate that capacity is kept for after a surge; 0 where there was none lately."""
+    known = forecast.recurrence
+    if known is None or known.over_seconds > KEPT_LEADS * known.probability * lead_seconds:
+        return 0.0
+    return known.rate_per_second
+
+
+def planned_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
     """The quantile of demand to plan for: the calm one, or a surge's as far as this is one.
 
-    The calm one rises with the lead, which a shortage lasts for, and with the target. The margin
-    counts in calm alone: budget that is gone does not come back by more than a surge needs.
-    odds: of enough capacity, over those at a target of 99 %.
+    The calm one rises with the lead, which a shortage lasts for. score: its normal score at a lead
+    of two minutes.
     """
     share = forecast.unsettled_probability
-    calm = _with_odds(CALM_PROBABILITY, _lead_odds(lead_seconds) * odds, SURGE_PROBABILITY)
-    probability = calm + (SURGE_PROBABILITY - calm) * share
-    return quantile_with_margin(probability, margin_score * (1.0 - share))
-
-
-def quantile_with_margin(probability: float, score: float) -> float:
-    """The probability whose normal score is this much larger; within (0, 1)."""
-    return _NORMAL.cdf(_NORMAL.inv_cdf(probability) + score)
+    calm = _with_odds(_NORMAL.cdf(score), _lead_odds(lead_seconds), SURGE_PROBABILITY)
+    return calm + (SURGE_PROBABILITY - calm) * share
 
 
 def _lead_odds(lead_seconds: float) -> float:
     """By how much the odds of enough capacity grow with the lead."""
     ratio = lead_seconds / PLAIN_LEAD_SECONDS
-    return math.sqrt(min(max(ratio, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO))
+    return min(max(ratio, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO)
 
 
 def _with_odds(probability: float, ratio: float, highest: float) -> float:
@@ -231,9 +206,9 @@ def _backlog_at_lead(
 ) -> float:
     """Requests that will wait too long when capacity ordered now is ready.
 
-    What waits now grows by what arrives beyond the capacity that serves, with half of what is on
-    its way: it becomes ready within the lead time, earlier or later. What the fleet serves within
-    the wait budget is no backlog but an ordinary queue.
+    waiting: what no engine has yet. It grows by arrivals beyond the capacity that serves, with half
+    of the starting pods counted: they become ready within the lead time, earlier or later. What the
+    fleet serves within the wait budget is no backlog but an ordinary queue.
     """
     if fleet.saturation_rate_per_second is None:
         return waiting

@@ -1,4 +1,4 @@
-"""What is left of the error budget, how fast it burns, and what that adds to the plan."""
+"""What is left of the error budget, and how fast it burns."""
 
 from servingslo.estimation.error_budget import BudgetReading, WindowMisses
 from servingslo.models.error_budget import (
@@ -18,11 +18,6 @@ BURN_SECONDS = tuple(
 """Lengths of the windows that burn rates are told of."""
 # Read every minute or so; what is older says nothing of now.
 OLDEST_READING_SECONDS = 900.0
-# Until half of the budget is spent nothing is added; at its end this normal score, which is 0.0 to
-# 0.9 % of the replica-hours on four simulated rows, for up to 0.7 points of share on a ramp and
-# nothing on surges (docs/how-to/error-budget.md).
-UNTOUCHED_RATIO = 0.5
-HIGHEST_BUDGET_SCORE = 0.25
 
 
 def budget_report(targets: Targets, observation: Observation) -> BudgetReport | None:
@@ -43,14 +38,6 @@ def budget_report(targets: Targets, observation: Observation) -> BudgetReport | 
         covered_ratio=reading.covered_ratio,
         burn_rates=_burn_rates(reading, target),
     )
-
-
-def budget_score(report: BudgetReport | None) -> float:
-    """What a budget that runs out adds to the normal score of the quantile planned for."""
-    if report is None:
-        return 0.0
-    spent = (UNTOUCHED_RATIO - report.remaining_ratio) / UNTOUCHED_RATIO
-    return HIGHEST_BUDGET_SCORE * min(max(spent, 0.0), 1.0)
 
 
 def _burn_rates(reading: BudgetReading, target: float) -> tuple[BurnRate, ...]:

@@ -6,21 +6,23 @@ from servingslo.estimation.arrivals import COUNTING_ERROR_RATIO
 from servingslo.estimation.limits import Limit, LimitSource
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
+from servingslo.policy.demand import kept_rate_per_second
 from servingslo.policy.guards import StepDownBlock
+from servingslo.policy.promise import SAFE_PROBABILITY
 from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"
 KEPT_RATE_KNOB = "arrival-rate-kept"
 SEASON_KNOB = "season"
-MARGIN_KNOB = "demand-quantile"
+QUANTILE_KNOB = "demand-quantile"
 # A step of a decision is one line of a log: so many slow or unreliable pods are named in it.
 MOST_SLOW_NAMED = 5
 MOST_NAMED = 3
 # Below this share of the rate the season changes nothing that anybody would ask about.
 TOLD_SHARE = 0.1
-# Below this normal score nobody sees what a budget adds.
-NEGLIGIBLE_SCORE = 0.01
+# A quantile that has moved by less from the safe one is reported as the safe one.
+LEAST_MOVED = 0.01
 
 
 def _step(
@@ -152,31 +154,35 @@ def _season_found(context: TickContext) -> DecisionStep | None:
 
 
 def recurrence_step(context: TickContext) -> DecisionStep | None:
-    """The rate that is kept capacity for, where surges recur and the forecast alone says less.
+    """The rate that capacity is kept for after a surge, where the forecast alone says less.
 
-    before: what is forecast at the lead time. after: what two surges of the last hour reached.
+    before: what is forecast at the lead time. after: what surges of the last hour reached.
     """
     demand, known = context.demand, context.estimate.forecast.recurrence
     if demand is None or known is None:
         return None
-    forecast, kept = demand.scale_up_load.rate_per_second, known.rate_per_second
+    forecast = demand.scale_up_load.rate_per_second
+    kept = kept_rate_per_second(context.estimate.forecast, demand.lead_seconds)
     if kept <= forecast:
         return None
     return _step(
         "forecast", KEPT_RATE_KNOB, Reason.SURGES_RECUR, before=forecast, after=kept,
         bursts=known.count, interval_seconds=known.interval_seconds,
+        return_probability=known.probability,
     )  # fmt: skip
 
 
-def margin_step(context: TickContext) -> DecisionStep | None:
-    """What the error budget did to the quantile planned for; None while it does nothing."""
-    demand, budget = context.demand, context.error_budget
-    if demand is None or budget is None or context.margin_score < NEGLIGIBLE_SCORE:
+def quantile_step(context: TickContext) -> DecisionStep | None:
+    """What the attained share did to the quantile planned for; None while it does nothing."""
+    promise = context.state.promise
+    moved = promise.probability - SAFE_PROBABILITY
+    if abs(moved) < LEAST_MOVED:
         return None
+    reason = Reason.QUANTILE_EARNED if moved < 0.0 else Reason.ERROR_BUDGET_BURNING
     return _step(
-        "margin", MARGIN_KNOB, Reason.ERROR_BUDGET_BURNING,
-        before=demand.plain_probability, after=demand.probability,
-        margin_score=context.margin_score, budget_remaining_ratio=budget.remaining_ratio,
+        "margin", QUANTILE_KNOB, reason, before=SAFE_PROBABILITY, after=promise.probability,
+        attained_ratio=promise.attained_ratio,
+        target_ratio=context.targets.error_budget_target_ratio,
     )  # fmt: skip
 
 
@@ -209,7 +215,7 @@ _STEPS = (
     unscraped_pods_step,
     season_step,
     recurrence_step,
-    margin_step,
+    quantile_step,
     slow_pods_step,
     latency_step,
 )

@@ -7,6 +7,7 @@ from typing import Any
 from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.stored import is_number, items_of, text_of
 from servingslo.policy.behavior import BehaviorState
+from servingslo.policy.promise import HIGHEST_SCORE, LOWEST_SCORE, PromiseState
 from servingslo.policy.reverts import Reverts
 from servingslo.policy.state import (
     LIMIT_FIELDS,
@@ -43,6 +44,7 @@ def learned(state: PlannerState, now_seconds: float) -> dict[str, object]:
         "behavior": _dump_behavior(state.behavior),
         "batching": _dump_batching(state.batching),
         "reverts": _dump_reverts(state.reverts),
+        "promise": _dump_promise(state.promise),
         "estimator": estimator_memory.learned(state.estimator),
     }
     if len(json.dumps(stored, separators=(",", ":"))) > LEARNED_LIMIT_BYTES:
@@ -63,6 +65,7 @@ def restore(stored: object, now_seconds: float) -> PlannerState:
         behavior=_load_behavior(stored.get("behavior"), now_seconds),
         batching=_load_batching(stored.get("batching"), now_seconds),
         reverts=_load_reverts(stored.get("reverts"), now_seconds),
+        promise=_load_promise(stored.get("promise")),
     )
 
 
@@ -97,6 +100,34 @@ def _without_nulls(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     return {name: inner for name, inner in value.items() if inner is not None}
+
+
+def _dump_promise(state: PromiseState) -> dict[str, float]:
+    return {
+        "score": round(state.score, 4),
+        "requests": round(state.requests, 1),
+        "missed": round(state.missed, 2),
+        "rate": round(state.rate_per_second, 4),
+        "seconds": round(state.seconds),
+    }
+
+
+def _load_promise(stored: object) -> PromiseState:
+    """The safe quantile where what was stored is malformed."""
+    if not isinstance(stored, Mapping):
+        return PromiseState()
+    score = stored.get("score")
+    numbers = [_number(stored.get(name)) for name in ("requests", "missed", "rate", "seconds")]
+    if not is_number(score) or any(number is None for number in numbers):
+        return PromiseState()
+    requests, missed, rate, seconds = (number or 0.0 for number in numbers)
+    return PromiseState(
+        score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE),
+        requests=requests,
+        missed=min(missed, requests),
+        rate_per_second=rate,
+        seconds=seconds,
+    )
 
 
 def _dump_reverts(reverts: Reverts | None) -> dict[str, object] | None:

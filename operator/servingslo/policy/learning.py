@@ -1,4 +1,4 @@
-"""What a tick teaches, beside the estimates: calibration of the laws."""
+"""What a tick teaches, beside the estimates: calibration of the laws, and the planned quantile."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ from servingslo.estimation import estimator
 from servingslo.estimation.observed import RECENT_SECONDS
 from servingslo.models.latency import metric_seconds
 from servingslo.policy.context import TickContext
+from servingslo.policy.promise import misses_of, period_seconds, steer
 from servingslo.policy.state import PlannerState, Steadiness
 
 
@@ -29,13 +30,39 @@ def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
         # A mix that has just been renewed has tables to make as well: it is compared at the next.
         return state
     engines = serving * context.estimate.engines_per_pod
-    present = context.prepared.model.predict(rate, engines, context.estimate.routing)
+    routing, slowness = context.estimate.routing, context.slowness
+    present = context.prepared.model.predict(slowness.load_factor(routing) * rate, engines, routing)
     if not present.stable:
         return state
     predicted: dict[str, dict[float, float]] = {}
     for objective in context.targets.objectives:
-        seconds = metric_seconds(present, objective.metric, objective.percentile)
+        percentile = slowness.percentile(objective.percentile, routing)
+        seconds = slowness.ratio * metric_seconds(present, objective.metric, percentile)
         predicted.setdefault(objective.metric.value, {})[objective.percentile] = seconds
     learnt = estimator.calibrate(state.estimator, predicted, context.estimate)
     compared = replace(fleet, since_seconds=context.now_seconds)
     return replace(state, estimator=learnt, fleet=compared)
+
+
+def steered(context: TickContext, state: PlannerState) -> PlannerState:
+    """The memory with the quantile after what the requests of this tick attained.
+
+    Requests that were refused missed every objective.
+    """
+    windows = context.state.estimator.observed.windows
+    if not windows or windows[-1].time_seconds != context.now_seconds:
+        return state
+    targets, before = context.targets, state.promise.at_seconds
+    seconds = 0.0 if before is None else context.now_seconds - before
+    refused = context.estimate.rejected_per_second * seconds
+    seen = misses_of(windows[-1].deltas, targets.objectives, refused)
+    if seen is None:
+        return state
+    promise = steer(
+        state.promise,
+        seen,
+        target_ratio=targets.error_budget_target_ratio,
+        period_seconds=period_seconds(targets),
+        now_seconds=context.now_seconds,
+    )
+    return replace(state, promise=promise)

@@ -12,24 +12,23 @@ from servingslo.policy.guards import Proposal
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.saturation import saturation_need
 from servingslo.policy.sizing import (
-    DRAIN_UTILIZATION,
     Sized,
     SizingCase,
     size,
 )
-from servingslo.policy.step_down import missed_objective, safe_count
+from servingslo.policy.step_down import misses_surely, safe_count
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
 # Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
 # queueing law grow faster than load.
 # Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", replicas at ρ* = 0.7.
 KNEE_UTILIZATION = 0.7
-# Ceiling of utilization for demand that rises beyond its forecast, or of which too little is known
-# to say. Chosen on simulated fleets: on the Azure trace 0.9 costs a point of requests in SLO.
-LEAST_UTILIZATION_CEILING = 0.85
+# Ceiling of utilization: room for a rise beyond the forecast, which no law of a constant rate has.
+# Chosen on simulated fleets: on the Azure trace 0.9 costs a point of requests in SLO.
+UTILIZATION_CEILING = 0.85
 # The same where engines accept no more than they serve in time: a shortage then costs what is
 # refused, where without a bound nearly every request is late.
-LEAST_BOUNDED_CEILING = 0.9
+BOUNDED_CEILING = 0.9
 # Under this name the ceiling stands in the step that sized.
 UTILIZATION_INPUT = "utilization_target_ratio"
 # The search ends at twice the greatest allowed count, so that a need beyond it is still named.
@@ -38,6 +37,9 @@ LEAST_SEARCH = 64
 # Two scrapes: the first window of a workload may be a part of one, and a law that has seen none
 # but it puts all time on the step or on the tokens.
 FIRST_SIGHT_SECONDS = 30.0
+# Twice the warm-up of a step down: a law of a few windows, at a rate known from as few, orders
+# replicas that are given back within minutes (one workload in six at constant demand).
+YOUNG_SECONDS = 300.0
 # Without a model only idleness is evidence enough for fewer replicas, and only when it lasts.
 IDLE_SECONDS = 300.0
 
@@ -91,15 +93,12 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
         largest_count=widest if bounded else max(SEARCH_FACTOR * context.current, LEAST_SEARCH),
         engines_per_replica=context.estimate.engines_per_pod,
         calibration=context.estimate.calibration,
+        slowness=context.slowness,
     )
 
 
 def utilization_ceiling_ratio(context: TickContext) -> float:
-    """The utilization that no plan exceeds: what is stated, else what demand lately asked for.
-
-    A rise beyond the forecast as large as the largest of the last hour must still be below
-    saturation, 1/(1 + rise), within bounds; the lower one where nothing is known yet.
-    """
+    """The utilization that no plan exceeds: what is stated, else room for what no forecast says."""
     stated = context.targets.utilization_target_ratio
     if stated is not None:
         return stated
@@ -108,11 +107,7 @@ def utilization_ceiling_ratio(context: TickContext) -> float:
     bounded = any(o.metric is LatencyMetric.TPOT for o in targets.objectives)
     held = context.state.limit is not None and context.state.limit.held is True
     enforced = (targets.admission_enforced or held) and bounded
-    least = LEAST_BOUNDED_CEILING if enforced else LEAST_UTILIZATION_CEILING
-    exceedance = context.estimate.forecast.largest_exceedance_ratio
-    if exceedance is None:
-        return least
-    return min(max(1.0 / (1.0 + exceedance), least), DRAIN_UTILIZATION)
+    return BOUNDED_CEILING if enforced else UTILIZATION_CEILING
 
 
 def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
@@ -120,8 +115,10 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     case = sizing_case(context, prepared)
     sizing = size(case, demand.scale_up_load)
     carrying = context.current - context.targets.replicas.tolerated_failures - context.excluded
-    served = not context.trusted and sizing.replicas > carrying and _is_seen_to_serve(context)
-    if served:
+    young = _is_young(context)
+    unproven = young or not context.trusted
+    served = unproven and sizing.replicas > carrying and _is_seen_to_serve(context)
+    if served and not context.trusted:
         case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
         sizing = size(case, demand.scale_up_load)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
@@ -131,8 +128,6 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         "lead_seconds": demand.lead_seconds,
         UTILIZATION_INPUT: case.utilization_target_ratio,
     }
-    if context.targets.utilization_target_ratio is None:
-        inputs["largest_exceedance_ratio"] = context.estimate.forecast.largest_exceedance_ratio
     if not context.trusted:
         measured = saturation_need(context.estimate, context.targets, context.serving)
         needs = (
@@ -143,7 +138,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         if measured.ratio > 1.0 and measured.replicas > wanted:
             binding, wanted = Constraint.SATURATION, measured.replicas
     if served:
-        wanted = _beyond_served(case, demand, wanted, carrying)
+        wanted = _beyond_served(case, demand, wanted, carrying, believed=not young)
     proposal = Proposal(replicas=context.current).required(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
@@ -176,25 +171,42 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     )
 
 
+def _is_young(context: TickContext) -> bool:
+    """Whether the workload has been seen for so short a time that its law and rate are guesses."""
+    since = context.state.first_fresh_seconds
+    return since is None or context.now_seconds - since < YOUNG_SECONDS
+
+
 def _is_seen_to_serve(context: TickContext) -> bool:
     """Whether the present count is seen to keep every objective, with nothing at its limit.
 
-    What it serves is then known without a law, and one that is not trusted is no reason for the
-    knee, which is kept where nothing else tells of too little.
+    What it serves is then known without a law: one that is not trusted, or young, is no reason for
+    more, and the knee is kept where nothing else tells of too little.
     """
+    observed = context.estimate.observed
+    known = all(objective.metric in observed for objective in context.targets.objectives)
+    return known and not _is_overloaded(context)
+
+
+def _is_overloaded(context: TickContext) -> bool:
+    """Whether a measured signal is beyond its limit, or more misses than chance explains."""
     measured = saturation_need(context.estimate, context.targets, context.serving)
-    return measured.ratio <= 1.0 and missed_objective(context) is None
+    full = measured.ratio > 1.0 and measured.signal != "objective"
+    return full or misses_surely(context)
 
 
-def _beyond_served(case: SizingCase, demand: Demand, wanted: int, carrying: int) -> int:
+def _beyond_served(
+    case: SizingCase, demand: Demand, wanted: int, carrying: int, *, believed: bool
+) -> int:
     """The count wanted where `carrying` is seen to serve, and never fewer.
 
-    A law that says of the present load that it does not is wrong: as much more as demand grows.
+    A law that says of the present load that it does not is wrong: as much more as demand is
+    forecast to grow. believed: what it says of a larger load counts.
     """
     present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
-    if wanted <= carrying or size(case, present).replicas <= carrying:
+    if wanted <= carrying or (believed and size(case, present).replicas <= carrying):
         return max(wanted, carrying)
-    growth = demand.scale_up_load.rate_per_second / demand.rate_per_second
+    growth = demand.mean_at_lead_per_second / demand.rate_per_second
     return max(round(carrying * growth), carrying)
 
 
@@ -215,7 +227,24 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
             Reason.UNRELIABLE_PODS,
             **unreliable_inputs(context),
         )
+    behind = _behind_at_lead(context)
+    if behind:
+        proposal = proposal.required(
+            "redundancy", proposal.replicas + behind, Reason.BACKLOG_BOUND, behind_pods=behind
+        )
     return proposal, failures + context.excluded
+
+
+def _behind_at_lead(context: TickContext) -> int:
+    """Pods that will still serve what waits in them now when a replica ordered now is ready.
+
+    Their queues stay where they are, so new arrivals have to be met by the others.
+    """
+    if context.prepared is None:
+        return 0
+    seconds = context.lead_seconds + context.wait_budget_seconds
+    most = context.prepared.model.saturation_rate_per_second * seconds
+    return sum(any((e.waiting or 0.0) > most for e in pod.engines) for pod in context.serving)
 
 
 def _by_saturation(context: TickContext) -> Requirement:
@@ -267,7 +296,7 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     first = seen < FIRST_SIGHT_SECONDS or unseen
     if context.trusted or proposal.replicas <= context.current or not first:
         return proposal
-    if saturation_need(context.estimate, context.targets, context.serving).ratio > 1.0:
+    if _is_overloaded(context):
         return proposal
     return proposal.moved(
         "sizing", context.current, Reason.WARMING_UP, seen_seconds=min(seen, here)

@@ -25,6 +25,8 @@ KV_PERCENTILE = 95.0
 DRAIN_UTILIZATION = GREATEST_UTILIZATION
 # Needs that are a quotient are told in full, however few are allowed; no fleet has as many.
 UNBOUNDED_COUNT = 1_000_000
+# Of slow pods at least half of the requests keep an objective, however few they get.
+LEAST_SLOW_PERCENTILE = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +41,50 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowness:
+    """Pods of a fleet that are slower than the others.
+
+    share_ratio: of the replicas. ratio: how many times as long their steps take.
+
+    Steps that take r times as long are the same engine on a clock that is r times as slow: it keeps
+    a threshold T at a rate λ as a usual one keeps T/r at r·λ. Least-loaded routing keeps as many
+    running at each, so that a slow pod gets 1/r of what a usual one gets.
+    """
+
+    share_ratio: float = 0.0
+    ratio: float = 1.0
+
+    def traffic_ratio(self, routing: Routing) -> float:
+        """Share of the requests that the slow pods get."""
+        if routing is Routing.RANDOM:
+            return self.share_ratio
+        return self.share_ratio / (self.share_ratio + (1.0 - self.share_ratio) * self.ratio)
+
+    def load_factor(self, routing: Routing) -> float:
+        """How much more a slow pod is loaded, on its own clock, than one of an even fleet."""
+        if not self.share_ratio:
+            return 1.0
+        return self.ratio * self.traffic_ratio(routing) / self.share_ratio
+
+    def percentile(self, percentile: float, routing: Routing) -> float:
+        """The percentile of slow pods at which as many of all requests are beyond as allowed."""
+        if not self.share_ratio:
+            return percentile
+        beyond = (100.0 - percentile) / self.traffic_ratio(routing)
+        return max(100.0 - beyond, LEAST_SLOW_PERCENTILE)
+
+
+EVEN = Slowness()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SizingCase:
     """What a count is judged by.
 
     frontier: of one replica's engine under this mix of requests. objectives: that decide; none
     while the latency model is not trusted. calibration: observed over predicted, by metric.
-    largest_count: where the search ends. engines_per_replica: the frontier is of engines, and a
+    slowness: of pods that are slower than the others. largest_count: where the search ends.
+    engines_per_replica: the frontier is of engines, and a
     data-parallel pod holds several.
     """
 
@@ -56,6 +96,16 @@ class SizingCase:
     largest_count: int
     engines_per_replica: int = 1
     calibration: Mapping[str, float] = field(default_factory=dict)
+    slowness: Slowness = EVEN
+
+    @property
+    def load_factor(self) -> float:
+        """What a rate counts for where some pods are slow."""
+        return self.slowness.load_factor(self.routing)
+
+    def percentile(self, percentile: float) -> float:
+        """The percentile that decides: of the slow pods where there are any."""
+        return self.slowness.percentile(percentile, self.routing)
 
     @property
     def model(self) -> LatencyModel:
@@ -65,7 +115,8 @@ class SizingCase:
     @property
     def saturation_per_second(self) -> float:
         """Requests per second at which one replica, with all its engines, saturates."""
-        return self.model.saturation_rate_per_second * self.engines_per_replica
+        one = self.model.saturation_rate_per_second * self.engines_per_replica
+        return one / self.load_factor
 
     @property
     def kv_limit(self) -> Limit:
@@ -74,8 +125,8 @@ class SizingCase:
 
     def limit(self, objective: Objective) -> Limit:
         """What the model may predict where the objective is kept."""
-        seconds = objective.threshold_seconds / self.ratio(objective.metric)
-        return Limit(objective.metric, objective.percentile, seconds)
+        seconds = objective.threshold_seconds / self.ratio(objective.metric) / self.slowness.ratio
+        return Limit(objective.metric, self.percentile(objective.percentile), seconds)
 
     def ratio(self, metric: LatencyMetric) -> float:
         """Observed over predicted."""
@@ -87,7 +138,7 @@ class SizingCase:
 
     def predicted(self, count: int, rate_per_second: float) -> Prediction:
         """The laws of this many replicas at a fleet rate, evaluated anew."""
-        return self.model.predict(rate_per_second, *self.fleet(count))
+        return self.model.predict(self.load_factor * rate_per_second, *self.fleet(count))
 
     def seconds(self, objective: Objective, count: int, rate_per_second: float) -> float:
         """The calibrated percentile of an objective, as read from the frontier."""
@@ -99,14 +150,16 @@ class SizingCase:
         """The same of any percentile."""
 
         def measure(prediction: Prediction) -> float:
-            return metric_seconds(prediction, metric, percentile)
+            return metric_seconds(prediction, metric, self.percentile(percentile))
 
-        found = self.frontier.reading(measure, rate_per_second, self.fleet(count))
-        return found * self.ratio(metric)
+        rate = self.load_factor * rate_per_second
+        found = self.frontier.reading(measure, rate, self.fleet(count))
+        return found * self.ratio(metric) * self.slowness.ratio
 
     def greatest_rate_per_second(self, objective: Objective, count: int) -> float:
         """The greatest fleet rate at which the objective holds."""
-        return self.frontier.greatest_rate_per_second(self.limit(objective), self.fleet(count))
+        found = self.frontier.greatest_rate_per_second(self.limit(objective), self.fleet(count))
+        return found / self.load_factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +257,8 @@ def carried_rate_per_second(
     rows = [(limit, case.fleet(serving)) for limit in _limits(case, infeasible)]
     case.frontier.solve(rows)
     ceiling = case.saturation_per_second * case.utilization_target_ratio * serving
-    return min(ceiling, *(case.frontier.greatest_rate_per_second(*row) for row in rows))
+    carried = (case.frontier.greatest_rate_per_second(*row) for row in rows)
+    return min(ceiling, *(rate / case.load_factor for rate in carried))
 
 
 def _limits(case: SizingCase, infeasible: Sequence[Objective]) -> list[Limit]:
@@ -223,7 +277,7 @@ def _least_counts(
 ) -> list[int | None]:
     return case.frontier.least_counts(
         limits,
-        load.rate_per_second,
+        case.load_factor * load.rate_per_second,
         engines_per_replica=case.engines_per_replica,
         routing=case.routing,
         low=low,
@@ -272,7 +326,7 @@ def _least_seconds(case: SizingCase, load: Load, objective: Objective) -> float 
     one would give much less.
     """
     alone = case.frontier.unloaded_seconds(objective.metric, objective.percentile)
-    alone *= case.ratio(objective.metric)
+    alone *= case.ratio(objective.metric) * case.slowness.ratio
     if alone > objective.threshold_seconds:
         return alone
     largest = case.largest_count * case.saturation_per_second

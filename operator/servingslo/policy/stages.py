@@ -8,7 +8,7 @@ from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.context import TickContext
 from servingslo.policy.guards import Proposal
 from servingslo.policy.inputs import Actuation
-from servingslo.policy.learning import calibrated
+from servingslo.policy.learning import calibrated, steered
 from servingslo.policy.requirement import Requirement
 from servingslo.policy.state import PlannerState
 from servingslo.policy.step_down import step_down_blocks
@@ -111,7 +111,7 @@ def pending(context: TickContext, draft: Draft) -> Draft:
 class Stages:
     """learners: what a tick teaches. guards: what may hold a count back."""
 
-    learners: tuple[Learner, ...] = (quiet_tracked, calibrated)
+    learners: tuple[Learner, ...] = (quiet_tracked, calibrated, steered)
     guards: tuple[Guard, ...] = (
         blocked,
         safe,

@@ -11,6 +11,7 @@ from servingslo.policy.batching_decision import LimitsPlan
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.prepared_model import PreparedModel
+from servingslo.policy.promise import PromiseState
 from servingslo.policy.reverts import Reverts, reverted, standing
 from servingslo.policy.sizing import Sized
 
@@ -170,11 +171,12 @@ class PlannerState:
 
     started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
     good. quiet_since_seconds: since when engines and gateway were seen to have nothing, None where
-    they have, or were not seen. seen_desired: the replica count last read from the target. scaled:
-    the last change that was written, until somebody sets another count. reverts: who puts counts
-    back. limit: of the gateway's bound, None where none is to be written. batcher: of limits that
-    servers take while they run. sized: what counts were judged by at the last tick, for who tells
-    of it; None without a model.
+    they have, or were not seen. promise: the quantile that is planned for, and the attained share.
+    seen_desired: the replica count last read from the target. scaled: the last change that was
+    written, until somebody sets another count. reverts: who puts counts back. limit: of the
+    gateway's bound, None where none is to be written. batcher: of limits that servers take while
+    they run. sized: what counts were judged by at the last tick, for who tells of it; None without
+    a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -191,6 +193,7 @@ class PlannerState:
     fleet: Steadiness | None = None
     prepared: PreparedModel | None = None
     batching: BatchingMemory = BatchingMemory()
+    promise: PromiseState = field(default_factory=PromiseState)
     limit: LimitMemory | None = None
     batcher: BatcherMemory | None = None
     sized: Sized | None = field(default=None, compare=False, repr=False)

@@ -25,6 +25,8 @@ LEAST_WARM_UP_SECONDS = 120.0
 LONGEST_WARM_UP_SECONDS = 600.0
 # Standard deviations that the number in flight varies by in one window in a thousand.
 SURE_DEVIATIONS = 3.0
+# One window in forty, and two misses at a time.
+MISS_DEVIATIONS, MISS_GROUP = 2.0, 2.0
 # What lengths and the law may be out by at any moment without requests having become others.
 LEAST_RATIO = 1.25
 # Requests three times as long at the same rate; beyond, it is a backlog that has not been seen yet.
@@ -121,6 +123,24 @@ def missed_objective(context: TickContext) -> tuple[LatencyMetric, float | None]
     return None
 
 
+def misses_surely(context: TickContext) -> bool:
+    """Whether more requests missed an objective lately than chance explains.
+
+    Misses come in groups, so their number varies by more than that of independent ones. An
+    objective of which nothing is observed is not missed.
+    """
+    for objective in context.targets.objectives:
+        observed = context.estimate.observed.get(objective.metric)
+        share = None if observed is None else observed.share_within(objective.threshold_seconds)
+        if observed is None or share is None:
+            continue
+        allowed = observed.count * (1.0 - objective.percentile / 100.0)
+        missed = observed.count * (1.0 - share[1])
+        if missed > allowed + MISS_DEVIATIONS * math.sqrt(MISS_GROUP * max(allowed, 1.0)):
+            return True
+    return False
+
+
 def safe_count(
     context: TickContext,
     case: SizingCase,
@@ -175,7 +195,7 @@ def implied_arrival_rate_per_second(
         return 0.0
 
     def expected(name: str) -> float:
-        return case.frontier.reading(attrgetter(name), rate, fleet)
+        return case.frontier.reading(attrgetter(name), case.load_factor * rate, fleet)
 
     if rate >= case.saturation_per_second * len(context.serving):
         return 0.0

@@ -18,6 +18,7 @@ from servingslo.policy.decision import (
 from servingslo.policy.engine_bound import engine_limit, is_asked
 from servingslo.policy.findings import with_unreliable
 from servingslo.policy.gateway_limit import limit_decision
+from servingslo.policy.promise import promise_report
 from servingslo.policy.report import (
     cold_start_report,
     cost_report,
@@ -108,6 +109,7 @@ def decided(
         batcher=batcher,
         handed_over=given,
         error_budget=context.error_budget,
+        promise=promise_report(context.targets, state.promise),
         detail=_detail(context),
     )
     order = state.pending_write

@@ -25,7 +25,7 @@ from servingslo.policy.decision import (
 from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.prepared_model import renewed_model
-from servingslo.policy.requirement import LEAST_SEARCH, LEAST_UTILIZATION_CEILING, SEARCH_FACTOR
+from servingslo.policy.requirement import LEAST_SEARCH, SEARCH_FACTOR, UTILIZATION_CEILING
 from servingslo.policy.sizing import (
     KV_PERCENTILE,
     Load,
@@ -55,7 +55,7 @@ class Question:
     limits: EngineLimits
     objectives: tuple[Objective, ...]
     routing: Routing = Routing.POOLED
-    utilization_target_ratio: float = LEAST_UTILIZATION_CEILING
+    utilization_target_ratio: float = UTILIZATION_CEILING
     kv_cache_target_ratio: float = 0.9
     replicas: ReplicaTargets = field(default_factory=ReplicaTargets)
     growth_per_second2: float = 0.0

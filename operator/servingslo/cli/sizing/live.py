@@ -19,7 +19,7 @@ from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
 from servingslo.policy.demand import SCRAPE_SECONDS
 from servingslo.policy.inputs import Limits, Targets
-from servingslo.policy.requirement import LEAST_UTILIZATION_CEILING, UTILIZATION_INPUT
+from servingslo.policy.requirement import UTILIZATION_CEILING, UTILIZATION_INPUT
 
 Known = TypeVar("Known")
 
@@ -115,7 +115,7 @@ def _ceiling_ratio(targets: Targets, decision: Decision | None) -> float:
     steps = () if decision is None else decision.steps
     derived = (step.inputs.get(UTILIZATION_INPUT) for step in steps)
     found = next((value for value in derived if isinstance(value, float)), None)
-    return LEAST_UTILIZATION_CEILING if found is None else found
+    return UTILIZATION_CEILING if found is None else found
 
 
 def with_observed(decision: Decision, observed: Mapping[str, Any]) -> Decision:
