@@ -10,6 +10,7 @@ import pytest
 import typer.main
 import yaml
 from tests.unit.test_docs_map import CODE, DOCS, FENCE, PAGES, ROOT, SOURCES
+from typer.core import TyperGroup
 
 from servingslo.api.crd import custom_resource_definition
 from servingslo.api.runtime_profiles import AddedRuntime
@@ -233,8 +234,9 @@ def test_every_field_of_an_added_runtime_is_told() -> None:
 def test_every_command_is_told() -> None:
     """And no other."""
     group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
     told = [CODE.findall(row[0])[0] for row in table("reference/cli.md", "command")]
-    assert sorted(told) == sorted(f"servingslo {name}" for name in group.commands)  # type: ignore[attr-defined]
+    assert sorted(told) == sorted(f"servingslo {name}" for name in group.commands)
 
 
 def test_every_order_of_top_is_told() -> None:
