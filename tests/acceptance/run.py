@@ -18,11 +18,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "acceptance.md"
+FAILED, NOT_RUN = "failed", "not run"
 # The real engine's environment is not made here: docs/how-to/real-engine.md says how.
 REAL_ENGINES = frozenset({"engine-law", "real-engine"})
 HEAD = """# What a release waits for
 
-`make acceptance` runs these before a release and writes this page. Each row is its last run.
+`make acceptance` runs these checks before a release and writes this page. Each row is its last
+run, at the commit that it names. The release workflow refuses a tag while one has failed or was
+never run.
+
+{summary}
 
 | check | what it shows | result | closing line | minutes | date | commit |
 |---|---|---|---|---|---|---|
@@ -200,7 +205,7 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> Ou
 
 def row(check: Check, outcome: Outcome, date: str, commit: str) -> str:
     """The check's line of the page."""
-    result = "passed" if outcome.succeeded else "failed"
+    result = "passed" if outcome.succeeded else FAILED
     closing = re.sub(r"\s+", " ", outcome.closing).replace("|", "/")
     cells = (
         check.name, check.shows, result, closing, f"{outcome.minutes:.1f}", date, commit,
@@ -215,9 +220,28 @@ def rows_of(page: str) -> dict[str, str]:
 
 
 def page_with(rows: dict[str, str]) -> str:
-    """The page: a row for each check, also for those that were never run."""
-    never = {c.name: f"| {c.name} | {c.shows} | not run | | | | |" for c in CHECKS}
-    return HEAD + "".join(rows.get(c.name, never[c.name]) + "\n" for c in CHECKS)
+    """The page: a row for each check, also for those that were never run, and what is missing."""
+    never = {c.name: f"| {c.name} | {c.shows} | {NOT_RUN} | | | | |" for c in CHECKS}
+    lines = {c.name: rows.get(c.name, never[c.name]) for c in CHECKS}
+    head = HEAD.format(summary=summary(lines))
+    return head + "".join(f"{line}\n" for line in lines.values())
+
+
+def summary(lines: dict[str, str]) -> str:
+    """How many checks passed, and which failed or were never run. lines: rows by name."""
+    results = {name: line.split(" | ")[2].strip() for name, line in lines.items()}
+    missing = {
+        said: [name for name, result in results.items() if result == said]
+        for said in (FAILED, NOT_RUN)
+    }
+    passed = len(results) - sum(map(len, missing.values()))
+    told = [
+        f"{len(names)} {'were never run' if said == NOT_RUN else said} ({', '.join(names)})"
+        for said, names in missing.items()
+        if names
+    ]
+    waits = "; a release waits for these" if told else ""
+    return "; ".join([f"**Of {len(results)} checks {passed} passed", *told]) + f"{waits}.**"
 
 
 def _commit() -> str:

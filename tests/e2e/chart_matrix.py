@@ -57,6 +57,11 @@ CASES: dict[str, tuple[str, ...]] = {
         "engines.keysSecret=engine-keys",
         "networkPolicy.enabled=true",
     ),
+    "engines-set": (
+        "engines.ranges[0]=10.0.0.0/16",
+        "batching.apply.enabled=true",
+        "batching.apply.serversOnly=true",
+    ),
     "runtimes": (
         "runtimes.vllm.metrics.running=renamed_running",
         "runtimes.triton.modelRepositoryPort=9000",

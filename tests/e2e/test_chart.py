@@ -107,6 +107,7 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("limits.maxReplicas=-1", "maxReplicas", id="limit"),
         pytest.param("watchNamespaces[0]=Not_A_Name", "watchNamespaces", id="namespace"),
         pytest.param("batching.apply.enabled=yes-please", "enabled", id="switch"),
+        pytest.param("batching.apply.serversOnly=1", "serversOnly", id="servers-only"),
         pytest.param("configMaps.read.enabled=1", "enabled", id="config-maps"),
         pytest.param("admission.kinds[0]=Secret", "kinds", id="admission-kind"),
         pytest.param("gateway.profile=nginx", "profile", id="gateway"),
@@ -124,7 +125,7 @@ def test_a_wrong_value_is_refused_by_name(rig: Rig, setting: str, named: str) ->
 
 @pytest.mark.rig
 def test_pod_templates_may_be_patched_only_when_enabled(rig: Rig) -> None:
-    """The permission on pod templates exists only with batching.apply.enabled."""
+    """The permission needs batching.apply.enabled, and goes with batching.apply.serversOnly."""
 
     def patches(*settings: str) -> bool:
         role = _only(_render(rig, *settings), "ClusterRole", "servingslo-operator")
@@ -135,6 +136,7 @@ def test_pod_templates_may_be_patched_only_when_enabled(rig: Rig) -> None:
 
     assert not patches()
     assert patches("batching.apply.enabled=true")
+    assert not patches("batching.apply.enabled=true", "batching.apply.serversOnly=true")
 
 
 @pytest.mark.rig

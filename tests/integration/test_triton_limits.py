@@ -37,8 +37,13 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def operator_settings(keys: Path) -> tuple[str, ...]:
-    """The administrator opens the way to pods of the rig."""
-    return ("--engine-range=127.0.0.0/8", f"--engine-keys-directory={keys}")
+    """The administrator opens the way to pods of the rig, and lets limits be set on servers."""
+    return (
+        "--batching-apply=true",
+        "--batching-servers-only=true",
+        "--engine-range=127.0.0.0/8",
+        f"--engine-keys-directory={keys}",
+    )
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,26 @@ def test_a_check_that_is_not_run_again_keeps_its_row() -> None:
     assert "not run" in rows[second.name]
 
 
+def test_the_page_says_first_what_failed_and_what_was_never_run() -> None:
+    """By name; where every check passed it says nothing else."""
+    good = acceptance.Outcome(succeeded=True, closing="ok", minutes=1.0)
+    bad = acceptance.Outcome(succeeded=False, closing="no", minutes=1.0)
+    rows = {c.name: acceptance.row(c, good, "2026-01-02", "abc") for c in acceptance.CHECKS}
+    count = len(rows)
+    assert f"**Of {count} checks {count} passed.**" in acceptance.page_with(rows)
+    first, second, third = (check.name for check in acceptance.CHECKS[:3])
+    rows[first] = acceptance.row(acceptance.CHECKS[0], bad, "2026-01-02", "abc")
+    del rows[second], rows[third]
+    told = f"{count - 3} passed; 1 failed ({first}); 2 were never run ({second}, {third})"
+    assert told in acceptance.page_with(rows)
+
+
+def test_the_committed_page_sums_up_its_own_rows() -> None:
+    """Head and rows are what the program writes for these rows."""
+    page = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
+    assert acceptance.page_with(acceptance.rows_of(page)) == page
+
+
 def test_the_committed_page_has_every_check() -> None:
     """Each check has its row, as it is described now."""
     rows = acceptance.rows_of((ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8"))

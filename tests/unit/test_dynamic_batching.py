@@ -67,7 +67,7 @@ def played(monkeypatch: Any, story: Story, item: dict[str, Any] | None = None) -
             client: Any = Cluster(pod() if item is None else item)
             record = pod_record(pod(), None)
             models = ModelRepository(opened(), client, lambda *_: record)
-            await story(DynamicBatching(models), server)
+            await story(DynamicBatching(models, writes=True), server)
 
     asyncio.run(run())
 
@@ -128,7 +128,7 @@ def test_an_operator_that_starts_anew_puts_back_what_it_finds(monkeypatch) -> No
     async def story(actuator: DynamicBatching, server: Server) -> None:
         before = server.config
         await actuator.change(assignment(ordering(SET)))
-        anew = DynamicBatching(actuator.models)
+        anew = DynamicBatching(actuator.models, writes=True)
         off = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.OFF))
         await anew.in_force(REF, off, VIEW)
         (undone,) = await anew.undo(lambda _: off)
@@ -145,7 +145,7 @@ def test_what_a_resource_left_that_went_while_nobody_looked_is_put_back(monkeypa
     async def story(actuator: DynamicBatching, server: Server) -> None:
         before = server.config
         await actuator.change(assignment(ordering(SET)))
-        anew = DynamicBatching(actuator.models)
+        anew = DynamicBatching(actuator.models, writes=True)
         seen = found(await anew.in_force(heir, TARGETS, VIEW))
         assert seen == {"rank-0": (WANTED, Owner.ANOTHER)}
         assert await anew.undo(lambda _: TARGETS) == []
@@ -171,7 +171,7 @@ def test_what_a_server_says_of_other_namespaces_counts_nothing(monkeypatch, told
         await actuator.change(assignment(ordering(SET)))
         server.config["parameters"][OWNER_PARAMETER]["string_value"] = told
         left = copy.deepcopy(server.config)
-        anew = DynamicBatching(actuator.models)
+        anew = DynamicBatching(actuator.models, writes=True)
         seen = found(await anew.in_force(replace(REF, uid="u-2"), TARGETS, VIEW))
         assert seen == {"rank-0": (WANTED, Owner.ANOTHER)}
         assert await anew.undo(lambda _: None) == []
@@ -250,7 +250,7 @@ def test_where_the_way_is_not_open_or_leads_nowhere_nothing_is_read(monkeypatch)
     """No range, another engine, no model: the first two say nothing, the last why."""
 
     async def story(actuator: DynamicBatching, server: Server) -> None:
-        assert await DynamicBatching(None).in_force(REF, TARGETS, VIEW) is None
+        assert await DynamicBatching(None, writes=True).in_force(REF, TARGETS, VIEW) is None
         unknown = replace(VIEW, read_as=Recognition())
         assert await actuator.in_force(REF, TARGETS, unknown) is None
         nameless = await actuator.in_force(REF, replace(TARGETS, model=None), VIEW)
@@ -263,5 +263,27 @@ def test_where_the_way_is_not_open_or_leads_nowhere_nothing_is_read(monkeypatch)
         assert unread is not None
         assert unread.refused is not None
         assert unread.refused.reason is Reason.LIMITS_UNKNOWN
+
+    played(monkeypatch, story)
+
+
+def test_where_batch_limits_may_not_be_changed_servers_are_read_and_nothing_else(
+    monkeypatch,
+) -> None:
+    """Neither set nor put back: what an operator that was allowed to left on them stays."""
+
+    async def story(actuator: DynamicBatching, server: Server) -> None:
+        forbidden = DynamicBatching(actuator.models, writes=False)
+        assert not await forbidden.change(assignment(ordering(SET)))
+        assert found(await forbidden.in_force(REF, TARGETS, VIEW)) == {
+            "rank-0": (FILE, Owner.NOBODY)
+        }
+        await actuator.change(assignment(ordering(SET)))
+        left = copy.deepcopy(server.config)
+        assert found(await forbidden.in_force(REF, TARGETS, VIEW)) == {
+            "rank-0": (WANTED, Owner.OURS)
+        }
+        assert list(await forbidden.undo(lambda _: None)) == []
+        assert server.config == left
 
     played(monkeypatch, story)

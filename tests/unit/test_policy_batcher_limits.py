@@ -41,6 +41,7 @@ LAW = ServiceLaw(
 )
 FILE = BatcherLimits(2, 1000, 0)
 TICK_SECONDS = 15.0
+ALLOWED = Limits(batching_apply_enabled=True)
 TARGETS = Targets(
     target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="rank"),
     objectives=(Objective(metric=LatencyMetric.LATENCY, percentile=95.0, threshold_seconds=0.7),),
@@ -79,6 +80,7 @@ class World:
     failing: float = 0.0
     harmed_above: int = FILE.max_batch_size
     targets: Targets = TARGETS
+    limits: Limits = ALLOWED
     now: float = 1000.0
     state: PlannerState = field(default_factory=PlannerState)
     servers: dict[str, Server] = field(
@@ -91,7 +93,9 @@ class World:
         self.now += TICK_SECONDS
         for one in self.servers.values():
             self._serve(one)
-        decision, self.state = plan(self._observed(), self.targets, Limits(), self.state, self.now)
+        decision, self.state = plan(
+            self._observed(), self.targets, self.limits, self.state, self.now
+        )
         batcher = decision.batcher
         for pod in () if batcher is None or not self.obeys else batcher.pods:
             one = self.servers[pod]
@@ -328,3 +332,41 @@ def test_why_servers_cannot_be_read_is_told():
     assert decision.batching.detail == "in none of the ranges"
     assert decision.batcher is not None
     assert decision.batcher.pods == ()
+
+
+def test_the_switch_that_forbids_batch_limits_forbids_those_of_servers() -> None:
+    """They are recommended with what is missing, and no server is asked to take any."""
+    world = World(limits=Limits())
+    told = world.until(Reason.NOT_PERMITTED)
+    assert told.batcher is not None
+    assert told.batcher.after is not None
+    assert "the administrator lets no batch limits be changed" in told.batching.detail
+    for _ in range(20):
+        decision = world.tick()
+        assert decision.batcher is not None
+        assert decision.batcher.pods == ()
+    assert {one.limits for one in world.servers.values()} == {FILE}
+
+
+def test_limits_of_servers_stay_where_the_switch_is_turned_off_later() -> None:
+    """Neither others are set nor the former ones put back, and every pod stays capacity."""
+    world = World()
+    world.until(Reason.BATCHING_CHANGED)
+    for _ in range(8):
+        world.tick()
+    stand = {pod: one.limits for pod, one in world.servers.items()}
+    assert FILE not in stand.values()
+    world.limits = Limits()
+    for _ in range(20):
+        decision = world.tick()
+        assert decision.replicas.excluded == 0
+    assert {pod: one.limits for pod, one in world.servers.items()} == stand
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("servers_only", [False, True])
+def test_servers_alone_narrows_the_switch_and_opens_nothing(enabled, servers_only) -> None:
+    """Pod templates are patched only where both allow it."""
+    limits = Limits(batching_apply_enabled=enabled, batching_servers_only=servers_only)
+    assert limits.pod_templates_patched == (enabled and not servers_only)
+    assert limits.batching_apply_enabled == enabled

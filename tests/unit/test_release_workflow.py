@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.acceptance import run as acceptance
 
 from servingslo import __version__
 
@@ -39,6 +40,41 @@ def test_the_versions_that_it_compares_are_one() -> None:
             check=False,
         )
         assert done.returncode == ends
+
+
+@pytest.mark.parametrize(
+    ("head", "ends"),
+    [
+        pytest.param("## [0.9.0] - 2026-12-01", 0, id="dated"),
+        pytest.param("## [0.9.0] - unreleased", 1, id="unreleased"),
+        pytest.param("## [0.9.0]", 1, id="without a date"),
+        pytest.param("## [0.8.0] - 2026-12-01", 1, id="another version"),
+    ],
+)
+def test_a_release_needs_its_date_in_the_changelog(tmp_path: Path, head: str, ends: int) -> None:
+    """And nothing but a release gets one: the workflow's own line says what it takes."""
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{head}\n\n- text\n", encoding="utf-8")
+    (line,) = [line for line in script("The tag") if "CHANGELOG" in line]
+    environment = {"version": "0.9.0", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-euc", line], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == ends
+
+
+@pytest.mark.parametrize(
+    ("result", "ends"), [("passed", 0), ("failed", 1), (acceptance.NOT_RUN, 1)]
+)
+def test_a_release_waits_for_every_check(tmp_path: Path, result: str, ends: int) -> None:
+    """One that failed, or was never run, ends the workflow."""
+    outcome = acceptance.Outcome(succeeded=True, closing="1 failed of old, now passed", minutes=1.0)
+    rows = {c.name: acceptance.row(c, outcome, "2026-01-02", "abc") for c in acceptance.CHECKS}
+    name = acceptance.CHECKS[3].name
+    rows[name] = rows[name].replace("| passed |", f"| {result} |")
+    (tmp_path / "docs").mkdir()
+    page = acceptance.page_with(rows)
+    (tmp_path / "docs" / "acceptance.md").write_text(page, encoding="utf-8")
+    lines = "\n".join(script("Every check"))
+    done = subprocess.run(["bash", "-euc", lines], cwd=tmp_path, check=False, capture_output=True)
+    assert done.returncode == ends
 
 
 def test_the_chart_gets_the_image_that_was_pushed(tmp_path: Path) -> None:

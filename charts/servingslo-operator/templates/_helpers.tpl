@@ -55,6 +55,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --tick-seconds={{ .Values.tickSeconds }}
 - --mode={{ .Values.mode }}
 - --batching-apply={{ .Values.batching.apply.enabled }}
+{{- if .Values.batching.apply.serversOnly }}
+- --batching-servers-only=true
+{{- end }}
 - --read-config-maps={{ .Values.configMaps.read.enabled }}
 {{- range .Values.admission.kinds }}
 - --admission-kind={{ . }}

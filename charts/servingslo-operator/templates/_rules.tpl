@@ -15,7 +15,7 @@
 - apiGroups: [apps]
   resources: [deployments/scale, statefulsets/scale]
   verbs: [get, patch]
-{{- if .Values.batching.apply.enabled }}
+{{- if and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly) }}
 - apiGroups: [apps]
   resources: [deployments, statefulsets]
   verbs: [patch]

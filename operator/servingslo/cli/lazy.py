@@ -24,7 +24,7 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry(module="servingslo.cli.run", summary="Run the operator until it is told to stop."),
     "demo": Entry(
         module="servingslo.cli.demo.command",
-        summary="Run the whole system on this machine, with simulated GPUs.",
+        summary="Run the system on this machine, with simulated engines.",
     ),
     "size": Entry(
         module="servingslo.cli.size",

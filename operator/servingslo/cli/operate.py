@@ -166,7 +166,8 @@ async def _controller(
         workloads=workloads,
         namespaces=options.namespaces,
         limit_kinds=options.limit_kinds,
-        batching_apply=options.limits.batching_apply_enabled,
+        pod_templates=options.limits.pod_templates_patched,
+        servers=options.limits.batching_apply_enabled,
         models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
         if options.engines is not None
         else None,

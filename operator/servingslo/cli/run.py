@@ -135,7 +135,15 @@ def run(
         Switch,
         typer.Option(
             envvar="SERVINGSLO_BATCHING_APPLY",
-            help="Whether pod templates may be patched with batch limits.",
+            help="Whether batch limits may be changed, in pod templates and on running servers.",
+        ),
+    ] = Switch.OFF,
+    batching_servers_only: Annotated[
+        Switch,
+        typer.Option(
+            envvar="SERVINGSLO_BATCHING_SERVERS_ONLY",
+            help="Whether of batch limits only those of running servers may be changed (Triton), "
+            "and no pod template.",
         ),
     ] = Switch.OFF,
     read_config_maps: Annotated[
@@ -217,8 +225,9 @@ def run(
     engine_range: Annotated[
         list[str] | None,
         typer.Option(
-            help="Addresses of pods that the operator may speak to (CIDR), to read and set limits "
-            "of dynamic batches on Triton; repeatable. Nobody by default."
+            help="Addresses of pods that the operator may speak to (CIDR), to read limits of "
+            "dynamic batches on Triton, and with --batching-apply to set them; repeatable. Nobody "
+            "by default."
         ),
     ] = None,
     engine_keys_directory: Annotated[
@@ -316,6 +325,7 @@ def run(
         limits=Limits(
             recommend_only=mode is OperatorMode.RECOMMEND,
             batching_apply_enabled=batching_apply is Switch.ON,
+            batching_servers_only=batching_servers_only is Switch.ON,
             max_replicas=max_replicas,
             max_step=max_step,
             tick_seconds=check_tick(tick_seconds, "--tick-seconds"),

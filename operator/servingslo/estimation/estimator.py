@@ -62,7 +62,7 @@ from servingslo.estimation.rate_filters import RateWindow
 from servingslo.estimation.regression_rows import Row, regression_rows
 from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample
-from servingslo.estimation.service_law import LawState
+from servingslo.estimation.service_law import LawSource, LawState
 from servingslo.models.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
@@ -288,7 +288,7 @@ def _estimate(
     if batcher is not None:
         now_lengths = WHOLE_REQUESTS
     law_state, law = stated_law.judged(state.law, sample.service_law)
-    stated = law.law if law.source == stated_law.STATED_SOURCE else None
+    stated = law.law if law.source is LawSource.STATED else None
     state = replace(
         state,
         lengths=length_state,
@@ -308,8 +308,9 @@ def _estimate(
         in_force = limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
         law = service_law.with_assumed(law, in_force.assumed_count * [limits.ASSUMED_ERROR_RATIO])
     law = judged_by_size(law, sample.batches.values())
-    if batcher is not None and law.source == "fit":
-        law = replace(law, source="statistics" if sample.batches else "counters")
+    if batcher is not None and law.source is LawSource.FIT:
+        source = LawSource.STATISTICS if sample.batches else LawSource.COUNTERS
+        law = replace(law, source=source)
     engines = [e for p, e in fresh.engines if p.ready and not p.deleting and p.name not in lying]
     signal = health.saturation(state.health, engines, windows)
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)

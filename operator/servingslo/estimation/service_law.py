@@ -11,6 +11,7 @@ Source: accounting identity of continuous batching; step law of Machine Learning
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from servingslo.estimation.least_squares import (
     EMPTY_INFORMATION,
@@ -129,12 +130,28 @@ class LawState:
     fits: tuple[LawFit, ...] = ()
 
 
+class LawSource(StrEnum):
+    """Where the law that is planned with comes from.
+
+    FIT: the running fit. LAST_TRUSTED: an earlier fit of this engine that still predicts. STATED:
+    the resource. COUNTERS, STATISTICS: a fit of whole requests, to a server's counters or to what
+    it tells by size of a batch. SATURATION: measured saturation decides, whatever law there is.
+    """
+
+    FIT = "fit"
+    LAST_TRUSTED = "last-trusted"
+    STATED = "spec"
+    COUNTERS = "counters"
+    STATISTICS = "statistics"
+    SATURATION = "saturation"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawEstimate:
     """The law to plan with, whether it may be used, and why.
 
-    law: None when there is none at all. source: 'fit' (the running fit), 'last-trusted' (an earlier
-    fit of this engine that still predicts), 'spec' (what the resource states), 'none'.
+    law: None when there is none at all.
     fit_error: mean out-of-sample error of a window's busy time, with that of limits which are
     assumed. standard_error_ratio: of the
     step time at twice the concurrency seen. sample_count: windows behind the fit, or behind the
@@ -145,7 +162,7 @@ class LawEstimate:
     law: ServiceLaw | None = None
     trusted: bool = False
     reason: Reason = Reason.MODEL_LEARNING
-    source: str = "none"
+    source: LawSource = LawSource.NONE
     fit_error: float | None = None
     sample_count: int = 0
     standard_error_ratio: float | None = None
@@ -265,7 +282,7 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     estimate = LawEstimate(
         law=law,
         reason=reason,
-        source="none" if law is None else "fit",
+        source=LawSource.NONE if law is None else LawSource.FIT,
         fit_error=fit.error_ratio,
         sample_count=fit.window_count,
         standard_error_ratio=error,
@@ -283,7 +300,7 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
         law=last.law,
         trusted=True,
         reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
-        source="last-trusted",
+        source=LawSource.LAST_TRUSTED,
         fit_error=last.error_ratio,
         sample_count=last.window_count,
     )

@@ -16,15 +16,12 @@ from servingslo.estimation.service_law import (
     TRUSTED_ERROR_RATIO,
     LawEstimate,
     LawFit,
+    LawSource,
     LawState,
     ScoredLaw,
 )
 from servingslo.models.service_time import ServiceLaw
 from servingslo.reasons import Reason
-
-# Sources of a law: the running fit, and what the spec states.
-FITTED_SOURCE = "fit"
-STATED_SOURCE = "spec"
 
 
 def scored(
@@ -100,7 +97,7 @@ def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
         law=law,
         trusted=True,
         reason=Reason.LAW_FROM_SPEC,
-        source=STATED_SOURCE,
+        source=LawSource.STATED,
         fit_error=error_ratio,
         sample_count=0 if score is None else score.window_count,
         stated_error_ratio=error_ratio,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from servingslo.estimation.stated_law import STATED_SOURCE
+from servingslo.estimation.service_law import LawSource
 from servingslo.explain.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions import NOT_READY_REASONS, blindness, verdicts
 from servingslo.explain.format import rounded
@@ -144,7 +144,7 @@ def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]
     """
     if previous is None or not (previous.model.trusted and decision.model.trusted):
         return
-    before, now = (one.model.source == STATED_SOURCE for one in (previous, decision))
+    before, now = (one.model.source == LawSource.STATED for one in (previous, decision))
     if now and not before:
         message = verdicts(decision)[ConditionType.MODEL_TRUSTED].message
     elif before and not now:

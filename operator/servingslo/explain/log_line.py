@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.ledger import RequestLedger
-from servingslo.estimation.stated_law import FITTED_SOURCE, STATED_SOURCE
+from servingslo.estimation.service_law import LawSource
 from servingslo.explain.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions import (
     blindness,
@@ -83,7 +83,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.binding,
         decision.reason,
         _mode(decision),
-        decision.model.source == STATED_SOURCE,
+        decision.model.source == LawSource.STATED,
         decision.limits.sources,
         decision.limits.unread,
         decision.runtime,
@@ -148,7 +148,7 @@ def _mode(decision: Decision) -> str:
 
 def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
     """Where a law is from that is not the running fit, and that a stated one is refused."""
-    if model.trusted and model.source != FITTED_SOURCE:
+    if model.trusted and model.source != LawSource.FIT:
         yield "law", model.source
     elif model.reason is Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT:
         yield "law", model.reason.value

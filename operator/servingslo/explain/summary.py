@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from servingslo.estimation.stated_law import STATED_SOURCE
+from servingslo.estimation.service_law import LawSource
 from servingslo.explain.conditions import (
     infeasible_message,
     limit_detail,
@@ -150,7 +150,7 @@ def _certainty(decision: Decision) -> str:
         why = _LIMITS.get(model.reason, model.reason.value)
         return f"little; {why}, so measured saturation decides (metrics {old})"
     error = UNKNOWN if model.fit_error is None else percent(model.fit_error)
-    if model.source == STATED_SOURCE:
+    if model.source == LawSource.STATED:
         seen = "not yet compared with what is seen"
         if model.fit_error is not None:
             seen = f"off by {error} in {model.sample_count} windows so far"

@@ -6,7 +6,7 @@ to one pod before the others, and taken back when the measured latency says so.
 
 from dataclasses import replace
 
-from servingslo.estimation.stated_law import STATED_SOURCE
+from servingslo.estimation.service_law import LawSource
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_canary import refused_limits
 from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits
@@ -240,12 +240,12 @@ def _forbidden(context: TickContext, *, acting: bool) -> tuple[tuple[bool, Reaso
     return (
         (context.targets.batching.mode is not BatchingMode.AUTO or not acting,
          Reason.BATCHING_RECOMMENDED),
-        (not context.limits.batching_apply_enabled, Reason.NOT_PERMITTED),
+        (not context.limits.pod_templates_patched, Reason.NOT_PERMITTED),
         (refused is not None, refused.reason if refused else Reason.NOT_PERMITTED),
         # What is stated holds whatever the command line says: a change there would not be believed.
         (_stated(context), Reason.LIMITS_STATED),
         # No pod is restarted for a law that may yet be refuted.
-        (context.estimate.law.source == STATED_SOURCE, Reason.LAW_FROM_SPEC),
+        (context.estimate.law.source is LawSource.STATED, Reason.LAW_FROM_SPEC),
     )  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def _rolled_back(
     acting: bool,
 ) -> Tuned:
     """The limits from before a change that made it worse, applied where changes may be applied."""
-    allowed = acting and not scaling and context.limits.batching_apply_enabled
+    allowed = acting and not scaling and context.limits.pod_templates_patched
     if not allowed or context.observation.batching_change_refused is not None:
         decision = batching_decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK)
         return Tuned(decision=decision, memory=replace(memory, verifying=change))

@@ -60,7 +60,7 @@ def _watched(
         memory = replace(memory, verifying=change)
     verdict = judge_canary(context, canary, memory.canary)
     memory = replace(memory, canary=verdict.memory)
-    act = verdict.act if acting and context.limits.batching_apply_enabled else None
+    act = verdict.act if acting and context.limits.pod_templates_patched else None
     back = act is CanaryAct.TAKE_BACK
     now, wanted = (canary.after, canary.before) if back else (canary.before, canary.after)
     decision = replace(
@@ -83,7 +83,7 @@ def _freed(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tun
     A StatefulSet that starts its pods in order waits for them for ever, whatever its template says
     by now (kubernetes#67250).
     """
-    apply = acting and context.limits.batching_apply_enabled
+    apply = acting and context.limits.pod_templates_patched
     decision = BatchingDecision(
         reason=Reason.BATCHING_CANARY_FAILED,
         apply=apply,

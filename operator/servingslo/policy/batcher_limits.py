@@ -15,7 +15,7 @@ from servingslo.policy.batcher_memory import (
 )
 from servingslo.policy.batcher_search import BatcherSearch, judged, mean_seconds, next_candidate
 from servingslo.policy.batchers import KNOB, BatcherLimits, Owner, PodBatcher, batchers_of
-from servingslo.policy.batching_decision import BatcherDecision, BatchingDecision
+from servingslo.policy.batching_decision import BatcherDecision
 from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import BatchingMode
 from servingslo.policy.requirement import Requirement, sizing_case
@@ -53,9 +53,19 @@ def batcher_decision(context: TickContext, requirement: Requirement, *, acting: 
     if standing.refused is not None and not batchers:
         problem = standing.refused
         return BatcherDecision(reason=problem.reason, detail=problem.detail), memory
-    if not acting or mode is not BatchingMode.AUTO:
-        return _sought(context, requirement, BatcherMemory(search=memory.search), batchers)
+    if not acting or mode is not BatchingMode.AUTO or not context.limits.batching_apply_enabled:
+        told, memory = _sought(context, requirement, BatcherMemory(search=memory.search), batchers)
+        return _explained(context, told, acting=acting), memory
     return _acted(context, requirement, _recovered(memory, batchers), batchers)
+
+
+def _explained(context: TickContext, told: BatcherDecision, *, acting: bool) -> BatcherDecision:
+    """What is recommended, and that the administrator forbids it where nothing else stops it."""
+    asked = acting and context.targets.batching.mode is BatchingMode.AUTO
+    if not asked or told.reason is not Reason.BATCHING_RECOMMENDED:
+        return told
+    detail = f"{told.detail}; the administrator lets no batch limits be changed"
+    return replace(told, reason=Reason.NOT_PERMITTED, detail=detail)
 
 
 def _acted(
@@ -80,25 +90,6 @@ def _acted(
     if one.limits != memory.wanted:
         return _asked_first(context, memory, batchers, memory.first_pod)
     return _compared(context, replace(memory, asked={}), batchers, memory.first_pod)
-
-
-def told_of_batcher(
-    batching: BatchingDecision, batcher: BatcherDecision | None
-) -> BatchingDecision:
-    """What is told of batch limits, where they are those of dynamic batches."""
-    if batcher is None or batching.reason is Reason.BATCHING_OFF:
-        return batching
-    change = ""
-    if batcher.after is not None and batcher.after != batcher.before:
-        change = ", ".join(
-            f"{name} {before} → {after}"
-            for name, before, after in zip(
-                BatcherLimits._fields, batcher.before or (), batcher.after, strict=False
-            )
-            if before != after
-        )
-    detail = ": ".join(part for part in (change, batcher.detail) if part)
-    return replace(batching, reason=batcher.reason, detail=detail)
 
 
 def _recovered(memory: BatcherMemory, batchers: Mapping[str, PodBatcher]) -> BatcherMemory:

@@ -1,6 +1,6 @@
 """The part of a decision that is about batch limits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from servingslo.policy.batchers import BatcherLimits
@@ -96,3 +96,22 @@ class BatcherDecision:
     pods: tuple[str, ...] = ()
     puts_back: bool = False
     detail: str = ""
+
+
+def told_of_batcher(
+    batching: BatchingDecision, batcher: BatcherDecision | None
+) -> BatchingDecision:
+    """What is told of batch limits, where they are those of dynamic batches."""
+    if batcher is None or batching.reason is Reason.BATCHING_OFF:
+        return batching
+    change = ""
+    if batcher.after is not None and batcher.after != batcher.before:
+        change = ", ".join(
+            f"{name} {before} → {after}"
+            for name, before, after in zip(
+                BatcherLimits._fields, batcher.before or (), batcher.after, strict=False
+            )
+            if before != after
+        )
+    detail = ": ".join(part for part in (change, batcher.detail) if part)
+    return replace(batching, reason=batcher.reason, detail=detail)

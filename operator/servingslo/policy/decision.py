@@ -164,8 +164,7 @@ class ModelUse:
 
     relative_error: largest deviation of observed from predicted percentiles, of the objectives, as
     learnt slowly and within bounds; None before one was compared. fit_error: mean error of the
-    law's predictions of a window's busy time, out of sample. source: 'fit', 'last-trusted', 'spec',
-    'saturation', 'none'.
+    law's predictions of a window's busy time, out of sample.
     """
 
     trusted: bool

@@ -119,7 +119,7 @@ def _problem(context: TickContext) -> SignalProblem | None:
     batching = context.targets.batching
     if allowed is not None and allowed.refused is not None:
         return allowed.refused
-    if not context.limits.batching_apply_enabled:
+    if not context.limits.pod_templates_patched:
         detail = "the administrator lets no pod template be patched"
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
     if batching.mode is not BatchingMode.AUTO or batching.rollout is not BatchingRollout.CANARY:

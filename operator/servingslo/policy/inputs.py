@@ -257,17 +257,24 @@ class Targets:
 class Limits:
     """The administrator's bounds over all resources.
 
-    recommend_only: the kill switch. batching_apply_enabled: pod templates may be patched.
+    recommend_only: the kill switch. batching_apply_enabled: batch limits may be changed, in pod
+    templates and on running servers. batching_servers_only: of the two on running servers alone.
     max_replicas, max_step: largest count and largest change in one decision; None is unbounded.
     scaler_served: KEDA can ask the operator for counts.
     """
 
     recommend_only: bool = False
     batching_apply_enabled: bool = False
+    batching_servers_only: bool = False
     max_replicas: int | None = None
     max_step: int | None = None
     tick_seconds: float = 15.0
     scaler_served: bool = True
+
+    @property
+    def pod_templates_patched(self) -> bool:
+        """Whether batch limits may be changed in pod templates."""
+        return self.batching_apply_enabled and not self.batching_servers_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
+from servingslo.estimation.service_law import LawSource
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
 from servingslo.models.objective_metrics import ROWS
@@ -219,7 +220,7 @@ def model_use(context: TickContext) -> ModelUse:
     return ModelUse(
         trusted=context.trusted,
         reason=context.model_reason,
-        source=law.source if context.prepared is not None else "saturation",
+        source=law.source if context.prepared is not None else LawSource.SATURATION,
         law=law.law,
         relative_error=_percentile_error(context),
         fit_error=finite(law.fit_error),

@@ -5,7 +5,8 @@ from dataclasses import replace
 from servingslo.policy import guards, zero
 from servingslo.policy.admission import admission_decision
 from servingslo.policy.batch_tuning import tune_batching
-from servingslo.policy.batcher_limits import batcher_decision, told_of_batcher
+from servingslo.policy.batcher_limits import batcher_decision
+from servingslo.policy.batching_decision import told_of_batcher
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     Decision,

@@ -24,8 +24,9 @@ class Engine(ApiModel):
     max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
         None,
         description="Most sequences that run at once on one engine, 1 to 65536; by default what "
-        "the container's command line gives (--max-num-seqs), else what measurements show, else "
-        "vLLM's default for version and card.",
+        "the engine exports, else what the container's command line gives (--max-num-seqs), else "
+        "what measurements show, else vLLM's default for version and card. Where it is stated, "
+        "batch limits of the command line are only recommended.",
     )
     max_batched_tokens: Annotated[Count, Between(1, MAX_BATCHED_TOKENS)] | None = Field(
         None,
@@ -34,8 +35,9 @@ class Engine(ApiModel):
     )
     dynamic_batching: DynamicBatching | None = Field(
         None,
-        description="How the server forms batches of whole requests, for runtime triton, which "
-        "exports none of it; without it measured saturation decides.",
+        description="How the server forms batches of whole requests, for runtime triton, whose "
+        "metrics tell none of it. Where the administrator lets the operator speak to the servers, "
+        "it is read from them instead. Without either measured saturation decides.",
     )
 
 
@@ -54,8 +56,9 @@ class Batching(ApiModel):
 
     mode: BatchingMode = Field(
         BatchingMode.RECOMMEND,
-        description="Recommend (default: report the best limit), Auto (patch the container's "
-        "arguments, where the administrator allows it; pods restart) or Off.",
+        description="Recommend (default: report the best limits), Auto (set them, where the "
+        "administrator allows it: in the container's command line or variables, which restarts "
+        "pods, or on Triton's running servers, which restarts none) or Off.",
     )
     rollout: BatchingRollout = Field(
         BatchingRollout.CANARY,

@@ -300,8 +300,8 @@ class ServingSLOSpec(ApiModel):
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
     engine: Engine = Field(
         Engine(),
-        description="Limits that the engine runs with. Where one is stated, batch limits are only "
-        "recommended.",
+        description="Limits that the engine runs with, where nothing else tells them or it is "
+        "wrong.",
     )
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")

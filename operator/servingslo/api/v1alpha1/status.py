@@ -105,7 +105,8 @@ class ObservedStatus(StatusModel):
         description="Arrival rate expected when capacity ordered now would be ready, per second.",
     )
     lead_seconds: float | None = Field(
-        None, description="How far ahead the forecast looks, seconds: one cold start."
+        None,
+        description="How far ahead the forecast looks, seconds: a scrape, a tick and a cold start.",
     )
     running: float | None = Field(None, description="Requests being decoded.")
     waiting: float | None = Field(None, description="Requests waiting for a slot.")
@@ -173,15 +174,17 @@ class ModelStatus(StatusModel):
     source: str | None = Field(
         None,
         description="Where the law comes from: fit, last-trusted (an earlier fit), spec "
-        "(spec.serviceLaw); saturation or none: no law is in use.",
+        "(spec.serviceLaw), of Triton counters (fitted to its metrics) or statistics (read from "
+        "its servers); saturation or none: no law is in use.",
     )
     max_num_seqs: int | None = Field(
         None, description="Most running sequences of an engine that predictions are made with."
     )
     max_num_seqs_source: str | None = Field(
         None,
-        description="Where it is known from: stated (spec.engine), args (the container's command "
-        "line), learnt (from measurements) or default (of the engine's version and card).",
+        description="Where it is known from: stated (spec.engine), exported (the engine's own "
+        "gauges), args (the container's command line), learnt (from measurements) or default (of "
+        "the engine's version and card).",
     )
     max_num_batched_tokens: int | None = Field(
         None, description="Most tokens of a step that predictions are made with."

@@ -91,7 +91,7 @@ def demo(
         ),
     ] = False,
 ) -> None:
-    """Run the whole system on this machine: real control plane and Prometheus, simulated GPUs.
+    """Run the system on this machine: real control plane and Prometheus, simulated engines.
 
     Example: servingslo demo --minutes 10 --trace my-trace.csv
     """

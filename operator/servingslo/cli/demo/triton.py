@@ -92,13 +92,24 @@ def _system(root: Path, tell: Reporter) -> Iterator[tuple[Rig, TritonPods, Clien
         try:
             rig.configure_prometheus(http_sd_url=pods.url)
             tell("helm install servingslo, which may speak to pods of the rig")
-            install_chart(rig, root, "engines.ranges[0]=127.0.0.0/8")
+            install_chart(
+                rig,
+                root,
+                "engines.ranges[0]=127.0.0.0/8",
+                "batching.apply.enabled=true",
+                "batching.apply.serversOnly=true",
+            )
             tell("a real tritonserver behind the pod of a Deployment")
             namespace = rig.create_namespace("triton-demo")
             _deploy(rig, namespace)
             rig.wait_for(lambda: bool(pods.routed), what="a server", timeout_seconds=_READY_SECONDS)
             tell("starting the operator with its ServiceAccount's token")
-            start_operator(rig, "--engine-range=127.0.0.0/8")
+            start_operator(
+                rig,
+                "--engine-range=127.0.0.0/8",
+                "--batching-apply=true",
+                "--batching-servers-only=true",
+            )
             clients.start()
             yield rig, pods, clients, namespace
         finally:

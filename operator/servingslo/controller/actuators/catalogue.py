@@ -31,8 +31,9 @@ class Means:
     """What actuators are made from: the API server, its kinds, and the view of workloads.
 
     namespaces: that are watched; none means all. limit_kinds: objects that hold a gateway's bound
-    and may be written, as the administrator lists them. batching_apply: he lets pod templates be
-    patched with batch limits. models: where engines may be spoken to.
+    and may be written, as the administrator lists them. pod_templates: may be
+    patched with batch limits. servers: may be given limits while they run. models: where engines
+    may be spoken to.
     """
 
     client: KubeClient
@@ -40,7 +41,8 @@ class Means:
     workloads: RereadableWorkloads
     namespaces: tuple[str, ...] = ()
     limit_kinds: frozenset[str] = frozenset()
-    batching_apply: bool = False
+    pod_templates: bool = False
+    servers: bool = False
     models: ModelRepository | None = None
 
 
@@ -56,7 +58,7 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(
         KubernetesBatching(means.client, means.discovery),
-        BatchCanaries(means.client, namespaces=means.namespaces) if means.batching_apply else None,
+        BatchCanaries(means.client, namespaces=means.namespaces) if means.pod_templates else None,
     ),
     lambda means: GatewayLimits(
         {
@@ -68,5 +70,5 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
         },
         means.limit_kinds,
     ),
-    lambda means: DynamicBatching(means.models),
+    lambda means: DynamicBatching(means.models, writes=means.servers),
 )

@@ -47,12 +47,14 @@ class _Set:
 class DynamicBatching:
     """Reads limits from every Ready pod at each tick, and sets those that were decided.
 
-    models: None where the administrator opened no way to engines. What was set is found again on
-    the pods themselves, which a resource that is looked at shows: its own, and what one that is
-    gone since left there.
+    models: None where the administrator opened no way to engines. writes: the administrator lets
+    batch limits be changed; where not, what stands on servers stays there, whoever set it. What was
+    set is found again on the pods themselves, which a resource that is looked at shows: its own,
+    and what one that is gone since left there.
     """
 
     models: ModelRepository | None
+    writes: bool
     knob: str = Knob.DYNAMIC_BATCHING
     repeats_at_once: bool = False
     _set: dict[ResourceRef, _Set] = field(default_factory=dict)
@@ -77,8 +79,9 @@ class DynamicBatching:
             pod: one for pod, one in zip(pods, read, strict=True) if isinstance(one, PodBatcher)
         }
         errors = [one for one in read if isinstance(one, ClusterError)]
-        self._remember(ref, targets, model, port, view, found)
-        self._remember_others(ref, targets, model, port, found)
+        if self.writes:
+            self._remember(ref, targets, model, port, view, found)
+            self._remember_others(ref, targets, model, port, found)
         problem = _problem(errors[0]) if errors else None
         return InForce(values=values_of(found), refused=problem)
 
@@ -90,7 +93,9 @@ class DynamicBatching:
         """Set them on each of these pods; one that refuses does not keep the others from it."""
         batcher, ref, targets = assignment.decision.batcher, assignment.ref, assignment.targets
         port = _port(assignment.decision)
-        if batcher is None or self.models is None or targets.model is None or port is None:
+        if not self.writes or batcher is None or self.models is None:
+            return False
+        if targets.model is None or port is None:
             return False
         limits = None if batcher.puts_back else batcher.after
         if limits is not None:
@@ -114,6 +119,8 @@ class DynamicBatching:
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Put back what stood before ours wherever nobody asks for ours any more."""
+        if not self.writes:
+            return ()
         undone: list[Change] = []
         for ref, standing in list(self._set.items()):
             if _is_wanted(acting(ref), standing) or self.models is None:

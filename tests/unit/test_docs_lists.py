@@ -1,0 +1,342 @@
+"""Lists in the pages that repeat what code, chart or API have are the same lists."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from tests.unit.test_docs_map import CODE, DOCS, FENCE, PAGES, ROOT, SOURCES
+from typer.core import TyperGroup
+
+from servingslo.api.crd import custom_resource_definition
+from servingslo.api.runtime_profiles import AddedRuntime
+from servingslo.cli.main import app
+from servingslo.cli.top import SortBy
+from servingslo.controller.actuators.catalogue import ACTUATORS
+from servingslo.estimation.limits import LimitSource
+from servingslo.estimation.service_law import LawSource
+from servingslo.explain.changes import ChangeOutcome, Knob
+from servingslo.policy.error_budget import BURN_SECONDS
+from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
+from servingslo.reasons import Reason
+from servingslo.runtimes.gateways import GATEWAYS, NO_GATEWAY
+from servingslo.units import format_duration
+
+CHART = ROOT / "charts" / "servingslo-operator"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+# What a page says of a right's condition, for the condition in the chart.
+CONDITIONS = {
+    "": "every installation",
+    "and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly)": (
+        "`batching.apply.enabled`, unless `serversOnly`"
+    ),
+    ".Values.configMaps.read.enabled": "`configMaps.read.enabled`",
+    ".Values.extraScalableKinds": "`extraScalableKinds`",
+    'has "BackendTrafficPolicy" .Values.admission.kinds': (
+        "`admission.kinds` with BackendTrafficPolicy"
+    ),
+    'has "DestinationRule" .Values.admission.kinds': "`admission.kinds` with DestinationRule",
+    'or (has "BackendTrafficPolicy" .Values.admission.kinds) '
+    '(has "DestinationRule" .Values.admission.kinds)': "`admission.kinds` with either of these",
+    'eq .Values.gateway.profile "envoy-gateway"': "`gateway.profile: envoy-gateway`",
+}
+LISTED_KINDS = {"{{ .resource | quote }}": "the listed kinds"}
+Table = list[list[str]]
+
+
+def read(name: str) -> str:
+    """A page of the documentation."""
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def table(name: str, *head: str) -> Table:
+    """The rows of the one table of a page whose head begins so."""
+    found: list[Table] = []
+    for block in re.findall(r"(?:^\|.*\n)+", read(name), re.MULTILINE):
+        rows = [
+            [cell.strip() for cell in line.strip("| ").split(" | ")] for line in block.split("\n")
+        ]
+        if tuple(rows[0][: len(head)]) == head:
+            found.append([row for row in rows[2:] if row != [""]])
+    (rows,) = found
+    return rows
+
+
+def words(cells: Iterator[str] | list[str]) -> set[str]:
+    """Everything in backquotes."""
+    return {word for cell in cells for word in CODE.findall(cell)}
+
+
+def granted() -> set[tuple[str, str, str]]:
+    """What the chart grants, and when: condition, resource, verb."""
+    rules = (CHART / "templates" / "_rules.tpl").read_text(encoding="utf-8")
+    found, conditions, resources = set(), [""], []
+    for line in rules.partition("-}}\n{{- define")[2].splitlines()[1:]:
+        begins = re.match(r"\{\{- (?:if|range) (.+) }}", line)
+        if begins:
+            conditions.append(begins[1])
+        elif line.startswith("{{- end"):
+            conditions.pop()
+        elif "resources:" in line:
+            resources = [one.strip() for one in line.partition("[")[2].rstrip("]").split(", ")]
+        elif "verbs:" in line:
+            verbs = line.partition("[")[2].rstrip("]").split(", ")
+            when = CONDITIONS[conditions[-1]] if conditions else ""
+            found |= {(when, one, verb) for one in resources for verb in verbs}
+    return found
+
+
+def test_the_page_tells_every_right_that_the_chart_grants_and_no_other() -> None:
+    """By condition, resource and verb."""
+    told = set()
+    for when, resources, verbs in table("how-to/install.md", "with", "resources", "verbs"):
+        names = words([resources]) - {"/scale"} or {resources}
+        # Of Leases the page says which verbs go by name alone.
+        each = re.findall(r"\b(?:get|list|watch|create|patch)\b", verbs)
+        told |= {(when, name, verb) for name in names for verb in each}
+    kinds = "`extraScalableKinds`"
+    written = {
+        (
+            when,
+            "the listed kinds"
+            if one == "{{ .resource | quote }}"
+            else "`/scale` of the listed kinds"
+            if "/scale" in one and "printf" in one
+            else one,
+            verb,
+        )
+        for when, one, verb in granted()
+    }
+    assert len(written) > 30
+    assert {one for one in written if one[0] == kinds}
+    assert told == written
+
+
+def test_every_knob_and_outcome_of_changes_is_told() -> None:
+    """On the page of metrics, and no other; each actuator has one knob."""
+    assert words([row[0] for row in table("reference/metrics.md", "`knob`")]) == set(Knob)
+    assert len(ACTUATORS) == len(Knob)
+    (line,) = re.findall(r"^`outcome` is ([^.]*)\.", read("reference/metrics.md"), re.MULTILINE)
+    assert words([line]) == set(ChangeOutcome)
+    shown = re.findall(r"\bknob=([\w-]+)", read("reference/reasons.md"))
+    assert set(shown) <= set(Knob)
+
+
+def test_every_part_that_can_fail_is_told() -> None:
+    """Of `servingslo_failures_total`."""
+    counted = {
+        node.args[0].value
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "count_failure"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    (row,) = re.findall(
+        r"^\| `servingslo_failures_total` .*: (.*) \|$", read("reference/metrics.md"), re.MULTILINE
+    )
+    assert set(row.split(", ")) == counted
+
+
+def test_every_window_of_burn_rates_is_told() -> None:
+    """On the page of metrics."""
+    (row,) = re.findall(
+        r"budget was spent over the window: (.*) \|$", read("reference/metrics.md"), re.MULTILINE
+    )
+    assert row.split(", ") == [format_duration(seconds) for seconds in BURN_SECONDS]
+
+
+def test_every_source_of_limits_is_told() -> None:
+    """In the page's order, which is the code's, and in the API's own text."""
+    rows = table("how-to/batch-limits.md", "source")
+    assert [CODE.findall(row[1])[0] for row in rows] == list(LimitSource)
+    assert named(model_text("maxNumSeqsSource"), LimitSource) == set(LimitSource)
+
+
+def test_every_source_of_a_law_is_told() -> None:
+    """On the page of stated laws, and in the API's own text."""
+    rows = table("how-to/size-before-deploying.md", "the law that is planned with")
+    assert words([row[1] for row in rows]) == set(LawSource)
+    assert named(model_text("source"), LawSource) == set(LawSource)
+
+
+def model_text(field: str) -> str:
+    """What the API says of a field of `status.model`."""
+    model = SCHEMA["properties"]["status"]["properties"]["model"]["properties"]
+    text: str = model[field]["description"]
+    return text
+
+
+def named(text: str, known: Any) -> set[str]:
+    """Which of these values a text names as words."""
+    return {one for one in known if re.search(rf"(?<![\w-]){one}(?![\w-])", text)}
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "known"),
+    [
+        pytest.param("how-to/keda.md", "`actuation`", set(Actuation), id="actuation"),
+        pytest.param(
+            "how-to/admission.md", "`spec.admission.mode`", set(AdmissionMode), id="admission"
+        ),
+        pytest.param(
+            "how-to/prometheus.md",
+            "`gateway.profile`",
+            {NO_GATEWAY, *(one.name for one in GATEWAYS)},
+            id="gateways",
+        ),
+    ],
+)
+def test_a_table_of_values_has_those_of_the_code(page: str, head: str, known: set[str]) -> None:
+    """Each has its row, and there is no other."""
+    assert words([row[0] for row in table(page, head)]) == known
+
+
+def test_every_metric_that_is_read_of_a_gateway_is_told() -> None:
+    """In the row of its profile; a name may be shortened by the one before."""
+    rows = {
+        row[0].strip("`").split("`")[0]: row[1]
+        for row in table("how-to/prometheus.md", "`gateway.profile`")
+    }
+    for profile in GATEWAYS:
+        names = {name for metric in profile.metrics for name in metric.names}
+        told = {word for word in words([rows[profile.name]]) if "_" in word}
+        # The queue and the errors of the endpoint picker are told in words.
+        shown = {name for name in names if any(name.endswith(word) for word in told)}
+        assert shown, profile.name
+        assert all(
+            any(name.endswith(word) for name in (*names, *profile.known_by)) for word in told
+        )
+
+
+def test_every_kind_of_object_for_a_bound_is_told() -> None:
+    """In the API, the chart's schema and the page."""
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    kinds = schema["properties"]["admission"]["properties"]["kinds"]["items"]["enum"]
+    assert set(kinds) == set(LimitKind)
+    page = read("how-to/admission.md")
+    assert [kind for kind in LimitKind if kind not in page] == []
+
+
+def test_every_field_of_an_added_runtime_is_told() -> None:
+    """By its name in the values."""
+    page = read("how-to/other-engines.md")
+    fields = {one.alias or name for name, one in AddedRuntime.model_fields.items()}
+    assert [name for name in fields if name not in page] == []
+
+
+def test_every_command_is_told() -> None:
+    """And no other."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    told = [CODE.findall(row[0])[0] for row in table("reference/cli.md", "command")]
+    assert sorted(told) == sorted(f"servingslo {name}" for name in group.commands)
+
+
+def test_every_order_of_top_is_told() -> None:
+    """But for the default one, names."""
+    (text,) = re.findall(r"`--sort slo` [^.]*\.", read("how-to/watch.md"))
+    assert named(text, SortBy) == set(SortBy) - {SortBy.NAME}
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of the chart with its path, objects too."""
+    for name, value in values.items():
+        yield f"{above}{name}", value
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{name}.")
+
+
+def defaults() -> list[tuple[str, str]]:
+    """Values and defaults that pages tell, of one value each."""
+    rows = [(row[0], row[1]) for row in table("how-to/install.md", "value", "default")]
+    rows += [(row[0], row[2]) for row in table("how-to/high-availability.md", "value", "flag")]
+    return [
+        (CODE.findall(value)[0], default.strip("`"))
+        for value, default in rows
+        if len(CODE.findall(value)) == 1
+        and re.fullmatch(r"`?(\[\]|\{\}|[\d.]+|true|false|Auto|text)`?", default)
+    ]
+
+
+@pytest.mark.parametrize(("value", "default"), defaults())
+def test_a_default_in_the_pages_is_the_chart_s(value: str, default: str) -> None:
+    """Of every value whose default a table tells."""
+    assert dict(flat(VALUES))[value] == yaml.safe_load(default)
+
+
+def fields(schema: Mapping[str, Any], above: str) -> Iterator[str]:
+    """Paths of the API below a field."""
+    schema = schema.get("items", schema)
+    for name, part in schema.get("properties", {}).items():
+        yield f"{above}{name}"
+        yield from fields(part, f"{above}{name}.")
+
+
+def known_paths() -> set[str]:
+    """Of the API, with `spec.` and without, and of the chart."""
+    spec, status = (SCHEMA["properties"][part] for part in ("spec", "status"))
+    runtimes = {f"runtimes.{name}" for name in ("triton", "vllm", "my-engine")}
+    return {
+        *fields(spec, "spec."),
+        *fields(spec, ""),
+        *fields(status, "status."),
+        *fields(status, ""),
+        *(path for path, _ in flat(VALUES)),
+        *runtimes,
+    }
+
+
+# Of other objects, or of files, that pages name by a path of the same form.
+OF_OTHERS = re.compile(
+    r"^(spec\.(scaleTargetRef|modelID|replicas|template|selector|circuitBreaker|trafficPolicy|routingType|mergeType)\b.*"
+    r"|status\.(replicas|ancestors|phase|selector)\b.*|resources\.limits.*|runtimes\..*"
+    r"|.*\.(md|py|yaml|json|jsonl|csv|html|txt|svc|dev|io|k8s\.io|go|lock|sum|pbtxt|tpl|crt|key)$)"
+)
+PATH = re.compile(r"^[a-z][A-Za-z]*(?:\.[a-z][A-Za-z]*)+$")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in PAGES
+        if page.parent.name not in {"lab", "designs"} and page.name != "CHANGELOG.md"
+    ],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_fields_and_values_that_a_page_names_exist(page: Path) -> None:
+    """Every path in backquotes that begins as the API or the chart does."""
+    known = known_paths()
+    first = {path.partition(".")[0] for path in known}
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    named = {word.partition(":")[0].partition("[")[0] for word in CODE.findall(text)}
+    wrong = [
+        word
+        for word in sorted(named)
+        if PATH.match(word)
+        and word.partition(".")[0] in first
+        and word not in known
+        and not OF_OTHERS.match(word)
+    ]
+    assert wrong == []
+
+
+def test_reasons_in_the_pages_of_what_to_do_exist() -> None:
+    """Of the first column of `when it holds` and of headings of runbooks."""
+    rows = table("how-to/when-it-holds.md", "reason")
+    heads = [
+        word
+        for path in (DOCS / "runbooks").glob("*.md")
+        for word in re.findall(r"^### `(\w+)`", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    told = {word for row in rows for word in re.findall(r"`([A-Z]\w+)`", row[0].partition(" (")[0])}
+    told |= set(heads)
+    assert len(told) > 40
+    assert sorted(told - set(Reason)) == []
