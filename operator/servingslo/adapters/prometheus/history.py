@@ -47,9 +47,9 @@ def read_history(
             deadline = time.monotonic() + config.reading_timeout_seconds
             assembly = Assembly(profiles, DCGM, config)
             adders = (
-                (queries.gauges, assembly.add_numbers),
-                (queries.counters, assembly.add_numbers),
-                (queries.ages, assembly.add_ages),
+                *((promql, assembly.add_numbers) for promql in queries.gauges),
+                *((promql, assembly.add_numbers) for promql in queries.counters),
+                *((promql, assembly.add_ages) for promql in queries.ages),
                 *((promql, assembly.add_histograms) for promql in queries.histograms),
             )
             for promql, add in adders:

@@ -113,9 +113,10 @@ class PrometheusReader:
             self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > at_seconds}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config)
-        assembly.add_numbers(ask(self._queries.gauges).result)
-        assembly.add_numbers(ask(self._queries.counters).result)
-        assembly.add_ages(self._sure(ask(self._queries.ages).result, at_seconds))
+        for promql in (*self._queries.gauges, *self._queries.counters):
+            assembly.add_numbers(ask(promql).result)
+        ages = [one for promql in self._queries.ages for one in ask(promql).result]
+        assembly.add_ages(self._sure(ages, at_seconds))
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         whose = turn.matcher(self._config.pod_label)
