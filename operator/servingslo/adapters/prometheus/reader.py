@@ -1,6 +1,7 @@
 """One reading of the whole cluster, in a thread of its own, bounded in time and memory."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,12 @@ from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.rotation import HistogramRotation
 from servingslo.adapters.prometheus.server_clock import ServerClock
-from servingslo.errors import ImplausibleMetricsError, MetricsUnavailableError
+from servingslo.errors import (
+    ImplausibleMetricsError,
+    MetricsUnavailableError,
+    QueryRefusedError,
+    ReadingTooSlowError,
+)
 from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import Clock, ClusterMetrics, PodMetrics
@@ -29,6 +35,7 @@ from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
+_LOG = logging.getLogger(__name__)
 # Samples so far in the future are looked for: within Prometheus's lookback, and no further than
 # stores that serve several tenants let a query go. Source: --query.lookback-delta, 5 m; Mimir's
 # -querier.max-query-into-future, 10 m.
@@ -75,7 +82,7 @@ class PrometheusReader:
             async with asyncio.timeout(self._config.reading_timeout_seconds + _GRACE_SECONDS):
                 return await asyncio.shield(self._under_way)
         except TimeoutError:
-            return _unavailable(f"no reading within {self._config.reading_timeout_seconds:.3g} s")
+            return _unavailable(self._too_slow())
 
     def close(self) -> None:
         """Stop the thread once its query ends, and drop the connection."""
@@ -85,6 +92,8 @@ class PrometheusReader:
     def _read(self) -> ClusterMetrics:
         try:
             return self._read_all()
+        except ReadingTooSlowError:
+            return _unavailable(self._too_slow())
         except MetricsUnavailableError as error:
             return _unavailable(str(error))
         except ImplausibleMetricsError as error:
@@ -108,7 +117,12 @@ class PrometheusReader:
             return answer
 
         if self._future is None:
-            newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
+            try:
+                newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
+            except QueryRefusedError as refused:
+                # A store that answers nothing of the future cannot be asked what is there.
+                _LOG.info("samples in the future not looked for detail=%r", str(refused))
+                newest = []
             stamps = {self._pod(one): float(one["value"][1]) for one in newest}
             self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > at_seconds}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
@@ -162,6 +176,12 @@ class PrometheusReader:
             detail = "the clock of Prometheus was set: how old its samples are is not known yet"
             raise ImplausibleMetricsError(detail)
         return sure
+
+    def _too_slow(self) -> str:
+        """That a reading took too long: all of it, not the query that was the last."""
+        count = 1 + self._queries.count + (self._config.gateway is not None)
+        seconds = self._config.reading_timeout_seconds
+        return f"the reading's {count} queries did not end within {seconds:.3g} s"
 
     def _pod(self, series: Mapping[str, Any]) -> Pod:
         labels, config = series["metric"], self._config
