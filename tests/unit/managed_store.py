@@ -79,7 +79,10 @@ class _Parser:
     def __init__(self, promql: str, series: Sequence[Series], at: float) -> None:
         self._tokens = _TOKEN.findall(promql)
         assert "".join(self._tokens) == re.sub(r"\s", "", promql), promql
-        self._place, self._series, self._at = 0, series, at
+        self._place, self._at = 0, at
+        self._series: dict[str, list[Series]] = {}
+        for one in series:
+            self._series.setdefault(one.labels["__name__"], []).append(one)
 
     def whole(self) -> Vector | float:
         value = self._union()
@@ -179,13 +182,18 @@ class _Parser:
     def _selected(self) -> list[Series]:
         self._next("{")
         tests: list[Callable[[Labels], bool]] = []
+        named = None
         while self._peek() != "}":
             name, how, text = self._next(), self._next(), self._next()[1:-1]
             tests.append(_matcher(name, how, text))
+            if (name, how) == ("__name__", "="):
+                named = text
             if self._peek() == ",":
                 self._next()
         self._next("}")
-        return [one for one in self._series if all(test(one.labels) for test in tests)]
+        every = (one for known in self._series.values() for one in known)
+        among = every if named is None else self._series.get(named, ())
+        return [one for one in among if all(test(one.labels) for test in tests)]
 
 
 def _matcher(name: str, how: str, text: str) -> Callable[[Labels], bool]:

@@ -98,9 +98,7 @@ def test_a_store_that_refuses_gives_what_any_store_does(numbers, histograms, ref
 
 def _undated(pods):
     """The pods without what the clocks of a reading add."""
-    ages = dict.fromkeys(
-        ("gauges_age_seconds", "counters_age_seconds", "histograms_age_seconds")
-    )
+    ages = dict.fromkeys(("gauges_age_seconds", "counters_age_seconds", "histograms_age_seconds"))
     return {
         pod: tuple(replace(e, **ages) for e in found.engines)
         for pod, found in pods.items() if found.engines

@@ -5,11 +5,26 @@ buckets, nothing is decided by the reader. None means unknown, never zero. An ag
 the newest sample of its group was taken, in seconds, computed by Prometheus itself.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from servingslo.runtimes.gateways import CountedWhen
+
+# Between an engine's own name and the server of its pod that has it.
+_SERVER_SEPARATOR = "@"
+_PORT_OF_SERVER = re.compile(r"@:[0-9]{1,5}$")
+
+
+def engine_of_server(engine: str, server: str) -> str:
+    """What an engine is called whose pod has another of its name. server: ':8000', or a name."""
+    return f"{engine}{_SERVER_SEPARATOR}{server}"
+
+
+def model_of_engine(engine: str) -> str:
+    """The model that an engine is called after, whichever server of its pod has it."""
+    return _PORT_OF_SERVER.sub("", engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.prometheus.assembly import Assembly, Pod
+from servingslo.adapters.prometheus.assembly import Assembly
 from servingslo.adapters.prometheus.client import (
     Answer,
     PrometheusClient,
@@ -21,6 +21,7 @@ from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.rotation import HistogramRotation
 from servingslo.adapters.prometheus.server_clock import ServerClock
+from servingslo.adapters.prometheus.servers import Pod, SeenServers
 from servingslo.errors import (
     ImplausibleMetricsError,
     MetricsUnavailableError,
@@ -71,6 +72,7 @@ class PrometheusReader:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
         self._rotation = HistogramRotation(config, profiles)
+        self._seen = SeenServers()
 
     async def read(self) -> ClusterMetrics:
         """All engines and GPUs by (namespace, pod), or the problem that prevented it."""
@@ -126,7 +128,7 @@ class PrometheusReader:
             stamps = {self._pod(one): float(one["value"][1]) for one in newest}
             self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > at_seconds}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
-        assembly = Assembly(self._profiles, DCGM, self._config)
+        assembly = Assembly(self._profiles, DCGM, self._config, self._seen)
         for promql in (*self._queries.gauges, *self._queries.counters):
             assembly.add_numbers(ask(promql).result)
         ages = [one for promql in self._queries.ages for one in ask(promql).result]

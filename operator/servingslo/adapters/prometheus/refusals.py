@@ -73,9 +73,9 @@ def missing_words(parsed: object) -> tuple[str, ...]:
     words = [told] if isinstance(told, str) else [str(one) for one in told]
     missing = [one for one in words if not one.startswith(_ABOUT_SERIES)]
     data = parsed.get("data")
-    for part in (parsed, data if isinstance(data, dict) else {}):
-        if str(part.get(_PARTIAL_FIELD)).lower() == "true":
-            missing.append(f"the answer is marked as partial ({_PARTIAL_FIELD})")
+    marks = (part.get(_PARTIAL_FIELD) for part in (parsed, data) if isinstance(part, dict))
+    if any(str(mark).lower() == "true" for mark in marks):
+        missing.append(f"the answer is marked as partial ({_PARTIAL_FIELD})")
     return tuple(dict.fromkeys(missing))
 
 
