@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.estimation import plausible
+from servingslo.estimation.families import exported_fields
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.sample_pairs import tells_the_same, without_histograms, zero_like
 from servingslo.estimation.scrapes import (
@@ -46,7 +47,8 @@ class EngineMemory:
     in `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot
     be; doubted_seconds: when the last of them was scraped. same_since_seconds: when it began to
     tell the same numbers again and again with requests running, None while they move: an engine
-    that hangs, or a page that somebody keeps.
+    that hangs, or a page that somebody keeps. exported: fields that it exported since its container
+    started.
     """
 
     pod: str
@@ -58,6 +60,7 @@ class EngineMemory:
     doubted: int = 0
     doubted_seconds: float | None = None
     same_since_seconds: float | None = None
+    exported: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +167,8 @@ def advance(
     is known to follow, None while none is.
     """
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
+    kept = old.exported if old.restarts == pod.restarts else frozenset()
+    old = replace(old, exported=kept | exported_fields(sample))
     counters_time = counters_time_seconds(sample, now_seconds)
     histograms_time = histograms_time_seconds(sample, now_seconds)
     new_counters = has_counters(sample) and _is_newer(counters_time, old, old.counters)

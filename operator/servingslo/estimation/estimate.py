@@ -73,8 +73,8 @@ class Estimate:
     retries_known: whether what refusals bring back was measured; else it is assumed.
     discarded_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
-    lost_families: pods that had counters or histograms and have no more, each with which; and those
-    whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
+    lost_families: pods that lack series which they had or their siblings have, each with which; and
+    those whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
     summaries: those of `observed` that are of the worst pod.
     """
 

@@ -158,7 +158,8 @@ class PodSample:
     ready_after_seconds: time from creation to readiness, None while it never was ready.
     scheduled_after_seconds: time from creation to scheduling. started_after_seconds: to the start
     of its last container, after images were pulled. launch: None in observations that were stored
-    without it.
+    without it. metrics_off: why its engine exports no metrics at all, by its command line; '' where
+    nothing says so.
     """
 
     name: str
@@ -177,6 +178,7 @@ class PodSample:
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
     launch: EngineLaunch | None = None
+    metrics_off: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

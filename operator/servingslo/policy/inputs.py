@@ -275,11 +275,13 @@ class SignalProblem:
     """Something that stands between the planner and the truth; the planner holds on it.
 
     reason: METRICS_*, PROMETHEUS_UNAVAILABLE, TARGET_*, SCALER_CONFLICT, TARGET_CONFLICT,
-    PERMISSION_DENIED or CLUSTER_UNAVAILABLE. detail: names and numbers for people.
+    PERMISSION_DENIED or CLUSTER_UNAVAILABLE. detail: names and numbers for people. names_cause: the
+    detail says by itself what is missing, and what to do.
     """
 
     reason: Reason
     detail: str = ""
+    names_cause: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
+from servingslo.estimation import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
-from servingslo.models.objective_metrics import ROWS
+from servingslo.models.objective_metrics import ROW_OF, ROWS
 from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
@@ -213,6 +214,15 @@ def limits_use(context: TickContext) -> LimitsUse:
     )
 
 
+def metrics_missing(context: TickContext) -> str:
+    """Which series are missing: of some pods, or of all of them, which nobody will see come."""
+    if context.signals.detail:
+        return context.signals.detail
+    histograms = [ROW_OF[one.metric].histogram for one in context.targets.objectives]
+    series = families.exported_by_none(context.signals.serving_pods, histograms)
+    return families.in_words(series)
+
+
 def model_use(context: TickContext) -> ModelUse:
     """The law that was used and how far it is trusted."""
     law = context.estimate.law
@@ -239,6 +249,13 @@ def _objective_report(
     observed = context.estimate.observed.get(objective.metric)
     share = None if observed is None else observed.share_within(objective.threshold_seconds)
     seen = None if observed is None else observed.quantile(objective.percentile)
+    missing = ""
+    unobserved = None
+    if share is None:
+        histogram = ROW_OF[objective.metric].histogram
+        missing = families.missing_observations(context.signals.serving_pods, histogram)
+        arrive = (context.estimate.arrival_rate_per_second or 0.0) > 0.0
+        unobserved = True if arrive and not missing else None
     return ObjectiveReport(
         metric=objective.metric.value,
         percentile=objective.percentile,
@@ -248,6 +265,8 @@ def _objective_report(
         observed_seconds=finite(seen),
         share_low_ratio=None if share is None else finite(share[0]),
         share_high_ratio=None if share is None else finite(share[1]),
+        missing=missing,
+        unobserved=unobserved,
     )
 
 

@@ -119,7 +119,9 @@ class LaunchFlags:
     throughput_mode: a flag and its value that ask for larger default limits. chunked_prefill,
     no_chunked_prefill: switches. max_model_len: longest sequence, tokens. server_counts: how many
     processes count each step, the first that is given. config: names a YAML file of further flags,
-    which is read as vLLM reads it.
+    which is read as vLLM reads it. programs: what the server is started by. metrics_off: a flag and
+    its value ('' for none) that turn its metrics off; metrics_on: without which it has none.
+    abbreviations: flags may be cut short, as argparse allows.
     """
 
     throughput_mode: tuple[str, str] | None = None
@@ -128,6 +130,10 @@ class LaunchFlags:
     max_model_len: str = ""
     server_counts: tuple[str, ...] = ()
     config: str = ""
+    programs: tuple[str, ...] = ()
+    metrics_off: tuple[str, str] | None = None
+    metrics_on: str = ""
+    abbreviations: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

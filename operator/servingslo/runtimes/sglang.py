@@ -86,5 +86,9 @@ SGLANG = RuntimeProfile(
         Knob(field="max_num_batched_tokens", flag="--chunked-prefill-size"),
     ),
     underscores_in_flags=False,
-    launch=LaunchFlags(max_model_len="--context-length"),
+    launch=LaunchFlags(
+        max_model_len="--context-length",
+        programs=("sglang", "sglang.launch_server"),
+        metrics_on="--enable-metrics",
+    ),
 )
