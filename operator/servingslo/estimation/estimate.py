@@ -8,6 +8,7 @@ from servingslo.estimation.cold_start import ColdStartEstimate
 from servingslo.estimation.dynamic_batches import BatchCounts
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast import Forecast
+from servingslo.estimation.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.estimation.health import SaturationSignal
 from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.ledger import RequestLedger
@@ -20,9 +21,6 @@ from servingslo.models.latency import Routing
 from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.runtimes.catalogue import profile
-
-# Four scrapes 15 s apart: three that are missed are no longer jitter.
-DEFAULT_STALE_AFTER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

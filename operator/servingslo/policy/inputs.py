@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.error_budget import BudgetReading
+from servingslo.estimation.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.estimation.limits import NOTHING_STATED, StatedLimits
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
@@ -193,7 +194,7 @@ class FallbackTargets:
 
     behavior: FallbackBehavior = FallbackBehavior.HOLD
     replicas: int | None = None
-    stale_after_seconds: float = 120.0
+    stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
