@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.managed_store import REFUSALS, ManagedStore, Series
 
+from servingslo.adapters.prometheus import exported
 from servingslo.adapters.prometheus.assembly import Assembly
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
 from servingslo.adapters.prometheus.gateways import gateway_query
 from servingslo.adapters.prometheus.past_rates import past_rates_query
 from servingslo.adapters.prometheus.queries import (
@@ -19,6 +20,7 @@ from servingslo.adapters.prometheus.queries import (
     build_queries,
 )
 from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.errors import QueryRefusedError
 from servingslo.runtimes import gateways
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
@@ -140,3 +142,60 @@ def test_the_number_of_queries_is_as_small_as_before() -> None:
     """Whole names fit into one query of each kind, for every runtime that is known."""
     queries = build_queries(CATALOGUE, DCGM, CONFIG)
     assert (len(queries.gauges), len(queries.counters), len(queries.ages)) == (1, 1, 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(late=st.floats(1.5, 60.0), at=st.integers(1, 4), usual=st.sampled_from([0.0, -0.4, -30.0]))
+def test_an_answer_of_another_moment_is_refused(late, at, usual) -> None:
+    """Once: a store that always tells another time is read as it is."""
+
+    class Cached(ManagedStore):
+        off = usual
+
+        def query(self, promql, *, deadline, at_seconds=None):
+            answer = super().query(promql, deadline=deadline, at_seconds=at_seconds)
+            if promql == "time()":
+                return answer
+            asked = now if at_seconds is None else at_seconds
+            told = [{**one, "value": [asked + self.off, one["value"][1]]} for one in answer.result]
+            return replace(answer, result=told)
+
+    now = NOW
+    series = _series([("vllm:num_requests_running", {"pod": "a"}, 3)], [])
+    store = Cached(lambda: now, series)
+    reader = PrometheusReader(CONFIG, client=store, monotonic=lambda: now - 9e5)
+    problems = []
+    for reading in range(6):
+        now += 15.0
+        for one in series:
+            one.at_seconds = now - 2.0
+        store.off = usual - late if reading == at else usual
+        problems.append(reader._read().problem)
+    reader.close()
+    refused = [place for place, problem in enumerate(problems) if problem is not None]
+    assert refused == [at]
+    assert problems[at].reason.value == "MetricsImplausible"
+    assert f"{late:.1f} s before the moment" in problems[at].detail
+
+
+def test_a_store_without_subqueries_tells_the_past_but_for_changes() -> None:
+    """What it cannot tell is unknown; the rest of the table is there."""
+
+    class Store:
+        def query_range(self, promql, *, start_seconds, end_seconds, step_seconds, deadline):
+            if REFUSALS["subquery"].search(promql):
+                raise QueryRefusedError("HTTP 400: subqueries are not supported")
+            label = re.search(r"by \((\w+)", promql)[1]
+            metric = {label: "x", "percentile": "95"}
+            values = [[t, "3"] for t in range(start_seconds, end_seconds + 1, step_seconds)]
+            return Answer(result=[{"metric": metric, "values": values}])
+
+        def close(self) -> None:
+            """Nothing is held."""
+
+    question = exported.Question(
+        namespace="team", name="chat", end_seconds=7200, interval_seconds=600, count=3
+    )
+    rows = exported.read_exported(CONFIG, question, Store())
+    assert [row.replicas_greatest for row in rows] == [3.0] * 3
+    assert [row.replica_changes for row in rows] == [None] * 3

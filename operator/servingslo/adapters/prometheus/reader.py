@@ -20,7 +20,7 @@ from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram_queries
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.rotation import HistogramRotation
-from servingslo.adapters.prometheus.server_clock import ServerClock
+from servingslo.adapters.prometheus.server_clock import AnswerTimes, ServerClock
 from servingslo.adapters.prometheus.servers import Pod, SeenServers
 from servingslo.errors import (
     ImplausibleMetricsError,
@@ -73,6 +73,7 @@ class PrometheusReader:
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
         self._rotation = HistogramRotation(config, profiles)
         self._seen = SeenServers()
+        self._answer_times = AnswerTimes()
 
     async def read(self) -> ClusterMetrics:
         """All engines and GPUs by (namespace, pod), or the problem that prevented it."""
@@ -116,6 +117,8 @@ class PrometheusReader:
         def ask(promql: str, at_seconds: float = at_seconds) -> Answer:
             answer = self._client.query(promql, deadline=deadline, at_seconds=at_seconds)
             warnings.extend(answer.warnings)
+            if answer.result:
+                self._answer_times.check(at_seconds, float(answer.result[0]["value"][0]))
             return answer
 
         if self._future is None:
