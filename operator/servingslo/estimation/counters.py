@@ -48,7 +48,7 @@ class EngineMemory:
     be; doubted_seconds: when the last of them was scraped. same_since_seconds: when it began to
     tell the same numbers again and again with requests running, None while they move: an engine
     that hangs, or a page that somebody keeps. exported: fields that it exported since its container
-    started.
+    started. since_seconds: when it was scraped that was seen first.
     """
 
     pod: str
@@ -61,6 +61,7 @@ class EngineMemory:
     doubted_seconds: float | None = None
     same_since_seconds: float | None = None
     exported: frozenset[str] = frozenset()
+    since_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +169,9 @@ def advance(
     """
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
     kept = old.exported if old.restarts == pod.restarts else frozenset()
-    old = replace(old, exported=kept | exported_fields(sample))
     counters_time = counters_time_seconds(sample, now_seconds)
+    since = counters_time if old.since_seconds is None else old.since_seconds
+    old = replace(old, exported=kept | exported_fields(sample), since_seconds=since)
     histograms_time = histograms_time_seconds(sample, now_seconds)
     new_counters = has_counters(sample) and _is_newer(counters_time, old, old.counters)
     new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old, old.histograms)

@@ -77,7 +77,7 @@ def lost_families(
     scrape_seconds: how far apart scrapes are, None while that was not seen.
     """
     known = {(m.pod, m.engine): m for m in memories}
-    beside = families.lacked_beside_siblings(seen)
+    beside = families.lacked_beside_siblings(seen, long_known(memories))
     lost = []
     for pod, engine in seen:
         memory = known.get((pod.name, engine.engine))
@@ -108,6 +108,17 @@ def counting_nothing(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tup
         and scrape.fell_from is not None
     )
     return tuple(fell)
+
+
+def long_known(memories: Sequence[EngineMemory]) -> frozenset[tuple[str, str]]:
+    """Pods and engines that have been looked at for so long that every family of theirs was read."""
+    return frozenset(
+        (m.pod, m.engine)
+        for m in memories
+        if m.counters is not None
+        and m.since_seconds is not None
+        and m.counters.time_seconds - m.since_seconds >= families.FIRST_REQUEST_SECONDS
+    )
 
 
 def _counts_nothing(engine: EngineSample) -> bool:

@@ -4,7 +4,7 @@ A page may be cut at the end of a line, buckets may be dropped to save series, a
 lack a family: each is named by its series, so that a person can look for it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.runtimes import catalogue
@@ -56,45 +56,58 @@ def lacked_by(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
 
     None where its runtime is not known: an observation that was stored without it.
     """
-    profile = _profile(engine)
     lacking = set(wanted) - exported_fields(engine)
-    if profile is None or not lacking:
+    profile = _profile(engine) if lacking else None
+    if profile is None:
         return ()
     return tuple(_series(metric) for metric in profile.metrics if metric.field in lacking)
 
 
 def lacked_beside_siblings(
-    seen: Sequence[tuple[PodSample, EngineSample]],
+    seen: Sequence[tuple[PodSample, EngineSample]], long_known: Collection[tuple[str, str]] = ()
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """By pod and engine, the series that engines of pods like it export and it does not.
 
     seen: engines in use, with their pods. Only engines that have served for a while are compared.
+    long_known: those whose histograms were read by now, if they have any: in a large cluster they
+    are read in turns.
     """
     busy = [(pod, engine) for pod, engine in seen if _has_served(pod, engine)]
     kinds: dict[tuple[object, ...], set[str]] = {}
     for pod, engine in busy:
         kinds.setdefault(_kind(pod, engine), set()).update(exported_fields(engine))
-    found = {
-        (pod.name, engine.engine): lacked_by(engine, kinds[_kind(pod, engine)])
-        for pod, engine in busy
-    }
-    return {key: lacking for key, lacking in found.items() if lacking}
+    found = {}
+    for pod, engine in busy:
+        wanted = kinds[_kind(pod, engine)] - exported_fields(engine)
+        if (pod.name, engine.engine) not in long_known and not _has_histograms(engine):
+            wanted = wanted - {*_HISTOGRAMS}
+        if lacking := lacked_by(engine, wanted):
+            found[pod.name, engine.engine] = lacking
+    return found
 
 
-def exported_by_none(pods: Sequence[PodSample], histograms: Iterable[str]) -> tuple[str, ...]:
+def exported_by_none(
+    pods: Sequence[PodSample],
+    histograms: Iterable[str],
+    long_known: Collection[tuple[str, str]] = (),
+) -> tuple[str, ...]:
     """Series that decisions need and no engine of these pods exports, though one has served.
 
-    histograms: fields that the objectives are observed by.
+    histograms: fields that the objectives are observed by. long_known: as for siblings.
     """
     engines = _served(pods)
-    wanted = {*GAUGES, *COUNTERS, *_OF_LAWS, *histograms}
+    wanted = {*GAUGES, *COUNTERS}
+    if _are_read(pods, long_known):
+        wanted |= {*_OF_LAWS, *histograms}
     return _common([lacked_by(engine, wanted) for engine in engines])
 
 
-def missing_observations(pods: Sequence[PodSample], histogram: str) -> str:
+def missing_observations(
+    pods: Sequence[PodSample], histogram: str, long_known: Collection[tuple[str, str]] = ()
+) -> str:
     """The series without which no share of an objective is known; '' where one is exported.
 
-    histogram: the field that observes the objective.
+    histogram: the field that observes the objective. long_known: as for siblings.
     """
     engines = _served(pods)
     summary = SUMMARY_OF.get(histogram)
@@ -102,7 +115,8 @@ def missing_observations(pods: Sequence[PodSample], histogram: str) -> str:
         return ""
     if summary is not None and any(getattr(engine, summary) for engine in engines):
         return ""
-    named = _common([lacked_by(engine, {histogram}) for engine in engines])
+    read = _are_read(pods, long_known)
+    named = _common([lacked_by(engine, {histogram}) for engine in engines]) if read else ()
     if not named and summary is not None:
         profile = _profile(engines[0])
         named = () if profile is None else _names(profile, summary)
@@ -130,6 +144,19 @@ def in_words(series: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def _has_histograms(engine: EngineSample) -> bool:
+    return not exported_fields(engine).isdisjoint(_HISTOGRAMS)
+
+
+def _are_read(pods: Sequence[PodSample], long_known: Collection[tuple[str, str]]) -> bool:
+    """Whether histograms of these pods were read, or would have been."""
+    each = [(pod, engine) for pod in pods for engine in pod.engines]
+    return any(
+        engine.histograms_age_seconds is not None or (pod.name, engine.engine) in long_known
+        for pod, engine in each
+    )
+
+
 def _has_served(pod: PodSample, engine: EngineSample) -> bool:
     ready_for = pod.ready_for_seconds
     return is_busy(engine) and (ready_for is None or ready_for >= FIRST_REQUEST_SECONDS)
@@ -142,8 +169,7 @@ def _served(pods: Sequence[PodSample]) -> list[EngineSample]:
 
 
 def _profile(engine: EngineSample) -> RuntimeProfile | None:
-    known: Mapping[str, RuntimeProfile] = {one.name: one for one in catalogue.known()}
-    return known.get(engine.runtime or "")
+    return next((one for one in catalogue.known() if one.name == engine.runtime), None)
 
 
 def _series(metric: MetricNames) -> str:

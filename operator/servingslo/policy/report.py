@@ -5,6 +5,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from servingslo.estimation import families
+from servingslo.estimation.engine_steps import long_known
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
 from servingslo.models.objective_metrics import ROW_OF, ROWS
@@ -219,7 +220,8 @@ def metrics_missing(context: TickContext) -> str:
     if context.signals.detail:
         return context.signals.detail
     histograms = [ROW_OF[one.metric].histogram for one in context.targets.objectives]
-    series = families.exported_by_none(context.signals.serving_pods, histograms)
+    known = long_known(context.state.estimator.engines)
+    series = families.exported_by_none(context.signals.serving_pods, histograms, known)
     return families.in_words(series)
 
 
@@ -253,7 +255,8 @@ def _objective_report(
     unobserved = None
     if share is None:
         histogram = ROW_OF[objective.metric].histogram
-        missing = families.missing_observations(context.signals.serving_pods, histogram)
+        known = long_known(context.state.estimator.engines)
+        missing = families.missing_observations(context.signals.serving_pods, histogram, known)
         arrive = (context.estimate.arrival_rate_per_second or 0.0) > 0.0
         unobserved = True if arrive and not missing else None
     return ObjectiveReport(
