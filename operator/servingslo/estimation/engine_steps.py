@@ -111,7 +111,7 @@ def counting_nothing(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tup
 
 
 def long_known(memories: Sequence[EngineMemory]) -> frozenset[tuple[str, str]]:
-    """Pods and engines that have been looked at for so long that every family of theirs was read."""
+    """Pods and engines that were looked at for so long that each of their families was read."""
     return frozenset(
         (m.pod, m.engine)
         for m in memories

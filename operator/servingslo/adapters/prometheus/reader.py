@@ -20,6 +20,7 @@ from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram_queries
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.rotation import HistogramRotation
+from servingslo.adapters.prometheus.scrape_pace import ScrapePace
 from servingslo.adapters.prometheus.server_clock import AnswerTimes, ServerClock
 from servingslo.adapters.prometheus.servers import Pod, SeenServers
 from servingslo.errors import (
@@ -74,6 +75,7 @@ class PrometheusReader:
         self._rotation = HistogramRotation(config, profiles)
         self._seen = SeenServers()
         self._answer_times = AnswerTimes()
+        self._pace = ScrapePace()
 
     async def read(self) -> ClusterMetrics:
         """All engines and GPUs by (namespace, pod), or the problem that prevented it."""
@@ -143,7 +145,9 @@ class PrometheusReader:
             answer = ask(promql)
             with no_collection():
                 assembly.add_histograms(answer.result)
-        pods = self._rotation.completed(assembly.pods(), turn, evaluated_at)
+        assembled = assembly.pods()
+        self._pace.check(assembled, at_seconds)
+        pods = self._rotation.completed(assembled, turn, evaluated_at)
         gateways = read_gateways(
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
