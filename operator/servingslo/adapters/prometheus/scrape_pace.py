@@ -66,10 +66,9 @@ class ScrapePace:
         sooner = moved < SOONER_RATIO * known.apart_seconds
         if engine.running and sooner and known.scrapes >= KNOWN_SCRAPES and not self._refused:
             self._refused = True
-            apart = f"{known.apart_seconds:.3g} s apart"
             detail = (
                 f"a sample of pod {pod[1]} is said to be {moved:.1f} s newer and has no new "
-                f"number; its scrapes are {apart}: an old answer"
+                f"number; its scrapes are {known.apart_seconds:.3g} s apart: an old answer"
             )
             raise ImplausibleMetricsError(detail)
         return _Seen(now.at_seconds, now.numbers, known.apart_seconds, known.scrapes)
