@@ -48,6 +48,14 @@ class MetricsUnavailableError(MetricsError):
     """Prometheus did not answer, refused, or answered with something that is not an answer."""
 
 
+class ReadingTooSlowError(MetricsUnavailableError):
+    """The queries of one reading did not all end in the time that the reading has."""
+
+
+class QueryRefusedError(MetricsUnavailableError):
+    """Prometheus does not evaluate this query, whoever asks and however often."""
+
+
 class ImplausibleMetricsError(MetricsError):
     """Prometheus answered with what cannot be true beside what it answered before."""
 

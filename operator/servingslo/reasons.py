@@ -147,6 +147,7 @@ class Reason(StrEnum):
     OBJECTIVES_MISSED = "ObjectivesMissed"
     BELOW_BUCKET_RESOLUTION = "BelowBucketResolution"
     NO_TRAFFIC = "NoTraffic"
+    NOT_OBSERVED = "NotObserved"
 
     # Batching
     BATCHING_IN_SYNC = "BatchingInSync"

@@ -296,11 +296,11 @@ class FakePrometheus:
 
     def _wanted(self, promql: str) -> object:
         """Names of the series that a query asks for."""
-        if promql == self._queries.ages:
+        if promql in self._queries.ages:
             return "ages"
-        if promql == self._queries.gauges:
+        if promql in self._queries.gauges:
             return frozenset(GAUGES)
-        if promql == self._queries.counters:
+        if promql in self._queries.counters:
             return frozenset(COUNTERS)
         for name in HISTOGRAMS:
             if f"{name}_bucket" in promql:

@@ -51,6 +51,7 @@ def test_each_flag_is_published(package):
     switches = {launch.chunked_prefill, launch.no_chunked_prefill.replace("--no-", "--"), ""}
     named = {knob.flag for knob in runtime.knobs} | {*launch.server_counts, launch.max_model_len}
     named |= switches | ({launch.throughput_mode[0]} if launch.throughput_mode else set())
+    named |= {launch.metrics_on} | ({launch.metrics_off[0]} if launch.metrics_off else set())
     assert named - {""} <= flags
 
 

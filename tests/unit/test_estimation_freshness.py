@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from servingslo.api.v1alpha1.spec import Fallback
+from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.policy.inputs import Observation
+from servingslo.policy.inputs import FallbackTargets, Observation
 from servingslo.policy.signals import read_signals
+from servingslo.units import parse_duration_seconds
 
 STALE_SECONDS = 60.0
 STALE, MISSING = "metrics-stale", "metrics-missing"
@@ -120,3 +123,10 @@ def test_what_is_fresh_follows_the_scrapes(
 ) -> None:
     """Three scrapes make a sample old; a new pod has as long until its first."""
     assert answers(pod, scrape_seconds) == expected
+
+
+def test_one_default_holds_for_resources_and_for_commands() -> None:
+    """What `fit` and a sweep take for stale is what a resource without a word on it does."""
+    stated = parse_duration_seconds(Fallback().stale_after)
+    sample = FleetSample(time_seconds=0.0, pods=())
+    assert stated == FallbackTargets().stale_after_seconds == sample.stale_after_seconds

@@ -49,14 +49,14 @@ def test_every_name_of_every_profile_is_asked_for_and_created_series_are_not():
     for known in CATALOGUE:
         for metric in known.metrics:
             text = {
-                MetricKind.GAUGE: queries.gauges,
-                MetricKind.COUNTER: queries.counters,
+                MetricKind.GAUGE: " ".join(queries.gauges),
+                MetricKind.COUNTER: " ".join(queries.counters),
                 MetricKind.HISTOGRAM: " ".join(queries.histograms),
             }[metric.kind]
             suffix = "_bucket" if metric.kind is MetricKind.HISTOGRAM else ""
             for name in metric.names:
                 assert any(f"{before}{name}{suffix}" in text for before in '|"')
-    whole = " ".join((queries.gauges, queries.counters, *queries.histograms))
+    whole = " ".join((*queries.gauges, *queries.counters, *queries.histograms))
     assert "_created" not in whole
     assert ".*" not in whole
 
@@ -65,10 +65,10 @@ def test_an_operator_of_some_namespaces_asks_for_their_engines_alone():
     """Every query of engines names them, whole, under the administrator's label."""
     config = PrometheusConfig(url=URL, namespace_label="ns", namespaces=("team-a", "team-b"))
     queries = build_queries(CATALOGUE, DCGM, config)
-    for promql in (queries.gauges, queries.counters, *queries.histograms):
+    for promql in (*queries.gauges, *queries.counters, *queries.histograms):
         assert 'ns=~"team-a|team-b"' in promql
-    engines = queries.ages.count('pod!=""')
-    assert engines == queries.ages.count('pod!="", ns=~"team-a|team-b"') > 0
+    ages = " ".join(queries.ages)
+    assert ages.count('pod!=""') == ages.count('pod!="", ns=~"team-a|team-b"') > 0
 
 
 def test_administrators_labels_replace_the_usual_ones_everywhere():
@@ -77,7 +77,7 @@ def test_administrators_labels_replace_the_usual_ones_everywhere():
         url=URL, namespace_label="exported_ns", pod_label="exported_pd", source_labels=("replica",)
     )
     queries = build_queries(CATALOGUE, DCGM, config)
-    for promql in (queries.gauges, queries.counters, *queries.histograms):
+    for promql in (*queries.gauges, *queries.counters, *queries.histograms):
         assert 'exported_pd!=""' in promql
         assert ", pod," not in promql
         assert "replica" in promql

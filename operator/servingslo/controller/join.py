@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
+from servingslo.estimation.sample import (
+    EngineSample,
+    GatewaySample,
+    PodSample,
+    model_of_engine,
+)
 from servingslo.estimation.season import RateHistory
 from servingslo.estimation.service_law import CARD_SEPARATOR
 from servingslo.policy.inputs import Observation, SignalProblem
@@ -118,7 +123,7 @@ def of_model(
             return pods, SignalProblem(reason=Reason.METRIC_NOT_OF_RUNTIME, detail=detail)
     if not runtime.serves_batches:
         return pods, None
-    names = sorted({engine.engine for pod in pods for engine in pod.engines})
+    names = sorted({model_of_engine(engine.engine) for pod in pods for engine in pod.engines})
     served = ", ".join(names)
     if subject.model is None and len(names) > 1:
         detail = f"the pods serve {served}; state one of them in spec.model"
@@ -128,7 +133,8 @@ def of_model(
         return pods, SignalProblem(reason=Reason.MODEL_NOT_SERVED, detail=detail)
     wanted = {subject.model or name for name in names}
     alone = (
-        replace(pod, engines=tuple(e for e in pod.engines if e.engine in wanted)) for pod in pods
+        replace(pod, engines=tuple(e for e in pod.engines if model_of_engine(e.engine) in wanted))
+        for pod in pods
     )
     return tuple(alone), None
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.estimation import plausible
+from servingslo.estimation.families import exported_fields
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.sample_pairs import tells_the_same, without_histograms, zero_like
 from servingslo.estimation.scrapes import (
@@ -46,7 +47,8 @@ class EngineMemory:
     in `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot
     be; doubted_seconds: when the last of them was scraped. same_since_seconds: when it began to
     tell the same numbers again and again with requests running, None while they move: an engine
-    that hangs, or a page that somebody keeps.
+    that hangs, or a page that somebody keeps. exported: fields that it exported since its container
+    started. since_seconds: when it was scraped that was seen first.
     """
 
     pod: str
@@ -58,6 +60,8 @@ class EngineMemory:
     doubted: int = 0
     doubted_seconds: float | None = None
     same_since_seconds: float | None = None
+    exported: frozenset[str] = frozenset()
+    since_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +168,10 @@ def advance(
     is known to follow, None while none is.
     """
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
+    kept = old.exported if old.restarts == pod.restarts else frozenset()
     counters_time = counters_time_seconds(sample, now_seconds)
+    since = counters_time if old.since_seconds is None else old.since_seconds
+    old = replace(old, exported=kept | exported_fields(sample), since_seconds=since)
     histograms_time = histograms_time_seconds(sample, now_seconds)
     new_counters = has_counters(sample) and _is_newer(counters_time, old, old.counters)
     new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old, old.histograms)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servingslo.estimation import counters
+from servingslo.estimation import counters, families
 from servingslo.estimation.configuration import fleet_configuration
 from servingslo.estimation.counters import EngineMemory, EngineStep
 from servingslo.estimation.freshness import is_new
@@ -13,6 +13,8 @@ from servingslo.estimation.service_law import Configuration
 from servingslo.estimation.unscraped_pods import counting_for_seconds
 from servingslo.models.service_time import ServiceLaw
 
+# Told of a page whose counters fell, and count nothing since.
+FELL = "counters that count again: they fell, and no container started"
 # Engines with their pods.
 _Seen = Sequence[tuple[PodSample, EngineSample]]
 
@@ -68,21 +70,55 @@ def doubts_of(steps: Sequence[EngineStep]) -> tuple[Doubt, ...]:
 def lost_families(
     memories: Sequence[EngineMemory], seen: _Seen, scrape_seconds: float | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Pods whose engines lack counters or histograms that they had, each with which.
+    """Pods whose engines lack series that they or their siblings have, each with which.
 
     An engine that was never counted, as after a restart of ours, is short of counters where it runs
     requests and its pod should have been scraped by now.
     scrape_seconds: how far apart scrapes are, None while that was not seen.
     """
     known = {(m.pod, m.engine): m for m in memories}
+    beside = families.lacked_beside_siblings(seen, long_known(memories))
     lost = []
     for pod, engine in seen:
         memory = known.get((pod.name, engine.engine))
-        if memory is not None and memory.counters is not None:
+        had = memory.exported if memory is not None and memory.restarts == pod.restarts else ()
+        series = families.lacked_by(engine, had) or beside.get((pod.name, engine.engine), ())
+        if series:
+            lost.append((pod.name, families.in_words(series)))
+        elif memory is not None and memory.counters is not None:
             lost += [(pod.name, family) for family in counters.lost_families(memory, engine)]
         elif _counts_nothing(engine) and not is_new(pod, scrape_seconds):
-            lost.append((pod.name, "counters"))
+            named = families.lacked_by(engine, families.COUNTERS)
+            lost.append((pod.name, families.in_words(named) or "counters"))
     return tuple(lost)
+
+
+def counting_nothing(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tuple[str, str], ...]:
+    """Pods whose counters fell to zero and stay there, though no container started.
+
+    An engine that began again counts with its next request; a page of zeros never does.
+    memories: with this look in them.
+    """
+    known = {(m.pod, m.engine): m.counters for m in memories}
+    fell = (
+        (pod.name, FELL)
+        for pod, engine in seen
+        if not engine.generation_tokens_total and not any(engine.finished_total.values())
+        if (scrape := known.get((pod.name, engine.engine))) is not None
+        and scrape.fell_from is not None
+    )
+    return tuple(fell)
+
+
+def long_known(memories: Sequence[EngineMemory]) -> frozenset[tuple[str, str]]:
+    """Pods and engines that were looked at for so long that each of their families was read."""
+    return frozenset(
+        (m.pod, m.engine)
+        for m in memories
+        if m.counters is not None
+        and m.since_seconds is not None
+        and m.counters.time_seconds - m.since_seconds >= families.FIRST_REQUEST_SECONDS
+    )
 
 
 def _counts_nothing(engine: EngineSample) -> bool:

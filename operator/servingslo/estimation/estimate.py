@@ -8,6 +8,7 @@ from servingslo.estimation.cold_start import ColdStartEstimate
 from servingslo.estimation.dynamic_batches import BatchCounts
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast import Forecast
+from servingslo.estimation.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.estimation.health import SaturationSignal
 from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.ledger import RequestLedger
@@ -20,9 +21,6 @@ from servingslo.models.latency import Routing
 from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.runtimes.catalogue import profile
-
-# Four scrapes 15 s apart: three that are missed are no longer jitter.
-DEFAULT_STALE_AFTER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +71,8 @@ class Estimate:
     retries_known: whether what refusals bring back was measured; else it is assumed.
     discarded_per_second: counted, and does not stand since new pods served unseen; else None.
     doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
-    lost_families: pods that had counters or histograms and have no more, each with which; and those
-    whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
+    lost_families: pods that lack series which they had or their siblings have, each with which; and
+    those whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
     summaries: those of `observed` that are of the worst pod.
     """
 

@@ -38,6 +38,7 @@ from servingslo.estimation.dynamic_batches import (
     summarized,
 )
 from servingslo.estimation.engine_steps import (
+    counting_nothing,
     doubts_of,
     engine_steps,
     law_of_pods,
@@ -112,6 +113,7 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     if is_new:
         state, measured = _learn(state, sample, fresh, steps, windows)
     state, estimate = _estimate(state, sample, fresh, windows, measured)
+    lost = (*lost, *counting_nothing(state.engines, fresh.engines))
     lost = (*lost, *((w.pod, "movement") for w in windows if w.still))
     return state, replace(estimate, doubts=doubts_of(steps), lost_families=lost)
 

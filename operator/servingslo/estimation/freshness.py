@@ -11,6 +11,9 @@ from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.reasons import Reason
 
+# An age beyond which nothing is concluded from a sample, where a resource states none.
+# Source: the default of spec.fallback.staleAfter, two minutes.
+DEFAULT_STALE_AFTER_SECONDS = 120.0
 # Three scrapes that are missed are no longer jitter. Prometheus scrapes every 15 s by default; what
 # is scraped every second still waits for the tick.
 MISSED_SCRAPES = 3.0

@@ -5,11 +5,26 @@ buckets, nothing is decided by the reader. None means unknown, never zero. An ag
 the newest sample of its group was taken, in seconds, computed by Prometheus itself.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from servingslo.runtimes.gateways import CountedWhen
+
+# Between an engine's own name and the server of its pod that has it.
+_SERVER_SEPARATOR = "@"
+_PORT_OF_SERVER = re.compile(r"@:[0-9]{1,5}$")
+
+
+def engine_of_server(engine: str, server: str) -> str:
+    """What an engine is called whose pod has another of its name. server: ':8000', or a name."""
+    return f"{engine}{_SERVER_SEPARATOR}{server}"
+
+
+def model_of_engine(engine: str) -> str:
+    """The model that an engine is called after, whichever server of its pod has it."""
+    return _PORT_OF_SERVER.sub("", engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +158,8 @@ class PodSample:
     ready_after_seconds: time from creation to readiness, None while it never was ready.
     scheduled_after_seconds: time from creation to scheduling. started_after_seconds: to the start
     of its last container, after images were pulled. launch: None in observations that were stored
-    without it.
+    without it. metrics_off: why its engine exports no metrics at all, by its command line; '' where
+    nothing says so.
     """
 
     name: str
@@ -162,6 +178,7 @@ class PodSample:
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
     launch: EngineLaunch | None = None
+    metrics_off: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

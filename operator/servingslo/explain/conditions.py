@@ -109,7 +109,7 @@ def objective_verdict(objective: ObjectiveReport) -> Verdict:
     low, high = objective.share_low_ratio, objective.share_high_ratio
     name = objective_name(objective)
     if low is None or high is None:
-        return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, f"{name}: no requests")
+        return _unknown(objective, name)
     wanted = objective.percentile / PERCENT
     if low >= wanted:
         return Verdict(ConditionStatus.TRUE, Reason.WITHIN_OBJECTIVES, f"{name}: met")
@@ -117,6 +117,17 @@ def objective_verdict(objective: ObjectiveReport) -> Verdict:
         return Verdict(ConditionStatus.FALSE, Reason.OBJECTIVES_MISSED, f"{name}: missed")
     message = f"{name}: the threshold lies between two histogram buckets"
     return Verdict(ConditionStatus.UNKNOWN, Reason.BELOW_BUCKET_RESOLUTION, message)
+
+
+def _unknown(objective: ObjectiveReport, name: str) -> Verdict:
+    """Why nothing is known of an objective: what cannot be known is not a lack of requests."""
+    if objective.missing:
+        message = f"{name}: {objective.missing} is not exported"
+        return Verdict(ConditionStatus.UNKNOWN, Reason.METRICS_MISSING, message)
+    if objective.unobserved:
+        message = f"{name}: requests arrive, and none was observed yet"
+        return Verdict(ConditionStatus.UNKNOWN, Reason.NOT_OBSERVED, message)
+    return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, f"{name}: no requests")
 
 
 def _stamped(
@@ -190,13 +201,17 @@ def handed_over_message(given: HandOver | None) -> str:
 
 def _metrics_fresh(decision: Decision) -> Verdict:
     if decision.metrics is Reason.METRICS_FRESH:
-        return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, "every pod was seen lately")
+        seen, missing = "every pod was seen lately", decision.metrics_missing
+        message = f"{seen}; not exported: {missing}" if missing else seen
+        return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, message)
     blind = blindness(decision)
     if blind is not None:
         return Verdict(ConditionStatus.FALSE, decision.metrics, _blind_message(blind))
     # The decision's own detail may be about something else: who owns the target, above all.
     own = decision.detail if decision.limited_by is decision.metrics else ""
-    message = own or _METRICS.get(decision.metrics, "no metrics")
+    usual = _METRICS.get(decision.metrics, "no metrics")
+    named = f"{usual}: {decision.metrics_missing}" if decision.metrics_missing else usual
+    message = own or named
     return Verdict(ConditionStatus.FALSE, decision.metrics, message)
 
 
@@ -207,6 +222,8 @@ def blindness(decision: Decision) -> DecisionStep | None:
 
 def _blind_message(step: DecisionStep) -> str:
     told, detail = _METRICS.get(step.reason, ""), step.inputs.get("detail")
+    if step.inputs.get("names_cause"):
+        told = ""
     return ": ".join(str(part) for part in (told, detail) if part) or "no metrics"
 
 
@@ -238,6 +255,8 @@ def _slo_met(decision: Decision) -> Verdict:
         Reason.INFEASIBLE_OBJECTIVE,
         Reason.OBJECTIVES_MISSED,
         Reason.BELOW_BUCKET_RESOLUTION,
+        Reason.METRICS_MISSING,
+        Reason.NOT_OBSERVED,
         Reason.NO_TRAFFIC,
         Reason.WITHIN_OBJECTIVES,
     ):

@@ -166,6 +166,8 @@ def _limits_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
         yield "limits", limits.sources
     if limits.unread:
         yield "limits_unread", limits.unread
+    if decision.metrics_missing:
+        yield "metrics_missing", decision.metrics_missing
 
 
 def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:

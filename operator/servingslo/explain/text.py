@@ -206,15 +206,23 @@ def _share(objective: ObjectiveReport) -> str:
     low, high = objective.share_low_ratio, objective.share_high_ratio
     wanted = percent(objective.percentile / PERCENT)
     if low is None or high is None:
-        return f"no requests to judge by, {wanted} wanted"
+        return f"{_unknown_share(objective)}, {wanted} wanted"
     between = percent(low) if low == high else f"{percent(low)} to {percent(high)}"
     return f"{between} of requests within it, {wanted} wanted"
+
+
+def _unknown_share(objective: ObjectiveReport) -> str:
+    if objective.missing:
+        return f"{objective.missing} is not exported"
+    return "nothing observed yet" if objective.unobserved else "no requests to judge by"
 
 
 def _certainty(decision: Decision) -> Iterator[str]:
     age = decision.metrics_age_seconds
     oldest = "age unknown" if age is None else f"oldest sample in use {seconds(age)} old"
     yield f"Metrics: {decision.metrics.value}, {oldest}"
+    if decision.metrics_missing:
+        yield f"  missing: {decision.metrics_missing}"
     model = decision.model
     trusted = "trusted" if model.trusted else f"not trusted ({model.reason.value})"
     fit, calibration = (_error(value) for value in (model.fit_error, model.relative_error))

@@ -55,7 +55,9 @@ class ObjectiveReport:
     calibration_ratio: observed over predicted, as learnt, which the prediction was multiplied by;
     None where nothing was compared yet.
     share_low_ratio, share_high_ratio: requests within the threshold, an interval because the
-    threshold may lie between two bucket edges; None without traffic.
+    threshold may lie between two bucket edges; None without traffic, or where it is not observed.
+    missing: series that would observe it and are not exported, though requests were served; '' for
+    none. unobserved: requests arrive, and none was observed yet.
     """
 
     metric: str
@@ -66,6 +68,8 @@ class ObjectiveReport:
     observed_seconds: float | None = None
     share_low_ratio: float | None = None
     share_high_ratio: float | None = None
+    missing: str = ""
+    unobserved: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +332,7 @@ class Decision:
     needs: each constraint's own requirement, at the demand planned for.
     limited_by: the guard that kept the planner from its requirement, None when none did.
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
+    metrics_missing: which series are missing, in words; '' where none is known to be.
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
     limits: in force on the newest ready pods. runtime: that the engines were read as.
     gateway_limit: None where none is to be written. handed_over: None where the operator itself
@@ -358,6 +363,7 @@ class Decision:
     admission: AdmissionDecision
     metrics: Reason = Reason.METRICS_FRESH
     metrics_age_seconds: float | None = None
+    metrics_missing: str = ""
     cost: CostReport | None = None
     cold_start: ColdStartReport | None = None
     limits: LimitsUse = LimitsUse()

@@ -190,8 +190,9 @@ def hold_without_metrics(
     without_metrics_seconds: since they were last good; None when they never were, which counts as
     long.
     """
+    names_cause = {"names_cause": True} if problem.names_cause else {}
     proposal = Proposal(replicas=current).noted(
-        "signals", current, problem.reason, detail=problem.detail or None
+        "signals", current, problem.reason, detail=problem.detail or None, **names_cause
     )
     proposal = replace(proposal, limited_by=problem.reason)
     away = (

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.error_budget import BudgetReading
+from servingslo.estimation.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.estimation.limits import NOTHING_STATED, StatedLimits
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.season import RateHistory
@@ -193,7 +194,7 @@ class FallbackTargets:
 
     behavior: FallbackBehavior = FallbackBehavior.HOLD
     replicas: int | None = None
-    stale_after_seconds: float = 120.0
+    stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,11 +283,13 @@ class SignalProblem:
     """Something that stands between the planner and the truth; the planner holds on it.
 
     reason: METRICS_*, PROMETHEUS_UNAVAILABLE, TARGET_*, SCALER_CONFLICT, TARGET_CONFLICT,
-    PERMISSION_DENIED or CLUSTER_UNAVAILABLE. detail: names and numbers for people.
+    PERMISSION_DENIED or CLUSTER_UNAVAILABLE. detail: names and numbers for people. names_cause: the
+    detail says by itself what is missing, and what to do.
     """
 
     reason: Reason
     detail: str = ""
+    names_cause: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,12 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
+from servingslo.estimation import families
+from servingslo.estimation.engine_steps import long_known
 from servingslo.estimation.service_law import LawSource
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.latency import Objective
-from servingslo.models.objective_metrics import ROWS
+from servingslo.models.objective_metrics import ROW_OF, ROWS
 from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
@@ -214,6 +216,16 @@ def limits_use(context: TickContext) -> LimitsUse:
     )
 
 
+def metrics_missing(context: TickContext) -> str:
+    """Which series are missing: of some pods, or of all of them, which nobody will see come."""
+    if context.signals.detail:
+        return context.signals.detail
+    histograms = [ROW_OF[one.metric].histogram for one in context.targets.objectives]
+    known = long_known(context.state.estimator.engines)
+    series = families.exported_by_none(context.signals.serving_pods, histograms, known)
+    return families.in_words(series)
+
+
 def model_use(context: TickContext) -> ModelUse:
     """The law that was used and how far it is trusted."""
     law = context.estimate.law
@@ -240,6 +252,14 @@ def _objective_report(
     observed = context.estimate.observed.get(objective.metric)
     share = None if observed is None else observed.share_within(objective.threshold_seconds)
     seen = None if observed is None else observed.quantile(objective.percentile)
+    missing = ""
+    unobserved = None
+    if share is None:
+        histogram = ROW_OF[objective.metric].histogram
+        known = long_known(context.state.estimator.engines)
+        missing = families.missing_observations(context.signals.serving_pods, histogram, known)
+        arrive = (context.estimate.arrival_rate_per_second or 0.0) > 0.0
+        unobserved = True if arrive and not missing else None
     return ObjectiveReport(
         metric=objective.metric.value,
         percentile=objective.percentile,
@@ -249,6 +269,8 @@ def _objective_report(
         observed_seconds=finite(seen),
         share_low_ratio=None if share is None else finite(share[0]),
         share_high_ratio=None if share is None else finite(share[1]),
+        missing=missing,
+        unobserved=unobserved,
     )
 
 

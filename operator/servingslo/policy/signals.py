@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from servingslo.estimation import families
 from servingslo.estimation.counters import DOUBTED_WINDOWS
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.freshness import metrics_of
@@ -28,6 +29,7 @@ class Signals:
     serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
     beyond the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why nothing
     can be concluded, None when something can. age_seconds: of the oldest group that was used.
+    detail: which series are missing, '' where none is known to be.
     """
 
     serving_pods: tuple[PodSample, ...]
@@ -35,6 +37,7 @@ class Signals:
     reason: Reason = Reason.METRICS_FRESH
     no_metrics: SignalProblem | None = None
     age_seconds: float | None = None
+    detail: str = ""
 
     @property
     def step_down_block(self) -> StepDownBlock | None:
@@ -73,7 +76,14 @@ def read_signals(
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
     signals = _judge(signals, states)
     no_metrics = signals.no_metrics
-    if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING or observation.runtime:
+    cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
+    if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
+        return replace(signals, detail=cause)
+    if cause:
+        detail = f"{cause} ({no_metrics.detail})"
+        told = replace(no_metrics, detail=detail, names_cause=True)
+        return replace(signals, no_metrics=told)
+    if observation.runtime:
         return signals
     known = ", ".join(names())
     detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known})"
@@ -85,7 +95,15 @@ def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signa
     if not lost or signals.reason is not Reason.METRICS_FRESH:
         return signals
     pods = tuple(sorted({*signals.unseen_pods, *(pod for pod, _ in lost)}))
-    return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=pods)
+    pod, which = min(lost)
+    more = len({name for name, _ in lost}) - 1
+    beside = f", and of {more} more pod{'' if more == 1 else 's'}" if more else ""
+    return replace(
+        signals,
+        reason=Reason.METRICS_PARTIAL,
+        unseen_pods=pods,
+        detail=f"of pod {pod} {which}{beside}",
+    )
 
 
 def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
@@ -104,6 +122,16 @@ def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
         reason=Reason.METRICS_IMPLAUSIBLE, detail=f"pod {newest.pod}: {newest.why}"
     )
     return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
+
+
+def _cause(pods: Sequence[PodSample]) -> str:
+    """What keeps these pods from being seen, by name; '' where nothing says so."""
+    switched_off = next((pod.metrics_off for pod in pods if pod.metrics_off), "")
+    if switched_off and not any(pod.engines for pod in pods):
+        return switched_off
+    series = families.missing_gauges(pods)
+    verb = "is" if len(series) == 1 else "are"
+    return f"{families.in_words(series)} {verb} not exported" if series else ""
 
 
 def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:

@@ -24,7 +24,8 @@ class MetricNames:
     engine exports is used. Of a histogram the base name, without _bucket, _sum and _count.
     by_labels: labels that split the field into a mapping, newest first; empty when it is a number.
     only: the parts whose sum is the field; empty: the mapping of all of them is. unit: of what is
-    exported, in the field's own: 1e-6 where seconds are exported as microseconds.
+    exported, in the field's own: 1e-6 where seconds are exported as microseconds. undivided: those
+    of the names that are the field itself, without parts.
     """
 
     field: str
@@ -33,6 +34,11 @@ class MetricNames:
     by_labels: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     unit: float = 1.0
+    undivided: tuple[str, ...] = ()
+
+    def is_split(self, name: str) -> bool:
+        """Whether the field has parts where it is exported under this name."""
+        return bool(self.by_labels) and name not in self.undivided
 
 
 def gauge(
@@ -49,11 +55,17 @@ def counter(
     by_labels: tuple[str, ...] = (),
     only: tuple[str, ...] = (),
     unit: float = 1.0,
+    undivided: tuple[str, ...] = (),
 ) -> MetricNames:
-    """Where a counter is found."""
-    kind = MetricKind.COUNTER
+    """Where a counter is found. undivided: further names, tried after the others."""
     return MetricNames(
-        field=field, kind=kind, names=names, by_labels=by_labels, only=only, unit=unit
+        field=field,
+        kind=MetricKind.COUNTER,
+        names=(*names, *undivided),
+        by_labels=by_labels,
+        only=only,
+        unit=unit,
+        undivided=undivided,
     )
 
 
@@ -107,7 +119,9 @@ class LaunchFlags:
     throughput_mode: a flag and its value that ask for larger default limits. chunked_prefill,
     no_chunked_prefill: switches. max_model_len: longest sequence, tokens. server_counts: how many
     processes count each step, the first that is given. config: names a YAML file of further flags,
-    which is read as vLLM reads it.
+    which is read as vLLM reads it. programs: what the server is started by. metrics_off: a flag and
+    its value ('' for none) that turn its metrics off; metrics_on: without which it has none.
+    abbreviations: flags may be cut short, as argparse allows.
     """
 
     throughput_mode: tuple[str, str] | None = None
@@ -116,6 +130,10 @@ class LaunchFlags:
     max_model_len: str = ""
     server_counts: tuple[str, ...] = ()
     config: str = ""
+    programs: tuple[str, ...] = ()
+    metrics_off: tuple[str, str] | None = None
+    metrics_on: str = ""
+    abbreviations: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

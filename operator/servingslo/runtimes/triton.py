@@ -7,7 +7,7 @@ in the model's configuration and in no metric: its model repository API tells th
 administrator opens it, else spec.engine.dynamicBatching states them.
 """
 
-from servingslo.runtimes.profile import MetricKind, RuntimeProfile, counter, gauge
+from servingslo.runtimes.profile import LaunchFlags, MetricKind, RuntimeProfile, counter, gauge
 
 _MICROSECONDS = 1e-6
 _NO_TOKENS = "a request of Triton is answered once: there is no first token and none between"
@@ -55,6 +55,7 @@ TRITON = RuntimeProfile(
     knobs=(),
     underscores_in_flags=False,
     serves_batches=True,
+    launch=LaunchFlags(metrics_off=("--allow-metrics", "false")),
     refused=(("ttft", _NO_TOKENS), ("tpot", _NO_TOKENS)),
     # The server's default, --http-port.
     model_repository_port=8000,

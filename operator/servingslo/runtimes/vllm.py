@@ -88,6 +88,8 @@ VLLM = RuntimeProfile(
         max_model_len="--max-model-len",
         server_counts=("--api-server-count", "--data-parallel-size"),
         config=CONFIG_FLAG,
+        metrics_off=("--disable-log-stats", ""),
+        abbreviations=True,
     ),
     default_limits=default_limits,
     # Of a CPU, of cards by memory, and of the mode that doubles them.

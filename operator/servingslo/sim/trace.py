@@ -4,34 +4,37 @@ Every transformation returns a new trace; randomness comes only from the generat
 """
 
 import csv
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import FloatArray
+from servingslo.sim.trace_cells import (
+    LONGEST_FIRST_GAP_SECONDS,
+    MOST_TOKENS,
+    arrival_seconds,
+    token_count,
+    whole_number,
+    zero_seconds,
+)
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 PLAIN_COLUMNS = ("arrival_seconds", "prompt_tokens", "output_tokens")
-MOST_TOKENS = 10_000_000
 _OPTIONAL = {
     "priority": (-(1 << 31), (1 << 31) - 1),
     "session": (-1, 10_000_000),
     "shared_tokens": (0, MOST_TOKENS),
 }
 """Further columns, and the least and the largest value of each."""
-# A day and a time, its fraction, and the offset of its zone from UTC where there is one.
-_TIME = re.compile(
-    r"(?P<whole>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?)(\.(?P<fraction>\d+))?"
-    r"(Z|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))?",
-    re.ASCII,
-)
+FROM_START_COLUMN = "from_start"
+"""A plain trace with this column begins at second 0, however long nothing arrives."""
+# Seconds since the epoch of 2001 and later tell the date of a trace.
+EPOCH_SECONDS = 1e9
 COPY_SHIFT_SECONDS = 20.0
 """Copies of a trace that are laid over each other are shifted by up to this, so that no request
 arrives together with its own copy."""
@@ -45,7 +48,8 @@ class Trace:
     least the last arrival. The others are None where the trace does not have them. class_names: of
     each request. priorities: lower values go first. sessions: numbers from 0; -1 for none.
     shared_tokens: of the prompt, in common with earlier requests of the session. start_seconds: of
-    second 0, since the epoch.
+    second 0, since the epoch. offset_seconds: what the file calls second 0, where it does not begin
+    there itself.
     """
 
     arrival_seconds: FloatArray
@@ -57,6 +61,7 @@ class Trace:
     sessions: IntArray | None = None
     shared_tokens: IntArray | None = None
     start_seconds: float | None = None
+    offset_seconds: float = 0.0
 
     def __len__(self) -> int:
         return len(self.arrival_seconds)
@@ -101,7 +106,8 @@ def read_trace(path: Path, field: str = "trace") -> Trace:
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, skipinitialspace=True)
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             columns = _columns(path, reader.fieldnames)
             optional = [name for name in _OPTIONAL if name in (reader.fieldnames or ())]
             rows = list(_rows(path, reader, columns, optional))
@@ -117,8 +123,12 @@ def read_trace(path: Path, field: str = "trace") -> Trace:
     except csv.Error as error:
         where = f"{path}:{reader.line_num + 1}"
         raise InvalidInputError(where, str(error), "a line of CSV") from error
-    dated = columns is AZURE_COLUMNS
-    start = float(arrivals.min()) if dated else 0.0
+    stamped = columns is AZURE_COLUMNS
+    if stamped:
+        start = float(arrivals.min())
+    else:
+        kept = FROM_START_COLUMN in (reader.fieldnames or ())
+        start = zero_seconds(f"{path}: {columns[0]}", arrivals, kept=kept)
     arrivals -= start
 
     def column(place: int) -> IntArray:
@@ -136,7 +146,8 @@ def read_trace(path: Path, field: str = "trace") -> Trace:
             priorities=found.get("priority"),
             sessions=found.get("session"),
             shared_tokens=found.get("shared_tokens"),
-            start_seconds=start if dated else None,
+            start_seconds=start if stamped or start >= EPOCH_SECONDS else None,
+            offset_seconds=0.0 if stamped else start,
         )
     )
 
@@ -164,61 +175,13 @@ def _rows(
             width = len(reader.fieldnames or ())
             found = f"{width + len(row[None])} values"
             raise InvalidInputError(where, found, f"{width}, as the header has")
-        arrival = _arrival(f"{where}: {time}", row[time], azure=columns is AZURE_COLUMNS)
-        numbers = [_tokens(f"{where}: {name}", row[name]) for name in (prompt, output)]
-        numbers += [_whole(f"{where}: {name}", row[name], *_OPTIONAL[name]) for name in optional]
-        yield arrival, numbers, row.get("class") or ""
-
-
-def _arrival(field: str, text: str | None, *, azure: bool) -> float:
-    if azure:
-        return _moment(field, text)
-    try:
-        seconds = float(text or "")
-    except ValueError as error:
-        raise InvalidInputError(field, text, "seconds ≥ 0") from error
-    if not 0 <= seconds < float("inf"):
-        raise InvalidInputError(field, text, "seconds ≥ 0")
-    return seconds
-
-
-def _moment(field: str, text: str | None) -> float:
-    """Seconds since the epoch; a time without a zone is in UTC.
-
-    Seven fractional digits in the published files; Python reads six.
-    """
-    allowed = "a time such as 2023-11-16 18:17:03.9799600"
-    found = _TIME.fullmatch(text or "")
-    if found is None:
-        raise InvalidInputError(field, text, allowed)
-    try:
-        moment = datetime.fromisoformat(found["whole"])
-    except ValueError as error:
-        raise InvalidInputError(field, text, allowed) from error
-    ahead = timedelta(hours=int(found["hours"] or 0), minutes=int(found["minutes"] or 0))
-    if found["sign"] == "-":
-        ahead = -ahead
-    # Naive on purpose: the offset is taken off here.
-    seconds = (moment - datetime(1970, 1, 1) - ahead).total_seconds()  # noqa: DTZ001
-    return seconds + float(f"0.{found['fraction'] or 0}")
-
-
-def _tokens(field: str, text: str | None) -> int:
-    # The published trace has requests without an answer; an engine emits one token at least.
-    return max(_whole(field, text, 0, MOST_TOKENS), 1)
-
-
-def _whole(field: str, text: str | None, least: int, most: int) -> int:
-    allowed = f"a whole number {'of tokens ' if least == 0 else ''}≥ {least}"
-    try:
-        number = int(text or "")
-    except ValueError as error:
-        raise InvalidInputError(field, text, allowed) from error
-    if number < least:
-        raise InvalidInputError(field, text, allowed)
-    if number > most:
-        raise InvalidInputError(field, text, f"{allowed}, at most {most}")
-    return number
+        cells = {name: None if text is None else text.strip() for name, text in row.items()}
+        arrival = arrival_seconds(f"{where}: {time}", cells[time], azure=columns is AZURE_COLUMNS)
+        numbers = [token_count(f"{where}: {name}", cells[name]) for name in (prompt, output)]
+        numbers += [
+            whole_number(f"{where}: {name}", cells[name], *_OPTIONAL[name]) for name in optional
+        ]
+        yield arrival, numbers, cells.get("class") or ""
 
 
 def write_trace(trace: Trace, path: Path) -> None:
@@ -232,6 +195,8 @@ def write_trace(trace: Trace, path: Path) -> None:
             "shared_tokens": trace.shared_tokens,
         }
         known = {name: values for name, values in extra.items() if values is not None}
+        if len(trace) and trace.arrival_seconds[0] > LONGEST_FIRST_GAP_SECONDS:
+            known[FROM_START_COLUMN] = np.ones(len(trace), dtype=np.int64)
         writer.writerow([*PLAIN_COLUMNS, *known])
         for i in range(len(trace)):
             row = [

@@ -32,9 +32,11 @@ from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import (
     change_refused,
+    command_words,
     parse_batch_arguments,
     parse_launch_arguments,
 )
+from servingslo.runtimes.metrics_switches import metrics_switched_off
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.recognition import Recognize
 
@@ -114,7 +116,7 @@ class KubernetesWorkloads:
         chosen = {pod.name: _choose(pod.containers, container) for pod in pods}
         read_as = recognize(tuple(chosen))
         profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
-        has_file = profile is not None and bool(profile.launch.config)
+        has_file = profile is None or bool(profile.launch.config)
         started = {
             pod.name: await started_with(
                 engine, namespace, self._config_maps, pod.started_seconds, has_file=has_file
@@ -133,6 +135,7 @@ class KubernetesWorkloads:
                 replace(
                     pod.sample(now_seconds, image=_image(chosen[pod.name])),
                     launch=_launch(chosen[pod.name], started.get(pod.name), profile),
+                    metrics_off=_metrics_off(started.get(pod.name), profile),
                 )
                 for pod in pods
             ),
@@ -300,6 +303,14 @@ def _launch(
         api_server_count=found.api_server_count,
         unread=started.unread,
     )
+
+
+def _metrics_off(started: StartedWith | None, profile: RuntimeProfile | None) -> str:
+    """Why the engine exports no metrics, by its command line; asked while no runtime is known."""
+    if started is None:
+        return ""
+    words = (*command_words(started.command, started.args), *started.config)
+    return metrics_switched_off(words, catalogue.known() if profile is None else (profile,))
 
 
 def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments:

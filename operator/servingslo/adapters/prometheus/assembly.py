@@ -1,19 +1,22 @@
 """Puts the answers of one reading together: series in, engines and GPUs by pod out. No I/O.
 
 Where one engine was scraped twice (two jobs, two replicas of Prometheus) the scrape with the
-newest sample is used whole; samples of different scrapes are never added or mixed.
+newest sample is used whole; samples of different scrapes are never added or mixed. Two servers of
+one pod are told apart by their ports, see `servers`.
 """
 
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from servingslo.adapters.prometheus.buckets import Buckets, Edges
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GPU_GROUP, GROUP_LABEL, HISTOGRAM_SUFFIXES
+from servingslo.adapters.prometheus.scraped import CountedNames, Scraped, with_pod_metrics
+from servingslo.adapters.prometheus.servers import Pod, SeenServers, Source, servers_of
 from servingslo.estimation.plausible import can_be, can_be_counts
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample
 from servingslo.policy.ports import PodMetrics
@@ -21,59 +24,38 @@ from servingslo.runtimes.dcgm import GPUMetrics
 from servingslo.runtimes.profile import MetricKind, MetricNames, RuntimeProfile
 from servingslo.units import bytes_from_mebibytes, ratio_from_percent
 
-# What the only engine of a pod is called where the runtime has no engine label.
-ONLY_ENGINE = "0"
 # In a label; a longer one is nothing that an engine has.
 _INTEGER = re.compile(r"[0-9]{1,15}")
 
-Pod = tuple[str, str]
-Source = tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Scraped:
-    """What one scrape of one engine holds, by metric name."""
-
-    numbers: dict[str, float] = field(default_factory=dict)
-    splits: dict[str, dict[str, float]] = field(default_factory=dict)
-    capacity: Mapping[str, str] = field(default_factory=dict)
-    histograms: dict[str, Buckets] = field(default_factory=dict)
-    ages: dict[str, float] = field(default_factory=dict)
-
-    def newest_age(self) -> float:
-        """Age of the newest group, infinite when no age is known."""
-        return min(self.ages.values(), default=math.inf)
-
-    def names(self) -> frozenset[str]:
-        """Names of all metrics that it holds, of histograms the base names."""
-        capacity = {name for key, name in self.capacity.items() if key == "__name__"}
-        return frozenset({*self.numbers, *self.splits, *self.histograms, *capacity})
-
-    def absorb(self, other: "_Scraped") -> None:
-        """Take what another record of the same scrape has beside."""
-        self.numbers = other.numbers | self.numbers
-        self.splits = other.splits | self.splits
-        self.histograms = other.histograms | self.histograms
-        self.capacity = self.capacity or other.capacity
+# Fields by which requests are counted, as they begin or end.
+_OF_REQUESTS = ("finished_total", "ttft_seconds", "latency_seconds")
 
 
 class Assembly:
     """Collects the answers of one reading. Series are those of the Prometheus HTTP API.
 
     Whatever the labels of one engine say spoils that engine alone: its page is a tenant's.
+    seen: what readings before saw pods with; None for a reading by itself.
     Raises, from every method: KeyError, TypeError or ValueError when an answer is malformed.
     """
 
     def __init__(
-        self, profiles: tuple[RuntimeProfile, ...], gpu: GPUMetrics, config: PrometheusConfig
+        self,
+        profiles: tuple[RuntimeProfile, ...],
+        gpu: GPUMetrics,
+        config: PrometheusConfig,
+        seen: SeenServers | None = None,
     ) -> None:
         self._profiles = profiles
         self._gpu = gpu
         self._config = config
+        self._seen = SeenServers() if seen is None else seen
+        self._seen.begin()
+        self._counted = _counted_names(profiles)
         self._engine_labels = tuple(dict.fromkeys(p.engine_label for p in profiles))
         self._label_of = {name: p.engine_label for p in profiles for name in _series_of(p)}
-        self._scraped: dict[Pod, dict[tuple[Source, str], _Scraped]] = defaultdict(
-            lambda: defaultdict(_Scraped)
+        self._scraped: dict[Pod, dict[tuple[Source, str], Scraped]] = defaultdict(
+            lambda: defaultdict(Scraped)
         )
         self._gpus: dict[Pod, dict[tuple[str, Source], dict[str, float]]] = defaultdict(
             lambda: defaultdict(dict)
@@ -84,8 +66,8 @@ class Assembly:
             name: metric.by_labels
             for profile in profiles
             for metric in profile.metrics
-            if metric.by_labels
             for name in metric.names
+            if metric.is_split(name)
         }
         self._capacities = {p.capacity.metric for p in profiles if p.capacity}
 
@@ -151,13 +133,13 @@ class Assembly:
         names = {**dict.fromkeys(self._scraped), **dict.fromkeys(self._gpus)}
         return {
             pod: PodMetrics(
-                engines=tuple(self._engines(self._scraped.get(pod, {}))),
+                engines=tuple(self._engines(pod, self._scraped.get(pod, {}))),
                 gpus=tuple(self._gpu_samples(pod)),
             )
             for pod in names
         }
 
-    def _record(self, labels: Mapping[str, str], engine_label: str = "") -> _Scraped:
+    def _record(self, labels: Mapping[str, str], engine_label: str = "") -> Scraped:
         """Where series of an engine go; what others are told apart by is a label of anything."""
         config = self._config
         pod = (labels.get(config.namespace_label, ""), labels[config.pod_label])
@@ -166,20 +148,37 @@ class Assembly:
         engine = _first_label(labels, (known,) if known else self._engine_labels)
         return self._scraped[pod][source, engine]
 
-    def _engines(self, scraped: Mapping[tuple[Source, str], _Scraped]) -> Iterator[EngineSample]:
-        newest: dict[str, _Scraped] = {}
-        for (_, engine), record in sorted(_with_pod_metrics(scraped).items()):
-            best = newest.get(engine)
+    def _engines(
+        self, pod: Pod, scraped: Mapping[tuple[Source, str], Scraped]
+    ) -> Iterator[EngineSample]:
+        servers = servers_of({source for source, _ in scraped}, self._config.source_labels)
+        for source, engine in scraped:
+            if engine and (server := servers[source]) is not None:
+                self._seen.see(pod, server, engine)
+
+        def engine_count(source: Source) -> int:
+            return self._seen.engine_count(pod, servers[source] or "")
+
+        newest: dict[tuple[str, str], Scraped] = {}
+        merged = with_pod_metrics(scraped, self._counted, engine_count)
+        for (source, engine), record in sorted(merged.items()):
+            server = servers[source]
+            if server is None:
+                continue
+            self._seen.see(pod, server, engine)
+            best = newest.get((engine, server))
             if best is None or record.newest_age() < best.newest_age():
-                newest[engine] = record
-        for engine in sorted(newest):
-            exported = newest[engine].names()
+                newest[engine, server] = record
+        for engine, server in sorted(newest):
+            record = newest[engine, server]
+            exported = record.names()
+            name = self._seen.name(pod, server, engine)
             for profile in self._profiles:
                 if exported & profile.metric_names:
-                    yield self._engine_sample(engine, newest[engine], profile)
+                    yield self._engine_sample(name, record, profile)
 
     def _engine_sample(
-        self, engine: str, scraped: _Scraped, profile: RuntimeProfile
+        self, engine: str, scraped: Scraped, profile: RuntimeProfile
     ) -> EngineSample:
         """The engine by the names of this runtime alone."""
         fields: dict[str, Any] = {}
@@ -214,7 +213,7 @@ class Assembly:
     def _value(
         self,
         metric: MetricNames,
-        scraped: _Scraped,
+        scraped: Scraped,
         not_numbers: list[str],
         impossible: list[str],
     ) -> float | Mapping[str, float] | HistogramSample | None:
@@ -227,7 +226,7 @@ class Assembly:
                     return None
                 if buckets is not None:
                     return self._histogram(name, buckets, not_numbers)
-            elif metric.by_labels:
+            elif metric.is_split(name):
                 if name in scraped.splits:
                     return _parts(metric, name, scraped.splits[name], not_numbers)
             elif name in scraped.numbers:
@@ -281,6 +280,15 @@ def _series_of(profile: RuntimeProfile) -> Iterator[str]:
         yield profile.capacity.metric
 
 
+def _counted_names(profiles: Iterable[RuntimeProfile]) -> CountedNames:
+    """Names of everything that is counted, and of what counts requests."""
+    counted = [m for p in profiles for m in p.metrics if m.kind is not MetricKind.GAUGE]
+    return CountedNames(
+        every=frozenset(name for metric in counted for name in metric.names),
+        requests=frozenset(n for m in counted if m.field in _OF_REQUESTS for n in m.names),
+    )
+
+
 def _parts(
     metric: MetricNames, name: str, split: Mapping[str, float], not_numbers: list[str]
 ) -> float | Mapping[str, float] | None:
@@ -320,25 +328,6 @@ def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
         if value:
             return value
     return ""
-
-
-def _with_pod_metrics(
-    scraped: Mapping[tuple[Source, str], _Scraped],
-) -> dict[tuple[Source, str], _Scraped]:
-    """Give what carries no engine label to the first engine of the same scrape."""
-    named = {key: record for key, record in scraped.items() if key[1]}
-    first_of: dict[Source, str] = {}
-    for source, engine in named:
-        first_of[source] = min(engine, first_of.get(source, engine))
-    for (source, engine), record in scraped.items():
-        if engine:
-            continue
-        first = (source, first_of.get(source, ONLY_ENGINE))
-        if first in named:
-            named[first].absorb(record)
-        else:
-            named[first] = record
-    return named
 
 
 def _capacity_tokens(profile: RuntimeProfile, labels: Mapping[str, str]) -> float | None:

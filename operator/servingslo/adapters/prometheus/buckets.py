@@ -49,6 +49,15 @@ class Buckets:
         else:
             self.by_edge.append((edge, value))
 
+    def scaled(self, share: float) -> "Buckets":
+        """This share of all that was counted."""
+        return Buckets(
+            by_edge=[(edge, share * value) for edge, value in self.by_edge],
+            sum=None if self.sum is None else share * self.sum,
+            count=None if self.count is None else share * self.count,
+            not_an_edge=self.not_an_edge,
+        )
+
     def sample(self, edges: Edges) -> HistogramSample | None:
         """The histogram, its numbers finite or not; None where buckets or the sum are missing."""
         by_edge = _sum_of_parts(self.by_edge)

@@ -23,7 +23,12 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from servingslo.adapters.prometheus import refusals
-from servingslo.errors import InvalidInputError, MetricsUnavailableError
+from servingslo.errors import (
+    InvalidInputError,
+    MetricsUnavailableError,
+    QueryRefusedError,
+    ReadingTooSlowError,
+)
 from servingslo.parsing import parsed_json
 from servingslo.runtimes.gateways import GatewayProfile
 
@@ -33,13 +38,14 @@ _CHUNK_BYTES = 256 * 1024
 _RETRY_PAUSE_SECONDS = 0.2
 _RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 _TOLD_BYTES = 4096
+_NO_TIME_LEFT = "the queries before it left it no time"
+# What a query has of its timeout where nothing was asked before it.
+_WHOLE_RATIO = 0.99
 # Source: Kubernetes, "Object Names and IDs": a DNS label of RFC 1123.
 _NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
-# Warnings about series of a form that a function passes over, such as native histograms under the
-# name of a counter: they are whoever's who exports them, and of others nothing is missing.
-# Source: Prometheus, util/annotations, PromQLWarning and PromQLInfo.
-_ABOUT_SERIES = ("PromQL warning", "PromQL info")
+# Source: Prometheus, web/api/v1: bad data, and an expression that cannot be executed.
+_REFUSED_STATUS = frozenset({400, 422})
 
 Series = dict[str, Any]
 
@@ -216,10 +222,15 @@ class PrometheusClient:
             if self._closed:
                 raise MetricsUnavailableError("the client is closed")
             if left <= 0:
-                raise MetricsUnavailableError("no time left for this reading")
+                raise ReadingTooSlowError(_NO_TIME_LEFT)
             timeout = min(self._config.timeout_seconds, left)
             try:
                 return self._attempt(ask, timeout)
+            except _TooSlowError as slow:
+                # A query that had less time than one may take is not slow itself.
+                if timeout < _WHOLE_RATIO * self._config.timeout_seconds:
+                    raise ReadingTooSlowError(_NO_TIME_LEFT) from slow
+                raise MetricsUnavailableError(f"no answer within {timeout:.3g} s") from slow
             except _FailedAtOnce as failure:
                 if attempt == self._config.retries:
                     raise failure.error from failure
@@ -232,19 +243,22 @@ class PrometheusClient:
         self._prometheus.close()
 
     def _attempt(self, ask: Callable[[float], list[Any]], timeout: float) -> Answer:
-        """One attempt. Raises: _FailedAtOnce when another may help, MetricsUnavailableError."""
+        """One attempt.
+
+        Raises: _FailedAtOnce when another may help, _TooSlowError, MetricsUnavailableError.
+        """
         self._session.expect(self._monotonic() + timeout)
         try:
             result = ask(timeout)
-        except (requests.Timeout, ReadTimeoutError, _TooSlowError) as error:
-            message = f"no answer within {timeout:.3g} s"
-            raise MetricsUnavailableError(message) from error
+        except (requests.Timeout, ReadTimeoutError) as error:
+            raise _TooSlowError from error
         except (requests.ConnectionError, HTTPError) as error:
             message = refusals.connection_words(self._config.url, error)
             raise _FailedAtOnce(MetricsUnavailableError(message)) from error
         except PrometheusApiClientException as error:
             status = self._session.status
-            refused = MetricsUnavailableError(refusals.status_words(status, self._session.body))
+            kind = QueryRefusedError if status in _REFUSED_STATUS else MetricsUnavailableError
+            refused = kind(refusals.status_words(status, self._session.body))
             if status in _RETRIED_STATUS:
                 raise _FailedAtOnce(refused) from error
             raise refused from error
@@ -340,9 +354,7 @@ class _BoundedSession(requests.Session):
             return
         with no_collection():
             parsed = parsed_json(content)
-        if isinstance(parsed, dict):
-            told = map(str, parsed.get("warnings") or ())
-            self.warnings = tuple(one for one in told if not one.startswith(_ABOUT_SERIES))
+        self.warnings = refusals.missing_words(parsed)
         # Parsed once, here, for warnings and result alike.
         response.json = lambda **_kwargs: parsed  # type: ignore[method-assign]
 

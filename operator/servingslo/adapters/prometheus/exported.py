@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
 from servingslo.adapters.prometheus.refusals import MALFORMED
-from servingslo.errors import InvalidInputError, MetricsUnavailableError
+from servingslo.errors import InvalidInputError, MetricsUnavailableError, QueryRefusedError
 
 # What Kubernetes allows in both names: nothing that could leave a quoted string.
 # Source: RFC 1123, as apimachinery's validation of DNS subdomains has it.
@@ -61,16 +61,14 @@ _DESIRED = "servingslo_replicas_desired{chosen}[{window}]"
 _NUMBERS = {
     "replicas_least": f"min by (name) (min_over_time({_DESIRED}))",
     "replicas_greatest": f"max by (name) (max_over_time({_DESIRED}))",
-    # Of all pods of the operator together, and from the last look before the interval on: a change
-    # between two intervals, or at a takeover, is one as well.
-    "replica_changes": (
-        "changes(max by (name) (servingslo_replicas_desired{chosen})[{wider}:{resolution}])"
-    ),
     "ready_replicas": "max by (name) (avg_over_time(servingslo_replicas_ready{chosen}[{window}]))",
     "arrivals_per_second": (
         "max by (name) (avg_over_time(servingslo_arrivals_per_second{chosen}[{window}]))"
     ),
 }
+# Of all pods of the operator together, and from the last look before the interval on: a change
+# between two intervals, or at a takeover, is one as well.
+_CHANGES = "changes(max by (name) (servingslo_replicas_desired{chosen})[{wider}:{resolution}])"
 _BINDING = "sum by (constraint) (count_over_time(servingslo_binding_constraint{chosen}[{window}]))"
 _LIMITED_BY = "sum by (reason) (count_over_time(servingslo_limited_by{chosen}[{window}]))"
 _NOT_READY = "sum by (reason) (count_over_time(servingslo_not_ready{chosen}[{window}]))"
@@ -87,12 +85,15 @@ _LONGEST_RESOLUTION_SECONDS = 15
 Points = list[tuple[int, float]]
 
 
-def read_exported(config: PrometheusConfig, question: Question) -> tuple[Interval, ...]:
+def read_exported(
+    config: PrometheusConfig, question: Question, client: PrometheusClient | None = None
+) -> tuple[Interval, ...]:
     """Each interval, the oldest first. Raises: MetricsUnavailableError."""
-    client = PrometheusClient(config)
+    client = client or PrometheusClient(config)
     try:
         asked = _Asked(client, config, question)
         numbers = {name: dict(asked.points(query)) for name, query in _NUMBERS.items()}
+        numbers["replica_changes"] = asked.changes()
         binding = asked.words("constraint", _BINDING)
         limited_by = asked.words("reason", _LIMITED_BY, _NOT_READY)
         scrapes = dict(asked.points(_SCRAPES))
@@ -159,6 +160,13 @@ class _Asked:
             (one["metric"], [(round(float(at)), float(value)) for at, value in one["values"]])
             for one in answer.result
         ]
+
+    def changes(self) -> dict[int, float]:
+        """How often the count moved; nothing from a store that evaluates no subqueries."""
+        try:
+            return dict(self.points(_CHANGES))
+        except QueryRefusedError:
+            return {}
 
     def points(self, query: str) -> Points:
         """The points of the only series."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
-from servingslo.adapters.prometheus.queries import GROUP_LABEL
+from servingslo.adapters.prometheus.queries import GROUP_LABEL, any_of
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.runtimes.gateways import (
@@ -59,13 +59,11 @@ def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
     counters = (name for metric in profile.metrics for name in metric.names)
     names = dict.fromkeys((*counters, *profile.known_by))
     matchers = "".join(f", {matcher}" for matcher in profile.matchers)
-    parts = [
-        f'sum by (__name__, {", ".join(labels)}) ({{__name__=~"{"|".join(names)}"{matchers}}})'
-    ]
+    parts = [f"sum by (__name__, {', '.join(labels)}) ({any_of(names, *profile.matchers)})"]
     if profile.pages:
-        pages = "|".join(profile.pages)
+        pages = any_of(profile.pages)
         label = profile.workload_label
-        parts.append(f'max by (__name__, {", ".join((*scrape, label))}) ({{__name__=~"{pages}"}})')
+        parts.append(f"max by (__name__, {', '.join((*scrape, label))}) ({pages})")
     # timestamp() tells a sample's own time only when it is given the selector itself.
     ages = " or ".join(
         f'(time() - timestamp({{__name__="{name}"{matchers}}}))'

@@ -12,6 +12,7 @@ from servingslo.adapters.prometheus.client import (
 from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries
 from servingslo.adapters.prometheus.refusals import MALFORMED
+from servingslo.adapters.prometheus.servers import SeenServers
 from servingslo.errors import MetricsUnavailableError
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import known
@@ -42,14 +43,15 @@ def read_history(
     profiles = known()
     queries = build_queries(profiles, DCGM, config)
     client = PrometheusClient(config)
+    seen = SeenServers()
     try:
         for at_seconds in times_seconds:
             deadline = time.monotonic() + config.reading_timeout_seconds
-            assembly = Assembly(profiles, DCGM, config)
+            assembly = Assembly(profiles, DCGM, config, seen)
             adders = (
-                (queries.gauges, assembly.add_numbers),
-                (queries.counters, assembly.add_numbers),
-                (queries.ages, assembly.add_ages),
+                *((promql, assembly.add_numbers) for promql in queries.gauges),
+                *((promql, assembly.add_numbers) for promql in queries.counters),
+                *((promql, assembly.add_ages) for promql in queries.ages),
                 *((promql, assembly.add_histograms) for promql in queries.histograms),
             )
             for promql, add in adders:

@@ -4,9 +4,13 @@ Everything in them comes from runtime profiles and the administrator's label nam
 resource. Samples that differ in a label nobody listed (a replica of Prometheus, say) are the same
 sample twice, so they are put together by max. The parts of a counter (its model names) are added by
 who reads the answer: a second aggregation would double Prometheus's work for nothing.
+
+Each metric is asked for by its whole name. Google's managed store and others refuse a regular
+expression of names. `or` compares labels without the name, so it would drop a series whose other
+labels an earlier metric has: each metric gets a label of its own first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -18,23 +22,35 @@ NOW = "time()"
 GROUP_LABEL = "servingslo_group"
 GPU_GROUP = "gpu"
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+# Keeps series of several metrics apart while they are joined; no answer has it.
+_PLACE_LABEL = "servingslo_place"
+# Of one query. Encoded for an address it is half as long again, and proxies take lines of 8 kB.
+# Source: nginx, large_client_header_buffers; Apache httpd, LimitRequestLine.
+LONGEST_QUERY_CHARACTERS = 4500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
     """PromQL of one reading. histograms: one query each, so that one answer is in memory at once.
 
+    gauges, counters, ages: one query each, or several where one would be too long.
     ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind and the label
     that tells engines apart, see `group_of`, or GPU_GROUP. newest: when the newest sample of each
     pod was taken.
     """
 
-    gauges: str
-    counters: str
-    ages: str
+    gauges: tuple[str, ...]
+    counters: tuple[str, ...]
+    ages: tuple[str, ...]
     newest: str
     gpus: str
     histograms: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """How many queries a full reading of engines and GPUs asks."""
+        each = (self.gauges, self.counters, self.ages, self.histograms)
+        return 1 + sum(map(len, each))
 
 
 def build_queries(
@@ -61,14 +77,16 @@ def build_queries(
     gpu_pods = [label for pair in gpu.pod_labels for label in pair]
     gpu_identity = _labels((*gpu_pods, *gpu.gpu_labels, *config.source_labels))
     return Queries(
-        gauges=f"max by ({gauge_labels}) ({_any_of(gauges, config)})",
-        counters=_each_part(
-            counter_labels, _parts(profiles), _any_of(_names(profiles, MetricKind.COUNTER), config)
+        gauges=_queries(f"max by ({gauge_labels})", gauges, config.of_engines),
+        counters=_queries(
+            _each_part(counter_labels, _parts(profiles)),
+            _names(profiles, MetricKind.COUNTER),
+            config.of_engines,
         ),
         ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
         newest=f"max by ({config.namespace_label}, {config.pod_label}) "
         f"({_newest(profiles, config)})",
-        gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({_regex(gpu.names)}}})",
+        gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({any_of(gpu.names)})",
         histograms=histogram_queries(profiles, config),
     )
 
@@ -79,14 +97,51 @@ def histogram_queries(
     """PromQL of the histograms of pods that match: one each, so that one answer is in memory."""
     whose = ", ".join(filter(None, (config.of_engines, pods)))
     labels = ("__name__", *_identity(profiles, config), "le")
+    aggregation = _each_part(labels, _parts(profiles))
     return tuple(
-        _each_part(
-            labels,
-            _parts(profiles),
-            f"{_regex(_with_suffixes(names))}, {whose}}}",
-        )
+        promql
         for names in _histogram_names(profiles)
+        for promql in _queries(aggregation, _with_suffixes(names), whose)
     )
+
+
+def any_of(names: Iterable[str], *matchers: str) -> str:
+    """PromQL for the series of all these metrics, each by its whole name."""
+    return " or ".join(_apart(names, *matchers))
+
+
+def _queries(aggregation: str, names: Iterable[str], *matchers: str) -> tuple[str, ...]:
+    """The aggregation over all these metrics, in as few queries as are not too long."""
+    room = LONGEST_QUERY_CHARACTERS - len(aggregation)
+    joined = _joined(_apart(names, *matchers), room)
+    return tuple(f"{aggregation} ({selectors})" for selectors in joined)
+
+
+def _apart(names: Iterable[str], *matchers: str) -> list[str]:
+    """A selector for each metric, whose series no other's are taken for."""
+    each = list(dict.fromkeys(names))
+    selectors = [
+        "{" + ", ".join(filter(None, (f'__name__="{name}"', *matchers))) + "}" for name in each
+    ]
+    if len(each) == 1:
+        return selectors
+    return [
+        f'label_replace({selector}, "{_PLACE_LABEL}", "{place}", "", "")'
+        for place, selector in enumerate(selectors)
+    ]
+
+
+def _joined(expressions: Iterable[str], room: int) -> Iterator[str]:
+    """The expressions joined by `or`, as many together as there is room for."""
+    together = ""
+    for expression in expressions:
+        longer = f"{together} or {expression}" if together else expression
+        if together and len(longer) > room:
+            yield together
+            longer = expression
+        together = longer
+    if together:
+        yield together
 
 
 def _with_suffixes(names: Iterable[str]) -> list[str]:
@@ -104,7 +159,7 @@ def _ages(
     identity: str,
     gpu_identity: str,
     config: PrometheusConfig,
-) -> str:
+) -> tuple[str, ...]:
     groups: list[str] = []
     for kind in MetricKind:
         suffix = "_count" if kind is MetricKind.HISTOGRAM else ""
@@ -121,7 +176,7 @@ def _ages(
                 groups.append(_in_group(told, group_of(kind, label)))
     utilization = f'time() - timestamp({{__name__="{gpu.utilization_percent}"}})'
     groups.append(_in_group(f"min by ({gpu_identity}) ({utilization})", GPU_GROUP))
-    return " or ".join(groups)
+    return tuple(_joined(groups, LONGEST_QUERY_CHARACTERS))
 
 
 def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> str:
@@ -143,16 +198,8 @@ def _in_group(promql: str, group: str) -> str:
     return f'label_replace({promql}, "{GROUP_LABEL}", "{group}", "", "")'
 
 
-def _each_part(labels: tuple[str, ...], parts: tuple[str, ...], selector: str) -> str:
-    return f"max by ({_labels((*labels, *parts))}) ({selector})"
-
-
-def _any_of(names: Iterable[str], config: PrometheusConfig) -> str:
-    return f"{_regex(names)}, {config.of_engines}}}"
-
-
-def _regex(names: Iterable[str]) -> str:
-    return '{__name__=~"' + "|".join(dict.fromkeys(names)) + '"'
+def _each_part(labels: tuple[str, ...], parts: tuple[str, ...]) -> str:
+    return f"max by ({_labels((*labels, *parts))})"
 
 
 def _labels(names: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """One reading of the whole cluster, in a thread of its own, bounded in time and memory."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.prometheus.assembly import Assembly, Pod
+from servingslo.adapters.prometheus.assembly import Assembly
 from servingslo.adapters.prometheus.client import (
     Answer,
     PrometheusClient,
@@ -19,8 +20,15 @@ from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram_queries
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.rotation import HistogramRotation
-from servingslo.adapters.prometheus.server_clock import ServerClock
-from servingslo.errors import ImplausibleMetricsError, MetricsUnavailableError
+from servingslo.adapters.prometheus.scrape_pace import ScrapePace
+from servingslo.adapters.prometheus.server_clock import AnswerTimes, ServerClock
+from servingslo.adapters.prometheus.servers import Pod, SeenServers
+from servingslo.errors import (
+    ImplausibleMetricsError,
+    MetricsUnavailableError,
+    QueryRefusedError,
+    ReadingTooSlowError,
+)
 from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import Clock, ClusterMetrics, PodMetrics
@@ -29,6 +37,7 @@ from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
+_LOG = logging.getLogger(__name__)
 # Samples so far in the future are looked for: within Prometheus's lookback, and no further than
 # stores that serve several tenants let a query go. Source: --query.lookback-delta, 5 m; Mimir's
 # -querier.max-query-into-future, 10 m.
@@ -64,6 +73,9 @@ class PrometheusReader:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
         self._rotation = HistogramRotation(config, profiles)
+        self._seen = SeenServers()
+        self._answer_times = AnswerTimes()
+        self._pace = ScrapePace()
 
     async def read(self) -> ClusterMetrics:
         """All engines and GPUs by (namespace, pod), or the problem that prevented it."""
@@ -75,7 +87,7 @@ class PrometheusReader:
             async with asyncio.timeout(self._config.reading_timeout_seconds + _GRACE_SECONDS):
                 return await asyncio.shield(self._under_way)
         except TimeoutError:
-            return _unavailable(f"no reading within {self._config.reading_timeout_seconds:.3g} s")
+            return _unavailable(self._too_slow())
 
     def close(self) -> None:
         """Stop the thread once its query ends, and drop the connection."""
@@ -85,6 +97,8 @@ class PrometheusReader:
     def _read(self) -> ClusterMetrics:
         try:
             return self._read_all()
+        except ReadingTooSlowError:
+            return _unavailable(self._too_slow())
         except MetricsUnavailableError as error:
             return _unavailable(str(error))
         except ImplausibleMetricsError as error:
@@ -105,17 +119,25 @@ class PrometheusReader:
         def ask(promql: str, at_seconds: float = at_seconds) -> Answer:
             answer = self._client.query(promql, deadline=deadline, at_seconds=at_seconds)
             warnings.extend(answer.warnings)
+            if answer.result:
+                self._answer_times.check(at_seconds, float(answer.result[0]["value"][0]))
             return answer
 
         if self._future is None:
-            newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
+            try:
+                newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
+            except QueryRefusedError as refused:
+                # A store that answers nothing of the future cannot be asked what is there.
+                _LOG.info("samples in the future not looked for detail=%r", str(refused))
+                newest = []
             stamps = {self._pod(one): float(one["value"][1]) for one in newest}
             self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > at_seconds}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
-        assembly = Assembly(self._profiles, DCGM, self._config)
-        assembly.add_numbers(ask(self._queries.gauges).result)
-        assembly.add_numbers(ask(self._queries.counters).result)
-        assembly.add_ages(self._sure(ask(self._queries.ages).result, at_seconds))
+        assembly = Assembly(self._profiles, DCGM, self._config, self._seen)
+        for promql in (*self._queries.gauges, *self._queries.counters):
+            assembly.add_numbers(ask(promql).result)
+        ages = [one for promql in self._queries.ages for one in ask(promql).result]
+        assembly.add_ages(self._sure(ages, at_seconds))
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         whose = turn.matcher(self._config.pod_label)
@@ -123,7 +145,9 @@ class PrometheusReader:
             answer = ask(promql)
             with no_collection():
                 assembly.add_histograms(answer.result)
-        pods = self._rotation.completed(assembly.pods(), turn, evaluated_at)
+        assembled = assembly.pods()
+        self._pace.check(assembled, at_seconds)
+        pods = self._rotation.completed(assembled, turn, evaluated_at)
         gateways = read_gateways(
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
@@ -161,6 +185,12 @@ class PrometheusReader:
             detail = "the clock of Prometheus was set: how old its samples are is not known yet"
             raise ImplausibleMetricsError(detail)
         return sure
+
+    def _too_slow(self) -> str:
+        """That a reading took too long: all of it, not the query that was the last."""
+        count = 1 + self._queries.count + (self._config.gateway is not None)
+        seconds = self._config.reading_timeout_seconds
+        return f"the reading's {count} queries did not end within {seconds:.3g} s"
 
     def _pod(self, series: Mapping[str, Any]) -> Pod:
         labels, config = series["metric"], self._config

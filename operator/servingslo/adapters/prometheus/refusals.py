@@ -1,4 +1,4 @@
-"""What is said where an answer is none: in words of the address and the flags that were typed."""
+"""What is said where an answer is none, or a part: in words of the address and the flags typed."""
 
 from urllib.parse import urlsplit
 
@@ -6,6 +6,13 @@ from servingslo.parsing import parsed_json
 
 MALFORMED = "an answer of Prometheus has a form that is not known here"
 _LONGEST_WORDS = 200
+# Warnings about series of a form that a function passes over, such as native histograms under the
+# name of a counter: they are whoever's who exports them, and of others nothing is missing.
+# Source: Prometheus, util/annotations, PromQLWarning and PromQLInfo.
+_ABOUT_SERIES = ("PromQL warning", "PromQL info")
+# What VictoriaMetrics' cluster says of an answer that not all of its storage nodes gave, and says
+# without a warning. Source: VictoriaMetrics, app/vmselect, -search.denyPartialResponse.
+_PARTIAL_FIELD = "isPartial"
 _ANOTHER_PAGE = "the answer is HTML, not JSON of Prometheus: is this its address, or a login page?"
 _HINTS = {
     401: "it asks who you are: --prometheus-bearer-token-file, or --prometheus-username-file and "
@@ -56,6 +63,20 @@ def body_words(body: bytes) -> str:
     except ValueError:
         return "the answer is not JSON of Prometheus: is this its address?"
     return "the answer is JSON, but not of Prometheus: is this its address?"
+
+
+def missing_words(parsed: object) -> tuple[str, ...]:
+    """Why part of the data may be missing from a parsed answer, in the server's own words."""
+    if not isinstance(parsed, dict):
+        return ()
+    told = parsed.get("warnings") or ()
+    words = [told] if isinstance(told, str) else [str(one) for one in told]
+    missing = [one for one in words if not one.startswith(_ABOUT_SERIES)]
+    data = parsed.get("data")
+    marks = (part.get(_PARTIAL_FIELD) for part in (parsed, data) if isinstance(part, dict))
+    if any(str(mark).lower() == "true" for mark in marks):
+        missing.append(f"the answer is marked as partial ({_PARTIAL_FIELD})")
+    return tuple(dict.fromkeys(missing))
 
 
 def file_words(error: OSError, files: dict[str, str | None]) -> str:

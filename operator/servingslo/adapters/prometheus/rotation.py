@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from servingslo.adapters.prometheus.assembly import Pod
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.servers import Pod
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile

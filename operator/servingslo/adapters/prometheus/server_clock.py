@@ -19,6 +19,8 @@ DRIFT_RATIO = 5e-4
 SMALL_STEP_SECONDS = 0.5
 # Our own clock nears the wall clock by 2 % of what passes, so by less from one reading to the next.
 OWN_STEP_SECONDS = 10.0
+# A store may round the time that it is asked for to its own unit.
+LONGEST_OFF_SECONDS = 1.0
 # So many refused readings in a row that agree with each other: the clock itself was set.
 AGREEING_READINGS = 3
 
@@ -79,6 +81,31 @@ class ServerClock:
         self._refused_count = self._refused_count + 1 if same else 1
         self._refused = new
         return self._refused_count >= AGREEING_READINGS
+
+
+class AnswerTimes:
+    """Notices an answer that was evaluated at another time than it was asked for.
+
+    A cache or a proxy may hand out the answer of some seconds ago: its samples would be taken for
+    later ones, and the next scrape's counts for those of a moment. A store that always tells
+    another time, such as one that rounds it, is taken as it is.
+    """
+
+    def __init__(self) -> None:
+        self._usual_seconds: float | None = None
+        self._odd_count = 0
+
+    def check(self, asked_seconds: float, told_seconds: float) -> None:
+        """Raises: ImplausibleMetricsError for a time that is off by other than usual."""
+        off = told_seconds - asked_seconds
+        usual = off if self._usual_seconds is None else self._usual_seconds
+        if abs(off - usual) > LONGEST_OFF_SECONDS:
+            self._odd_count += 1
+            if self._odd_count < AGREEING_READINGS:
+                where = f"{abs(off - usual):.1f} s {'after' if off > usual else 'before'}"
+                detail = f"an answer is of {where} the moment that was asked for: an old one"
+                raise ImplausibleMetricsError(detail)
+        self._usual_seconds, self._odd_count = off, 0
 
 
 class _Bounds:

@@ -209,11 +209,11 @@ def _trace_file(
                 raise InvalidInputError(
                     flag, str(value), "not with --trace, which has the requests"
                 )
-        return (
-            source.file,
-            _long_enough(read_trace(source.file, "--trace"), str(source.file)),
-            _nothing,
-        )
+        trace = _long_enough(read_trace(source.file, "--trace"), str(source.file))
+        if trace.offset_seconds:
+            first = f"its first arrival, at {trace.offset_seconds:.10g} s"
+            typer.echo(f"{source.file}: counted from {first}", err=True)
+        return source.file, trace, _nothing
     flag = given[0]
     if source.gateway_name is not None and (flag != "--prometheus" or source.gateway is None):
         allowed = "only with --prometheus and --gateway-profile"

@@ -58,6 +58,7 @@ async def live_question(
     sample = FleetSample(
         time_seconds=observation.time_seconds,
         pods=observation.pods,
+        stale_after_seconds=targets.fallback.stale_after_seconds,
         service_law=targets.service_law,
         stated_limits=targets.stated_limits,
         runtime=observation.runtime,

@@ -1,0 +1,93 @@
+"""Which servers a pod holds, and which of its scrapes are of one server.
+
+A pod may hold several servers, each with engines of the same names. A pod has each port once, so
+the port in a scrape's `instance` tells its servers apart; two scrapes of one port, by two jobs or
+after the pod got another address, are of one server. Without a port the whole `instance` tells.
+What a pod was seen with is remembered: an engine keeps its name while the other server is not
+scraped, or else one server's counters would be set against the other's.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from servingslo.estimation.sample import engine_of_server
+
+Pod = tuple[str, str]
+Source = tuple[str, ...]
+
+INSTANCE_LABEL = "instance"
+_JOB_LABEL = "job"
+_PORT = re.compile(r":([0-9]{1,5})(?:/.*)?")
+# Istio's agent answers here with the pages of all other ports of the pod, merged.
+# Source: istio.io, Ports used by Istio.
+_MERGED_PORTS = frozenset({"15020"})
+# A pod that was not seen in so many readings is forgotten: an hour of ticks of 15 s.
+KEPT_READINGS = 240
+
+
+class SeenServers:
+    """Servers and engines that pods were seen with, over many readings; for one thread."""
+
+    def __init__(self) -> None:
+        self._reading = 0
+        self._servers: dict[tuple[Pod, str], set[str]] = {}
+        self._engines: dict[tuple[Pod, str], set[str]] = {}
+        self._last: dict[Pod, int] = {}
+
+    def begin(self) -> None:
+        """A reading begins; pods that have been away for long are forgotten."""
+        self._reading += 1
+        gone = {pod for pod, last in self._last.items() if self._reading - last > KEPT_READINGS}
+        if gone:
+            self._last = {pod: at for pod, at in self._last.items() if pod not in gone}
+            for known in (self._servers, self._engines):
+                for key in [key for key in known if key[0] in gone]:
+                    del known[key]
+
+    def see(self, pod: Pod, server: str, engine: str) -> None:
+        """Remember that this server of the pod has this engine."""
+        self._last[pod] = self._reading
+        self._servers.setdefault((pod, engine), set()).add(server)
+        self._engines.setdefault((pod, server), set()).add(engine)
+
+    def engine_count(self, pod: Pod, server: str) -> int:
+        """How many engines this server of the pod was seen with."""
+        return len(self._engines.get((pod, server), ()))
+
+    def name(self, pod: Pod, server: str, engine: str) -> str:
+        """What the engine is called: by its server too, where several have one of its name."""
+        several = len(self._servers.get((pod, engine), ())) > 1
+        return engine_of_server(engine, server) if several else engine
+
+
+def servers_of(sources: Iterable[Source], labels: tuple[str, ...]) -> Mapping[Source, str | None]:
+    """The server that each scrape of one pod is of; None of one that may be of any of several.
+
+    labels: names of the values in a source. A server is named by its port, ':8000', or by the
+    whole instance; '' where nothing tells.
+    """
+    each = list(sources)
+    if INSTANCE_LABEL not in labels:
+        return dict.fromkeys(each, "")
+    place = labels.index(INSTANCE_LABEL)
+    ports = {source: _port(source[place]) for source in each}
+    known = {port for port in ports.values() if port}
+    if known:
+        other = next(iter(known)) if len(known) == 1 else None
+        return {source: port or other for source, port in ports.items()}
+    job = labels.index(_JOB_LABEL) if _JOB_LABEL in labels else None
+    by_job: dict[str, set[str]] = defaultdict(set)
+    for source in each:
+        by_job["" if job is None else source[job]].add(source[place])
+    # One job scrapes a server once; two jobs may each give it a name of their own.
+    told = any(len(instances) > 1 for instances in by_job.values())
+    return {source: source[place] if told else "" for source in each}
+
+
+def _port(instance: str) -> str:
+    """The port as ':8000'; '' where the instance has none, or one that is of no server itself."""
+    found = _PORT.search(instance[instance.rfind("]") + 1 :].removeprefix("http"))
+    if found is None or found[1] in _MERGED_PORTS:
+        return ""
+    return f":{found[1]}"

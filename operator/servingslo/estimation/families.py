@@ -1,0 +1,193 @@
+"""What an engine exports of what decisions need, by field, and what these series are called.
+
+A page may be cut at the end of a line, buckets may be dropped to save series, an older engine may
+lack a family: each is named by its series, so that a person can look for it.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.profile import MetricKind, MetricNames, RuntimeProfile
+
+GAUGES = ("running", "waiting")
+COUNTERS = ("prompt_tokens_total", "generation_tokens_total", "finished_total")
+_HISTOGRAMS = (
+    "ttft_seconds",
+    "inter_token_seconds",
+    "time_per_output_token_seconds",
+    "latency_seconds",
+    "queue_seconds",
+    "prompt_tokens",
+    "output_tokens",
+    "iteration_tokens",
+)
+# What observes a latency where the engine exports no histogram of it.
+SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_quantiles"}
+# Without these there is no law, whatever the objectives are.
+_OF_LAWS = ("ttft_seconds", "inter_token_seconds")
+# Of one engine: further ones are counted.
+MOST_NAMED = 3
+# Some engines export a family with the first request that ends, and that may take minutes.
+FIRST_REQUEST_SECONDS = 300.0
+
+
+def exported_fields(engine: EngineSample) -> frozenset[str]:
+    """The fields whose series the engine exports, also where they hold no number."""
+    found = {
+        name
+        for name in (*GAUGES, *COUNTERS, *_HISTOGRAMS)
+        if getattr(engine, name) not in (None, {})
+    }
+    broken = {*engine.nan_metrics, *(one.split("=")[0] for one in engine.impossible_metrics)}
+    if broken and (profile := _profile(engine)) is not None:
+        found |= {metric.field for metric in profile.metrics if broken & {*metric.names}}
+    return frozenset(found)
+
+
+def is_busy(engine: EngineSample) -> bool:
+    """Whether it serves or has served: some engines export a family with the first request."""
+    counted = (engine.running, engine.waiting, engine.generation_tokens_total)
+    return any(counted) or any(engine.finished_total.values())
+
+
+def lacked_by(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
+    """Names of the series of these fields that the engine does not export.
+
+    None where its runtime is not known: an observation that was stored without it.
+    """
+    lacking = set(wanted) - exported_fields(engine)
+    profile = _profile(engine) if lacking else None
+    if profile is None:
+        return ()
+    return tuple(_series(metric) for metric in profile.metrics if metric.field in lacking)
+
+
+def lacked_beside_siblings(
+    seen: Sequence[tuple[PodSample, EngineSample]], long_known: Collection[tuple[str, str]] = ()
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """By pod and engine, the series that engines of pods like it export and it does not.
+
+    seen: engines in use, with their pods. Only engines that have served for a while are compared.
+    long_known: those whose histograms were read by now, if they have any: in a large cluster they
+    are read in turns.
+    """
+    busy = [(pod, engine) for pod, engine in seen if _has_served(pod, engine)]
+    kinds: dict[tuple[object, ...], set[str]] = {}
+    for pod, engine in busy:
+        kinds.setdefault(_kind(pod, engine), set()).update(exported_fields(engine))
+    found = {}
+    for pod, engine in busy:
+        wanted = kinds[_kind(pod, engine)] - exported_fields(engine)
+        if (pod.name, engine.engine) not in long_known and not _has_histograms(engine):
+            wanted = wanted - {*_HISTOGRAMS}
+        if lacking := lacked_by(engine, wanted):
+            found[pod.name, engine.engine] = lacking
+    return found
+
+
+def exported_by_none(
+    pods: Sequence[PodSample],
+    histograms: Iterable[str],
+    long_known: Collection[tuple[str, str]] = (),
+) -> tuple[str, ...]:
+    """Series that decisions need and no engine of these pods exports, though one has served.
+
+    histograms: fields that the objectives are observed by. long_known: as for siblings.
+    """
+    engines = _served(pods)
+    wanted = {*GAUGES, *COUNTERS}
+    if _are_read(pods, long_known):
+        wanted |= {*_OF_LAWS, *histograms}
+    return _common([lacked_by(engine, wanted) for engine in engines])
+
+
+def missing_observations(
+    pods: Sequence[PodSample], histogram: str, long_known: Collection[tuple[str, str]] = ()
+) -> str:
+    """The series without which no share of an objective is known; '' where one is exported.
+
+    histogram: the field that observes the objective. long_known: as for siblings.
+    """
+    engines = _served(pods)
+    summary = SUMMARY_OF.get(histogram)
+    if not engines or any(getattr(engine, histogram) is not None for engine in engines):
+        return ""
+    if summary is not None and any(getattr(engine, summary) for engine in engines):
+        return ""
+    read = _are_read(pods, long_known)
+    named = _common([lacked_by(engine, {histogram}) for engine in engines]) if read else ()
+    if not named and summary is not None:
+        profile = _profile(engines[0])
+        named = () if profile is None else _names(profile, summary)
+    return ", ".join(named)
+
+
+def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
+    """Series of the gauges that decisions rest on and engines of these pods do not export.
+
+    Of engines that export other metrics of their runtime: the scrape works.
+    """
+    lacking = [
+        lacked_by(engine, GAUGES)
+        for pod in pods
+        for engine in pod.engines
+        if engine.running is None and engine.waiting is None
+    ]
+    return tuple(dict.fromkeys(name for names in lacking for name in names))
+
+
+def in_words(series: Sequence[str]) -> str:
+    """Some of these series, and how many there are beside."""
+    shown = ", ".join(series[:MOST_NAMED])
+    more = len(series) - MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _has_histograms(engine: EngineSample) -> bool:
+    return not exported_fields(engine).isdisjoint(_HISTOGRAMS)
+
+
+def _are_read(pods: Sequence[PodSample], long_known: Collection[tuple[str, str]]) -> bool:
+    """Whether histograms of these pods were read, or would have been."""
+    each = [(pod, engine) for pod in pods for engine in pod.engines]
+    return any(
+        engine.histograms_age_seconds is not None or (pod.name, engine.engine) in long_known
+        for pod, engine in each
+    )
+
+
+def _has_served(pod: PodSample, engine: EngineSample) -> bool:
+    ready_for = pod.ready_for_seconds
+    return is_busy(engine) and (ready_for is None or ready_for >= FIRST_REQUEST_SECONDS)
+
+
+def _served(pods: Sequence[PodSample]) -> list[EngineSample]:
+    """All engines of these pods, where one of them has served for a while; else none."""
+    each = [(pod, engine) for pod in pods for engine in pod.engines]
+    return [engine for _, engine in each] if any(_has_served(*one) for one in each) else []
+
+
+def _profile(engine: EngineSample) -> RuntimeProfile | None:
+    return next((one for one in catalogue.known() if one.name == engine.runtime), None)
+
+
+def _series(metric: MetricNames) -> str:
+    """The series to look for; of a histogram the buckets, which are dropped to save series."""
+    return metric.names[0] + ("_bucket" if metric.kind is MetricKind.HISTOGRAM else "")
+
+
+def _names(profile: RuntimeProfile, field: str) -> tuple[str, ...]:
+    return tuple(_series(metric) for metric in profile.metrics if metric.field == field)
+
+
+def _common(each: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """What is in all of them, in the order of the first."""
+    if not each:
+        return ()
+    rest = [set(one) for one in each[1:]]
+    return tuple(name for name in each[0] if all(name in one for one in rest))
+
+
+def _kind(pod: PodSample, engine: EngineSample) -> tuple[object, ...]:
+    return engine.runtime, pod.template_hash, pod.image

@@ -1,0 +1,286 @@
+"""Series that are not there: named by name, and never taken for a lack of requests."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.engine_pages import (
+    NAMESPACE,
+    readings,
+    sglang_page,
+    triton_page,
+    vllm_page,
+)
+from tests.unit.policy_world import TARGETS
+
+from servingslo import explain
+from servingslo.adapters.kubernetes.config_maps import StartedWith
+from servingslo.adapters.kubernetes.workloads import _metrics_off
+from servingslo.estimation.sample import PodSample
+from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.policy.inputs import Limits, Observation
+from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
+from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.metrics_switches import metrics_switched_off
+
+TICKS = 6
+quick = settings(max_examples=6, deadline=None)
+_RATES = st.floats(0.5, 20.0)
+_BUCKETS = {
+    LatencyMetric.TTFT: "vllm:time_to_first_token_seconds_bucket",
+    LatencyMetric.TPOT: "vllm:request_time_per_output_token_seconds_bucket",
+    LatencyMetric.LATENCY: "vllm:e2e_request_latency_seconds_bucket",
+    LatencyMetric.QUEUE_TIME: "vllm:request_queue_time_seconds_bucket",
+}
+
+
+def _conditions(
+    page_of, *, pods=("chat-0", "chat-1"), metric=LatencyMetric.TTFT, ticks=TICKS, **of_pods
+):
+    """Each tick's conditions of a workload whose pods export these pages, and the decisions."""
+    objective = Objective(metric=metric, percentile=95.0, threshold_seconds=1.0)
+    targets = TARGETS.__class__(
+        target=TARGETS.target, objectives=(objective,), replicas=TARGETS.replicas
+    )
+    state, found = PlannerState(), []
+
+    def served(seconds):
+        return [
+            ({"pod": pod, "instance": f"10.0.0.{place}:8000", "job": "engines"}, page)
+            for place, pod in enumerate(pods)
+            if (page := page_of(pod, seconds)) is not None
+        ]
+
+    for now, metrics in readings(served, ticks):
+        read_as = metrics.recognize(NAMESPACE, None)(pods)
+        samples = tuple(
+            PodSample(
+                name=pod, ready=True, age_seconds=9e3, ready_for_seconds=9e3,
+                engines=metrics.pods[NAMESPACE, pod].engines
+                if (NAMESPACE, pod) in metrics.pods else (),
+                **of_pods,
+            )
+            for pod in pods
+        )  # fmt: skip
+        observation = Observation(
+            time_seconds=now, namespace=NAMESPACE, name="chat", desired_replicas=len(pods),
+            current_replicas=len(pods), runtime=read_as.runtime, pods=samples,
+        )  # fmt: skip
+        decision, state = plan(observation, targets, Limits(), state, now)
+        each = explain.conditions(decision, generation=1, now_seconds=now)
+        found.append(({str(c.type): c for c in each}, decision))
+    return found
+
+
+def _without(page: str, pattern: str) -> str:
+    return "".join(f"{line}\n" for line in page.splitlines() if not re.match(pattern, line))
+
+
+@quick
+@given(rate=_RATES, metric=st.sampled_from(list(_BUCKETS)), every=st.booleans())
+def test_dropped_buckets_are_named_and_are_no_lack_of_requests(rate, metric, every) -> None:
+    """A relabelling drops those of one histogram, or of all, to save series."""
+    own = _BUCKETS[metric]
+    pattern = r"[^{]*_bucket" if every else re.escape(own)
+    told, decision = _conditions(
+        lambda _pod, seconds: _without(vllm_page(rate * seconds), pattern), metric=metric
+    )[-1]
+    slo = told["SLOMet"]
+    assert (str(slo.status), str(slo.reason)) == ("Unknown", "MetricsMissing")
+    assert own in slo.message
+    assert "no requests" not in slo.message
+    fresh = told["MetricsFresh"]
+    assert "_bucket" in fresh.message
+    assert every or own in fresh.message
+    assert decision.demand.arrival_rate_per_second == pytest.approx(2 * rate, rel=0.05)
+    assert own in explain.text(decision)
+
+
+@quick
+@given(rate=_RATES, metric=st.sampled_from(list(_BUCKETS)))
+def test_a_whole_page_misses_nothing(rate, metric) -> None:
+    """What was read right is told as ever."""
+    for told, decision in _conditions(lambda _p, s: vllm_page(rate * s), metric=metric)[2:]:
+        assert told["MetricsFresh"].message == "every pod was seen lately"
+        assert told["SLOMet"].reason not in {"MetricsMissing", "NotObserved"}
+        assert decision.metrics_missing == ""
+
+
+@quick
+@given(
+    runtime=st.sampled_from(["vllm", "sglang"]), rate=_RATES, keep=st.sampled_from(["none", "sums"])
+)
+def test_gauges_alone_are_told_with_the_counters_that_are_not_there(runtime, rate, keep) -> None:
+    """Nothing counts what is served, though requests run."""
+    page = {"vllm": vllm_page, "sglang": lambda requests: sglang_page(requests, 1)}[runtime]
+    gauges = r"(vllm:(num_|kv_)|sglang:(num_running|num_queue|token_usage|max_total))"
+    wanted = gauges if keep == "none" else rf"({gauges}|.*_sum)"
+    told, _ = _conditions(lambda _pod, s: _without(page(rate * s), f"(?!{wanted})"))[-1]
+    fresh = told["MetricsFresh"]
+    assert (str(fresh.status), str(fresh.reason)) == ("False", "MetricsPartial")
+    counter = (
+        "vllm:generation_tokens_total" if runtime == "vllm" else "sglang:realtime_tokens_total"
+    )
+    assert counter in fresh.message
+    assert str(told["SLOMet"].reason) != "NoTraffic"
+
+
+@quick
+@given(rate=_RATES, pods=st.integers(1, 3))
+def test_triton_without_its_gauge_names_it(rate, pods) -> None:
+    """Pages of older servers have counters alone; the scrape and its labels are right."""
+    told, _ = _conditions(
+        lambda _pod, seconds: triton_page(rate * seconds, pending=False),
+        pods=tuple(f"chat-{n}" for n in range(pods)),
+        metric=LatencyMetric.LATENCY,
+    )[-1]
+    for condition in (told["MetricsFresh"], told["Ready"]):
+        assert (str(condition.status), str(condition.reason)) == ("False", "MetricsMissing")
+        assert "nv_inference_pending_request_count is not exported" in condition.message
+        assert "do the labels" not in condition.message
+
+
+def test_a_model_without_summaries_is_no_model_without_requests() -> None:
+    """Triton exports percentiles where it is told to; means alone give no share."""
+    told, _ = _conditions(
+        lambda _pod, seconds: triton_page(4.0 * seconds), metric=LatencyMetric.LATENCY
+    )[-1]
+    assert str(told["SLOMet"].reason) == "MetricsMissing"
+    assert "nv_inference_request_summary_us" in told["SLOMet"].message
+    assert told["MetricsFresh"].message == "every pod was seen lately"
+
+
+_WHOLE = vllm_page(7200.0).splitlines()
+# After the first line of the last family that decisions need, a cut takes nothing of it.
+_LINES = st.integers(3, len(_WHOLE) - 1)
+
+
+def _families(lines: list[str]) -> set[str]:
+    return {re.sub(r"_(bucket|sum|count)$", "", line.partition("{")[0]) for line in lines}
+
+
+@settings(max_examples=12, deadline=None)
+@given(cut=_LINES, since=st.integers(0, 4), alone=st.booleans(), rate=_RATES)
+def test_a_page_cut_at_the_end_of_a_line_names_pod_and_series(cut, since, alone, rate) -> None:
+    """By what it exported before, or by what its siblings export, as long as it is cut."""
+    pods = ("chat-0",) if alone else ("chat-0", "chat-1", "chat-2")
+    since = max(since, 2) if alone else since
+
+    def page_of(pod, seconds):
+        lines = vllm_page(rate * seconds).splitlines()
+        tick = round((seconds - 3600.0) / 15.0)
+        return "\n".join(lines[:cut] if pod == "chat-0" and tick >= since else lines) + "\n"
+
+    lost = _families(_WHOLE) - _families(_WHOLE[:cut])
+    # Histograms may be read in turns: nobody who never had any is asked for them in the beginning.
+    late = since == 0 and not any("_bucket" in line for line in _WHOLE[:cut])
+    found = _conditions(page_of, pods=pods, ticks=24 if late else TICKS)
+    for told, _ in found[-1:] if late else found[since:]:
+        fresh = told["MetricsFresh"]
+        if lost:
+            assert str(fresh.status) == "False"
+            assert "chat-0" in fresh.message or alone or "1 of" in fresh.message
+            if str(fresh.reason) == "MetricsPartial":
+                assert any(name in fresh.message for name in lost)
+            assert str(told["SLOMet"].reason) != "NoTraffic"
+
+
+@quick
+@given(rate=_RATES, zeros=st.sampled_from([1, 2]), since=st.integers(3, 5))
+def test_pages_of_zeros_are_told(rate, zeros, since) -> None:
+    """Of some pods or of all, from any tick on, for as long as nothing counts again."""
+
+    def page_of(pod, seconds):
+        tick = round((seconds - 3600.0) / 15.0)
+        page = vllm_page(rate * seconds)
+        if tick < since or int(pod[-1]) >= zeros:
+            return page
+        return re.sub(r"(\}) [0-9.e+]+$", r"\1 0", page, flags=re.MULTILINE)
+
+    found = _conditions(page_of, ticks=10)
+    for told, _ in found[since:]:
+        fresh = told["MetricsFresh"]
+        assert str(fresh.status) == "False"
+        assert str(told["SLOMet"].reason) != "NoTraffic"
+    assert "chat-0" in found[-1][0]["MetricsFresh"].message
+
+
+_OTHERS = st.lists(
+    st.sampled_from(["--model", "m", "--max-num-seqs=64", "--port", "8000", "--enable-lora"]),
+    max_size=5,
+)
+
+
+@given(
+    before=_OTHERS,
+    after=_OTHERS,
+    spelt=st.sampled_from(
+        ["--disable-log-stats", "--disable_log_stats", "--disable-log-stat", "--disable-log-s"]
+    ),
+)
+def test_a_flag_that_turns_metrics_off_is_named(before, after, spelt) -> None:
+    """However vLLM lets it be spelt, and wherever it stands."""
+    told = metrics_switched_off([*before, spelt, *after], CATALOGUE)
+    assert told == "--disable-log-stats turns the metrics of vllm off"
+
+
+@given(before=_OTHERS, after=_OTHERS, other=st.sampled_from(
+    ["--disable-log-requests", "--disable-log-stats=false", "--disable", "-m=--disable-log-stats"]
+))  # fmt: skip
+def test_no_flag_is_named_that_is_not_given(before, after, other) -> None:
+    """Others that begin alike turn nothing off."""
+    assert metrics_switched_off([*before, other, *after], CATALOGUE) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        pytest.param(["python3", "-m", "sglang.launch_server"], "--enable-metrics", id="module"),
+        pytest.param(["/usr/bin/sglang", "serve", "m"], "--enable-metrics", id="program"),
+        pytest.param(["sglang", "serve", "--enable-metrics"], "", id="sglang-with-metrics"),
+        pytest.param(["tritonserver", "--allow-metrics=false"], "--allow-metrics", id="triton"),
+        pytest.param(["tritonserver", "--allow-metrics", "0"], "--allow-metrics", id="triton-word"),
+        pytest.param(["tritonserver", "--allow-metrics=true"], "", id="triton-with-metrics"),
+        pytest.param(["vllm", "serve", "m"], "", id="vllm"),
+        pytest.param([], "", id="nothing"),
+    ],
+)
+def test_what_other_runtimes_need_is_named(words, named) -> None:
+    """SGLang has no metrics unless it is told, Triton has unless it is told not."""
+    told = metrics_switched_off(words, CATALOGUE)
+    assert bool(told) is bool(named)
+    assert named in told
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "config", "named"),
+    [
+        pytest.param((), ("--model", "m", "--disable-log-stats"), (), True, id="arguments"),
+        pytest.param(("vllm", "serve", "m"), (), ("--disable-log-stats",), True, id="file"),
+        pytest.param(("sh", "-c", "vllm serve m --disable-log-stats"), (), (), True, id="script"),
+        pytest.param(("vllm", "serve", "m"), ("--port", "8000"), (), False, id="without"),
+    ],
+)
+def test_the_flag_is_found_wherever_a_container_has_it(command, args, config, named) -> None:
+    """Also while no runtime is known, for nothing is exported that would tell it."""
+    started = StartedWith(command=command, args=args, config=config)
+    assert ("--disable-log-stats" in _metrics_off(started, None)) is named
+    assert _metrics_off(None, None) == ""
+
+
+@pytest.mark.parametrize("pods", [1, 3])
+def test_pods_without_metrics_say_which_flag_turned_them_off(pods) -> None:
+    """Their pages hold what the process and its HTTP server export."""
+    why = "--disable-log-stats turns the metrics of vllm off"
+    told, _ = _conditions(
+        lambda _pod, _seconds: "process_cpu_seconds_total{} 5\nhttp_requests_total{} 7\n",
+        pods=tuple(f"chat-{n}" for n in range(pods)),
+        metrics_off=why,
+    )[-1]
+    for condition in (told["MetricsFresh"], told["Ready"]):
+        assert str(condition.reason) == "MetricsMissing"
+        assert condition.message.startswith(why)
+        assert "do the labels" not in condition.message
+        assert "a runtime that is known" not in condition.message

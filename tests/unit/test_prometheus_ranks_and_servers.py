@@ -1,0 +1,167 @@
+"""Pods of several ranks, and of several servers: each request counts once, each engine is one."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.engine_pages import NAMESPACE, estimates, readings, sglang_page, vllm_page
+
+from servingslo.adapters.prometheus.servers import KEPT_READINGS, SeenServers, servers_of
+
+TICKS = 5
+_RATES = st.floats(0.5, 40.0)
+_LABELS = ("job", "instance", "prometheus", "prometheus_replica")
+quick = settings(max_examples=15, deadline=None)
+
+
+def _target(pod: str = "chat-0", instance: str = "10.0.0.1:8000", job: str = "engines"):
+    return {"pod": pod, "instance": instance, "job": job}
+
+
+@quick
+@given(ranks=st.integers(1, 16), rate=_RATES, realtime=st.booleans(), pods=st.integers(1, 3))
+def test_requests_that_a_server_counts_once_are_counted_once(ranks, rate, realtime, pods) -> None:
+    """However many ranks share them, demand is what comes to the front, and it is known."""
+    names = [f"chat-{number}" for number in range(pods)]
+    found = estimates(
+        lambda seconds: [
+            (_target(pod), sglang_page(rate * seconds, ranks, realtime=realtime)) for pod in names
+        ],
+        TICKS,
+        names,
+    )
+    last = found[-1]
+    assert last.arrival_rate_per_second == pytest.approx(pods * rate, rel=1e-3)
+    assert last.engines_per_pod == ranks
+    alone = estimates(lambda seconds: [(_target(), sglang_page(pods * rate * seconds, 1))], TICKS)
+    assert last.prompt_tokens_mean == pytest.approx(alone[-1].prompt_tokens_mean)
+    assert last.output_tokens_mean == pytest.approx(alone[-1].output_tokens_mean)
+    assert not [estimate.doubts for estimate in found if estimate.doubts]
+    assert not last.lost_families
+
+
+@quick
+@given(ranks=st.integers(2, 8), lacking=st.integers(0, 7))
+def test_a_rank_that_a_page_lacks_once_makes_no_requests(ranks, lacking) -> None:
+    """The others' shares stay as they were."""
+
+    def targets(seconds):
+        page = sglang_page(10.0 * seconds, ranks)
+        if seconds == 3600.0 + 2 * 15.0:
+            cut = f'dp_rank="{lacking % ranks}"'
+            page = "\n".join(line for line in page.splitlines() if cut not in line) + "\n"
+        return [(_target(), page)]
+
+    found = estimates(targets, 6)
+    rates = [e.arrival_rate_per_second for e in found if e.arrival_rate_per_second is not None]
+    assert max(rates) < 25.0
+    assert rates[-1] == pytest.approx(10.0, rel=0.05)
+
+
+_PORTS = st.lists(st.integers(1024, 65535).filter(lambda p: p != 15020), min_size=2, max_size=4,
+                  unique=True)  # fmt: skip
+_TICK = st.integers(0, TICKS - 1)
+
+
+@quick
+@given(
+    ports=_PORTS,
+    rates=st.lists(st.floats(0.5, 20.0), min_size=4, max_size=4),
+    jobs=st.integers(1, 2),
+    away=st.tuples(_TICK, st.integers(0, 3)),
+    order=st.permutations(range(4)),
+)
+def test_servers_of_one_pod_are_counted_each(ports, rates, jobs, away, order) -> None:
+    """By one job or two, in any order, and while one of them is not scraped."""
+
+    def targets(seconds):
+        tick = round((seconds - 3600.0) / 15.0)
+        found = [
+            (
+                _target(instance=f"10.0.0.1:{port}", job=f"job-{job}"),
+                vllm_page(100_000.0 * place + rates[place] * seconds),
+            )
+            for place, port in enumerate(ports)
+            for job in range(jobs)
+            if (tick, place) != away
+        ]
+        return [found[place] for place in order if place < len(found)] + found[4:]
+
+    found = estimates(targets, TICKS + 3)
+    whole = sum(rates[: len(ports)])
+    told = [e.arrival_rate_per_second for e in found if e.arrival_rate_per_second is not None]
+    assert told[-1] == pytest.approx(whole, rel=1e-3)
+    assert max(told) < 2.1 * whole
+    assert not [e.doubts for e in found if e.doubts]
+    assert found[-1].engines_per_pod == len(ports)
+
+
+@quick
+@given(
+    jobs=st.integers(1, 4),
+    rate=_RATES,
+    hosts=st.lists(st.sampled_from(["10.0.0.1", "chat-0.svc", "[::1]"]), min_size=4, max_size=4),
+)
+def test_scrapes_of_one_server_stay_one_engine(jobs, rate, hosts) -> None:
+    """Whatever the jobs are, and however each writes the host: a pod has each port once."""
+    found = estimates(
+        lambda seconds: [
+            (_target(job=f"job-{job}", instance=f"{hosts[job]}:8000"), vllm_page(rate * seconds))
+            for job in range(jobs)
+        ],
+        TICKS,
+    )
+    assert found[-1].arrival_rate_per_second == pytest.approx(rate, rel=1e-3)
+    assert found[-1].engines_per_pod == 1
+
+
+@pytest.mark.parametrize(
+    ("sources", "servers"),
+    [
+        pytest.param(["a/10.0.0.1:1"], [":1"], id="one"),
+        pytest.param(["a/10.0.0.1:1", "a/10.0.0.1:2"], [":1", ":2"], id="two-ports"),
+        pytest.param(["a/10.0.0.1:1", "b/10.0.0.2:1"], [":1", ":1"], id="new-address"),
+        pytest.param(["a/10.0.0.1:1", "b/chat-0"], [":1", ":1"], id="relabelled"),
+        pytest.param(["a/h:1", "a/h:2", "b/chat-0"], [":1", ":2", None], id="of-any"),
+        pytest.param(["a/10.0.0.1:1", "b/10.0.0.1:15020"], [":1", ":1"], id="istio-merged"),
+        pytest.param(["a/chat-0", "b/chat-0"], ["", ""], id="no-port"),
+        pytest.param(["a/chat-0", "b/node-7"], ["", ""], id="two-names-of-two-jobs"),
+        pytest.param(["a/left", "a/right"], ["left", "right"], id="two-names-of-one-job"),
+        pytest.param(["a/http://h:1/metrics", "a/[::1]:2"], [":1", ":2"], id="addresses"),
+        pytest.param(["a/"], [""], id="none"),
+    ],
+)
+def test_a_server_is_told_by_its_port(sources, servers) -> None:
+    """And by the whole instance where it has none."""
+    each = [(*one.split("/", 1), "", "") for one in sources]
+    told = servers_of(each, _LABELS)
+    assert [told[one] for one in each] == servers
+
+
+def test_without_an_instance_label_a_pod_has_one_server() -> None:
+    """An administrator may have chosen other source labels."""
+    assert servers_of([("a",), ("b",)], ("job",)) == {("a",): "", ("b",): ""}
+
+
+def test_an_engine_keeps_its_name_while_the_other_server_is_away() -> None:
+    """Else the counters of one would be set against the other's."""
+    names = []
+    for _, metrics in readings(
+        lambda seconds: [
+            (_target(instance=f"10.0.0.1:{port}"), vllm_page(seconds))
+            for port in (8000, 8001) if (seconds, port) != (3615.0, 8000)
+        ],
+        3,
+    ):  # fmt: skip
+        names.append([e.engine for e in metrics.pods[NAMESPACE, "chat-0"].engines])
+    assert names == [["0@:8000", "0@:8001"], ["0@:8001"], ["0@:8000", "0@:8001"]]
+
+
+def test_pods_that_are_gone_are_forgotten() -> None:
+    """A cluster's pods come and go for months."""
+    seen = SeenServers()
+    seen.see(("n", "a"), ":1", "0")
+    seen.see(("n", "a"), ":2", "0")
+    for _ in range(KEPT_READINGS + 1):
+        assert seen.name(("n", "a"), ":1", "0") == "0@:1"
+        seen.begin()
+    assert seen.name(("n", "a"), ":1", "0") == "0"
