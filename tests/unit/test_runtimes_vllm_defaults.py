@@ -16,7 +16,7 @@ from servingslo.runtimes.vllm_defaults import GIBIBYTE, default_limits
         pytest.param(EngineSetting(card="NVIDIA-A100-SXM4-80GB"), (256, 2048), id="a100"),
         pytest.param(EngineSetting(card="NVIDIA GH200 480GB"), (1024, 8192), id="gh200"),
         pytest.param(EngineSetting(card="NVIDIA H200"), (1024, 8192), id="h200"),
-        pytest.param(EngineSetting(card="NVIDIA B200"), (1024, 16384), id="b200"),
+        pytest.param(EngineSetting(card="NVIDIA B200", version=(0, 32)), (1024, 16384), id="b200"),
         pytest.param(
             EngineSetting(card="Custom", card_memory_bytes=79.6 * GIBIBYTE),
             (1024, 8192),

@@ -6,6 +6,7 @@ larger defaults came with vllm-project/vllm#17885 (0.9.0).
 """
 
 import re
+from dataclasses import replace
 
 from servingslo.runtimes.profile import DefaultLimits, EngineSetting
 
@@ -19,7 +20,8 @@ LARGE_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=8192
 LARGEST_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=16384)
 # Before, only the smaller limits are certain.
 FIRST_WITH_LARGE_CARDS = (0, 9)
-# Read in this version; earlier ones were not looked up, and the smaller budget is the safer guess.
+BEFORE_LARGE_CARDS = (0, 8)
+# Read in this version; earlier ones, and one that is not known, are taken for the smaller budget.
 FIRST_WITH_LARGEST_CARDS = (0, 32)
 # The name of this card keeps it out of the large ones, whatever memory it has.
 SMALL_IN_SPITE_OF_MEMORY = "A100"
@@ -55,6 +57,14 @@ def default_limits(setting: EngineSetting) -> DefaultLimits:
     return DefaultLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
 
 
+def version_decides(setting: EngineSetting) -> bool:
+    """Whether the version is not known and another one would run with other limits."""
+    if setting.version is not None:
+        return False
+    others = (BEFORE_LARGE_CARDS, FIRST_WITH_LARGEST_CARDS)
+    return any(_by_card(replace(setting, version=v)) != _by_card(setting) for v in others)
+
+
 def _by_card(setting: EngineSetting) -> DefaultLimits:
     if setting.accelerator is not True and setting.card is None:
         return CPU_LIMITS
@@ -63,7 +73,8 @@ def _by_card(setting: EngineSetting) -> DefaultLimits:
         return SMALL_CARD_LIMITS
     memory = setting.card_memory_bytes or _memory_by_name(setting.card or "")
     name = (setting.card or "").upper()
-    if memory >= LARGEST_CARD_BYTES and (version is None or version >= FIRST_WITH_LARGEST_CARDS):
+    newest = version is not None and version >= FIRST_WITH_LARGEST_CARDS
+    if memory >= LARGEST_CARD_BYTES and newest:
         return LARGEST_CARD_LIMITS
     if memory >= LARGE_CARD_BYTES and SMALL_IN_SPITE_OF_MEMORY not in name:
         return LARGE_CARD_LIMITS
