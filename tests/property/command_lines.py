@@ -102,7 +102,7 @@ class Shell:
             stub = _STUB if name == "vllm" else _passing_on(name)
             (programs / name).write_text(stub, encoding="utf-8")
             (programs / name).chmod(0o755)
-        for name in ("sh", "bash", "env", "nice", "cat", "echo", "true", "false", "sleep"):
+        for name in ("sh", "bash", "env", "nice", "cat", "echo", "true", "false", "xargs"):
             (programs / name).symlink_to(str(shutil.which(name)))
         self._programs = programs
 

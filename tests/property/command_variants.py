@@ -111,6 +111,9 @@ _OTHER_COMMANDS = _lines(
     X=(a {f}); vllm serve m ${{X[@]:1}}
     vllm serve m ${{SECRET_ARGS:-{q}}}
     vllm serve m $(echo {q})
+    vllm serve m --enforce-eager ${{SECRET:+{q}}}
+    vllm serve m ${{N:+{q}}}
+    echo "{q}" | xargs vllm serve m
     $SECRET_ARGS vllm serve m {f}
     """
 )
@@ -122,6 +125,8 @@ _SCRIPTS = _lines(
     cd / ; {c}
     echo --max-num-seqs 3; {c}
     if [ -n "$N" ]; then {c}; fi
+    if [ "$N" -gt 40 ]; then {c}; fi
+    if [ "$N" = 48 ]; then {c}; else vllm serve m {f3}; fi
     if [ -z "$N" ]; then vllm serve m {f3}; else {c}; fi
     ( {c} )
     {{ {c}; }}
@@ -174,7 +179,8 @@ _SHELLS = (
 # As an element of args, without a shell; the last ones cannot be known.
 _PLAIN = (
     "--max-num-seqs=48", "--max_num_seqs=48", "--max-num-seqs=$(N)", "--max-num-seqs=$(N_OF_N)",
-    "--max-num-seqs|48", "--max-num-seqs|$(N)", "--max_num-seqs|$(N_OF_N)", "--max-num-seqs=$(FOUR)8",
+    "--max-num-seqs|48", "--max-num-seqs|$(N)", "--max_num-seqs|$(N_OF_N)",
+    "--max-num-seqs=$(FOUR)8",
     "--max-num-seqs|3|--max-num-seqs|48", "--max-num-seqs=3|--max_num_seqs|$(N)", "$(JOINED)",
 )  # fmt: skip
 _PLAIN_OTHERS = (

@@ -80,7 +80,6 @@ def test_what_is_reported_is_short_and_no_content(random: Random) -> None:
     assert "pass--word" not in told
 
 
-_SHORT = dict(VLLM.launch.short_names)
 _NUMBERED = (
     "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl", "--data-parallel-rank",
     "-dpn", "--data-parallel-start-rank", "-dpr", "--api-server-count", "-asc", "-tp",

@@ -118,14 +118,15 @@ def batch_arguments(
 ) -> BatchArguments:
     """The batch limits that a command line gives, with what of it was not understood.
 
-    change_refused: only what makes the words themselves unclear.
+    change_refused: what makes the words themselves unclear.
     """
     readings = {knob.field: _read(line, knob, profile, config) for knob in _knobs(profile)}
     problems = [one.problem for one in readings.values() if one.problem]
     off = [knob.flag for knob in _knobs(profile) if readings[knob.field].off]
     doubts = list(dict.fromkeys(_doubts(line, profile)))
     maybe = [one.maybe for one in readings.values() if one.maybe]
-    refused = [*problems, *(f"{flag} is turned off" for flag in off), *doubts]
+    turned_off = [f"{flag} is turned off" for flag in off]
+    refused = [*problems, *turned_off, *maybe, *doubts, *line.unread]
     values = {name: reading.value for name, reading in readings.items()}
     return BatchArguments(
         max_num_seqs=values.get("max_num_seqs"),

@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # Commands that name an engine without starting one.
 _NO_STARTERS = frozenset({
-    "[", "apk", "apt", "apt-get", "cat", "cd", "chmod", "conda", "cp", "curl", "echo", "export",
+    "[", "apk", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "echo", "export",
     "git", "grep", "hash", "kill", "ln", "ls", "mkdir", "mv", "pgrep", "pip", "pip3", "pkill",
     "printf", "rm", "sed", "sleep", "tee", "touch", "type", "wget", "which",
 })  # fmt: skip
@@ -140,7 +140,7 @@ def _command_line(
         lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
         started=bool(chosen),
         script=script,
-        unread=tuple(dict.fromkeys(_unknown_programs(doubtful))),
+        unread=tuple(dict.fromkeys([*_unknown_programs(doubtful), *_added(chosen)])),
         others=tuple(others) if chosen else (),
     )
 
@@ -283,6 +283,12 @@ def _texts(leaf: _Leaf) -> Iterator[str]:
         yield leaf.here
 
 
+def _added(leaves: Sequence[_Leaf]) -> Iterator[str]:
+    """What adds words to a command from elsewhere."""
+    if any(_program(leaf.words) == "xargs" for leaf in leaves):
+        yield "words that 'xargs' adds may hold flags"
+
+
 def _unknown_programs(leaves: Sequence[_Leaf]) -> Iterator[str]:
     """Programs that are not known, and scripts that are not read."""
     for leaf in leaves:
@@ -295,5 +301,7 @@ def _unknown_programs(leaves: Sequence[_Leaf]) -> Iterator[str]:
         elif program.endswith((".sh", ".bash")):
             yield f"the script {shown(word.source)} may give flags"
         elif is_shell(program):
-            files = (w for w in leaf.words if w.text.endswith((".sh", ".bash")))
-            yield from (f"the script {shown(w.source)} may give flags" for w in files)
+            behind = leaf.words[leaf.words.index(word) + 1 :]
+            file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
+            if file is not None:
+                yield f"the script {shown(file.source)} may give flags"

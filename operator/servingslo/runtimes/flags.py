@@ -21,7 +21,8 @@ _SWITCHES = re.compile(
 )
 # Names that people give to variables with flags in them.
 _NAME_OF_FLAGS = re.compile(r"ARG|OPT|FLAG|EXTRA|PARAM|CMD|COMMAND", re.IGNORECASE)
-_ALL_PARAMETERS = re.compile(r"\$\{?[@*]")
+# All positional parameters, all elements of an array, or flags in the source itself.
+_SURELY_FLAGS = re.compile(r"\$\{?[@*]|\[[@*]\]|(?:^|[\s\"'=+-])--[a-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,8 @@ def switched(
     for position, word in enumerate(words):
         name, joined, text = word.text.partition("=")
         name = _spelt(name, profile)
+        if any(_near(name, flag, profile) for flag in (on, off) if flag):
+            last = Occurrence(text="", source=word.source, value_index=position, joined=True)
         if name not in {on, off} - {""}:
             continue
         following = words[position + 1].text if position + 1 < len(words) else ""
@@ -103,7 +106,7 @@ def may_hold_flags(words: Sequence[Word], profile: RuntimeProfile) -> Iterator[s
         if not has_hole(word.text) or (word.text.startswith("-") and not has_hole(name)):
             continue
         sources = " ".join(holes(word.text))
-        certain = name.startswith("-") or _ALL_PARAMETERS.search(sources)
+        certain = name.startswith("-") or _SURELY_FLAGS.search(sources)
         if certain or _NAME_OF_FLAGS.search(sources) or not _is_value(words, position, profile):
             yield word.unknown
 

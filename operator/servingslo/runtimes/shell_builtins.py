@@ -1,5 +1,6 @@
 """What a shell's own commands do to the variables of its script."""
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +18,19 @@ DECLARING = DECLARING_EVERYWHERE | {"declare", "typeset"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION_WITH_VALUE = re.compile(r"[-+][a-zA-Z]*[oO]")
+_NUMBER = re.compile(r"-?\d{1,15}")
+_NUMERIC: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
 _BINARY: Mapping[str, Callable[[str, str], bool]] = {
-    "=": lambda left, right: left == right,
-    "==": lambda left, right: left == right,
-    "!=": lambda left, right: left != right,
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
 }
 
 
@@ -62,10 +72,16 @@ def tested(words: Sequence[str]) -> Outcome:
         return None
     if len(words) == 2 and words[0] in {"-n", "-z"}:
         return bool(words[1]) == (words[0] == "-n")
-    if len(words) == 1:
-        return bool(words[0])
-    if len(words) == 3 and words[1] in _BINARY and not set(words[2]) & set("*?["):
-        return _BINARY[words[1]](words[0], words[2])
+    if len(words) == 3:
+        return _compared(words[0], words[1], words[2])
+    return bool(words[0]) if len(words) == 1 else None
+
+
+def _compared(left: str, comparison: str, right: str) -> Outcome:
+    if comparison in _BINARY and not set(right) & set("*?["):
+        return _BINARY[comparison](left, right)
+    if comparison in _NUMERIC and _NUMBER.fullmatch(left) and _NUMBER.fullmatch(right):
+        return _NUMERIC[comparison](int(left), int(right))
     return None
 
 
