@@ -41,6 +41,7 @@ _LITERAL = _lines(
     $((N))
     $((40 + 8))
     $((N * 2 / 2))
+    $(( ${N} + ${U:-0} ))
     """
 )
 # The same, not known before it runs, or in a way that is not read.
@@ -157,7 +158,9 @@ _OTHER_SCRIPTS = _lines(
     {c} || {c}
     {c} || vllm serve m {f3}
     if cat /nothing; then vllm serve m {f3}; else {c}; fi
-    touch env; . ./env; {c}
+    echo 'N=9 U=7' > env; . ./env; {c}
+    export $(echo N=9); {c}
+    eval "$(echo N=9)"; {c}
     [[ -n $N ]] && {c}
     {c} || vllm serve m
     cat f && N=9; {c}

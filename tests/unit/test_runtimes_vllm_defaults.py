@@ -35,6 +35,28 @@ from servingslo.runtimes.vllm_defaults import GIBIBYTE, default_limits
             id="whole-prompts",
         ),
         pytest.param(
+            EngineSetting(accelerator=True, max_model_len=16384, version=(0, 7)),
+            (256, 16384),
+            id="whole-prompts-by-default",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_model_len=65536, version=(0, 7)),
+            (256, 2048),
+            id="long-ones-in-chunks",
+        ),
+        pytest.param(
+            EngineSetting(
+                accelerator=True, max_model_len=16384, version=(0, 7), chunked_prefill=True
+            ),
+            (256, 2048),
+            id="chunks-stated",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_model_len=16384, version=(0, 8)),
+            (256, 2048),
+            id="chunks-by-default",
+        ),
+        pytest.param(
             EngineSetting(accelerator=True, max_num_seqs=2, max_model_len=512),
             (2, 1024),
             id="capped-by-length",

@@ -200,8 +200,11 @@ def _read_from_input(words: Sequence[Word], here: str, scope: Scope, depth: int)
 def _of_script(script: str, given: str, scope: Scope, depth: int) -> Iterator[_Leaf]:
     """given: the script as the pod has it: what only stands in it once filled in is not shown."""
     for command in commands(script, scope, depth):
+        filled_in = {word.source for word in command.words}
+        filled_in = {source for source in filled_in if source not in given}
         words = tuple(
-            word if word.source in given else replace(word, source=given) for word in command.words
+            replace(word, source=given) if word.source in filled_in else word
+            for word in command.words
         )
         yield from _leaves(words, command.here, command.scope, depth + 1)
 
@@ -262,9 +265,14 @@ def _place(words: Sequence[Word], names: Sequence[str]) -> int | None:
 
 
 def _from_program(words: tuple[Word, ...], starts: Sequence[str]) -> tuple[Word, ...]:
-    """The words behind those that name the start; all where nothing does."""
+    """The words behind those that name the start; all where nothing does.
+
+    A module's own name stays in front: no model follows it, as one follows `vllm serve`.
+    """
     place = _place(words, starts)
-    return words if place is None else words[place:]
+    if place is None:
+        return words
+    return words[place - ("." in words[place - 1].text) :]
 
 
 def _program(words: Sequence[Word]) -> str:

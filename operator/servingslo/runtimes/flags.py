@@ -48,10 +48,13 @@ def words_as_they_are(words: Sequence[str]) -> tuple[Word, ...]:
 def occurrences(words: Sequence[Word], flag: str, profile: RuntimeProfile) -> list[Occurrence]:
     """Every place where a flag is given, or may be; the last one is in force."""
     shorts = {short for short, full in profile.launch.short_names if full == flag}
+    beginning = flag[:_LEAST_ABBREVIATION].lower()
     found = []
     for position, word in enumerate(words):
+        if not word.text.startswith("-"):
+            continue
         name, joined, text = word.text.partition("=")
-        if not name.startswith("-") or name == "--":
+        if name not in shorts and name[:_LEAST_ABBREVIATION].lower() != beginning:
             continue
         if name in shorts or _spelt(name, profile) == flag:
             found.append(_occurrence(words, position, text, joined=bool(joined)))
@@ -79,6 +82,8 @@ def switched(
     """
     last: Occurrence | None = None
     for position, word in enumerate(words):
+        if not word.text.startswith("--"):
+            continue
         name, joined, text = word.text.partition("=")
         name = _spelt(name, profile)
         if any(_near(name, flag, profile) for flag in (on, off) if flag):

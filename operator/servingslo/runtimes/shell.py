@@ -17,6 +17,7 @@ from servingslo.runtimes.shell_builtins import (
     Outcome,
     assigned,
     defaulted,
+    forgotten,
     tested,
 )
 from servingslo.runtimes.shell_lexer import DEEPEST, MOST_TOKENS, Token, tokens
@@ -328,7 +329,9 @@ class _Reader:
         for token in assignments:
             scope = assigned(token, scope)
         name = words[0].text if words else ""
-        if not words or name in DECLARING_EVERYWHERE or (name in DECLARING and scope.extended):
+        if name in DECLARING and any(has_hole(word.text) for word in words):
+            self._scope, self._outcome = forgotten(scope), True
+        elif not words or name in DECLARING_EVERYWHERE or (name in DECLARING and scope.extended):
             self._scope, self._outcome = scope, True
         elif name in DECLARING:
             self._scope, self._outcome = merged(self._scope, scope), None
@@ -363,7 +366,7 @@ class _Reader:
     def _evaluate(self, text: str) -> None:
         """Run words as a script of its own in the same place."""
         if has_hole(text):
-            self._scope = replace(self._scope, sourced=True)
+            self._scope = forgotten(self._scope)
         inner = _Reader(
             tokens(as_script(text), extended=self._scope.extended), self._scope, self._depth + 1
         )

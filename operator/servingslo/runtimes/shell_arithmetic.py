@@ -13,7 +13,7 @@ def arithmetic(expression: str, value: Callable[[str], str | None]) -> int | Non
 
     value: the text of a variable, '' where it is not set, None where it is not known.
     """
-    text = expression.replace("${", "").replace("$", "").replace("}", "").strip()
+    text = expression.strip()
     if len(text) > _LONGEST:
         return None
     try:

@@ -4,6 +4,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.runtimes.shell_lexer import Token
@@ -15,6 +16,10 @@ Builtin = Callable[[Sequence[str], Scope], tuple[Scope, Outcome]]
 # Commands whose arguments are assignments; some shells lack the others.
 DECLARING_EVERYWHERE = frozenset({"export", "readonly", "local"})
 DECLARING = DECLARING_EVERYWHERE | {"declare", "typeset"}
+# They set up a shell or an environment of Python, and no variables of a container.
+_HARMLESS_SCRIPTS = frozenset(
+    {"activate", ".bashrc", "bashrc", ".profile", "profile", ".bash_profile", "conda.sh"}
+)
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION_WITH_VALUE = re.compile(r"[-+][a-zA-Z]*[oO]")
@@ -132,9 +137,27 @@ def _read(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
     return scope, None
 
 
-def _source(_words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
-    """Another script may set any variable that the container does not set."""
-    return replace(scope, sourced=True), None
+def _source(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
+    """Another script may set any variable; what sets up a shell or Python sets none of these."""
+    name = PurePosixPath(words[1]).name if len(words) > 1 else ""
+    return (scope, None) if name in _HARMLESS_SCRIPTS else (forgotten(scope), None)
+
+
+def _printf(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
+    """`printf -v NAME` is an assignment of what is not worked out."""
+    if words[1:2] == ["-v"] and len(words) > 2:
+        return scope.with_variable(words[2], None), True
+    return scope, True
+
+
+def forgotten(scope: Scope) -> Scope:
+    """The scope after something that may have set any variable."""
+    return replace(
+        scope,
+        variables=dict.fromkeys(scope.variables),
+        arrays=dict.fromkeys(scope.arrays),
+        sourced=True,
+    )
 
 
 BUILTINS: Mapping[str, Builtin] = {
@@ -153,6 +176,7 @@ BUILTINS: Mapping[str, Builtin] = {
     "readarray": _read,
     "getopts": _read,
     "let": _read,
+    "printf": _printf,
     ".": _source,
     "source": _source,
 }

@@ -47,8 +47,8 @@ class Kind(Enum):
 class Part:
     """A part of a word. text: its text, or of an expansion its source.
 
-    name, index, operator, word: of a parameter, `${name[index]operator word}`. An arithmetic's name
-    is its expression.
+    name, index, operator, word: of a parameter, `${name[index]operator word}`; of an arithmetic the
+    word is its expression.
     """
 
     kind: Kind
@@ -298,7 +298,9 @@ class _Lexer:
         text = self._script[begin:end]
         if not (text.startswith("$((") and text.endswith("))")):
             return self._opaque(begin, end, quoted=quoted)
-        return Part(kind=Kind.ARITHMETIC, text=text, quoted=quoted, name=text[3:-2])
+        inside = _Lexer(text[3:-2], self._depth + 1, extended=self._extended)
+        word = inside.inner_parts(quoted=True)
+        return Part(kind=Kind.ARITHMETIC, text=text, quoted=quoted, word=word)
 
     def _plain_parameter(self, begin: int, *, quoted: bool) -> Part:
         name = _NAME.match(self._script, self._at)

@@ -53,8 +53,8 @@ class Scope:
 
     variables, arrays: as it changed them, None where the value is not known. dropped: variables
     that it unset, '' there. positional: `$0` and on, None where they are not known. sourced: it ran
-    another script, which may have set any. extended: the shell is known to have bash's additions.
-    alive: whether the place is reached.
+    another script, which may have set any variable. extended: the shell is known to have bash's
+    additions. alive: whether the place is reached.
     """
 
     environment: Environment = NO_VARIABLES
@@ -85,10 +85,10 @@ class Scope:
         if name in self.variables:
             own = self.variables[name]
             return own is not None, own or ""
+        if self.sourced:
+            return False, ""
         known = self.environment.known.get(name)
-        if known is not None:
-            return True, known
-        return name in self.environment.unset and not self.sourced, ""
+        return known is not None or name in self.environment.unset, known or ""
 
     def is_set(self, name: str) -> bool:
         """Whether a variable with a known value is set, even to nothing."""
@@ -174,7 +174,8 @@ def _pieces(parts: Sequence[Part], scope: Scope) -> Iterator[str | None]:
         elif part.kind is Kind.OPAQUE:
             yield hole(part.text)
         elif part.kind is Kind.ARITHMETIC:
-            result = arithmetic(part.name, lambda name: _text_of(name, scope))
+            expression = "".join(piece or " " for piece in _pieces(part.word, scope))
+            result = arithmetic(expression, lambda name: _text_of(name, scope))
             yield hole(part.text) if result is None else str(result)
         else:
             yield from _parameter(part, scope)

@@ -21,6 +21,9 @@ LARGEST_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=16
 # Before, only the smaller limits are certain.
 FIRST_WITH_LARGE_CARDS = (0, 9)
 BEFORE_LARGE_CARDS = (0, 8)
+# Before, prompts are computed whole by default, save in models of longer sequences.
+FIRST_WITH_CHUNKS = (0, 8)
+LONGEST_WITHOUT_CHUNKS = 32_768
 # Read in this version; earlier ones, and one that is not known, are taken for the smaller budget.
 FIRST_WITH_LARGEST_CARDS = (0, 32)
 # The name of this card keeps it out of the large ones, whatever memory it has.
@@ -48,13 +51,24 @@ def default_limits(setting: EngineSetting) -> DefaultLimits:
     if budget is None:
         budget = base.max_num_batched_tokens * factor
         longest = setting.max_model_len
-        if longest is not None and setting.chunked_prefill is False:
+        if longest is not None and _whole_prompts(setting, longest):
             budget = max(budget, longest)
         if longest is not None:
             budget = min(budget, sequences * longest)
     if setting.max_num_seqs is None:
         sequences = min(sequences, budget)
     return DefaultLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+
+
+def _whole_prompts(setting: EngineSetting, longest: int) -> bool:
+    """Whether a prompt is computed in one step: as stated, else by the version's default.
+
+    Source: EngineArgs._set_default_args_v0 of vllm/engine/arg_utils.py of 0.8; 0.8.0 made the other
+    engine, which chunks prompts, the default.
+    """
+    if setting.chunked_prefill is not None or setting.version is None:
+        return setting.chunked_prefill is False
+    return setting.version < FIRST_WITH_CHUNKS and longest <= LONGEST_WITHOUT_CHUNKS
 
 
 def version_decides(setting: EngineSetting) -> bool:
