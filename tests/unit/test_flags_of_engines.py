@@ -109,6 +109,13 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
         pytest.param(["sh", "-c", "vllm --max-num-seqs 'x"], "a quote is not closed", id="quote"),
         pytest.param(["sh", "-c", "vllm $(x"], "'(' is not closed", id="bracket"),
         pytest.param(["sh", "-c", "$START m"], "'$START' is not known", id="program"),
+        pytest.param(
+            ["sh", "-c", "vllm serve m $FLAGS"], "'$FLAGS' is not known", id="of-the-image"
+        ),
+        pytest.param(
+            ["sh", "-c", "exit 1; vllm serve m"], "no command in it starts", id="no-engine"
+        ),
+        pytest.param(["sh", "-c", ". f; vllm serve m $N"], "'$N' is not known", id="sourced"),
         pytest.param(["bash", "/run.sh"], "the script '/run.sh' may give flags", id="script"),
         pytest.param(
             ["sh", "-c", "vllm serve m || vllm serve m --max-num-seqs 4"], "differs", id="differs"

@@ -53,6 +53,9 @@ async def _read(script, maps=None, *, shell=("bash", "-c"), **container):
             "$M", [{"name": "M", "value": "$(N)"}, {"name": "N", "value": "48"}], None, id="later"
         ),
         pytest.param("${N:-48}", [], 48, id="default-of-an-unset-one"),
+        pytest.param("$N", [], None, id="unset-or-of-the-image"),
+        pytest.param("${N:?}", [{"name": "N", "value": "48"}], 48, id="must-be-set"),
+        pytest.param("${N:?}", [], None, id="must-be-set-and-is-not-known"),
         pytest.param("${N:-48}", [{"name": "N", "value": ""}], 48, id="default-of-an-empty-one"),
         pytest.param("${N-48}", [{"name": "N"}], None, id="empty-without-a-value"),
         pytest.param("${N:-9}", [{"name": "N", "valueFrom": SECRET}], None, id="secret"),

@@ -135,12 +135,15 @@ def _command_line(
     possible = [leaf for leaf in leaves if _program(leaf.words) not in _NO_STARTERS]
     chosen = _engines(possible, starts)
     others = (text for leaf in leaves if leaf not in chosen for text in _texts(leaf))
+    nothing = ["the shell script: no command in it starts an engine"] if not possible else []
     doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
     return CommandLine(
         lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
         started=bool(chosen),
         script=script,
-        unread=tuple(dict.fromkeys([*_unknown_programs(doubtful), *_added(chosen)])),
+        unread=tuple(
+            dict.fromkeys([*_unknown_programs(doubtful), *_added(chosen), *nothing * script])
+        ),
         others=tuple(others) if chosen else (),
     )
 

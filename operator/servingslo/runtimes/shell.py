@@ -29,6 +29,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _SEPARATORS = frozenset({";", "&", "\n"})
 _ENDS = _SEPARATORS | {"&&", "||", "|", "|&", "(", ")", ";;", ";&", ";;&"}
 _CASE_ENDS = frozenset({";;", ";&", ";;&", "esac"})
+_TESTS = frozenset({"[", "test", ":"})
 _LOOPS = frozenset({"while", "until"})
 
 
@@ -309,7 +310,8 @@ class _Reader:
             elif token.elements is not None:
                 raise ArgumentsNotUnderstoodError(f"{token.text!r} is no word of a command")
             else:
-                words.extend(fields(token, self._scope))
+                strict = not words or words[0].text not in _TESTS
+                words.extend(fields(token, replace(self._scope, strict=strict)))
                 self._scope = defaulted(token, self._scope)
                 declares = bool(words) and words[0].text in DECLARING
         if self.here == "(" and len(words) == 1 and not assignments:

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=$")
 # Group 1: name; 2: of an array; 3: what is done with it.
 _BRACED = re.compile(
-    r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(\[(?:[@*]|[0-9]+)\])?(?:(:?[-=+])(.*))?",
+    r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(\[(?:[@*]|[0-9]+)\])?(?:(:?[-=+?])(.*))?",
     re.DOTALL,
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}

@@ -54,7 +54,8 @@ class Scope:
     variables, arrays: as it changed them, None where the value is not known. dropped: variables
     that it unset, '' there. positional: `$0` and on, None where they are not known. sourced: it ran
     another script, which may have set any variable. extended: the shell is known to have bash's
-    additions. alive: whether the place is reached.
+    additions. strict: a variable that nothing sets, and that has no default, is not known: a script
+    that starts an engine with one gets it from the image. alive: whether the place is reached.
     """
 
     environment: Environment = NO_VARIABLES
@@ -64,6 +65,7 @@ class Scope:
     positional: tuple[str, ...] | None = ()
     sourced: bool = False
     extended: bool = True
+    strict: bool = False
     alive: bool = True
 
     def with_variable(self, name: str, value: str | None) -> "Scope":
@@ -215,14 +217,15 @@ def _parameter(part: Part, scope: Scope) -> Iterator[str | None]:
             yield from [element] if part.quoted else _split(element, scope)
         return
     known, is_set, value = _single(part, scope)
-    if not known or (part.operator and has_hole(value) and not _HOLES.sub("", value)):
+    missing = not is_set and (part.operator[-1:] == "?" or (scope.strict and not part.operator))
+    if not known or missing or (part.operator and has_hole(value) and not _HOLES.sub("", value)):
         yield hole(part.text)
         return
     present = bool(value) if part.operator.startswith(":") else is_set
     if part.operator[-1:] == "+":
         yield from _pieces(part.word, scope) if present else ()
     elif part.operator and not present:
-        yield from _pieces(part.word, scope)
+        yield from [hole(part.text)] if part.operator[-1] == "?" else _pieces(part.word, scope)
     elif value or part.quoted:
         yield from [value] if part.quoted else _split(value, scope)
 
