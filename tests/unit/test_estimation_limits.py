@@ -59,6 +59,7 @@ def _estimate(
     card: str | None = "NVIDIA L4",
     launch: EngineLaunch | None = None,
     state: EstimatorState | None = None,
+    image: str = "vllm/vllm-openai:v0.32.0",
 ) -> tuple[EstimatorState, Estimate]:
     state = state or EstimatorState()
     estimate = None
@@ -66,7 +67,7 @@ def _estimate(
         pod = PodSample(
             name="a",
             template_hash="t",
-            image="vllm/vllm-openai:v0.32.0",
+            image=image,
             gpu_product=card,
             ready=True,
             age_seconds=3600.0,
@@ -190,3 +191,34 @@ def test_assumed_limits_widen_the_stated_error() -> None:
     assert limits.assumed_count == 2
     assert limits.max_num_seqs is not None
     assert limits.max_num_seqs.source is LimitSource.DEFAULT
+
+
+def test_no_default_holds_for_a_limit_that_is_given_and_not_read() -> None:
+    """The other one is assumed; data may show it all the same."""
+    launch = EngineLaunch(
+        unread="--max-num-seqs: '$N' is not known", unread_limits=("max_num_seqs",)
+    )
+    queue = [_engine(n, running=48.0, waiting=9.0) for n in range(1, 6)]
+    _, estimate = _estimate(queue[:2], launch=launch)
+    assert estimate.max_num_seqs is None
+    assert estimate.max_num_batched_tokens == 2048
+    assert estimate.in_force.unread == launch.unread
+    assert _told(_estimate(queue, launch=launch)[1])[0] == (48, "learnt")
+
+
+@pytest.mark.parametrize(
+    ("image", "card", "limits", "said"),
+    [
+        pytest.param("vllm/vllm-openai:v0.32.0", "NVIDIA B200", (1024, 16384), False, id="known"),
+        pytest.param("lmcache/vllm-openai:v0.3.9", "NVIDIA B200", (1024, 8192), True, id="b200"),
+        pytest.param("vllm/vllm-openai:nightly", "NVIDIA H100", (1024, 8192), True, id="h100"),
+        pytest.param("nvcr.io/nvidia/vllm:25.09-py3", "NVIDIA L4", (256, 2048), False, id="same"),
+    ],
+)
+def test_a_version_that_is_not_known_is_said_where_defaults_depend_on_it(
+    image: str, card: str, limits: tuple[int, int], said: bool
+) -> None:
+    """The smaller ones are assumed, and the image is named."""
+    _, estimate = _estimate([_engine(1, running=1.0, waiting=0.0)], card=card, image=image)
+    assert tuple(value for value, _ in _told(estimate)) == limits
+    assert (image in estimate.in_force.unread) == said

@@ -7,7 +7,7 @@ from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
 from servingslo.explain.conditions import NOT_READY_REASONS
-from servingslo.policy.decision import DecisionStep, ObjectiveReport
+from servingslo.policy.decision import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
 
 
@@ -253,3 +253,10 @@ def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():
     assert why in explain.text(told)
     assert explain.material_change(SCALE_UP, told)
     assert not explain.material_change(told, told)
+
+
+def test_a_limit_that_was_not_read_is_unknown_beside_one_that_was():
+    """No source is made up for it."""
+    limits = LimitsUse(max_num_batched_tokens=2048, max_num_batched_tokens_source="args")
+    told = explain.text(replace(SCALE_UP, limits=limits))
+    assert "Limits: max_num_seqs unknown, max_num_batched_tokens 2048 (args)" in told

@@ -16,7 +16,7 @@ from servingslo.runtimes.vllm_defaults import GIBIBYTE, default_limits
         pytest.param(EngineSetting(card="NVIDIA-A100-SXM4-80GB"), (256, 2048), id="a100"),
         pytest.param(EngineSetting(card="NVIDIA GH200 480GB"), (1024, 8192), id="gh200"),
         pytest.param(EngineSetting(card="NVIDIA H200"), (1024, 8192), id="h200"),
-        pytest.param(EngineSetting(card="NVIDIA B200"), (1024, 16384), id="b200"),
+        pytest.param(EngineSetting(card="NVIDIA B200", version=(0, 32)), (1024, 16384), id="b200"),
         pytest.param(
             EngineSetting(card="Custom", card_memory_bytes=79.6 * GIBIBYTE),
             (1024, 8192),
@@ -33,6 +33,28 @@ from servingslo.runtimes.vllm_defaults import GIBIBYTE, default_limits
             EngineSetting(accelerator=True, chunked_prefill=False, max_model_len=32768),
             (256, 32768),
             id="whole-prompts",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_model_len=16384, version=(0, 7)),
+            (256, 16384),
+            id="whole-prompts-by-default",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_model_len=65536, version=(0, 7)),
+            (256, 2048),
+            id="long-ones-in-chunks",
+        ),
+        pytest.param(
+            EngineSetting(
+                accelerator=True, max_model_len=16384, version=(0, 7), chunked_prefill=True
+            ),
+            (256, 2048),
+            id="chunks-stated",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_model_len=16384, version=(0, 8)),
+            (256, 2048),
+            id="chunks-by-default",
         ),
         pytest.param(
             EngineSetting(accelerator=True, max_num_seqs=2, max_model_len=512),

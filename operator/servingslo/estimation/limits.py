@@ -13,7 +13,6 @@ What data show, and what they rule out:
   when its last chunk is computed.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -24,7 +23,8 @@ from servingslo.estimation.sample import EngineSample, HistogramSample, PodSampl
 from servingslo.estimation.stored import items_of, numbers_of, rounded, text_of
 from servingslo.models.service_time import DynamicBatcher
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.profile import EngineSetting
+from servingslo.runtimes.profile import EngineSetting, RuntimeProfile
+from servingslo.runtimes.vllm_images import vllm_version
 
 # Scrapes at the highest value with requests waiting before it is taken for the limit. One or two
 # may be the token budget's doing; it does not hold the count of sequences at one value.
@@ -48,8 +48,12 @@ REFUTED_RATIO = 1.1
 # predicted p95 TTFT of the recorded vLLM 0.32.0 is 9 to 13 % lower at 22 to 71 % utilization, TPOT
 # less than 1 %. Each assumed limit adds it to the stated error of the law, as an independent one.
 ASSUMED_ERROR_RATIO = 0.1
-_VERSION = re.compile(r":v?(\d+)\.(\d+)")
+_VERSION_UNKNOWN = (
+    "the tag of image {} does not say vLLM's version; defaults of 0.9 to 0.31 are assumed"
+)
 _NUMBERS_STORED = 6
+# Fields of the limits, as a runtime's knobs name them.
+_SEQUENCES, _BUDGET = "max_num_seqs", "max_num_batched_tokens"
 
 
 class LimitSource(StrEnum):
@@ -88,9 +92,11 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsInForce:
-    """Both limits; None where nothing tells and the runtime's defaults are not known.
+    """Both limits; None where they are not known.
 
-    unread: what the command line takes from elsewhere that is not known, and why; '' for nothing.
+    That is where nothing tells and the runtime has no default that is known, and where the command
+    line gives a limit that could not be read.
+    unread: what of the command line, and of the image, could not be read; '' for nothing.
     """
 
     max_num_seqs: Limit | None = None
@@ -256,27 +262,39 @@ def resolve(
         return LimitsInForce(max_num_seqs=sequences, max_num_batched_tokens=budget)
     usual_sequences: tuple[int, ...] = ()
     usual_tokens: tuple[int, ...] = ()
-    assumed_sequences = assumed_tokens = None
+    assumed: dict[str, int] = {}
+    unread = [] if newest.launch is None or not newest.launch.unread else [newest.launch.unread]
     if runtime is not None:
         profile = catalogue.profile(runtime)
         usual_sequences, usual_tokens = profile.usual_sequences, profile.usual_batched_tokens
-        if profile.default_limits is not None:
-            defaults = profile.default_limits(
-                _setting(
-                    newest,
-                    None if sequences is None else sequences.value,
-                    None if budget is None else budget.value,
-                )
-            )
-            assumed_sequences = defaults.max_num_seqs
-            assumed_tokens = defaults.max_num_batched_tokens
+        setting = _setting(
+            newest,
+            None if sequences is None else sequences.value,
+            None if budget is None else budget.value,
+        )
+        assumed = _assumed(newest, profile, setting)
+        decides = profile.version_decides
+        if newest.image and assumed and decides is not None and decides(setting):
+            unread.append(_VERSION_UNKNOWN.format(newest.image))
     return LimitsInForce(
         max_num_seqs=sequences
-        or _shown(evidence.sequences, evidence.running_high, assumed_sequences, usual_sequences),
+        or _shown(
+            evidence.sequences, evidence.running_high, assumed.get(_SEQUENCES), usual_sequences
+        ),
         max_num_batched_tokens=budget
-        or _shown(evidence.batched_tokens, evidence.tokens_low, assumed_tokens, usual_tokens),
-        unread="" if newest.launch is None else newest.launch.unread,
+        or _shown(evidence.batched_tokens, evidence.tokens_low, assumed.get(_BUDGET), usual_tokens),
+        unread="; ".join(unread),
     )
+
+
+def _assumed(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) -> dict[str, int]:
+    """Defaults by field; none for a limit that is given and could not be read."""
+    if profile.default_limits is None:
+        return {}
+    defaults = profile.default_limits(setting)
+    unread = () if pod.launch is None else pod.launch.unread_limits
+    values = {_SEQUENCES: defaults.max_num_seqs, _BUDGET: defaults.max_num_batched_tokens}
+    return {name: value for name, value in values.items() if name not in unread}
 
 
 def _known(stated: int | None, exported: float | None, given: int | None) -> Limit | None:
@@ -303,7 +321,6 @@ def _shown(
 
 def _setting(pod: PodSample, sequences: int | None, budget: int | None) -> EngineSetting:
     launch = pod.launch
-    version = _VERSION.search(pod.image or "")
     memory = [
         gpu.memory_used_bytes + gpu.memory_free_bytes
         for gpu in pod.gpus
@@ -311,7 +328,7 @@ def _setting(pod: PodSample, sequences: int | None, budget: int | None) -> Engin
     ]
     given = launch is not None and launch.accelerator
     return EngineSetting(
-        version=None if version is None else (int(version.group(1)), int(version.group(2))),
+        version=vllm_version(pod.image),
         card=pod.gpu_product,
         card_memory_bytes=min(memory, default=None),
         accelerator=bool(given or pod.gpus or pod.gpu_product),

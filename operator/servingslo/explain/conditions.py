@@ -168,7 +168,7 @@ def ready_verdict(decision: Decision) -> Verdict:
     if handed := handed_over_message(decision.handed_over):
         message = f"{message}; {handed}"
     if decision.limits.unread:
-        message = f"{message}; of the engine's flags not read: {decision.limits.unread}"
+        message = f"{message}; not read of how the engine is started: {decision.limits.unread}"
     return Verdict(ConditionStatus.TRUE, Reason.READY, message)
 
 

@@ -245,13 +245,15 @@ def _certainty(decision: Decision) -> Iterator[str]:
 def _limits(limits: LimitsUse) -> Iterator[str]:
     """Limits in force, each with where it is known from."""
     if limits.sources is not None:
-        yield (
-            f"Limits: max_num_seqs {count(limits.max_num_seqs)} ({limits.max_num_seqs_source}), "
-            f"max_num_batched_tokens {count(limits.max_num_batched_tokens)} "
-            f"({limits.max_num_batched_tokens_source})"
-        )
+        sequences = _limit(limits.max_num_seqs, limits.max_num_seqs_source)
+        budget = _limit(limits.max_num_batched_tokens, limits.max_num_batched_tokens_source)
+        yield f"Limits: max_num_seqs {sequences}, max_num_batched_tokens {budget}"
     if limits.unread:
         yield f"  not read: {limits.unread}"
+
+
+def _limit(value: int | None, source: str | None) -> str:
+    return count(value) if source is None else f"{count(value)} ({source})"
 
 
 def _error(error: float | None) -> str:

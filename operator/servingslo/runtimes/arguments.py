@@ -1,57 +1,74 @@
 """Batch limits in a container's command line: read them, and change them where that is safe.
 
 A container runs `command + args`. A limit is given as `--flag=value` or `--flag value`, the last
-one wins. Inside a shell command (`sh -c "vllm serve … --max-num-seqs 64"`) a limit is read when
-there is only one way to read it, and never changed: rewriting a script is guessing.
+one wins. Inside a shell command (`sh -c "vllm serve … --max-num-seqs 64"`) it is read as the shell
+would, and never changed: rewriting a script is guessing. A flag that is there and not understood is
+no absent one: its limit is not known, and what was not understood is told.
 """
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
-from servingslo.runtimes.numbers_in_flags import number_of
+from servingslo.runtimes.command_line import (
+    CommandLine,
+    command_line,
+    expanded,
+    is_shell,
+    references,
+    shown,
+)
+from servingslo.runtimes.flags import (
+    Occurrence,
+    may_hold_flags,
+    occurrences,
+    words_as_they_are,
+)
+from servingslo.runtimes.launch_arguments import (
+    LaunchArguments,
+    launch_arguments,
+    parse_launch_arguments,
+)
+from servingslo.runtimes.numbers_in_flags import LARGEST_NUMBER, number_of
 from servingslo.runtimes.profile import Knob, RuntimeProfile
+from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS, Word, has_hole
 
-_SHELLS = frozenset({"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"})
-_SHELL_COMMAND_OPTION = re.compile(r"^-[a-z]*c[a-z]*$")
-_SHELL_OPTION_WITH_VALUE = re.compile(r"^[-+][a-z]*[oO]$")
-_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
-# No engine has a limit near it; a longer number is a mistake, or is written to take time.
-_LARGEST_LIMIT = 10**12
-_SHOWN_CHARACTERS = 80
-# Of command and args, and of the values of variables in them; flags and a script around are less.
-LONGEST_LINE_CHARACTERS = 32_768
+__all__ = [
+    "LONGEST_LINE_CHARACTERS",
+    "BatchArguments",
+    "CommandLine",
+    "ContainerArguments",
+    "LaunchArguments",
+    "batch_arguments",
+    "change_refused",
+    "command_line",
+    "command_words",
+    "expanded",
+    "launch_arguments",
+    "parse_batch_arguments",
+    "parse_launch_arguments",
+    "references",
+    "replace_batch_arguments",
+]
+_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchArguments:
     """Batch limits found in a command line; None where not given or not readable.
 
-    max_num_queued_reqs: the server's own bound on what runs and waits. change_refused: why the
-    limits cannot be changed there, empty when they can.
+    max_num_queued_reqs: the server's own bound on what runs and waits. unread_limits: fields of
+    those that are given and not readable. unread: what was not understood, each with its word.
+    change_refused: why the limits cannot be changed there, empty when they can.
     """
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int | None = None
+    unread_limits: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     change_refused: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchArguments:
-    """What else a command line says of its engines; None where it says nothing.
-
-    flags: fields of the limits that it gives by a plain number.
-    """
-
-    flags: tuple[str, ...] = ()
-    throughput_mode: bool = False
-    chunked_prefill: bool | None = None
-    max_model_len: int | None = None
-    api_server_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +83,18 @@ class ContainerArguments:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Occurrence:
-    """A flag in an argv. value: its text; value_index: the element that holds it."""
-
-    text: str
-    value_index: int
-    joined: bool
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What was found of one knob, and what is wrong with it."""
+    """What was found of one limit. problem: why it cannot be read, '' where it can or is absent.
 
-    found: list[_Occurrence] = field(default_factory=list)
+    maybe: why it may be given elsewhere. off: it is turned off, and the value is what holds then.
+    """
+
+    value: int | None = None
+    given: bool = False
     problem: str = ""
+    maybe: str = ""
+    off: bool = False
 
 
 def parse_batch_arguments(
@@ -93,90 +107,40 @@ def parse_batch_arguments(
 
     config: words of the file that they name, which hold where the command line says nothing.
     """
-    script, words = _script_and_words(command, args)
-    refused = _refusal(command, args, script)
-    values: dict[str, int | None] = {}
-    for knob in _knobs(profile):
-        reading = _find(words, knob, profile)
-        if script is not None and len(reading.found) > 1:
-            reading.problem = f"{knob.flag} is given {len(reading.found)} times in a shell command"
-        value = None if reading.problem else _last_value(reading, knob)
-        if not reading.problem and reading.found and value is None:
-            reading.problem = (
-                f"{knob.flag}: {_shown(reading.found[-1].text)} is not allowed; "
-                f"allowed: integers from 1 to {_LARGEST_LIMIT:.0e}"
-            )
-        if not reading.found and not reading.problem:
-            value = _last_value(_find(config, knob, profile), knob)
-        values[knob.field] = value
-        refused = refused or reading.problem
+    line = command_line(command, args, profile.starts)
+    found = batch_arguments(line, profile, config)
+    refused = _refusal(command, args, line) or found.change_refused
+    return replace(found, change_refused=refused)
+
+
+def batch_arguments(
+    line: CommandLine, profile: RuntimeProfile, config: Sequence[str] = ()
+) -> BatchArguments:
+    """The batch limits that a command line gives, with what of it was not understood.
+
+    change_refused: what makes the words themselves unclear.
+    """
+    readings = {knob.field: _read(line, knob, profile, config) for knob in _knobs(profile)}
+    problems = [one.problem for one in readings.values() if one.problem]
+    off = [knob.flag for knob in _knobs(profile) if readings[knob.field].off]
+    doubts = list(dict.fromkeys(_doubts(line, profile)))
+    maybe = [one.maybe for one in readings.values() if one.maybe]
+    turned_off = [f"{flag} is turned off" for flag in off]
+    refused = [*problems, *turned_off, *maybe, *doubts, *line.unread]
+    values = {name: reading.value for name, reading in readings.items()}
     return BatchArguments(
         max_num_seqs=values.get("max_num_seqs"),
         max_num_batched_tokens=values.get("max_num_batched_tokens"),
         max_num_queued_reqs=values.get("max_num_queued_reqs"),
-        change_refused=refused,
+        unread_limits=tuple(name for name, reading in readings.items() if reading.problem),
+        unread=tuple(dict.fromkeys([*line.unread, *problems, *maybe, *doubts])),
+        change_refused=refused[0] if refused else "",
     )
-
-
-def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Words with each $(NAME) replaced by its value; unknown names stay, and $$ is a plain $.
-
-    All as they are where that makes too long a line. Source: Kubernetes, core/v1 Container.
-    """
-    words = tuple(words or ())
-    named = (m[1] for word in words for m in _REFERENCE.finditer(word) if m[1])
-    if sum(len(environment.get(name, "")) for name in named) > LONGEST_LINE_CHARACTERS:
-        return words
-
-    def value(match: re.Match[str]) -> str:
-        if match.group(0) == "$$":
-            return "$"
-        return environment.get(match.group(1), match.group(0))
-
-    return tuple(_REFERENCE.sub(value, word) for word in words)
-
-
-def references(words: Sequence[str]) -> frozenset[str]:
-    """Names of the variables that words refer to as $(NAME)."""
-    return frozenset(match[1] for word in words for match in _REFERENCE.finditer(word) if match[1])
 
 
 def command_words(command: Sequence[str] | None, args: Sequence[str] | None) -> Sequence[str]:
     """The words of the engine's own command line: those of a shell's script where it runs one."""
-    return _script_and_words(command, args)[1]
-
-
-def parse_launch_arguments(
-    command: Sequence[str] | None,
-    args: Sequence[str] | None,
-    profile: RuntimeProfile,
-    config: Sequence[str] = (),
-) -> LaunchArguments:
-    """What defaults of limits and the counting of steps depend on besides the limits.
-
-    config: words of the file that the command line names, which come before it.
-    """
-    words = [*config, *command_words(command, args)]
-    launch = profile.launch
-
-    def number(flag: str) -> int | None:
-        knob = Knob(field=flag, flag=flag, human_readable=True)
-        return _last_value(_find(words, knob, profile), knob) if flag else None
-
-    flag, value = launch.throughput_mode or ("", "")
-    mode = _find(words, Knob(field="mode", flag=flag), profile).found if flag else []
-    switches = {launch.chunked_prefill: True, launch.no_chunked_prefill: False}
-    switches.pop("", None)
-    names = [word.partition("=")[0].replace("_", "-") for word in words]
-    chunked = next((switches[name] for name in reversed(names) if name in switches), None)
-    counts = (number(flag) for flag in launch.server_counts)
-    return LaunchArguments(
-        flags=tuple(k.field for k in profile.knobs if _find(words, k, profile).found),
-        throughput_mode=bool(mode) and mode[-1].text == value,
-        chunked_prefill=chunked,
-        max_model_len=number(launch.max_model_len),
-        api_server_count=next((count for count in counts if count), None),
-    )
+    return [word.text for line in command_line(command, args).lines for word in line]
 
 
 def change_refused(
@@ -236,7 +200,7 @@ def replace_batch_arguments(
             continue
         if value < 1:
             raise InvalidInputError(knob.field, value, "integers ≥ 1")
-        found = _find(argv, knob, profile).found
+        found = occurrences(words_as_they_are(argv), knob.flag, profile)
         if not found:
             argv.append(f"{knob.flag}={value}")
             continue
@@ -263,7 +227,7 @@ def _knobs(profile: RuntimeProfile) -> tuple[Knob, ...]:
 
 def _variable(text: str, variables: Mapping[str, str]) -> str | None:
     """The variable that a flag's value is; None where it is none, or one that is not known."""
-    match = _REFERENCE.fullmatch(text)
+    match = _VARIABLE.fullmatch(text)
     name = None if match is None else match.group(1)
     return name if name in variables else None
 
@@ -274,7 +238,7 @@ def _variables_of_limits(
     """The knobs whose value is a variable, by its name."""
     found: dict[str, list[Knob]] = {}
     for knob in _knobs(profile):
-        reading = _find(words, knob, profile).found
+        reading = occurrences(words_as_they_are(words), knob.flag, profile)
         name = _variable(reading[-1].text, variables) if reading else None
         if name is not None:
             found.setdefault(name, []).append(knob)
@@ -285,8 +249,11 @@ def _is_hidden(
     words: Sequence[str], knob: Knob, profile: RuntimeProfile, variables: Mapping[str, str]
 ) -> bool:
     """Whether a flag is there only once variables are filled in."""
-    filled = _find(expanded(words, variables), knob, profile).found
-    return len(filled) > len(_find(words, knob, profile).found)
+    filled = words_as_they_are(expanded(words, variables))
+    plain = words_as_they_are(words)
+    return len(occurrences(filled, knob.flag, profile)) > len(
+        occurrences(plain, knob.flag, profile)
+    )
 
 
 def _without(
@@ -295,7 +262,7 @@ def _without(
     """Command and args without the last occurrence of a limit's flag; as they are without one."""
     argv = [*command, *args]
     knob = next(knob for knob in profile.knobs if knob.field == field_name)
-    found = _find(argv, knob, profile).found
+    found = occurrences(words_as_they_are(argv), knob.flag, profile)
     if not found:
         return command, args
     end = found[-1].value_index + 1
@@ -307,94 +274,95 @@ def _without(
     )
 
 
-def _refusal(command: Sequence[str] | None, args: Sequence[str] | None, script: str | None) -> str:
-    if script is not None:
+def _refusal(command: Sequence[str] | None, args: Sequence[str] | None, line: CommandLine) -> str:
+    if line.script:
         return "the container runs a shell command; give the flags in args of their own"
     if not command and not args:
         return "the container has neither command nor args, so those of the image are unknown"
-    if _is_shell([*(command or ()), *(args or ())][0]):
+    if is_shell([*(command or ()), *(args or ())][0]):
         return "the container runs a shell script; whether it passes its arguments on is unknown"
     return ""
 
 
-def _script_and_words(
-    command: Sequence[str] | None, args: Sequence[str] | None
-) -> tuple[str | None, Sequence[str]]:
-    """The script of a shell, None without one, and the words that the engine is started with."""
-    argv = [*(command or ()), *(args or ())]
-    script = _shell_script(argv)
-    return script, argv if script is None else _script_words(script)
-
-
-def _shell_script(argv: Sequence[str]) -> str | None:
-    """The script of the first `sh -c script` in an argv, None when there is none."""
-    words = iter(argv)
-    shell_seen = False
-    for word in words:
-        if _is_shell(word):
-            shell_seen = True
-        elif shell_seen and _SHELL_COMMAND_OPTION.match(word):
-            return next(words, "")
-        elif shell_seen and _SHELL_OPTION_WITH_VALUE.match(word):
-            next(words, None)
-        elif shell_seen and not word.startswith("-"):
-            return None
-    return None
-
-
-def _is_shell(word: str) -> bool:
-    return PurePosixPath(word).name in _SHELLS
-
-
-def _script_words(script: str) -> list[str]:
-    """Words of a shell script; empty when it cannot be split. Operators become words."""
-    lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    lexer.commenters = "#"
-    try:
-        return list(lexer)
-    except ValueError:
-        return []
-
-
-def _find(argv: Sequence[str], knob: Knob, profile: RuntimeProfile) -> _Reading:
-    reading = _Reading()
-    for position, word in enumerate(argv):
-        name, joined, text = word.partition("=")
-        if not name.startswith("--"):
-            continue
-        if profile.underscores_in_flags:
-            name = name.replace("_", "-")
-        if name != knob.flag:
-            if _abbreviates(name, knob, profile):
-                short = _shown(word)
-                reading.problem = f"{short} may abbreviate {knob.flag}; write the flag in full"
-            continue
-        if joined:
-            reading.found.append(_Occurrence(text, position, joined=True))
-        elif position + 1 < len(argv) and not argv[position + 1].startswith("--"):
-            reading.found.append(_Occurrence(argv[position + 1], position + 1, joined=False))
-        else:
-            reading.problem = f"{_shown(word)} has no value"
+def _read(
+    line: CommandLine, knob: Knob, profile: RuntimeProfile, config: Sequence[str]
+) -> _Reading:
+    """One limit, of every place that starts an engine: they have to agree."""
+    readings = [_of_words(words, knob, profile) for words in line.lines]
+    if not line.started:
+        readings = [one for one in readings if one.given] or readings[:1]
+    if len({(one.given, one.value) for one in readings}) > 1:
+        places = len(readings)
+        return _Reading(
+            given=True, problem=f"{knob.flag} differs between {places} places of a shell command"
+        )
+    reading = readings[0] if readings else _Reading()
+    if reading.given:
+        return reading
+    if config:
+        reading = _of_words(words_as_they_are(config), knob, profile)
+        if reading.problem:
+            return replace(reading, problem=f"{knob.flag} in its file is no number that is allowed")
+    if not reading.given and any(_mentions(text, knob.flag) for text in line.others):
+        maybe = f"{knob.flag} stands in a part of the script that starts no engine"
+        return replace(reading, maybe=maybe)
     return reading
 
 
-def _abbreviates(name: str, knob: Knob, profile: RuntimeProfile) -> bool:
-    """Whether argparse may read it as the knob: it takes an unambiguous prefix of a flag."""
-    fitting = [other for other in profile.knobs if other.flag.startswith(name)]
-    return name != "--" and fitting == [knob]
+def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Reading:
+    found = occurrences(words, knob.flag, profile)
+    if not found:
+        inside = next((w for w in words if " " in w.text and _mentions(w.text, knob.flag)), None)
+        maybe = f"{knob.flag} stands inside of {shown(inside.source)}" if inside else ""
+        return _Reading(maybe=maybe)
+    last = found[-1]
+    if last.problem:
+        return _Reading(given=True, problem=last.problem)
+    if last.text in knob.off and knob.when_off is not None:
+        return _when_off(words, last, knob, profile)
+    value = number_of(last.text, human_readable=knob.human_readable)
+    if 1 <= value <= LARGEST_NUMBER:
+        return _Reading(given=True, value=value)
+    return _Reading(given=True, problem=_not_a_limit(last, knob.flag))
 
 
-def _shown(word: str) -> str:
-    """A word of a command line as it is quoted: a container's may be as long as a whole object."""
-    return repr(word if len(word) <= _SHOWN_CHARACTERS else word[:_SHOWN_CHARACTERS] + "…")
-
-
-def _last_value(reading: _Reading, knob: Knob) -> int | None:
-    """The limit that the last occurrence gives; None where it is none that an engine can have."""
-    value = (
-        number_of(reading.found[-1].text, human_readable=knob.human_readable)
-        if reading.found
-        else 0
+def _when_off(
+    words: Sequence[Word], last: Occurrence, knob: Knob, profile: RuntimeProfile
+) -> _Reading:
+    """What bounds a step of an engine whose limit is turned off."""
+    flag, default = knob.when_off or ("", 0)
+    lengths = occurrences(words, profile.launch.max_model_len, profile)
+    bounds = occurrences(words, flag, profile)
+    longest = number_of(lengths[-1].text, human_readable=True) if lengths else 0
+    bound = number_of(bounds[-1].text, human_readable=True) if bounds else default
+    if longest and bound:
+        return _Reading(given=True, value=max(longest, bound), off=True)
+    missing = profile.launch.max_model_len if not longest else flag
+    return _Reading(
+        given=True,
+        off=True,
+        problem=f"{knob.flag} {last.text} turns it off; what bounds a step then needs {missing}",
     )
-    return value if 1 <= value <= _LARGEST_LIMIT else None
+
+
+def _not_a_limit(found: Occurrence, flag: str) -> str:
+    if has_hole(found.text):
+        return f"{flag}: {shown(found.source)} is not known"
+    return (
+        f"{flag}: {shown(found.source)} is not allowed; "
+        f"allowed: integers from 1 to {LARGEST_NUMBER:.0e}"
+    )
+
+
+def _mentions(text: str, flag: str) -> bool:
+    return flag in text or flag in text.replace("_", "-")
+
+
+def _doubts(line: CommandLine, profile: RuntimeProfile) -> Iterator[str]:
+    """What may give limits, and is not known."""
+    for words in line.lines:
+        for source in may_hold_flags(words, profile):
+            yield f"{shown(source)} is not known and may hold flags"
+        for flag in profile.launch.other_files:
+            if occurrences(words, flag, profile):
+                yield f"the file of {flag} is not read"

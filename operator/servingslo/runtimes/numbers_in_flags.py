@@ -2,6 +2,8 @@
 
 import re
 
+# No engine has a limit near it; a longer number is a mistake, or is written to take time.
+LARGEST_NUMBER = 10**12
 _PLAIN_INTEGER = re.compile(r"^\d{1,15}$")
 # Source: human_readable_int of vllm/utils/argparse_utils.py: lower case is decimal and may have a
 # fraction, of which the whole part counts; upper case is binary.

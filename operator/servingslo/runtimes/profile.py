@@ -103,13 +103,16 @@ class Knob:
 
     field: of BatchArguments. flag: as it is spelt; with dashes where the profile says that
     underscores mean the same. human_readable: values such as 8k (8,000) and 8K (8,192) are
-    understood.
+    understood. off: values that turn the limit off. when_off: the flag of the bound that holds
+    then, and its default; never less than the longest sequence.
     """
 
     field: str
     flag: str
     applied: Applied = Applied.ARGUMENTS
     human_readable: bool = False
+    off: frozenset[str] = frozenset()
+    when_off: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +120,15 @@ class LaunchFlags:
     """Flags that default limits and the counting of steps depend on; '' or empty: it has none.
 
     throughput_mode: a flag and its value that ask for larger default limits. chunked_prefill,
-    no_chunked_prefill: switches. max_model_len: longest sequence, tokens. server_counts: how many
-    processes count each step, the first that is given. config: names a YAML file of further flags,
-    which is read as vLLM reads it. programs: what the server is started by. metrics_off: a flag and
-    its value ('' for none) that turn its metrics off; metrics_on: without which it has none.
-    abbreviations: flags may be cut short, as argparse allows.
+    no_chunked_prefill: switches. max_model_len: longest sequence, tokens. config: names a YAML file
+    of further flags, which is read as vLLM reads it. other_files: name files of flags that are not
+    read. short_names: of flags here, each with the full one. programs: what the server is started
+    by. metrics_off: a flag and its value ('' for none) that turn its metrics off; metrics_on:
+    without which it has none. abbreviations: flags may be cut short, as argparse allows.
+    Of how many processes count each step: server_counts: their number, and that of data-parallel
+    engines, which it is else; local_count: of the engines of this pod. external, hybrid: what says
+    that another balancer is in front of servers with one engine, or with those of a pod; headless:
+    that there is no server; single_server: that there is one at most.
     """
 
     throughput_mode: tuple[str, str] | None = None
@@ -134,6 +141,13 @@ class LaunchFlags:
     metrics_off: tuple[str, str] | None = None
     metrics_on: str = ""
     abbreviations: bool = False
+    other_files: tuple[str, ...] = ()
+    short_names: tuple[tuple[str, str], ...] = ()
+    local_count: str = ""
+    external: tuple[str, ...] = ()
+    hybrid: tuple[str, ...] = ()
+    headless: str = ""
+    single_server: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +198,10 @@ class RuntimeProfile:
     model_repository_port: where its servers answer the model repository API, by which limits are
     read and changed while they run; None where they have none.
     queue_knob: bounds what runs and waits in a server, beyond which it refuses; None: it has none.
-    launch: what else of its command line is read. default_limits: what is in force where no limit
-    is given, None where that is not known. usual_sequences, usual_batched_tokens: the defaults
+    starts: words that start it, such as 'vllm serve'. abbreviations: its parser takes beginnings of
+    flags. launch: what else of its command line is read. default_limits: what is in force where no
+    limit is given, None where that is not known. version_decides: whether the version is not known
+    and another one would have other defaults. usual_sequences, usual_batched_tokens: the defaults
     there are, in increasing order; a default that data rule out is corrected to the next one.
     """
 
@@ -198,8 +214,11 @@ class RuntimeProfile:
     underscores_in_flags: bool
     age_fields: tuple[tuple[MetricKind, str], ...] = TOKEN_AGE_FIELDS
     queue_knob: Knob | None = None
+    starts: tuple[str, ...] = ()
+    abbreviations: bool = True
     launch: LaunchFlags = LaunchFlags()
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None
+    version_decides: Callable[[EngineSetting], bool] | None = None
     usual_sequences: tuple[int, ...] = ()
     usual_batched_tokens: tuple[int, ...] = ()
     serves_batches: bool = False

@@ -83,11 +83,20 @@ SGLANG = RuntimeProfile(
     # unknown until data show the limit or spec.engine states it.
     knobs=(
         Knob(field="max_num_seqs", flag="--max-running-requests"),
-        Knob(field="max_num_batched_tokens", flag="--chunked-prefill-size"),
+        # -1 turns chunking off: a batch of prompts is then bounded by --max-prefill-tokens, never
+        # below the longest sequence. Source: docs/advanced_features/server_arguments.md.
+        Knob(
+            field="max_num_batched_tokens",
+            flag="--chunked-prefill-size",
+            off=frozenset({"-1", "0"}),
+            when_off=("--max-prefill-tokens", 16384),
+        ),
     ),
     underscores_in_flags=False,
+    starts=("sglang.launch_server", "sglang serve"),
     launch=LaunchFlags(
         max_model_len="--context-length",
+        other_files=("--config",),
         programs=("sglang", "sglang.launch_server"),
         metrics_on="--enable-metrics",
     ),

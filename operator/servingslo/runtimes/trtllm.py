@@ -48,5 +48,9 @@ TRTLLM = RuntimeProfile(
         Knob(field="max_num_batched_tokens", flag="--max_num_tokens"),
     ),
     underscores_in_flags=False,
-    launch=LaunchFlags(max_model_len="--max_seq_len"),
+    starts=("trtllm-serve",),
+    abbreviations=False,
+    launch=LaunchFlags(
+        max_model_len="--max_seq_len", other_files=("--config", "--extra_llm_api_options")
+    ),
 )

@@ -18,7 +18,7 @@ from servingslo.runtimes.profile import (
     gauge,
     histogram,
 )
-from servingslo.runtimes.vllm_defaults import default_limits
+from servingslo.runtimes.vllm_defaults import default_limits, version_decides
 
 VLLM = RuntimeProfile(
     name="vllm",
@@ -79,8 +79,9 @@ VLLM = RuntimeProfile(
     # Over all data-parallel ranks of a server; refuses with 503 (vllm/entrypoints/launcher.py).
     queue_knob=Knob(field="max_num_queued_reqs", flag="--max-num-queued-reqs"),
     underscores_in_flags=True,
+    starts=("vllm serve", "vllm.entrypoints"),
     # Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0. Without a count
-    # there is an API server for each data-parallel engine of the pod.
+    # there is an API server for each data-parallel engine that it balances over.
     launch=LaunchFlags(
         throughput_mode=("--performance-mode", "throughput"),
         chunked_prefill="--enable-chunked-prefill",
@@ -90,8 +91,28 @@ VLLM = RuntimeProfile(
         config=CONFIG_FLAG,
         metrics_off=("--disable-log-stats", ""),
         abbreviations=True,
+        short_names=(
+            ("-asc", "--api-server-count"),
+            ("-dp", "--data-parallel-size"),
+            ("-dpl", "--data-parallel-size-local"),
+            ("-dpn", "--data-parallel-rank"),
+            ("-dpr", "--data-parallel-start-rank"),
+            ("-dpe", "--data-parallel-external-lb"),
+            ("-dph", "--data-parallel-hybrid-lb"),
+            ("-dpm", "--data-parallel-multi-port-external-lb"),
+        ),
+        local_count="--data-parallel-size-local",
+        external=(
+            "--data-parallel-external-lb",
+            "--data-parallel-rank",
+            "--data-parallel-multi-port-external-lb",
+        ),
+        hybrid=("--data-parallel-hybrid-lb", "--data-parallel-start-rank"),
+        headless="--headless",
+        single_server="--enable-elastic-ep",
     ),
     default_limits=default_limits,
+    version_decides=version_decides,
     # Of a CPU, of cards by memory, and of the mode that doubles them.
     usual_sequences=(128, 256, 512, 1024, 2048),
     usual_batched_tokens=(2048, 4096, 8192, 16384, 32768),

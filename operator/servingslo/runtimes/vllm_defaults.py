@@ -6,6 +6,7 @@ larger defaults came with vllm-project/vllm#17885 (0.9.0).
 """
 
 import re
+from dataclasses import replace
 
 from servingslo.runtimes.profile import DefaultLimits, EngineSetting
 
@@ -19,7 +20,11 @@ LARGE_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=8192
 LARGEST_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=16384)
 # Before, only the smaller limits are certain.
 FIRST_WITH_LARGE_CARDS = (0, 9)
-# Read in this version; earlier ones were not looked up, and the smaller budget is the safer guess.
+BEFORE_LARGE_CARDS = (0, 8)
+# Before, prompts are computed whole by default, save in models of longer sequences.
+FIRST_WITH_CHUNKS = (0, 8)
+LONGEST_WITHOUT_CHUNKS = 32_768
+# Read in this version; earlier ones, and one that is not known, are taken for the smaller budget.
 FIRST_WITH_LARGEST_CARDS = (0, 32)
 # The name of this card keeps it out of the large ones, whatever memory it has.
 SMALL_IN_SPITE_OF_MEMORY = "A100"
@@ -46,13 +51,32 @@ def default_limits(setting: EngineSetting) -> DefaultLimits:
     if budget is None:
         budget = base.max_num_batched_tokens * factor
         longest = setting.max_model_len
-        if longest is not None and setting.chunked_prefill is False:
+        if longest is not None and _whole_prompts(setting, longest):
             budget = max(budget, longest)
         if longest is not None:
             budget = min(budget, sequences * longest)
     if setting.max_num_seqs is None:
         sequences = min(sequences, budget)
     return DefaultLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+
+
+def _whole_prompts(setting: EngineSetting, longest: int) -> bool:
+    """Whether a prompt is computed in one step: as stated, else by the version's default.
+
+    Source: EngineArgs._set_default_args_v0 of vllm/engine/arg_utils.py of 0.8; 0.8.0 made the other
+    engine, which chunks prompts, the default.
+    """
+    if setting.chunked_prefill is not None or setting.version is None:
+        return setting.chunked_prefill is False
+    return setting.version < FIRST_WITH_CHUNKS and longest <= LONGEST_WITHOUT_CHUNKS
+
+
+def version_decides(setting: EngineSetting) -> bool:
+    """Whether the version is not known and another one would run with other limits."""
+    if setting.version is not None:
+        return False
+    others = (BEFORE_LARGE_CARDS, FIRST_WITH_LARGEST_CARDS)
+    return any(_by_card(replace(setting, version=v)) != _by_card(setting) for v in others)
 
 
 def _by_card(setting: EngineSetting) -> DefaultLimits:
@@ -63,7 +87,8 @@ def _by_card(setting: EngineSetting) -> DefaultLimits:
         return SMALL_CARD_LIMITS
     memory = setting.card_memory_bytes or _memory_by_name(setting.card or "")
     name = (setting.card or "").upper()
-    if memory >= LARGEST_CARD_BYTES and (version is None or version >= FIRST_WITH_LARGEST_CARDS):
+    newest = version is not None and version >= FIRST_WITH_LARGEST_CARDS
+    if memory >= LARGEST_CARD_BYTES and newest:
         return LARGEST_CARD_LIMITS
     if memory >= LARGE_CARD_BYTES and SMALL_IN_SPITE_OF_MEMORY not in name:
         return LARGE_CARD_LIMITS

@@ -17,8 +17,9 @@ from servingslo.adapters.kubernetes.config_references import ConfigMapUse
 from servingslo.adapters.kubernetes.records import ContainerRecord
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
 from servingslo.errors import ClusterError
-from servingslo.runtimes.arguments import LONGEST_LINE_CHARACTERS, command_words, expanded
+from servingslo.runtimes.command_line import command_line, expanded
 from servingslo.runtimes.config_file import config_file, config_path
+from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
 
 # Changes of a ConfigMap show in pods that start after them: a minute late is early enough.
 READ_AGAIN_SECONDS = 60.0
@@ -39,11 +40,14 @@ class StartedWith:
     """A container's command line as its engine got it.
 
     config: words of the file that it names. unread: what of it is not known, and why; '' for
-    nothing. Names of ConfigMaps and keys are told, never a content.
+    nothing. Names of ConfigMaps and keys are told, never a content. environment: for the script of
+    a shell. given: command and args as the pod has them.
     """
 
     command: tuple[str, ...]
     args: tuple[str, ...]
+    environment: Environment = NO_VARIABLES
+    given: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
     unread: str = ""
 
@@ -177,14 +181,25 @@ async def started_with(
     """
     use = container.config_maps or ConfigMapUse()
     known, problems = await _variables(container, use, namespace, config_maps, at_seconds)
+    unset = container.unset | (frozenset() if problems else use.others - known.keys())
     problems = [*([container.unread] if container.unread else []), *problems]
     command, args = expanded(container.command, known), expanded(container.args, known)
-    path = config_path(command_words(command, args)) if has_file else None
+    environment = Environment(known=known, unset=unset)
     words: tuple[str, ...] = ()
-    if path is not None:
-        words, problem = await _file(path, use, namespace, config_maps, at_seconds)
-        problems.extend([problem] if problem else [])
-    return StartedWith(command=command, args=args, config=words, unread="; ".join(problems))
+    if has_file:
+        line = command_line(command, args, environment=environment)
+        path = config_path([word.text for words in line.lines for word in words])
+        if path is not None:
+            words, problem = await _file(path, use, namespace, config_maps, at_seconds)
+            problems.extend([problem] if problem else [])
+    return StartedWith(
+        command=command,
+        args=args,
+        environment=environment,
+        given=(*container.command, *container.args),
+        config=words,
+        unread="; ".join(problems),
+    )
 
 
 async def _variables(
@@ -220,7 +235,9 @@ async def _variables(
             known[variable] = data[key]
         else:
             problems.append(f"ConfigMap {name} has no key {key}")
-    return {**known, **container.environment}, list(dict.fromkeys(problems))
+    for variable, value in container.environment.items():
+        known[variable] = expanded([value], known)[0]
+    return known, list(dict.fromkeys(problems))
 
 
 async def _file(

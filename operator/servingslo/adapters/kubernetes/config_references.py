@@ -1,4 +1,4 @@
-"""Which ConfigMaps a container takes parts of its command line from; nothing is read here.
+"""Where a container takes parts of its command line from; no ConfigMap is read here.
 
 Source: Kubernetes, core/v1 EnvVar, EnvFromSource, Volume and VolumeMount. Secrets are left out: a
 variable or a file of theirs is one that is not known.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from servingslo.runtimes.arguments import references
+from servingslo.runtimes.command_line import expanded, references
 from servingslo.runtimes.config_file import CONFIG_FLAG
 
 
@@ -42,21 +42,57 @@ class ConfigMapUse:
 
     variables: name to (ConfigMap, key). whole: (prefix, ConfigMap) of envFrom, in its order.
     elsewhere: variables that are set by something that is not read; whole maps do not set them.
-    files: in the order of the mounts. directory: in which relative paths are, '' where unknown.
+    others: variables that only whole maps may set. files: in the order of the mounts. directory: in
+    which relative paths are, '' where unknown.
     """
 
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     whole: tuple[tuple[str, str], ...] = ()
     elsewhere: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
     files: tuple[Mounted, ...] = ()
     directory: str = ""
 
 
 def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """Literal variables that command or args refer to; the others would only fill memory."""
-    words = references(words_of(container))
-    last = {variable["name"]: variable.get("value") for variable in container.get("env") or ()}
-    return {name: value for name, value in last.items() if value is not None and name in words}
+    """Literal variables that command or args refer to; the others would only fill memory.
+
+    A value may refer to variables before it, as Kubernetes fills them in.
+    """
+    names = _names_referred(container)
+    known: dict[str, str] = {}
+    for variable in container.get("env") or ():
+        name, value = variable["name"], variable.get("value")
+        if variable.get("valueFrom") or name not in names:
+            known.pop(name, None)
+        else:
+            known[name] = expanded([value or ""], known)[0]
+    return known
+
+
+def unset_variables(container: Mapping[str, Any]) -> frozenset[str]:
+    """Variables that command or args refer to and that nothing in the pod sets."""
+    if container.get("envFrom"):
+        return frozenset()
+    return _names_referred(container) - _names_set(container)
+
+
+def _names_set(container: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(variable["name"] for variable in container.get("env") or ())
+
+
+def _names_referred(container: Mapping[str, Any]) -> frozenset[str]:
+    """Names in command and args, and in the values of variables with those names."""
+    values = {
+        variable["name"]: variable.get("value") or "" for variable in container.get("env") or ()
+    }
+    found: set[str] = set()
+    ahead = set(references(words_of(container)))
+    while ahead:
+        found |= ahead
+        inside = [values[name] for name in ahead if "$(" in values.get(name, "")]
+        ahead = set(references(inside)) - found
+    return frozenset(found)
 
 
 def config_map_use(
@@ -64,7 +100,8 @@ def config_map_use(
 ) -> ConfigMapUse | None:
     """What command and args take from ConfigMaps; None where they refer to none."""
     words = words_of(container)
-    refers, reads_file = references(words), any(CONFIG_FLAG in word.split() for word in words)
+    refers = _names_referred(container)
+    reads_file = any(CONFIG_FLAG in word.split() for word in words)
     if not refers and not reads_file:
         return None
     named = [v for v in container.get("env") or () if v["name"] in refers and v.get("valueFrom")]
@@ -82,6 +119,9 @@ def config_map_use(
             if entry.get("configMapRef")
         ),
         elsewhere=frozenset(name for name, source in sources.items() if not source),
+        others=refers - _names_set(container)
+        if all(entry.get("configMapRef") for entry in whole)
+        else frozenset(),
         files=tuple(_mounted(container, volumes)) if reads_file else (),
         directory=container.get("workingDir") or "",
     )

@@ -10,13 +10,14 @@ from servingslo.adapters.kubernetes.config_references import (
     ConfigMapUse,
     config_map_use,
     literal_variables,
+    unset_variables,
     words_of,
 )
 from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
 from servingslo.estimation.sample import PodSample
-from servingslo.runtimes.arguments import LONGEST_LINE_CHARACTERS
+from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
@@ -30,9 +31,9 @@ class ContainerRecord:
     """A container of a pod template: its name and how it is started.
 
     environment: variables with a value of their own that command or args refer to; those from
-    Secrets and fields are not read. config_maps: what command or args take from ConfigMaps, None
-    where they take nothing. accelerator: whether it asks for a device. unread: why command and args
-    are not kept; '' where they are.
+    Secrets and fields are not read. unset: those that nothing in the pod sets. config_maps: what
+    command or args take from ConfigMaps, None where they take nothing. accelerator: whether it asks
+    for a device. unread: why command and args are not kept; '' where they are.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ContainerRecord:
     command: tuple[str, ...]
     args: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    unset: frozenset[str] = frozenset()
     config_maps: ConfigMapUse | None = None
     accelerator: bool = False
     unread: str = ""
@@ -295,6 +297,7 @@ def _container(entry: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]) -
         command=tuple(entry.get("command") or ()),
         args=tuple(entry.get("args") or ()),
         environment=literal_variables(entry),
+        unset=unset_variables(entry),
         config_maps=config_map_use(entry, volumes),
     )
 

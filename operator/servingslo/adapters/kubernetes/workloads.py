@@ -31,9 +31,12 @@ from servingslo.policy.ports import EngineArguments, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import (
+    CommandLine,
+    batch_arguments,
     change_refused,
+    command_line,
     command_words,
-    parse_batch_arguments,
+    launch_arguments,
     parse_launch_arguments,
 )
 from servingslo.runtimes.metrics_switches import metrics_switched_off
@@ -47,6 +50,8 @@ _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
     (ClusterUnavailableError, Reason.CLUSTER_UNAVAILABLE),
     (ClusterError, Reason.TARGET_NOT_READABLE),
 )
+# Of what was not read of a command line; the rest is counted.
+_MOST_TOLD = 4
 _PARSERS = {"Deployment": deployment_record, "StatefulSet": stateful_set_record}
 
 
@@ -292,8 +297,11 @@ def _launch(
 ) -> EngineLaunch | None:
     if container is None or started is None or profile is None:
         return None
-    found = parse_launch_arguments(started.command, started.args, profile, started.config)
+    line = _line(started, profile)
+    found = launch_arguments(line, profile, started.config)
+    limits = batch_arguments(line, profile, started.config)
     given = parse_launch_arguments(container.command, container.args, profile)
+    unread = [*([started.unread] if started.unread else []), *limits.unread, *found.unread]
     return EngineLaunch(
         flags=given.flags,
         accelerator=container.accelerator,
@@ -301,7 +309,21 @@ def _launch(
         chunked_prefill=found.chunked_prefill,
         max_model_len=found.max_model_len,
         api_server_count=found.api_server_count,
-        unread=started.unread,
+        unread=_told(unread),
+        unread_limits=limits.unread_limits,
+    )
+
+
+def _told(unread: Sequence[str]) -> str:
+    """What was not read, in one line of a bounded length."""
+    several = tuple(dict.fromkeys(unread))
+    more = len(several) - _MOST_TOLD
+    return "; ".join([*several[:_MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _line(started: StartedWith, profile: RuntimeProfile) -> CommandLine:
+    return command_line(
+        started.command, started.args, profile.starts, started.environment, started.given
     )
 
 
@@ -314,7 +336,7 @@ def _metrics_off(started: StartedWith | None, profile: RuntimeProfile | None) ->
 
 
 def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments:
-    found = parse_batch_arguments(started.command, started.args, profile, started.config)
+    found = batch_arguments(_line(started, profile), profile, started.config)
     return EngineArguments(
         max_num_seqs=found.max_num_seqs, max_num_batched_tokens=found.max_num_batched_tokens
     )

@@ -1,0 +1,318 @@
+"""The words that an engine is started with, out of a container's command and args.
+
+A container runs `command + args`. Where that is a shell with a script, the script is read as the
+shell would: variables, quotes, branches. A script may start an engine in several places, and each
+is a line of its own. What is not known is a hole in its word.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from servingslo.errors import ArgumentsNotUnderstoodError
+from servingslo.runtimes.shell import commands
+from servingslo.runtimes.shell_words import (
+    LONGEST_LINE_CHARACTERS,
+    NO_VARIABLES,
+    Environment,
+    Scope,
+    Word,
+    as_script,
+    has_hole,
+    hole,
+)
+
+# Those that have bash's additions, and those that may lack them.
+_EXTENDED_SHELLS = frozenset({"bash", "ksh", "zsh"})
+_SHELLS = frozenset({"sh", "ash", "dash"}) | _EXTENDED_SHELLS
+_MULTI_CALL = "busybox"
+_OPTION_WITH_FILE = frozenset({"--rcfile", "--init-file"})
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
+_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+# Commands that name an engine without starting one.
+_NO_STARTERS = frozenset({
+    "[", "apk", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "echo", "export",
+    "git", "grep", "hash", "kill", "ln", "ls", "mkdir", "mv", "pgrep", "pip", "pip3", "pkill",
+    "printf", "rm", "sed", "sleep", "tee", "touch", "type", "wget", "which",
+})  # fmt: skip
+_BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
+# Different lines that are remembered: as many as workloads of one operator.
+_LINES_REMEMBERED = 512
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """What a container's engine is started with.
+
+    lines: the words of each place that starts it, from its program on; several only in a script.
+    started: whether it is known that each of them does. script: whether a shell runs one. unread:
+    what could not be read of it at all. others: what else the script runs or writes, as text.
+    """
+
+    lines: tuple[tuple[Word, ...], ...]
+    started: bool = True
+    script: bool = False
+    unread: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A command that runs no script: its words, and the text that it reads."""
+
+    words: tuple[Word, ...]
+    here: str = ""
+
+
+def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Words with each $(NAME) replaced by its value; unknown names stay, and $$ is a plain $.
+
+    All as they are where that makes too long a line. Source: Kubernetes, core/v1 Container.
+    """
+    words = tuple(words or ())
+    named = (m[1] for word in words for m in _REFERENCE.finditer(word) if m[1])
+    if sum(len(environment.get(name, "")) for name in named) > LONGEST_LINE_CHARACTERS:
+        return words
+
+    def value(match: re.Match[str]) -> str:
+        if match.group(0) == "$$":
+            return "$"
+        return environment.get(match.group(1), match.group(0))
+
+    return tuple(_REFERENCE.sub(value, word) for word in words)
+
+
+def references(words: Sequence[str]) -> frozenset[str]:
+    """Names of the variables that words refer to: as $(NAME), and in a script as a shell does."""
+    found = {match[1] for word in words for match in _REFERENCE.finditer(word) if match[1]}
+    if any(is_shell(word) for word in words):
+        for word in words:
+            found.update(_SHELL_REFERENCE.findall(word))
+            for inner in _ARITHMETIC.findall(word):
+                found.update(_NAME.findall(inner))
+    return frozenset(found)
+
+
+def command_line(
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    starts: Sequence[str] = (),
+    environment: Environment = NO_VARIABLES,
+    given: Sequence[str] | None = None,
+) -> CommandLine:
+    """The words of the engine, with the variables of its container.
+
+    command, args: with Kubernetes' own references filled in. starts: how its runtime is started,
+    such as 'vllm serve'. given: command and args as the pod has them, to be shown.
+    """
+    argv = (*(command or ()), *(args or ()))
+    given = argv if given is None or len(given) != len(argv) else tuple(given)
+    known = tuple(sorted(environment.known.items()))
+    return _command_line(argv, given, tuple(starts), known, environment.unset)
+
+
+@lru_cache(maxsize=_LINES_REMEMBERED)
+def _command_line(
+    argv: tuple[str, ...],
+    given: tuple[str, ...],
+    starts: tuple[str, ...],
+    known: tuple[tuple[str, str], ...],
+    unset: frozenset[str],
+) -> CommandLine:
+    words = tuple(Word(text=t, source=s) for t, s in zip(argv, given, strict=True))
+    scope = Scope(environment=Environment(known=dict(known), unset=unset))
+    script = _script_of(words) is not None
+    try:
+        leaves = list(_leaves(words, "", scope, 0, top=True))
+    except ArgumentsNotUnderstoodError as error:
+        return CommandLine(lines=(), script=script, unread=(f"the shell script: {error}",))
+    possible = [leaf for leaf in leaves if _program(leaf.words) not in _NO_STARTERS]
+    chosen = _engines(possible, starts)
+    others = (text for leaf in leaves if leaf not in chosen for text in _texts(leaf))
+    nothing = ["the shell script: no command in it starts an engine"] if not possible else []
+    doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
+    return CommandLine(
+        lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
+        started=bool(chosen),
+        script=script,
+        unread=tuple(
+            dict.fromkeys([*_unknown_programs(doubtful), *_added(chosen), *nothing * script])
+        ),
+        others=tuple(others) if chosen else (),
+    )
+
+
+def is_shell(word: str) -> bool:
+    """Whether a word is the program of a shell."""
+    name = PurePosixPath(word).name
+    return name in _SHELLS or name == _MULTI_CALL
+
+
+def shown(word: str) -> str:
+    """A word of a command line as it is quoted: a container's may be as long as a whole object."""
+    return repr(word if len(word) <= _SHOWN_CHARACTERS else word[:_SHOWN_CHARACTERS] + "…")
+
+
+def _leaves(
+    words: Sequence[Word], here: str, scope: Scope, depth: int, *, top: bool = False
+) -> Iterator[_Leaf]:
+    """The commands that words come to: of a shell, those of its script."""
+    if top:
+        place = _script_of(words)
+        words = tuple(
+            word if at == place else Word(text=_with_holes(word.text), source=word.source)
+            for at, word in enumerate(words)
+        )
+    place = _script_of(words)
+    if place is None:
+        yield from _read_from_input(words, here, scope, depth)
+        return
+    texts = [word.text for word in words]
+    for word in texts[:place]:
+        if set_before := _ASSIGNMENT.fullmatch(word):
+            scope = scope.with_variable(set_before[1], set_before[2])
+    positional = tuple(texts[place + 1 :]) or ("sh",)
+    inside = Scope(
+        environment=scope.environment,
+        variables=scope.variables,
+        dropped=scope.dropped,
+        positional=positional,
+        sourced=scope.sourced,
+        extended=any(PurePosixPath(text).name in _EXTENDED_SHELLS for text in texts[:place]),
+    )
+    if place < len(words):
+        yield from _of_script(as_script(texts[place]), words[place].source, inside, depth)
+
+
+def _read_from_input(words: Sequence[Word], here: str, scope: Scope, depth: int) -> Iterator[_Leaf]:
+    """A command that is no `sh -c`; a shell that reads a here-document runs that."""
+    programs = [word for word in words if not word.text.startswith("-")]
+    if here and programs and is_shell(programs[-1].text):
+        extended = PurePosixPath(programs[-1].text).name in _EXTENDED_SHELLS
+        yield from _of_script(here, here, replace(scope, extended=extended), depth)
+    elif words:
+        yield _Leaf(tuple(words), here)
+
+
+def _of_script(script: str, given: str, scope: Scope, depth: int) -> Iterator[_Leaf]:
+    """given: the script as the pod has it: what only stands in it once filled in is not shown."""
+    for command in commands(script, scope, depth):
+        filled_in = {word.source for word in command.words}
+        filled_in = {source for source in filled_in if source not in given}
+        words = tuple(
+            replace(word, source=given) if word.source in filled_in else word
+            for word in command.words
+        )
+        yield from _leaves(words, command.here, command.scope, depth + 1)
+
+
+def _script_of(words: Sequence[Word]) -> int | None:
+    """The place of a shell's `-c` script, behind its options; None where none is run."""
+    at = next((at for at, word in enumerate(words) if is_shell(word.text)), None)
+    if at is None:
+        return None
+    if PurePosixPath(words[at].text).name == _MULTI_CALL:
+        at += 1
+        if at >= len(words) or not is_shell(words[at].text):
+            return None
+    at += 1
+    runs = False
+    while at < len(words):
+        option = words[at].text
+        if option in {"--", "-"}:
+            at += 1
+            break
+        if option[:1] not in {"-", "+"}:
+            break
+        if option.startswith("--"):
+            at += 2 if option in _OPTION_WITH_FILE else 1
+            continue
+        runs = runs or (option[0] == "-" and "c" in option)
+        at += 1 + option.count("o") + option.count("O")
+    return at if runs else None
+
+
+def _with_holes(text: str) -> str:
+    """A word with its references to variables that are not known as holes."""
+    return _REFERENCE.sub(lambda found: hole(found[0]) if found[1] else found[0], text)
+
+
+def _engines(leaves: Sequence[_Leaf], starts: Sequence[str]) -> list[_Leaf]:
+    """Those that start the runtime: by all words of how it is started, else by its program."""
+    if len(leaves) == 1:
+        return list(leaves)
+    programs = tuple(start.partition(" ")[0] for start in starts)
+    for names in (starts, programs):
+        found = [leaf for leaf in leaves if _place(leaf.words, names) is not None]
+        if found:
+            return found
+    return []
+
+
+def _place(words: Sequence[Word], names: Sequence[str]) -> int | None:
+    """Where the words that name a start end."""
+    for name in names:
+        wanted = name.split()
+        for at in range(len(words) - len(wanted) + 1):
+            texts = [word.text for word in words[at : at + len(wanted)]]
+            first = PurePosixPath(texts[0]).name == wanted[0] or texts[0].startswith(f"{name}.")
+            if first and texts[1:] == wanted[1:]:
+                return at + len(wanted)
+    return None
+
+
+def _from_program(words: tuple[Word, ...], starts: Sequence[str]) -> tuple[Word, ...]:
+    """The words behind those that name the start; all where nothing does.
+
+    A module's own name stays in front: no model follows it, as one follows `vllm serve`.
+    """
+    place = _place(words, starts)
+    if place is None:
+        return words
+    return words[place - ("." in words[place - 1].text) :]
+
+
+def _program(words: Sequence[Word]) -> str:
+    """The name of the program that words start, behind `exec`, `env` and assignments."""
+    for word in words:
+        if word.text not in _BEFORE_A_COMMAND and not _ASSIGNMENT.fullmatch(word.text):
+            return PurePosixPath(word.text).name
+    return ""
+
+
+def _texts(leaf: _Leaf) -> Iterator[str]:
+    """What a command that starts no engine says, where that may be flags of one."""
+    if _program(leaf.words) not in _NO_STARTERS:
+        yield " ".join(word.text for word in leaf.words)
+    if leaf.here:
+        yield leaf.here
+
+
+def _added(leaves: Sequence[_Leaf]) -> Iterator[str]:
+    """What adds words to a command from elsewhere."""
+    if any(_program(leaf.words) == "xargs" for leaf in leaves):
+        yield "words that 'xargs' adds may hold flags"
+
+
+def _unknown_programs(leaves: Sequence[_Leaf]) -> Iterator[str]:
+    """Programs that are not known, and scripts that are not read."""
+    for leaf in leaves:
+        program = _program(leaf.words)
+        word = next((w for w in leaf.words if PurePosixPath(w.text).name == program), None)
+        if word is None:
+            continue
+        if has_hole(word.text):
+            yield f"{shown(word.unknown)} is not known"
+        elif program.endswith((".sh", ".bash")):
+            yield f"the script {shown(word.source)} may give flags"
+        elif is_shell(program):
+            behind = leaf.words[leaf.words.index(word) + 1 :]
+            file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
+            if file is not None:
+                yield f"the script {shown(file.source)} may give flags"

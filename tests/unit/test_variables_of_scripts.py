@@ -1,0 +1,138 @@
+"""Variables that a container's script takes from its pod.
+
+Invariants:
+1. A variable is filled in where the pod says its value, as Kubernetes and the shell do.
+2. One that something else may set is not known; one that nothing sets is unset.
+3. Nothing of a Secret is asked for.
+"""
+
+import pytest
+
+from servingslo.adapters.kubernetes.config_maps import NoConfigMaps, started_with
+from servingslo.adapters.kubernetes.records import pod_record
+from servingslo.adapters.kubernetes.workloads import _arguments, _launch
+from servingslo.runtimes.catalogue import profile
+
+VLLM = profile("vllm")
+SCRIPT = "vllm serve m --max-num-seqs {}"
+SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
+
+
+class _Maps:
+    """ConfigMaps with these contents; notes what it is asked for."""
+
+    def __init__(self, **data):
+        self.data_by_name = data
+        self.asked = []
+
+    async def data(self, _namespace, name, _at_seconds):
+        self.asked.append(name)
+        return self.data_by_name.get(name, f"GET {name}: 404 not found")
+
+
+async def _read(script, maps=None, *, shell=("bash", "-c"), **container):
+    item = {
+        "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+        "spec": {"containers": [{"name": "engine", "command": [*shell, script], **container}]},
+    }
+    (record,) = pod_record(item, None).containers
+    line = await started_with(record, "n", maps or NoConfigMaps(), None, has_file=True)
+    launch = _launch(record, line, VLLM)
+    return _arguments(line, VLLM).max_num_seqs, launch.unread, launch.unread_limits
+
+
+@pytest.mark.parametrize(
+    ("value", "env", "seqs"),
+    [
+        pytest.param("$N", [{"name": "N", "value": "48"}], 48, id="literal"),
+        pytest.param("$(N)", [{"name": "N", "value": "48"}], 48, id="of-kubernetes"),
+        pytest.param(
+            "$M", [{"name": "N", "value": "48"}, {"name": "M", "value": "$(N)"}], 48, id="nested"
+        ),
+        pytest.param(
+            "$M", [{"name": "M", "value": "$(N)"}, {"name": "N", "value": "48"}], None, id="later"
+        ),
+        pytest.param("${N:-48}", [], 48, id="default-of-an-unset-one"),
+        pytest.param("$N", [], None, id="unset-or-of-the-image"),
+        pytest.param("${N:?}", [{"name": "N", "value": "48"}], 48, id="must-be-set"),
+        pytest.param("${N:?}", [], None, id="must-be-set-and-is-not-known"),
+        pytest.param("${N:-48}", [{"name": "N", "value": ""}], 48, id="default-of-an-empty-one"),
+        pytest.param("${N-48}", [{"name": "N"}], None, id="empty-without-a-value"),
+        pytest.param("${N:-9}", [{"name": "N", "valueFrom": SECRET}], None, id="secret"),
+        pytest.param("$((N * 2))", [{"name": "N", "value": "24"}], 48, id="arithmetic"),
+        pytest.param(
+            "$N", [{"name": "N", "value": "9"}, {"name": "N", "value": "48"}], 48, id="last-of-two"
+        ),
+        pytest.param(
+            "$N", [{"name": "N", "value": "9"}, {"name": "N", "valueFrom": SECRET}], None,
+            id="last-is-secret",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_variable_is_what_the_pod_says(value, env, seqs):
+    """1, 2: and where it is not known, the limit is reported with the word."""
+    found, unread, fields = await _read(SCRIPT.format(value), env=env)
+    assert found == seqs
+    assert bool(unread) == (seqs is None)
+    assert fields == (() if seqs else ("max_num_seqs",))
+
+
+@pytest.mark.parametrize(
+    ("env_from", "seqs"),
+    [
+        pytest.param([{"configMapRef": {"name": "with"}}], 64, id="map-that-sets-it"),
+        pytest.param([{"configMapRef": {"name": "without"}}], 48, id="map-that-does-not"),
+        pytest.param([{"configMapRef": {"name": "gone"}}], None, id="map-that-is-not-read"),
+        pytest.param([{"secretRef": {"name": "with"}}], None, id="secret"),
+        pytest.param(
+            [{"configMapRef": {"name": "without"}}, {"secretRef": {"name": "with"}}], None,
+            id="map-and-secret",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_default_holds_where_nothing_sets_the_variable(env_from, seqs):
+    """2, 3: a Secret may set any name; a ConfigMap says which."""
+    maps = _Maps(**{"with": {"N": "64"}, "without": {"X": "1"}})
+    found, unread, _ = await _read(SCRIPT.format("${N:-48}"), maps, envFrom=env_from)
+    assert found == seqs
+    assert bool(unread) == (seqs is None)
+    assert set(maps.asked) <= {
+        entry["configMapRef"]["name"] for entry in env_from if "configMapRef" in entry
+    }
+
+
+async def test_all_flags_in_a_variable_of_a_config_map():
+    """1: split as the shell does; a value of it that is no number is not shown."""
+    source = {"configMapKeyRef": {"name": "flags", "key": "all"}}
+    env = [{"name": "ALL", "valueFrom": source}]
+    maps = _Maps(flags={"all": "--max-num-seqs 48 --enforce-eager"})
+    assert await _read("vllm serve m $ALL", maps, env=env) == (48, "", ())
+    maps = _Maps(flags={"all": "--max-num-seqs hunter2"})
+    found, unread, fields = await _read("vllm serve m $ALL", maps, env=env)
+    assert (found, fields) == (None, ("max_num_seqs",))
+    assert "hunter2" not in unread
+    assert "$ALL" in unread
+
+
+async def test_the_file_of_a_script_is_followed():
+    """1: its path may be a variable."""
+    mounts = [{"name": "v", "mountPath": "/etc/vllm"}]
+    item = {
+        "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+        "spec": {
+            "volumes": [{"name": "v", "configMap": {"name": "run"}}],
+            "containers": [
+                {
+                    "name": "engine",
+                    "command": ["sh", "-c", 'exec vllm serve m --config "$DIR/run.yaml"'],
+                    "env": [{"name": "DIR", "value": "/etc/vllm"}],
+                    "volumeMounts": mounts,
+                }
+            ],
+        },
+    }
+    (record,) = pod_record(item, None).containers
+    maps = _Maps(run={"run.yaml": "max-num-seqs: 48\nenable-chunked-prefill: 'False'\n"})
+    line = await started_with(record, "n", maps, None, has_file=True)
+    assert _arguments(line, VLLM).max_num_seqs == 48
+    assert _launch(record, line, VLLM).chunked_prefill is False
