@@ -139,7 +139,7 @@ class KVCacheModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingTargets:
-    """What may be done with batch limits; container None means the only or first one."""
+    """What may be done with batch limits; container None means the only one that is the engine."""
 
     mode: BatchingMode = BatchingMode.RECOMMEND
     rollout: BatchingRollout = BatchingRollout.CANARY

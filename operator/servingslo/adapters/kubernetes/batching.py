@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.config_references import literal_variables
 from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.engine_container import engine_container, sidecar_refused
+from servingslo.adapters.kubernetes.records import container_records
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
     InvalidObjectError,
@@ -61,7 +63,7 @@ def _patch(
     item: KubeObject, container: str | None, arguments: EngineArguments, runtime: str
 ) -> list[KubeObject]:
     """The JSON Patch that sets the limits; empty when they are set already."""
-    index = container_at(item, container)
+    index = container_at(item, container, runtime)
     changes = changed_arguments(item, index, arguments, runtime)
     if not changes:
         return []
@@ -69,13 +71,20 @@ def _patch(
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *changes]
 
 
-def container_at(item: KubeObject, container: str | None) -> int:
-    """Where the engine's container is in the pod template. Raises: NotFoundError."""
-    containers: list[KubeObject] = item["spec"]["template"]["spec"]["containers"]
-    for index, entry in enumerate(containers):
-        if container in (None, entry["name"]):
-            return index
-    raise NotFoundError(f"container {container!r} is not in the pod template")
+def container_at(item: KubeObject, container: str | None, runtime: str | None = None) -> int:
+    """Where the engine's container is in the pod template.
+
+    runtime: of the engine. Raises: NotFoundError where there is none of that name;
+    ArgumentsNotUnderstoodError where it is not clear which one it is, or it is an init container.
+    """
+    template: KubeObject = item["spec"]["template"]
+    found = engine_container(container_records(template), container, runtime=runtime)
+    if found is None:
+        raise NotFoundError(f"container {container!r} is not in the pod template")
+    if refused := (found.unread if not found.name else sidecar_refused(found)):
+        raise ArgumentsNotUnderstoodError(refused)
+    names = [entry["name"] for entry in template["spec"]["containers"]]
+    return names.index(found.name)
 
 
 def changed_arguments(

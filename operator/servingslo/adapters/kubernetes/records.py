@@ -12,6 +12,13 @@ from servingslo.adapters.kubernetes.config_references import (
     literal_variables,
     words_of,
 )
+from servingslo.adapters.kubernetes.container_fields import (
+    asks_for_card,
+    asks_for_device,
+    is_scraped,
+    native_sidecars,
+    ports_of,
+)
 from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
@@ -31,8 +38,10 @@ class ContainerRecord:
 
     environment: variables with a value of their own that command or args refer to; those from
     Secrets and fields are not read. config_maps: what command or args take from ConfigMaps, None
-    where they take nothing. accelerator: whether it asks for a device. unread: why command and args
-    are not kept; '' where they are.
+    where they take nothing. accelerator: whether it asks for a device of any kind, card: for one
+    that serves models. ports: that it says it listens on. scraped: the pod's annotation names one
+    of them. sidecar: an init container that goes on running. unread: why command and args are not
+    kept; '' where they are.
     """
 
     name: str
@@ -42,6 +51,10 @@ class ContainerRecord:
     environment: Mapping[str, str] = field(default_factory=dict)
     config_maps: ConfigMapUse | None = None
     accelerator: bool = False
+    card: bool = False
+    ports: tuple[int, ...] = ()
+    scraped: bool = False
+    sidecar: bool = False
     unread: str = ""
 
 
@@ -161,7 +174,7 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         uid=metadata["uid"],
         owner_uid=_controller_uid(metadata),
         labels={sys.intern(key): value for key, value in (metadata.get("labels") or {}).items()},
-        containers=_containers(item.get("spec")),
+        containers=container_records(item),
         finished=status.get("phase") in _FINISHED_PHASES,
         deleting=metadata.get("deletionTimestamp") is not None,
         ready=ready,
@@ -242,7 +255,7 @@ def _target_record(item: KubeObject, *, rollout_in_progress: bool) -> TargetReco
         current_replicas=status.get("replicas") or 0,
         selector=selector_from_spec(spec.get("selector")),
         rollout_in_progress=rollout_in_progress,
-        containers=_containers((spec.get("template") or {}).get("spec")),
+        containers=container_records(spec.get("template") or {}),
         replicas_set_by=_replicas_set_by(metadata.get("managedFields") or ()),
         version=_version_number(metadata.get("resourceVersion")),
     )
@@ -274,19 +287,36 @@ def _scaler_record(item: KubeObject) -> ScalerRecord:
     )
 
 
-def _containers(spec: Mapping[str, Any] | None) -> tuple[ContainerRecord, ...]:
-    entries: Sequence[Mapping[str, Any]] = (spec or {}).get("containers") or ()
-    volumes: Sequence[Mapping[str, Any]] = (spec or {}).get("volumes") or ()
-    return tuple(_container(entry, volumes) for entry in entries)
+def container_records(pod: Mapping[str, Any]) -> tuple[ContainerRecord, ...]:
+    """The containers of a pod, or of a pod template, native sidecars after them."""
+    spec: Mapping[str, Any] = pod.get("spec") or {}
+    annotations: Mapping[str, str] = (pod.get("metadata") or {}).get("annotations") or {}
+    entries: Sequence[Mapping[str, Any]] = spec.get("containers") or ()
+    volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
+    return (
+        *(_container(entry, volumes, annotations) for entry in entries),
+        *(
+            replace(_container(entry, volumes, annotations), sidecar=True)
+            for entry in native_sidecars(spec)
+        ),
+    )
 
 
-def _container(entry: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]) -> ContainerRecord:
+def _container(
+    entry: Mapping[str, Any],
+    volumes: Sequence[Mapping[str, Any]],
+    annotations: Mapping[str, str],
+) -> ContainerRecord:
+    resources: Mapping[str, Any] = entry.get("resources") or {}
     bare = ContainerRecord(
         name=entry["name"],
         image=entry.get("image"),
         command=(),
         args=(),
-        accelerator=_asks_for_device(entry.get("resources") or {}),
+        accelerator=asks_for_device(resources),
+        card=asks_for_card(resources),
+        ports=ports_of(entry),
+        scraped=is_scraped(entry, annotations),
     )
     if sum(map(len, words_of(entry))) > LONGEST_LINE_CHARACTERS:
         return replace(bare, unread=_TOO_LONG)
@@ -297,14 +327,6 @@ def _container(entry: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]) -
         environment=literal_variables(entry),
         config_maps=config_map_use(entry, volumes),
     )
-
-
-def _asks_for_device(resources: Mapping[str, Any]) -> bool:
-    """Whether anything but the node's own resources is asked for: devices have a domain's name."""
-    if resources.get("claims"):
-        return True
-    named = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
-    return any("/" in name and not name.startswith("kubernetes.io/") for name in named)
 
 
 def _controller_uid(metadata: Mapping[str, Any]) -> str | None:

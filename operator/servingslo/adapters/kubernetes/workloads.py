@@ -7,6 +7,7 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.config_maps import ConfigMapData, StartedWith, started_with
 from servingslo.adapters.kubernetes.discovery import ApiResource, Discovery
+from servingslo.adapters.kubernetes.engine_container import engine_container, sidecar_refused
 from servingslo.adapters.kubernetes.inventory import Collection, Inventory
 from servingslo.adapters.kubernetes.records import (
     ContainerRecord,
@@ -111,8 +112,18 @@ class KubernetesWorkloads:
             strict=found.containers is not None,
         )
         now_seconds = SystemClock.now_seconds()
-        chosen = {pod.name: _choose(pod.containers, container) for pod in pods}
-        read_as = recognize(tuple(chosen))
+        read_as = recognize(tuple(pod.name for pod in pods))
+        template = frozenset(one.name for one in found.containers or ())
+        chosen = {
+            pod.name: engine_container(
+                pod.containers,
+                container,
+                runtime=read_as.runtime,
+                scraped_ports=read_as.ports.get(pod.name, ()),
+                among=template,
+            )
+            for pod in pods
+        }
         profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
         has_file = profile is not None and bool(profile.launch.config)
         started = {
@@ -274,8 +285,8 @@ def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
 def _choose(
     containers: Sequence[ContainerRecord] | None, name: str | None
 ) -> ContainerRecord | None:
-    """The named container; without a name the first one."""
-    return next((entry for entry in containers or () if name in (None, entry.name)), None)
+    """The named container; without a name the engine's, as far as a template tells."""
+    return engine_container(containers or (), name)
 
 
 def _image(container: ContainerRecord | None) -> str | None:
@@ -318,7 +329,8 @@ def _refusal(
             reason=Reason.KIND_NOT_SUPPORTED,
             detail="batch limits are changed in Deployments and StatefulSets only",
         )
-    chosen = _choose(found.containers, container)
+    runtime = None if profile is None else profile.name
+    chosen = engine_container(found.containers, container, runtime=runtime)
     if chosen is None:
         return SignalProblem(
             reason=Reason.CONTAINER_NOT_FOUND,
@@ -326,8 +338,10 @@ def _refusal(
         )
     if profile is None:
         return None
-    refused = chosen.unread or change_refused(
-        chosen.command, chosen.args, profile, chosen.environment
+    refused = (
+        chosen.unread
+        or sidecar_refused(chosen)
+        or change_refused(chosen.command, chosen.args, profile, chosen.environment)
     )
     if refused:
         return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)

@@ -14,6 +14,7 @@ from servingslo.adapters.kubernetes.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
+    ArgumentsNotUnderstoodError,
     ClusterError,
     ClusterUnavailableError,
     NotFoundError,
@@ -229,8 +230,8 @@ def _queue(target: CanaryTarget, targets: Targets, view: WorkloadView) -> dict[s
     if profile is None or profile.queue_knob is None:
         return {}
     try:
-        index = container_at(target.item, targets.batching.container)
-    except NotFoundError:
+        index = container_at(target.item, targets.batching.container, profile.name)
+    except (ArgumentsNotUnderstoodError, NotFoundError):
         return {}
     entry = target.item["spec"]["template"]["spec"]["containers"][index]
     known = literal_variables(entry)
