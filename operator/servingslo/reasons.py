@@ -56,6 +56,7 @@ class Reason(StrEnum):
     STEP_DOWN_UNSAFE = "StepDownUnsafe"
     PENDING_PODS = "PendingPods"
     UNSCHEDULABLE_PODS = "UnschedulablePods"
+    QUEUED = "Queued"
     QUOTA_REACHED = "QuotaReached"
     PODS_REFUSED = "PodsRefused"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"

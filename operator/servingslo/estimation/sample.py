@@ -143,7 +143,7 @@ class PodSample:
     ready_after_seconds: time from creation to readiness, None while it never was ready.
     scheduled_after_seconds: time from creation to scheduling. started_after_seconds: to the start
     of its last container, after images were pulled. launch: None in observations that were stored
-    without it.
+    without it. queued_reason: what holds it back from the scheduler, None where nothing does.
     """
 
     name: str
@@ -159,6 +159,7 @@ class PodSample:
     ready_for_seconds: float | None = None
     restarts: int = 0
     unschedulable_reason: str | None = None
+    queued_reason: str | None = None
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
     launch: EngineLaunch | None = None

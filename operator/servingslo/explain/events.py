@@ -74,6 +74,7 @@ _TOLD_STEPS = frozenset(
     {
         Reason.REPLICAS_CHANGED_BY_USER,
         Reason.UNSCHEDULABLE_PODS,
+        Reason.QUEUED,
         Reason.QUOTA_REACHED,
         Reason.PODS_REFUSED,
         Reason.UNRELIABLE_PODS,

@@ -235,8 +235,8 @@ def _failed(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> s
     waited = context.now_seconds - canary.since_seconds
     if waited <= _start_within(context) or any(pod.ready for pod in new):
         return ""
-    unplaced = next((pod.unschedulable_reason for pod in new if pod.unschedulable_reason), None)
-    return unplaced or f"no new pod became ready within {waited:.0f} s"
+    waits = (pod.unschedulable_reason or pod.queued_reason for pod in new)
+    return next(filter(None, waits), None) or f"no new pod became ready within {waited:.0f} s"
 
 
 def _start_within(context: TickContext) -> float:

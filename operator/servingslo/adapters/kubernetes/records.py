@@ -19,6 +19,7 @@ from servingslo.adapters.kubernetes.container_fields import (
     native_sidecars,
     ports_of,
 )
+from servingslo.adapters.kubernetes.queued import queued_by
 from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
@@ -64,7 +65,8 @@ class PodRecord:
 
     first_ready_seconds: when it became ready for the first time, where that was seen or can be
     told from its status. started_seconds: when its last container started, none of them restarted.
-    address: its own; None before it has one, and where it has its node's.
+    address: its own; None before it has one, and where it has its node's. queued_by: the gates that
+    hold it back from the scheduler, in words; None without any.
     """
 
     namespace: str
@@ -84,6 +86,7 @@ class PodRecord:
     restarts: int
     unschedulable_reason: str | None
     address: str | None = None
+    queued_by: str | None = None
 
     def sample(self, now_seconds: float, *, image: str | None) -> PodSample:
         """The pod as the planner sees it; engines are joined later."""
@@ -103,6 +106,7 @@ class PodRecord:
             ready_for_seconds=_between(self.ready_since_seconds, now_seconds),
             restarts=self.restarts,
             unschedulable_reason=self.unschedulable_reason,
+            queued_reason=self.queued_by,
         )
 
 
@@ -188,6 +192,7 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         restarts=restarts,
         unschedulable_reason=_unschedulable(scheduled),
         address=None if (item.get("spec") or {}).get("hostNetwork") else status.get("podIP"),
+        queued_by=queued_by(item),
     )
 
 

@@ -1,6 +1,6 @@
 """Reads a target and its pods: implements `policy.ports.WorkloadSource`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.adapters.clock import SystemClock
@@ -9,6 +9,7 @@ from servingslo.adapters.kubernetes.config_maps import ConfigMapData, StartedWit
 from servingslo.adapters.kubernetes.discovery import ApiResource, Discovery
 from servingslo.adapters.kubernetes.engine_container import engine_container, sidecar_refused
 from servingslo.adapters.kubernetes.inventory import Collection, Inventory
+from servingslo.adapters.kubernetes.queued import KUEUE_GATE, KueueMessages
 from servingslo.adapters.kubernetes.records import (
     ContainerRecord,
     PodRecord,
@@ -77,6 +78,7 @@ class KubernetesWorkloads:
         self._discovery = discovery
         self._inventory = inventory
         self._config_maps = config_maps
+        self._kueue = KueueMessages(client)
         # The version below which a watch tells of the past; None until it is looked up.
         self._distrusted: dict[tuple[str, ScaleTarget], int | None] = {}
 
@@ -133,6 +135,7 @@ class KubernetesWorkloads:
             for pod in pods
             if (engine := chosen[pod.name]) is not None
         }
+        waiting = await self._queued(namespace, pods)
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
@@ -142,7 +145,7 @@ class KubernetesWorkloads:
             last_rollout_seconds=self._last_rollout_seconds(namespace, found),
             pods=tuple(
                 replace(
-                    pod.sample(now_seconds, image=_image(chosen[pod.name])),
+                    waiting.get(pod.name, pod).sample(now_seconds, image=_image(chosen[pod.name])),
                     launch=_launch(chosen[pod.name], started.get(pod.name), profile),
                 )
                 for pod in pods
@@ -163,6 +166,15 @@ class KubernetesWorkloads:
                 namespace, group_of(target.api_version), target.kind, target.name
             ),
         )
+
+    async def _queued(self, namespace: str, pods: Sequence[PodRecord]) -> Mapping[str, PodRecord]:
+        """The first pod that waits in a queue of Kueue, by its name, with what Kueue says of it."""
+        for pod in pods:
+            if pod.queued_by is None or pod.deleting or KUEUE_GATE not in pod.queued_by:
+                continue
+            said = await self._kueue.message(namespace, pod.uid, pod.labels)
+            return {pod.name: replace(pod, queued_by=f"{pod.queued_by}: {said}")} if said else {}
+        return {}
 
     async def _read_target(self, namespace: str, target: ScaleTarget) -> _Target:
         resource = await self._discovery.resolve_scalable(target.api_version, target.kind)
