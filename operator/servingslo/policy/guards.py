@@ -311,10 +311,15 @@ def queue_inputs(queued: Sequence[PodSample]) -> dict[str, StepValue]:
 def leave_to_reverter(
     proposal: Proposal, reverts: Reverts | None, *, current: int, now_seconds: float
 ) -> Proposal:
-    """The count of now while somebody puts it back each time that we change it."""
-    if reverts is None or not reverts.pauses(now_seconds) or proposal.replicas == current:
+    """The count of now while somebody puts it back each time that we change it.
+
+    It is what limits for as long as the pause holds, whatever the demand asks for meanwhile.
+    """
+    if reverts is None or not reverts.pauses(now_seconds):
         return proposal
-    return proposal.moved("reverts", current, Reason.REPLICAS_REVERTED, **reverts.inputs())
+    inputs = reverts.inputs()
+    noted = proposal.noted("reverts", current, Reason.REPLICAS_REVERTED, **inputs)
+    return replace(noted, replicas=current, limited_by=Reason.REPLICAS_REVERTED)
 
 
 def acting_limit(targets: Targets, limits: Limits) -> Reason | None:

@@ -107,6 +107,7 @@ def _dump_reverts(reverts: Reverts | None) -> dict[str, object] | None:
         "count": reverts.count,
         "at": round(reverts.at_seconds, 1),
         "by": reverts.by,
+        "prompt": reverts.prompt,
     }
 
 
@@ -122,6 +123,7 @@ def _load_reverts(stored: object, now_seconds: float) -> Reverts | None:
         count=count,
         at_seconds=min(at, now_seconds),
         by=text_of(stored.get("by")),
+        prompt=stored.get("prompt") is not False,
     )
 
 

@@ -115,7 +115,11 @@ def unless_reverted(context: TickContext, draft: Draft) -> Draft:
 
 def pending(context: TickContext, draft: Draft) -> Draft:
     """What is ordered and not yet there: reported, and the first limit where it cannot come."""
-    return replace(draft, proposal=_with_pending(context, draft.proposal))
+    proposal = _with_pending(context, draft.proposal)
+    if draft.proposal.limited_by is Reason.REPLICAS_REVERTED:
+        # Pods that do not come are noted; what holds the count is who puts it back.
+        proposal = replace(proposal, limited_by=Reason.REPLICAS_REVERTED)
+    return replace(draft, proposal=proposal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

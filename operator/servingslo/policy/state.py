@@ -11,7 +11,7 @@ from servingslo.policy.batching_decision import LimitsPlan
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.prepared_model import PreparedModel
-from servingslo.policy.reverts import Reverts, reverted, standing
+from servingslo.policy.reverts import Reverts, is_prompt, reverted, standing
 from servingslo.policy.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
@@ -253,6 +253,7 @@ def observe_count(
     behavior: Behavior,
     now_seconds: float,
     actuation: Actuation = Actuation.SCALE,
+    tick_seconds: float = 15.0,
 ) -> tuple[PlannerState, HandEdit | None]:
     """The memory after reading the target's count, and the hand edit found by it, if any.
 
@@ -260,6 +261,7 @@ def observe_count(
     ordered was set by somebody else: it becomes the new current and the one recommendation that
     stabilization remembers, so that it stands for a full window before a step down. Where others
     carry the count out, their changes count in the rate policies as ours do.
+    tick_seconds: how far apart looks are.
     """
     if state.started_seconds is None:
         state = replace(state, started_seconds=now_seconds)
@@ -285,7 +287,11 @@ def observe_count(
     reverts = state.reverts
     if state.scaled is not None:
         reverts = reverted(
-            reverts, replicas=desired, by=observation.replicas_set_by, now_seconds=now_seconds
+            reverts,
+            replicas=desired,
+            by=observation.replicas_set_by,
+            now_seconds=now_seconds,
+            prompt=is_prompt(state.scaled.at_seconds, now_seconds, tick_seconds),
         )
     return replace(state, behavior=remembered, scaled=None, reverts=reverts), edit
 
