@@ -161,6 +161,7 @@ class Reason(StrEnum):
     BATCHING_CANARY_NOT_COMPARED = "BatchingCanaryNotCompared"
     BATCHING_CANARY_NOT_POSSIBLE = "BatchingCanaryNotPossible"
     BATCHING_LEFT_TO_USER = "BatchingLeftToUser"
+    BATCHING_REVERTED = "BatchingReverted"
     BATCHING_TOO_SOON = "BatchingTooSoon"
     BATCHING_NOT_JUDGED = "BatchingNotJudged"
     BATCHING_GAIN_TOO_SMALL = "BatchingGainTooSmall"

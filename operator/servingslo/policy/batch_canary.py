@@ -38,6 +38,8 @@ STUCK = "stuck_pods"
 # The bound of the engines' own in the template, and what a canary has it be.
 QUEUE = "max_num_queued_reqs"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
+# Limits that the pod template's command line gives, None for one that it does not give.
+TEMPLATE = "template_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

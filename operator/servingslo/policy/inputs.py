@@ -287,11 +287,12 @@ class InForce:
     """What stands on the cluster of one thing that the operator may change beside the workload.
 
     values: by name; None where a value is not set. refused: why it may not be changed, None where
-    it may.
+    it may. set_by: the field manager that set it last, None where that is not told.
     """
 
     values: Mapping[str, int | None] = field(default_factory=dict)
     refused: SignalProblem | None = None
+    set_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

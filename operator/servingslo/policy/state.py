@@ -11,7 +11,7 @@ from servingslo.policy.batching_decision import LimitsPlan
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.prepared_model import PreparedModel
-from servingslo.policy.reverts import Reverts, is_prompt, reverted, standing
+from servingslo.policy.reverts import LimitReverts, Reverts, is_prompt, reverted, standing
 from servingslo.policy.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
@@ -69,6 +69,19 @@ class BatchChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchWrite:
+    """Limits of ours in the pod template: what stood before them, and when they were ordered.
+
+    queue: the engines' own bound, before and after; empty where it stays.
+    """
+
+    at_seconds: float
+    before: BatchLimits
+    after: BatchLimits
+    queue: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
     """The last search over batch limits: when, for which mix and limits, and what it found.
 
@@ -116,6 +129,7 @@ class BatchingMemory:
     verifying: the change whose effect is not yet judged. refused: limits that made latency worse
     than predicted and were taken back; none in their direction are tried before
     refused_until_seconds. canary: of the one that is compared; begun anew after a restart.
+    written: ours in the pod template, until somebody sets others. reverts: who puts others back.
     before_write: the memory to go back to where the write of what was
     ordered last is refused; None once it is known what came of it.
     """
@@ -126,6 +140,8 @@ class BatchingMemory:
     refused_until_seconds: float | None = None
     search: BatchSearch | None = None
     canary: CanaryMemory | None = None
+    written: BatchWrite | None = None
+    reverts: LimitReverts | None = None
     before_write: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
 
 

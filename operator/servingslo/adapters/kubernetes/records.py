@@ -19,6 +19,7 @@ from servingslo.adapters.kubernetes.container_fields import (
     native_sidecars,
     ports_of,
 )
+from servingslo.adapters.kubernetes.field_managers import replicas_set_by
 from servingslo.adapters.kubernetes.queued import queued_by
 from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
@@ -261,19 +262,9 @@ def _target_record(item: KubeObject, *, rollout_in_progress: bool) -> TargetReco
         selector=selector_from_spec(spec.get("selector")),
         rollout_in_progress=rollout_in_progress,
         containers=container_records(spec.get("template") or {}),
-        replicas_set_by=_replicas_set_by(metadata.get("managedFields") or ()),
+        replicas_set_by=replicas_set_by(metadata),
         version=_version_number(metadata.get("resourceVersion")),
     )
-
-
-def _replicas_set_by(entries: Sequence[Mapping[str, Any]]) -> str | None:
-    """The field manager that wrote spec.replicas last; several may own it with the same value."""
-    owners = [
-        (str(entry.get("time") or ""), sys.intern(str(entry.get("manager") or "")))
-        for entry in entries
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-    ]
-    return (max(owners)[1] or None) if owners else None
 
 
 def _version_number(text: str | None) -> int:
