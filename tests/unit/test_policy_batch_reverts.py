@@ -4,14 +4,17 @@ import json
 from dataclasses import dataclass, replace
 
 import pytest
+from canary_story import Story
+from canary_story import story as story_of_canary
 from policy_world import Run, World
 
 from servingslo.explain.conditions import conditions
 from servingslo.explain.events import EventType, events
 from servingslo.explain.text import text
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.policy.batch_canary import TEMPLATE
+from servingslo.policy.batch_canary import AFTER, TEMPLATE
 from servingslo.policy.batch_watch import KNOB
+from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingRollout,
@@ -151,6 +154,35 @@ def test_other_limits_than_before_are_a_decision_and_no_revert():
     told.until(told.written[0] + 300.0)
     assert told.state.batching.written is None
     assert told.state.batching.reverts is None
+
+
+class _Canary(Story):
+    """A canary whose template GitOps puts back."""
+
+    def _in_force(self):
+        found, standing = super()._in_force(), self.standing
+        limits = (FEW, None)
+        if standing is not None and not self.edited:
+            limits = tuple(standing[f"{AFTER}{name}"] for name in LIMIT_FIELDS)
+        named = {f"{TEMPLATE}{n}": v for n, v in zip(LIMIT_FIELDS, limits, strict=True)}
+        return replace(found, values={**found.values, **named}, set_by=GITOPS)
+
+
+def test_a_canary_that_is_put_back_is_left_and_its_manager_named():
+    """The first pod's limits are left to whoever put them back, and not tried in the pause."""
+    usual = story_of_canary()
+    told = _Canary(usual.world, usual.targets, usual.limits)
+    told.until_act(CanaryAct.HOLD)
+    told.edited = True
+    left = told.tick().batching
+    assert (left.canary, left.reason) == (CanaryAct.LEAVE, Reason.BATCHING_LEFT_TO_USER)
+    told.edited = False
+    began = told.world.now
+    told.until(began + 900.0)
+    after = told.between(began + 15.0, began + 900.0)
+    assert {d.batching.reason for d in after} == {Reason.BATCHING_REVERTED}
+    assert not any(d.batching.apply for d in after)
+    assert GITOPS in verdict(after[-1]).message
 
 
 def test_a_client_is_named_as_one():
