@@ -17,6 +17,7 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import BatchArguments, replace_batch_arguments
+from servingslo.runtimes.write_refusals import write_refused
 
 SUPPORTED_KINDS = frozenset({"Deployment", "StatefulSet"})
 
@@ -99,6 +100,7 @@ def changed_arguments(
 
     queue: bound on what runs and waits, where the runtime has one; None: as it is.
     A list that is left without words is removed: it was not there before a flag was.
+    Raises: ArgumentsNotUnderstoodError where a flag would not do what is meant by it.
     """
     entry: KubeObject = item["spec"]["template"]["spec"]["containers"][index]
     command, args = entry.get("command"), entry.get("args")
@@ -108,9 +110,12 @@ def changed_arguments(
         max_num_queued_reqs=queue,
     )
     profile = catalogue.profile(runtime)
+    variables = literal_variables(entry)
+    if refused := write_refused(command, args, profile, variables):
+        raise ArgumentsNotUnderstoodError(refused)
     removed = tuple(k.field for k in profile.knobs if getattr(wanted, k.field) is None)
     changed = replace_batch_arguments(
-        command, args, wanted, profile, removed=removed, variables=literal_variables(entry)
+        command, args, wanted, profile, removed=removed, variables=variables
     )
     base = f"/spec/template/spec/containers/{index}"
     lines = [

@@ -39,6 +39,7 @@ from servingslo.runtimes.arguments import (
 )
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.recognition import Recognize
+from servingslo.runtimes.write_refusals import write_refused
 
 _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
     (NoScaleSubresourceError, Reason.TARGET_NOT_SCALABLE),
@@ -353,6 +354,7 @@ def _refusal(
     refused = (
         chosen.unread
         or sidecar_refused(chosen)
+        or write_refused(chosen.command, chosen.args, profile, chosen.environment)
         or change_refused(chosen.command, chosen.args, profile, chosen.environment)
     )
     if refused:
