@@ -194,7 +194,7 @@ async def test_a_canary_is_taken_back_to_the_letter(runtime, command, args, befo
         pytest.param("sglang", SGLANG, ["--page-size=auto"],
                      "--page-size auto does not divide 64", id="sglang-page-unknown"),
         pytest.param("sglang", SGLANG, ["--chunked-prefill-size", "-1"],
-                     "--chunked-prefill-size", id="sglang-off"),
+                     "turns chunked prefill off", id="sglang-off"),
         pytest.param("sglang", ["sh", "-c", "python3 -m sglang.launch_server"], None,
                      "shell command", id="sglang-shell"),
         pytest.param("trtllm", TRTLLM, ["--config", "/etc/llm.yaml"],

@@ -127,6 +127,7 @@ async def test_where_the_engine_is_not_clear_nothing_is_read_and_no_change_allow
     launch, refused = view.pods[0].launch, view.batching_change_refused
     assert launch is not None
     assert refused is not None
+    assert launch.unread_limits == ("max_num_seqs", "max_num_batched_tokens")
     assert refused.reason is Reason.ARGUMENTS_NOT_UNDERSTOOD
     for said in (launch.unread, refused.detail):
         assert "engine, second" in said

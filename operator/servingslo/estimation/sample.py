@@ -122,8 +122,9 @@ class EngineLaunch:
     flags: fields of the limits that the command line itself gives, by a number and not through a
     variable or a file. accelerator: whether the container asks for a device of any kind.
     throughput_mode: limits that are not given are doubled. api_server_count: processes in front of
-    the engines, each of which counts an engine's steps by itself. unread: which part of it is in
-    ConfigMaps or files that could not be read, and why; '' for none.
+    the engines, each of which counts an engine's steps by itself; 0 where the pod has none. unread:
+    which part of it could not be read, and why; '' for none. unread_limits: fields of the limits
+    that it gives and that could not be read: no default holds in their place.
     """
 
     flags: tuple[str, ...] = ()
@@ -133,6 +134,7 @@ class EngineLaunch:
     max_model_len: int | None = None
     api_server_count: int | None = None
     unread: str = ""
+    unread_limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

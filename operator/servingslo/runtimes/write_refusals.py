@@ -14,7 +14,7 @@ BUDGET_BLOCK_TOKENS = 64
 # SGLang. Source: sglang/srt/server_args.py of 0.5: with attention data parallelism both limits are
 # divided by the ranks; a chunk that is no multiple of the page ends the server at its start.
 _SPLITS = "--enable-dp-attention"
-_PAGE = "--page-size"
+_PAGE, _CHUNK = "--page-size", "--chunked-prefill-size"
 # TensorRT-LLM. Source: tensorrt_llm/commands/serve.py: "a YAML file that overwrites the parameters
 # specified by trtllm-serve"; a built TensorRT engine has its limits from its build.
 _FILES = ("--config", "--extra_llm_api_options")
@@ -42,6 +42,9 @@ def write_refused(
 def _of_sglang(words: Sequence[str]) -> str:
     if _SPLITS in words:
         return f"{_SPLITS} divides the limits by the number of ranks"
+    chunk = _value(words, _CHUNK)
+    if chunk is not None and chunk.startswith("-"):
+        return f"{_CHUNK} {chunk[:20]} turns chunked prefill off, and it is left so"
     page = _value(words, _PAGE)
     if page is None or (page.isascii() and page.isdecimal() and _divides(int(page))):
         return ""

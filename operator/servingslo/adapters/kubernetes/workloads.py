@@ -30,6 +30,7 @@ from servingslo.errors import (
 from servingslo.estimation.sample import EngineLaunch
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import EngineArguments, WorkloadView
+from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import (
@@ -147,7 +148,9 @@ class KubernetesWorkloads:
             pods=tuple(
                 replace(
                     waiting.get(pod.name, pod).sample(now_seconds, image=_image(chosen[pod.name])),
-                    launch=_launch(chosen[pod.name], started.get(pod.name), profile),
+                    launch=_of_unclear(
+                        chosen[pod.name], _launch(chosen[pod.name], started.get(pod.name), profile)
+                    ),
                 )
                 for pod in pods
             ),
@@ -324,6 +327,15 @@ def _launch(
         api_server_count=found.api_server_count,
         unread=started.unread,
     )
+
+
+def _of_unclear(
+    container: ContainerRecord | None, launch: EngineLaunch | None
+) -> EngineLaunch | None:
+    """What a command line says; of an engine that may be any of several, no limit is assumed."""
+    if container is None or launch is None or container.name:
+        return launch
+    return replace(launch, unread_limits=LIMIT_FIELDS)
 
 
 def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments:
