@@ -42,6 +42,7 @@ BESIDE: tuple[dict[str, Any], ...] = (
     {"name": "adapters", "image": "vllm/vllm-openai:v0.11.0",
      "command": ["python3", "/app/sidecar.py", "--watch"]},
     {"name": "fuse", "image": "fuse:1", "resources": {"limits": {"smarter-devices/fuse": 1}}},
+    {"name": "inputs", "image": "agent:1", "resources": {"limits": {"example.com/input-output": 1}}},
     {"name": "rdma", "image": "rdma:1", "resources": {"requests": {"rdma/hca": "1"}}},
     {"name": "no-card", "image": "exporter:1", "resources": {"limits": {"nvidia.com/gpu": "0"}}},
 )  # fmt: skip
@@ -56,6 +57,9 @@ CARDS: tuple[dict[str, Any], ...] = (
     {"limits": {"aws.amazon.com/neuron": 1}},
     {"limits": {"aws.amazon.com/neuroncore": 2}},
     {"limits": {"habana.ai/gaudi": 8}},
+    {"limits": {"huawei.com/Ascend910": 1}},
+    {"limits": {"nvidia.com/gpu.shared": 1}},
+    {"limits": {"furiosa.ai/rngd": 1}},
     {"claims": [{"name": "gpu"}]},
 )
 # How the engine says what it is; an image or a command line that says nothing is the last.
@@ -188,3 +192,18 @@ def test_of_two_engines_the_scraped_one_is_read(pod, data) -> None:
     found = engine_container(container_records(annotated), None)
     assert found is not None
     assert found.name == wanted
+
+
+@fuzzed
+@given(
+    beside=st.lists(st.sampled_from(("metrics-proxy", "log-agent", "istio-proxy", "envoy")),
+                    unique=True, min_size=1, max_size=3),
+    data=st.data(),
+)  # fmt: skip
+def test_of_what_says_nothing_the_one_that_is_no_proxy_is_the_engine(beside, data) -> None:
+    """An image of one's own without a card or a flag is the engine beside containers named so."""
+    names = data.draw(st.permutations([*beside, "server"]))
+    containers = [{"name": name, "image": f"{name}:1"} for name in names]
+    assert _read({"containers": containers}).name == "server"
+    other = [*containers, {"name": "second", "image": "second:1"}]
+    assert FIELD in _read({"containers": other}).unread

@@ -73,7 +73,7 @@ _PROGRAMS = {
 _BESIDE_THE_ENGINE = frozenset(
     {"adapter", "agent", "bench", "benchmark", "client", "controller", "downloader", "epp"}
     | {"exporter", "frontend", "gateway", "loader", "operator", "proxy", "router", "scheduler"}
-    | {"sidecar", "ui", "webhook"}
+    | {"sidecar", "ui", "webhook", "auth", "metrics", "monitor", "watcher"}
 )
 # Programs that start another one, which may be the engine.
 _STARTERS = frozenset(

@@ -9,17 +9,14 @@ from typing import Any
 
 # The annotation by which many scrapes find a pod's port; a port's number, or its name.
 _PORT_ANNOTATION = "prometheus.io/port"
-# Cards that serve models, by the resource names of their device plugins. Devices of other kinds
-# (rdma/hca, vpc.amazonaws.com/efa, smarter-devices/fuse) are asked for by agents and proxies too.
-# Source: the device plugins of NVIDIA (MIG and shared ones included), AMD, Intel, Habana, Google,
-# AWS, Huawei, Hygon, MetaX, Enflame, Iluvatar, Cambricon, Moore Threads, Kunlunxin, Volcano,
-# Run:ai, Furiosa, Rebellions, Qualcomm and Tenstorrent.
+# Cards that serve models, by what the resource names of their device plugins have in common.
+# Devices of other kinds (rdma/hca, vpc.amazonaws.com/efa, smarter-devices/fuse) are asked for by
+# agents and proxies too. Source: the device plugins of NVIDIA (MIG and shared ones included), AMD,
+# Intel, Habana, Google, AWS, Huawei, Hygon, MetaX, Enflame, Iluvatar, Cambricon, Moore Threads,
+# Kunlunxin, Tencent, Furiosa, Rebellions, Qualcomm and Tenstorrent, and of HAMi and Volcano.
 _CARDS = re.compile(
-    r"^(nvidia\.com/(gpu|mig-|vgpu|pgpu)|amd\.com/gpu|gpu\.intel\.com/"
-    r"|habana\.ai/gaudi|google\.com/tpu|cloud-tpus\.google\.com/"
-    r"|aws\.amazon\.com/neuron|huawei\.com/ascend|hygon\.com/dcu|metax-tech\.com/gpu"
-    r"|enflame\.com/gcu|iluvatar\.(ai|com)/|cambricon\.com/|mthreads\.com/|kunlunxin\.com/|baidu\.com/"
-    r"|volcano\.sh/vgpu|run\.ai/|furiosa\.ai/|rebellions\.ai/|qualcomm\.com/qaic|tenstorrent\.com/)",
+    r"gpu|(?<![a-z])([thnx]pu|[dg]cu)|vcuda|gaudi|neuron|ascend|/mig-|qaic|cambricon|iluvatar"
+    r"|mthreads|furiosa\.ai/|rebellions\.ai/|tenstorrent",
     re.IGNORECASE,
 )
 _NOTHING = frozenset({"", "0", "0.0", "None"})
@@ -36,7 +33,7 @@ def asks_for_card(resources: Mapping[str, Any]) -> bool:
     """Whether a card that serves models is asked for; a claim counts, whose kind is not told."""
     if resources.get("claims"):
         return True
-    return any(_CARDS.match(name) for name in _asked(resources))
+    return any("/" in name and _CARDS.search(name) for name in _asked(resources))
 
 
 def ports_of(container: Mapping[str, Any]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ proxy's command line as the engine's, and write batch limits into it. So a conta
 where everything known points at one; otherwise that is reported, and nothing is written.
 """
 
+import re
 from collections.abc import Collection, Sequence
 
 from servingslo.adapters.kubernetes.records import ContainerRecord
@@ -27,6 +28,8 @@ _NO_ENGINES = frozenset(
     | {"otel-collector", "fluent-bit", "fluentd", "filebeat", "promtail", "routing-proxy"}
     | {"storage-initializer", "xray-daemon", "dcgm-exporter"}
 )
+# Words of names of containers beside an engine, which decide where nothing else does.
+_BESIDE = frozenset({"proxy", "sidecar", "exporter", "agent", "collector", "logger", "mesh"})
 _SHOWN = 5
 
 
@@ -78,7 +81,7 @@ def _candidates(
         or asking
         or named
         or [one for one in serving if one.accelerator]
-        or [one for one in serving if not one.sidecar]
+        or _not_beside([one for one in serving if not one.sidecar])
     )
     if len(found) == 1:
         return found
@@ -86,6 +89,13 @@ def _candidates(
     ports = frozenset(scraped_ports)
     scraped = [one for one in found if one.scraped or not ports.isdisjoint(one.ports)]
     return scraped or found
+
+
+def _not_beside(containers: Sequence[ContainerRecord]) -> Sequence[ContainerRecord]:
+    """Those whose names do not say that they stand beside an engine; all where every one does."""
+    return [
+        one for one in containers if _BESIDE.isdisjoint(re.split(r"[-.]", one.name))
+    ] or containers
 
 
 def _surest(
