@@ -42,7 +42,7 @@ BESIDE: tuple[dict[str, Any], ...] = (
     {"name": "adapters", "image": "vllm/vllm-openai:v0.11.0",
      "command": ["python3", "/app/sidecar.py", "--watch"]},
     {"name": "fuse", "image": "fuse:1", "resources": {"limits": {"smarter-devices/fuse": 1}}},
-    {"name": "inputs", "image": "agent:1", "resources": {"limits": {"example.com/input-output": 1}}},
+    {"name": "io", "image": "agent:1", "resources": {"limits": {"example.com/input-output": 1}}},
     {"name": "rdma", "image": "rdma:1", "resources": {"requests": {"rdma/hca": "1"}}},
     {"name": "no-card", "image": "exporter:1", "resources": {"limits": {"nvidia.com/gpu": "0"}}},
 )  # fmt: skip
