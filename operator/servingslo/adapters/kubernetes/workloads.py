@@ -39,7 +39,7 @@ from servingslo.runtimes.arguments import (
     parse_launch_arguments,
 )
 from servingslo.runtimes.profile import RuntimeProfile
-from servingslo.runtimes.recognition import Recognize
+from servingslo.runtimes.recognition import Recognition, Recognize
 from servingslo.runtimes.write_refusals import write_refused
 
 _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
@@ -117,17 +117,7 @@ class KubernetesWorkloads:
         )
         now_seconds = SystemClock.now_seconds()
         read_as = recognize(tuple(pod.name for pod in pods))
-        template = frozenset(one.name for one in found.containers or ())
-        chosen = {
-            pod.name: engine_container(
-                pod.containers,
-                container,
-                runtime=read_as.runtime,
-                scraped_ports=read_as.ports.get(pod.name, ()),
-                among=template,
-            )
-            for pod in pods
-        }
+        chosen = _engines(pods, found, container, read_as)
         profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
         has_file = profile is not None and bool(profile.launch.config)
         started = {
@@ -296,6 +286,23 @@ def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
     quota = "exceeded quota" in found.pods_refused
     reason = Reason.QUOTA_REACHED if quota else Reason.PODS_REFUSED
     return (SignalProblem(reason=reason, detail=found.pods_refused),)
+
+
+def _engines(
+    pods: Sequence[PodRecord], found: _Target, container: str | None, read_as: Recognition
+) -> Mapping[str, ContainerRecord | None]:
+    """The engine's container of each pod, by the pod's name; what was injected is none."""
+    template = frozenset(one.name for one in found.containers or ())
+    return {
+        pod.name: engine_container(
+            pod.containers,
+            container,
+            runtime=read_as.runtime,
+            scraped_ports=read_as.ports.get(pod.name, ()),
+            among=template,
+        )
+        for pod in pods
+    }
 
 
 def _choose(
