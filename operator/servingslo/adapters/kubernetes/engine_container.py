@@ -133,5 +133,5 @@ def _unclear(
         command=(),
         args=(),
         accelerator=any(one.accelerator for one in candidates or containers),
-        unread=f"which container is the engine is not clear ({names} {why}): state {FIELD}",
+        unread=f"the engine's container is unclear ({names} {why}): set {FIELD}",
     )
