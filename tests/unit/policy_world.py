@@ -36,6 +36,9 @@ TARGETS = Targets(
 )
 
 
+NO_PLACE = "Insufficient nvidia.com/gpu"
+
+
 @dataclass
 class Pod:
     """A pod of the target."""
@@ -55,7 +58,8 @@ class World:
     """The truth, and what Prometheus and Kubernetes would show of it.
 
     rate: arrivals per second at a time. cold_start: seconds from creation to readiness.
-    room: pods that the cluster can place, None for any number. max_queued: bound on running +
+    room: pods that the cluster can place, None for any number. gate: holds the others back from the
+    scheduler, '' where that finds them no place. max_queued: bound on running +
     waiting of each engine. retries: how often a refused request comes again, after 10 s each.
     history: of the arrival rate, which the first observation brings. stuck_pods: whose counters and
     gauges no longer move. xid_errors: of the GPU of a pod, by its name. going_seen: pods that were
@@ -68,6 +72,7 @@ class World:
     kind: str = "l4-small"
     cold_start: float = 60.0
     room: int | None = None
+    gate: str = ""
     seed: int = 1
     max_num_seqs: int | None = None
     prompt_median: float = 600.0
@@ -270,7 +275,8 @@ class World:
             scheduled_after_seconds=None if pod.unschedulable else 1.0,
             ready_after_seconds=pod.ready_at - pod.created if ready else None,
             ready_for_seconds=self.now - pod.ready_at if ready else None,
-            unschedulable_reason="Insufficient nvidia.com/gpu" if pod.unschedulable else None,
+            unschedulable_reason=NO_PLACE if pod.unschedulable and not self.gate else None,
+            queued_reason=self.gate if pod.unschedulable and self.gate else None,
             engines=engines,
             gpus=self._gpus(pod, age),
             launch=self.launch,

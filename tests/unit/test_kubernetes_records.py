@@ -185,6 +185,44 @@ def test_an_unschedulable_pod_says_why() -> None:
     assert pod_record(_pod(gated, status=pending), None).unschedulable_reason is None
 
 
+@pytest.mark.parametrize(
+    ("gates", "labels", "condition", "said"),
+    [
+        pytest.param(
+            ["kueue.x-k8s.io/admission"],
+            {"kueue.x-k8s.io/queue-name": "team-a"},
+            "SchedulingGated",
+            "scheduling gate kueue.x-k8s.io/admission, queue team-a",
+            id="kueue",
+        ),
+        pytest.param(
+            ["example.com/quota"],
+            {"kueue.x-k8s.io/queue-name": "team-a"},
+            None,
+            "scheduling gate example.com/quota",
+            id="before-any-condition",
+        ),
+        pytest.param(
+            ["a.io/one", "b.io/two"], {}, "SchedulingGated",
+            "scheduling gates a.io/one, b.io/two", id="two",
+        ),
+        pytest.param([], {}, "SchedulingGated", "blocked", id="condition-alone"),
+        pytest.param([], {}, "Unschedulable", None, id="no-place"),
+        pytest.param([], {}, None, None, id="free"),
+    ],
+)  # fmt: skip
+def test_a_gated_pod_names_its_gates(gates, labels, condition, said) -> None:
+    """Each gate by its name, Kueue's with the queue; a pod without a place is not gated."""
+    conditions = () if condition is None else (
+        _condition("PodScheduled", "False", "2026-01-02T03:00:00Z",
+                   reason=condition, message="blocked"),
+    )  # fmt: skip
+    item = _pod(*conditions, status={"phase": "Pending"}, metadata={"labels": labels})
+    item["spec"]["schedulingGates"] = [{"name": name} for name in gates]
+    record = pod_record(item, None)
+    assert record.sample(NOW, image=None).queued_reason == said
+
+
 def test_the_controlling_owner_is_the_owner() -> None:
     """Of several owner references only the controller counts."""
     assert pod_record(_pod(), None).owner_uid == "rs-uid"

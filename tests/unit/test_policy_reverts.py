@@ -3,7 +3,9 @@
 import pytest
 from overtaken_world import World
 
+from servingslo.policy.guards import Proposal, leave_to_reverter
 from servingslo.policy.reverts import (
+    CLIENT_REVERTS_BEFORE_PAUSE,
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     REVERTS_BEFORE_PAUSE,
@@ -97,6 +99,91 @@ async def test_one_edit_by_hand_starts_no_pause(world: World) -> None:
     _put_back(world, by="kubectl-edit")
     await world.tick()
     assert world.cluster.writes == [(1, 3), (1, 3)]
+
+
+CLIENTS = ("OpenAPI-Generator", "kubectl-edit", "kubectl", "Lens", "k9s", "curl")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_person_who_repeats_an_edit_within_minutes_is_no_controller(
+    world: World, client: str
+) -> None:
+    """Three edits, each more than a minute after our write, start no pause; nor do five."""
+    for _ in range(CLIENT_REVERTS_BEFORE_PAUSE - 1):
+        await world.tick(TICK_SECONDS)
+        for _ in range(5):
+            await world.tick(TICK_SECONDS)
+        _put_back(world, by=client)
+    await world.tick(TICK_SECONDS)
+    assert world.cluster.writes == [(1, 3)] * CLIENT_REVERTS_BEFORE_PAUSE
+    reasons = {event.reason for event in world.cluster.events}
+    assert Reason.REPLICAS_REVERTED not in reasons
+    assert Reason.REPLICAS_CHANGED_BY_USER in reasons
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_script_that_answers_every_write_is_left_alone_and_named_a_client(
+    world: World, client: str
+) -> None:
+    """Within seconds of each write it is a program, whatever client it is written with."""
+    await _fight(world, 12)
+    script = World()
+    script.cluster.create()
+    script.sees()
+    for _ in range(12):
+        await script.tick(TICK_SECONDS)
+        _put_back(script, by=client)
+    assert len(script.cluster.writes) == len(world.cluster.writes) < 6
+    event = next(e for e in script.cluster.events if e.reason is Reason.REPLICAS_REVERTED)
+    assert f"by a client ({client})" in event.message
+
+
+@pytest.mark.parametrize("controller", ["argocd-controller", "kustomize-controller", "helm", None])
+async def test_a_controller_is_one_at_any_pace(world: World, controller: str | None) -> None:
+    """A tool that comes round every three minutes is left alone after three reverts."""
+    for _ in range(REVERTS_BEFORE_PAUSE):
+        for _ in range(12):
+            await world.tick(TICK_SECONDS)
+        world.cluster.replicas, world.cluster.set_by = 1, controller
+    await world.tick(TICK_SECONDS)
+    assert world.cluster.replicas == 1
+    assert Reason.REPLICAS_REVERTED in {event.reason for event in world.cluster.events}
+
+
+def _limited(world: World) -> list[str]:
+    """Each reason of ScalingLimited as it was written, in order."""
+    return [
+        condition["reason"]
+        for status in world.cluster.statuses
+        for condition in status.get("conditions", ())
+        if condition["type"] == "ScalingLimited"
+    ]
+
+
+async def test_the_condition_stands_as_long_as_the_pause(world: World) -> None:
+    """Whether more is wanted at the moment or not; it is told by one event and written once."""
+    await _fight(world, 4)
+    before = len(_limited(world))
+    assert _limited(world)[-1] == Reason.REPLICAS_REVERTED
+    wanted = [1, 3, 1, 4, 1, 2]
+    for minimum in wanted:
+        world.cluster.edit(replicas={"min": minimum, "max": 8})
+        world.sees()
+        await world.tick(TICK_SECONDS)
+        assert world.cluster.replicas == 1
+    assert set(_limited(world)[before:]) <= {Reason.REPLICAS_REVERTED}
+    told = [e for e in world.cluster.events if e.reason is Reason.REPLICAS_REVERTED]
+    assert len(told) == 1
+
+
+def test_the_pause_is_the_limit_while_it_holds_and_not_after() -> None:
+    """A count that is wanted as it is put back is limited by the pause all the same."""
+    memory = Reverts(replicas=1, count=3, at_seconds=0.0, by="argocd-controller")
+    proposal = leave_to_reverter(Proposal(replicas=1), memory, current=1, now_seconds=1.0)
+    assert proposal.limited_by is Reason.REPLICAS_REVERTED
+    assert leave_to_reverter(Proposal(replicas=1), memory, current=1, now_seconds=999.0) == (
+        Proposal(replicas=1)
+    )
 
 
 def test_pauses_double_up_to_half_an_hour() -> None:

@@ -125,7 +125,7 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
 
 def test_who_puts_the_count_back_is_remembered_over_a_restart():
     """The pause goes on, and the next revert of the same count is one more in the row."""
-    reverts = Reverts(replicas=1, count=5, at_seconds=90.0, by="argocd-controller")
+    reverts = Reverts(replicas=1, count=5, at_seconds=90.0, by="kubectl-scale", prompt=False)
     stored = json.loads(json.dumps(learned(PlannerState(reverts=reverts), 100.0)))
     assert restore(stored, 110.0).reverts == reverts
     assert restore(stored, 50.0).reverts.at_seconds == 50.0

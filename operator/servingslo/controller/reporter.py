@@ -22,14 +22,15 @@ from servingslo.explain.log_line import held_by, log_line, material_change, why_
 from servingslo.policy.decision import Decision
 from servingslo.policy.learned import LEARNED_VERSION, learned
 from servingslo.policy.report import with_latencies
-from servingslo.policy.reverts import Reverts
-from servingslo.policy.state import PlannerState
+from servingslo.policy.reverts import LimitReverts, Reverts
+from servingslo.policy.state import BatchWrite, PlannerState
 from servingslo.reasons import Action, Reason
 
 _LOG = logging.getLogger(__name__)
 _LEARNED_SECONDS = 300.0
 # Longer than any stabilization or cold start that nobody need ask about.
 _LASTING_HOLD_SECONDS = 300.0
+_PutBack = tuple[Reverts | None, LimitReverts | None, BatchWrite | None]
 
 
 @dataclass(slots=True)
@@ -37,8 +38,8 @@ class _Reported:
     """What was last told of one resource.
 
     line: of the last decision in the status. learned_trusted: what was learnt was told with a law
-    that is trusted. learned_reverts: the reverts that were told with it. held_by: what holds the
-    count, since held_seconds; why_reported: that it has its line in the log.
+    that is trusted. learned_reverts: who put what back, as it was stored with it. held_by: what
+    holds the count, since held_seconds; why_reported: that it has its line in the log.
     """
 
     conditions: tuple[Condition, ...]
@@ -46,7 +47,7 @@ class _Reported:
     logged: Decision | None = None
     line: str | None = None
     learned_trusted: bool = False
-    learned_reverts: Reverts | None = None
+    learned_reverts: _PutBack = (None, None, None)
     held_by: Reason | None = None
     held_seconds: float = 0.0
     why_reported: bool = False
@@ -105,7 +106,7 @@ class Reporter:
         ):
             fields["learned"] = _learned(state, now_seconds)
             reported.learned_trusted = decision.model.trusted
-            reported.learned_reverts = state.reverts
+            reported.learned_reverts = _put_back(state)
         await self._write(resource, reported, fields)
 
     async def refuse(self, resource: Resource) -> None:
@@ -281,7 +282,7 @@ def _learned_is_due(
     learned_seconds: float | None,
 ) -> bool:
     """At the first sight of metrics and of a law, at orders and reverts, else every few minutes."""
-    if state.reverts != reported.learned_reverts:
+    if _put_back(state) != reported.learned_reverts:
         return True
     if learned_seconds is None:
         return decision.metrics is Reason.METRICS_FRESH
@@ -289,6 +290,11 @@ def _learned_is_due(
     found = decision.model.trusted and not reported.learned_trusted
     rested = abs(now_seconds - learned_seconds) >= _LEARNED_SECONDS
     return scaled or found or rested
+
+
+def _put_back(state: PlannerState) -> _PutBack:
+    """Who puts counts and limits back, and which limits of ours they may put back next."""
+    return state.reverts, state.batching.reverts, state.batching.written
 
 
 def _learned(state: PlannerState, now_seconds: float) -> Mapping[str, Any]:

@@ -161,7 +161,7 @@ class PodSample:
     scheduled_after_seconds: time from creation to scheduling. started_after_seconds: to the start
     of its last container, after images were pulled. launch: None in observations that were stored
     without it. metrics_off: why its engine exports no metrics at all, by its command line; '' where
-    nothing says so.
+    nothing says so. queued_reason: what holds it back from the scheduler, None where nothing does.
     """
 
     name: str
@@ -177,6 +177,7 @@ class PodSample:
     ready_for_seconds: float | None = None
     restarts: int = 0
     unschedulable_reason: str | None = None
+    queued_reason: str | None = None
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
     launch: EngineLaunch | None = None

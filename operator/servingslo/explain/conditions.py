@@ -50,7 +50,7 @@ _STATED_LAW = {
     "measured saturation decides meanwhile",
 }
 # Stages whose steps name pods that are coming or doubted, or who puts the count back.
-_DETAILED = frozenset({"pending", "step-down", "reverts"})
+_DETAILED = frozenset({"pending", "queue", "step-down", "reverts"})
 
 
 def conditions(

@@ -74,6 +74,7 @@ _TOLD_STEPS = frozenset(
     {
         Reason.REPLICAS_CHANGED_BY_USER,
         Reason.UNSCHEDULABLE_PODS,
+        Reason.QUEUED,
         Reason.QUOTA_REACHED,
         Reason.PODS_REFUSED,
         Reason.UNRELIABLE_PODS,
@@ -214,8 +215,12 @@ def _batching_event(
         return
     if type_ in before and verdict.reason is running is before[type_].reason:
         return  # how far a comparison has come is in the condition
+    fights = verdict.reason is Reason.BATCHING_REVERTED
+    if fights and type_ in before and before[type_].reason is verdict.reason:
+        return  # which limits would be better meanwhile is in the condition
     if verdict.status is ConditionStatus.FALSE and verdict != before.get(type_):
-        yield _event(EventType.NORMAL, verdict.reason, verdict.message, type_)
+        kind = EventType.WARNING if fights else EventType.NORMAL
+        yield _event(kind, verdict.reason, verdict.message, type_)
 
 
 def _event(type_: EventType, reason: Reason, message: str, about: ConditionType) -> Event:

@@ -18,6 +18,7 @@ _OUT_OF_SYNC = frozenset(
         Reason.BATCHING_CANARY_NOT_COMPARED,
         Reason.BATCHING_CANARY_NOT_POSSIBLE,
         Reason.BATCHING_LEFT_TO_USER,
+        Reason.BATCHING_REVERTED,
         Reason.BATCHING_TOO_SOON,
         Reason.PENDING_PODS,
         Reason.STABILIZED,

@@ -44,6 +44,7 @@ _LIMITS = {
     Reason.MAX_REPLICAS_REACHED: "replicas.max is reached",
     Reason.ADMINISTRATOR_LIMIT: "the administrator allows no more",
     Reason.UNSCHEDULABLE_PODS: "the cluster cannot place the pods ordered",
+    Reason.QUEUED: "pods ordered wait in a queue, and more would wait too",
     Reason.QUOTA_REACHED: "a quota of the namespace allows no more pods",
     Reason.PODS_REFUSED: "the API server refuses the pods ordered",
     Reason.PENDING_PODS: "no pod is ready yet",

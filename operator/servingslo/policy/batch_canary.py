@@ -38,6 +38,8 @@ STUCK = "stuck_pods"
 # The bound of the engines' own in the template, and what a canary has it be.
 QUEUE = "max_num_queued_reqs"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
+# Limits that the pod template's command line gives, None for one that it does not give.
+TEMPLATE = "template_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,8 +237,8 @@ def _failed(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> s
     waited = context.now_seconds - canary.since_seconds
     if waited <= _start_within(context) or any(pod.ready for pod in new):
         return ""
-    unplaced = next((pod.unschedulable_reason for pod in new if pod.unschedulable_reason), None)
-    return unplaced or f"no new pod became ready within {waited:.0f} s"
+    waits = (pod.unschedulable_reason or pod.queued_reason for pod in new)
+    return next(filter(None, waits), None) or f"no new pod became ready within {waited:.0f} s"
 
 
 def _start_within(context: TickContext) -> float:

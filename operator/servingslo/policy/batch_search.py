@@ -14,6 +14,7 @@ from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.sizing import Load, SizingCase, carried_rate_per_second, size
 from servingslo.policy.state import BatchLimits
+from servingslo.runtimes.write_refusals import BUDGET_BLOCK_TOKENS
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
 # Source: vLLM engine/arg_utils.py, default max_num_seqs.
@@ -35,8 +36,6 @@ FULL_STEP_RATIO = 0.9
 # Limits are compared with tokens that take this much longer, those 5 %: a law a little too fast
 # would choose a budget whose full steps miss the objective all at once.
 LAW_ERROR_RATIO = 1.05
-# Budgets are whole blocks of this many tokens, as KV caches and chunks are cut.
-BUDGET_BLOCK_TOKENS = 64
 # The batch that a full step is judged with: seldom more at the rate that is carried.
 BATCH_DEVIATIONS = 2.0
 # Fleet that limits are compared on: large enough for the gain of pooling, and always the same.

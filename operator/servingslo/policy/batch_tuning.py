@@ -9,6 +9,7 @@ from dataclasses import replace
 from servingslo.estimation.service_law import LawSource
 from servingslo.models.service_time import EngineLimits
 from servingslo.policy.batch_canary import refused_limits
+from servingslo.policy.batch_reverts import left_to_reverter, told_of_reverts, with_reverts
 from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits
 from servingslo.policy.batch_tuned import Tuned, batching_decision, change_step, rollout_cost
 from servingslo.policy.batch_verdict import (
@@ -32,6 +33,7 @@ from servingslo.policy.state import (
     BatchingMemory,
     BatchLimits,
     BatchSearch,
+    BatchWrite,
 )
 from servingslo.policy.step_down import warming_up
 from servingslo.reasons import Reason
@@ -53,9 +55,23 @@ def tune_batching(
     scaling: the replica count changes at this tick. acting: decisions are carried out.
     """
     memory = with_load(context, context.state.batching)
-    targets = context.targets.batching
-    if targets.mode is BatchingMode.OFF:
+    if context.targets.batching.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
+    memory = with_reverts(context, memory)
+    tuned = _tuned(context, requirement, memory, scaling=scaling, acting=acting)
+    return told_of_reverts(context, tuned, acting=acting)
+
+
+def _tuned(
+    context: TickContext,
+    requirement: Requirement,
+    memory: BatchingMemory,
+    *,
+    scaling: bool,
+    acting: bool,
+) -> Tuned:
+    """The same, whoever puts limits back."""
+    targets = context.targets.batching
     under_way = watched(context, memory, acting=acting)
     if under_way is not None:
         return under_way
@@ -189,6 +205,7 @@ def _judged(
         return Tuned(decision=decision, memory=memory)
     checks = (
         *_forbidden(context, acting=acting),
+        (left_to_reverter(context, memory), Reason.BATCHING_REVERTED),
         *not_worth,
         (_was_refused(context, memory, current, best), Reason.BATCHING_ROLLED_BACK),
         (no_canary(context) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
@@ -228,6 +245,9 @@ def _judged(
         memory,
         last_change_seconds=context.now_seconds,
         verifying=ordered,
+        written=BatchWrite(
+            at_seconds=context.now_seconds, before=current, after=best, queue=decision.queue
+        ),
         before_write=replace(memory, before_write=None),
     )
     step = change_step(ordered, decision.reason, decision)
@@ -327,6 +347,7 @@ def _rolled_back(
         judged,
         last_change_seconds=context.now_seconds,
         verifying=back,
+        written=None,
         before_write=replace(judged, verifying=change),
     )
     decision = batching_decision(

@@ -108,6 +108,7 @@ def _ended(
     return replace(
         memory,
         verifying=None,
+        written=None,
         refused=change.after,
         refused_until_seconds=now + REFUSED_SECONDS,
     )

@@ -50,10 +50,11 @@ class TickContext:
     current: the target's replica count, the number that a write would test. serving: pods that are
     ready and can be relied on. unreliable: ready pods that cannot, each with why. suspect: the same
     where they are too many to be left out: they count, and nothing is given away on what they say.
-    coming: pods ordered and not ready. starting: those of them that have a place: what is refused
-    or cannot be placed is no capacity. unschedulable: those that the scheduler cannot place, with
-    its reason. own_rollout: the change of batch limits that the rollout in progress carries out,
-    None without one or for any other. prepared: None while no law, limits or lengths are known.
+    coming: pods ordered and not ready. starting: those of them that have a place: what is refused,
+    waits in a queue or cannot be placed is no capacity. unschedulable: those that the scheduler
+    cannot place, with its reason. queued: those that a gate holds back from it. own_rollout: the
+    change of batch limits that the rollout in progress carries out, None without one or for any
+    other. prepared: None while no law, limits or lengths are known.
     demand: None while no rate is known.
     """
 
@@ -72,6 +73,7 @@ class TickContext:
     coming: int
     starting: int
     unschedulable: tuple[PodSample, ...]
+    queued: tuple[PodSample, ...]
     own_rollout: BatchChange | None
     prepared: PreparedModel | None
     lead_seconds: float
@@ -145,7 +147,8 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     unschedulable = tuple(
         pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
     )
-    starting = _starting(observation, coming, len(unschedulable))
+    queued = tuple(pod for pod in observation.pods if pod.queued_reason and not pod.deleting)
+    starting = _starting(observation, coming, len(unschedulable) + len(queued))
     rollout = _own_rollout(observation, state.batching.verifying, serving)
     prepared = _prepared(targets, state, estimate, rollout, now_seconds)
     # That something will wait where nothing does is believed of a trusted law alone.
@@ -180,6 +183,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         coming=coming,
         starting=starting,
         unschedulable=unschedulable,
+        queued=queued,
         own_rollout=rollout,
         prepared=prepared,
         lead_seconds=lead,
@@ -204,11 +208,11 @@ def flags_absent(context: TickContext) -> tuple[str, ...]:
     return tuple(name for name in LIMIT_FIELDS if name not in had)
 
 
-def _starting(observation: Observation, coming: int, unschedulable: int) -> int:
+def _starting(observation: Observation, coming: int, without_place: int) -> int:
     """How many of the pods that are coming have been made and have a place."""
     if refused_pods(observation) is not None:
         coming = min(coming, sum(not p.ready and not p.deleting for p in observation.pods))
-    return max(coming - unschedulable, 0)
+    return max(coming - without_place, 0)
 
 
 def _reliable(

@@ -4,9 +4,10 @@ Each guard is a pure function from a proposal to a proposal that appends its own
 changes something. Running the chain on its own output changes nothing more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.sample import PodSample
 from servingslo.policy.behavior import Behavior, BehaviorState, normalize
 from servingslo.policy.decision import DecisionStep, HandOver, StepValue
 from servingslo.policy.inputs import (
@@ -292,13 +293,34 @@ def limit_step(proposal: Proposal, *, current: int, max_step: int | None) -> Pro
     return proposal.moved("administrator", limited, Reason.ADMINISTRATOR_LIMIT, max_step=max_step)
 
 
+def behind_queue(
+    proposal: Proposal, queued: Sequence[PodSample], *, current: int, minimum: int
+) -> Proposal:
+    """No more than is ordered already while pods of it wait in a queue: more would wait as well."""
+    most = max(current, minimum)
+    if not queued or proposal.replicas <= most:
+        return proposal
+    return proposal.moved("queue", most, Reason.QUEUED, **queue_inputs(queued))
+
+
+def queue_inputs(queued: Sequence[PodSample]) -> dict[str, StepValue]:
+    """How many pods wait in a queue, and what the first that says most is held back by."""
+    told = max((pod.queued_reason or "" for pod in queued), key=len)
+    return {"queued_pods": len(queued), "detail": told}
+
+
 def leave_to_reverter(
     proposal: Proposal, reverts: Reverts | None, *, current: int, now_seconds: float
 ) -> Proposal:
-    """The count of now while somebody puts it back each time that we change it."""
-    if reverts is None or not reverts.pauses(now_seconds) or proposal.replicas == current:
+    """The count of now while somebody puts it back each time that we change it.
+
+    It is what limits for as long as the pause holds, whatever the demand asks for meanwhile.
+    """
+    if reverts is None or not reverts.pauses(now_seconds):
         return proposal
-    return proposal.moved("reverts", current, Reason.REPLICAS_REVERTED, **reverts.inputs())
+    inputs = reverts.inputs()
+    noted = proposal.noted("reverts", current, Reason.REPLICAS_REVERTED, **inputs)
+    return replace(noted, replicas=current, limited_by=Reason.REPLICAS_REVERTED)
 
 
 def acting_limit(targets: Targets, limits: Limits) -> Reason | None:

@@ -140,7 +140,7 @@ class KVCacheModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingTargets:
-    """What may be done with batch limits; container None means the only or first one."""
+    """What may be done with batch limits; container None means the only one that is the engine."""
 
     mode: BatchingMode = BatchingMode.RECOMMEND
     rollout: BatchingRollout = BatchingRollout.CANARY
@@ -297,11 +297,12 @@ class InForce:
     """What stands on the cluster of one thing that the operator may change beside the workload.
 
     values: by name; None where a value is not set. refused: why it may not be changed, None where
-    it may.
+    it may. set_by: the field manager that set it last, None where that is not told.
     """
 
     values: Mapping[str, int | None] = field(default_factory=dict)
     refused: SignalProblem | None = None
+    set_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,14 @@ from servingslo.estimation import learned as estimator_memory
 from servingslo.estimation.stored import is_number, items_of, text_of
 from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.promise import HIGHEST_SCORE, LOWEST_SCORE, PromiseState
-from servingslo.policy.reverts import Reverts
+from servingslo.policy.reverts import LimitReverts, Reverts
 from servingslo.policy.state import (
     LIMIT_FIELDS,
     REFUSED_SECONDS,
     BatchChange,
     BatchingMemory,
     BatchLimits,
+    BatchWrite,
     PlannerState,
 )
 
@@ -138,6 +139,7 @@ def _dump_reverts(reverts: Reverts | None) -> dict[str, object] | None:
         "count": reverts.count,
         "at": round(reverts.at_seconds, 1),
         "by": reverts.by,
+        "prompt": reverts.prompt,
     }
 
 
@@ -153,6 +155,7 @@ def _load_reverts(stored: object, now_seconds: float) -> Reverts | None:
         count=count,
         at_seconds=min(at, now_seconds),
         by=text_of(stored.get("by")),
+        prompt=stored.get("prompt") is not False,
     )
 
 
@@ -197,6 +200,8 @@ def _dump_batching(state: BatchingMemory) -> dict[str, object]:
         "lastChange": state.last_change_seconds,
         "refused": None if state.refused is None else _dump_limits(state.refused),
         "refusedUntil": state.refused_until_seconds,
+        "written": _dump_written(state.written),
+        "reverts": _dump_limit_reverts(state.reverts),
         "verifying": None
         if change is None
         else {
@@ -226,6 +231,61 @@ def _load_batching(stored: object, now_seconds: float) -> BatchingMemory:
         if until is not None and refused is not None
         else None,
         verifying=_load_change(stored.get("verifying"), now_seconds),
+        written=_load_written(stored.get("written"), now_seconds),
+        reverts=_load_limit_reverts(stored.get("reverts"), now_seconds),
+    )
+
+
+def _dump_written(written: BatchWrite | None) -> dict[str, object] | None:
+    if written is None:
+        return None
+    return {
+        "at": written.at_seconds,
+        "before": _dump_limits(written.before),
+        "after": _dump_limits(written.after),
+        "queue": list(written.queue),
+    }
+
+
+def _load_written(stored: object, now_seconds: float) -> BatchWrite | None:
+    if not isinstance(stored, Mapping):
+        return None
+    at = _number(stored.get("at"))
+    before, after = _load_limits(stored.get("before")), _load_limits(stored.get("after"))
+    if at is None or before is None or after is None:
+        return None
+    queue = tuple(_count(value) or None for value in items_of(stored.get("queue")))
+    return BatchWrite(
+        at_seconds=min(at, now_seconds),
+        before=before,
+        after=after,
+        queue=queue if len(queue) == len(LIMIT_FIELDS) else (),
+    )
+
+
+def _dump_limit_reverts(reverts: LimitReverts | None) -> dict[str, object] | None:
+    if reverts is None:
+        return None
+    return {
+        "limits": list(reverts.limits),
+        "count": reverts.count,
+        "at": round(reverts.at_seconds, 1),
+        "by": reverts.by,
+    }
+
+
+def _load_limit_reverts(stored: object, now_seconds: float) -> LimitReverts | None:
+    if not isinstance(stored, Mapping):
+        return None
+    limits, count = _load_limits(stored.get("limits")), _count(stored.get("count"))
+    at = _number(stored.get("at"))
+    if limits is None or not count or at is None:
+        return None
+    return LimitReverts(
+        limits=(limits.max_num_seqs, limits.max_num_batched_tokens),
+        count=count,
+        at_seconds=min(at, now_seconds),
+        by=text_of(stored.get("by")),
     )
 
 

@@ -54,6 +54,7 @@ def plan(
         behavior=targets.behavior,
         now_seconds=now_seconds,
         actuation=targets.actuation,
+        tick_seconds=limits.tick_seconds,
     )
     signals = read_signals(
         observation,

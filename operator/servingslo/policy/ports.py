@@ -1,7 +1,7 @@
 """What the controller needs from the outside world, as protocols that adapters implement."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from servingslo.estimation.error_budget import BudgetReading
@@ -13,10 +13,14 @@ from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition, Recogni
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMetrics:
-    """What Prometheus knows of one pod; limits in force are not among it."""
+    """What Prometheus knows of one pod; limits in force are not among it.
+
+    ports: from which its engines are scraped, where the scrape tells.
+    """
 
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
+    ports: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +45,10 @@ class ClusterMetrics:
         """What engines are read as, by their pods in a namespace: stated, or what they export."""
 
         def of_pods(pods: Sequence[str]) -> Recognition:
-            known = (self.pods.get((namespace, pod)) for pod in pods)
-            engines = (engine for one in known if one is not None for engine in one.engines)
-            return recognized(stated, (e.runtime for e in engines if e.runtime is not None))
+            known = {pod: one for pod in pods if (one := self.pods.get((namespace, pod)))}
+            engines = (engine for one in known.values() for engine in one.engines)
+            read_as = recognized(stated, (e.runtime for e in engines if e.runtime is not None))
+            return replace(read_as, ports={pod: one.ports for pod, one in known.items()})
 
         return of_pods
 

@@ -89,6 +89,17 @@ def stepped(context: TickContext, draft: Draft) -> Draft:
     return replace(draft, proposal=proposal)
 
 
+def not_beyond_queue(context: TickContext, draft: Draft) -> Draft:
+    """No more while pods that are ordered wait in a queue."""
+    proposal = guards.behind_queue(
+        draft.proposal,
+        context.queued,
+        current=context.current,
+        minimum=context.bounds.minimum,
+    )
+    return replace(draft, proposal=proposal)
+
+
 def unless_reverted(context: TickContext, draft: Draft) -> Draft:
     """Left to whoever puts the count back."""
     if context.targets.actuation is not Actuation.SCALE:
@@ -104,7 +115,11 @@ def unless_reverted(context: TickContext, draft: Draft) -> Draft:
 
 def pending(context: TickContext, draft: Draft) -> Draft:
     """What is ordered and not yet there: reported, and the first limit where it cannot come."""
-    return replace(draft, proposal=_with_pending(context, draft.proposal))
+    proposal = _with_pending(context, draft.proposal)
+    if draft.proposal.limited_by is Reason.REPLICAS_REVERTED:
+        # Pods that do not come are noted; what holds the count is who puts it back.
+        proposal = replace(proposal, limited_by=Reason.REPLICAS_REVERTED)
+    return replace(draft, proposal=proposal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +134,7 @@ class Stages:
         behaved,
         put_to_sleep,
         stepped,
+        not_beyond_queue,
         unless_reverted,
         pending,
     )
@@ -143,6 +159,15 @@ def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
             detail=context.unschedulable[0].unschedulable_reason,
         )
         limit = Reason.UNSCHEDULABLE_PODS if wants_more else proposal.limited_by
+        return replace(noted, limited_by=limit)
+    if context.queued:
+        noted = proposal.noted(
+            "pending",
+            proposal.replicas,
+            Reason.QUEUED,
+            **guards.queue_inputs(context.queued),
+        )
+        limit = Reason.QUEUED if wants_more else proposal.limited_by
         return replace(noted, limited_by=limit)
     if context.coming:
         return proposal.noted(

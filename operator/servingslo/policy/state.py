@@ -12,7 +12,7 @@ from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.promise import PromiseState
-from servingslo.policy.reverts import Reverts, reverted, standing
+from servingslo.policy.reverts import LimitReverts, Reverts, is_prompt, reverted, standing
 from servingslo.policy.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
@@ -70,6 +70,19 @@ class BatchChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchWrite:
+    """Limits of ours in the pod template: what stood before them, and when they were ordered.
+
+    queue: the engines' own bound, before and after; empty where it stays.
+    """
+
+    at_seconds: float
+    before: BatchLimits
+    after: BatchLimits
+    queue: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
     """The last search over batch limits: when, for which mix and limits, and what it found.
 
@@ -117,6 +130,7 @@ class BatchingMemory:
     verifying: the change whose effect is not yet judged. refused: limits that made latency worse
     than predicted and were taken back; none in their direction are tried before
     refused_until_seconds. canary: of the one that is compared; begun anew after a restart.
+    written: ours in the pod template, until somebody sets others. reverts: who puts others back.
     before_write: the memory to go back to where the write of what was
     ordered last is refused; None once it is known what came of it.
     """
@@ -127,6 +141,8 @@ class BatchingMemory:
     refused_until_seconds: float | None = None
     search: BatchSearch | None = None
     canary: CanaryMemory | None = None
+    written: BatchWrite | None = None
+    reverts: LimitReverts | None = None
     before_write: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
 
 
@@ -256,6 +272,7 @@ def observe_count(
     behavior: Behavior,
     now_seconds: float,
     actuation: Actuation = Actuation.SCALE,
+    tick_seconds: float = 15.0,
 ) -> tuple[PlannerState, HandEdit | None]:
     """The memory after reading the target's count, and the hand edit found by it, if any.
 
@@ -263,6 +280,7 @@ def observe_count(
     ordered was set by somebody else: it becomes the new current and the one recommendation that
     stabilization remembers, so that it stands for a full window before a step down. Where others
     carry the count out, their changes count in the rate policies as ours do.
+    tick_seconds: how far apart looks are.
     """
     if state.started_seconds is None:
         state = replace(state, started_seconds=now_seconds)
@@ -288,7 +306,11 @@ def observe_count(
     reverts = state.reverts
     if state.scaled is not None:
         reverts = reverted(
-            reverts, replicas=desired, by=observation.replicas_set_by, now_seconds=now_seconds
+            reverts,
+            replicas=desired,
+            by=observation.replicas_set_by,
+            now_seconds=now_seconds,
+            prompt=is_prompt(state.scaled.at_seconds, now_seconds, tick_seconds),
         )
     return replace(state, behavior=remembered, scaled=None, reverts=reverts), edit
 

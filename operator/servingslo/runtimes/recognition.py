@@ -1,7 +1,7 @@
 """Which runtime a workload's engines are read as: the one that is stated, else what they export."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,11 +9,13 @@ class Recognition:
     """What the engines of a workload are read as.
 
     runtime: None while that is not known. exported: the runtimes whose metrics its pods export, in
-    the order of their names; empty while none does.
+    the order of their names; empty while none does. ports: from which each pod's metrics are read,
+    by its name, where that is told.
     """
 
     runtime: str | None = None
     exported: tuple[str, ...] = ()
+    ports: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     @property
     def ambiguous(self) -> bool:

@@ -164,7 +164,7 @@ class BatchCanaries:
         """
         if target.not_possible:
             raise WriteConflictError(target.not_possible)
-        index = container_at(target.item, order.container)
+        index = container_at(target.item, order.container, order.runtime)
         limits = EngineArguments(max_num_seqs=order.after[0], max_num_batched_tokens=order.after[1])
         queue = order.queue[-1] if order.queue else None
         changes = changed_arguments(target.item, index, limits, order.runtime, queue=queue)

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.config_references import literal_variables
 from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.engine_container import engine_container, sidecar_refused
+from servingslo.adapters.kubernetes.records import container_records
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
     InvalidObjectError,
@@ -15,6 +17,7 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import BatchArguments, replace_batch_arguments
+from servingslo.runtimes.write_refusals import write_refused
 
 SUPPORTED_KINDS = frozenset({"Deployment", "StatefulSet"})
 
@@ -61,7 +64,7 @@ def _patch(
     item: KubeObject, container: str | None, arguments: EngineArguments, runtime: str
 ) -> list[KubeObject]:
     """The JSON Patch that sets the limits; empty when they are set already."""
-    index = container_at(item, container)
+    index = container_at(item, container, runtime)
     changes = changed_arguments(item, index, arguments, runtime)
     if not changes:
         return []
@@ -69,13 +72,20 @@ def _patch(
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *changes]
 
 
-def container_at(item: KubeObject, container: str | None) -> int:
-    """Where the engine's container is in the pod template. Raises: NotFoundError."""
-    containers: list[KubeObject] = item["spec"]["template"]["spec"]["containers"]
-    for index, entry in enumerate(containers):
-        if container in (None, entry["name"]):
-            return index
-    raise NotFoundError(f"container {container!r} is not in the pod template")
+def container_at(item: KubeObject, container: str | None, runtime: str | None = None) -> int:
+    """Where the engine's container is in the pod template.
+
+    runtime: of the engine. Raises: NotFoundError where there is none of that name;
+    ArgumentsNotUnderstoodError where it is not clear which one it is, or it is an init container.
+    """
+    template: KubeObject = item["spec"]["template"]
+    found = engine_container(container_records(template), container, runtime=runtime)
+    if found is None:
+        raise NotFoundError(f"container {container!r} is not in the pod template")
+    if refused := (found.unread if not found.name else sidecar_refused(found)):
+        raise ArgumentsNotUnderstoodError(refused)
+    names = [entry["name"] for entry in template["spec"]["containers"]]
+    return names.index(found.name)
 
 
 def changed_arguments(
@@ -90,6 +100,7 @@ def changed_arguments(
 
     queue: bound on what runs and waits, where the runtime has one; None: as it is.
     A list that is left without words is removed: it was not there before a flag was.
+    Raises: ArgumentsNotUnderstoodError where a flag would not do what is meant by it.
     """
     entry: KubeObject = item["spec"]["template"]["spec"]["containers"][index]
     command, args = entry.get("command"), entry.get("args")
@@ -99,9 +110,12 @@ def changed_arguments(
         max_num_queued_reqs=queue,
     )
     profile = catalogue.profile(runtime)
+    variables = literal_variables(entry)
+    if refused := write_refused(command, args, profile, variables):
+        raise ArgumentsNotUnderstoodError(refused)
     removed = tuple(k.field for k in profile.knobs if getattr(wanted, k.field) is None)
     changed = replace_batch_arguments(
-        command, args, wanted, profile, removed=removed, variables=literal_variables(entry)
+        command, args, wanted, profile, removed=removed, variables=variables
     )
     base = f"/spec/template/spec/containers/{index}"
     lines = [

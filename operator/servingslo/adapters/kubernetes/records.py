@@ -13,6 +13,15 @@ from servingslo.adapters.kubernetes.config_references import (
     unset_variables,
     words_of,
 )
+from servingslo.adapters.kubernetes.container_fields import (
+    asks_for_card,
+    asks_for_device,
+    is_scraped,
+    native_sidecars,
+    ports_of,
+)
+from servingslo.adapters.kubernetes.field_managers import replicas_set_by
+from servingslo.adapters.kubernetes.queued import queued_by
 from servingslo.adapters.kubernetes.refusals import refusal_words
 from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
 from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
@@ -33,7 +42,9 @@ class ContainerRecord:
     environment: variables with a value of their own that command or args refer to; those from
     Secrets and fields are not read. unset: those that nothing in the pod sets. config_maps: what
     command or args take from ConfigMaps, None where they take nothing. accelerator: whether it asks
-    for a device. unread: why command and args are not kept; '' where they are.
+    for a device of any kind, card: for one that serves models. ports: that it says it listens on.
+    scraped: the pod's annotation names one of them. sidecar: an init container that goes on
+    running. unread: why command and args are not kept; '' where they are.
     """
 
     name: str
@@ -44,6 +55,10 @@ class ContainerRecord:
     unset: frozenset[str] = frozenset()
     config_maps: ConfigMapUse | None = None
     accelerator: bool = False
+    card: bool = False
+    ports: tuple[int, ...] = ()
+    scraped: bool = False
+    sidecar: bool = False
     unread: str = ""
 
 
@@ -53,7 +68,8 @@ class PodRecord:
 
     first_ready_seconds: when it became ready for the first time, where that was seen or can be
     told from its status. started_seconds: when its last container started, none of them restarted.
-    address: its own; None before it has one, and where it has its node's.
+    address: its own; None before it has one, and where it has its node's. queued_by: the gates that
+    hold it back from the scheduler, in words; None without any.
     """
 
     namespace: str
@@ -73,6 +89,7 @@ class PodRecord:
     restarts: int
     unschedulable_reason: str | None
     address: str | None = None
+    queued_by: str | None = None
 
     def sample(self, now_seconds: float, *, image: str | None) -> PodSample:
         """The pod as the planner sees it; engines are joined later."""
@@ -92,6 +109,7 @@ class PodRecord:
             ready_for_seconds=_between(self.ready_since_seconds, now_seconds),
             restarts=self.restarts,
             unschedulable_reason=self.unschedulable_reason,
+            queued_reason=self.queued_by,
         )
 
 
@@ -163,7 +181,7 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         uid=metadata["uid"],
         owner_uid=_controller_uid(metadata),
         labels={sys.intern(key): value for key, value in (metadata.get("labels") or {}).items()},
-        containers=_containers(item.get("spec")),
+        containers=container_records(item),
         finished=status.get("phase") in _FINISHED_PHASES,
         deleting=metadata.get("deletionTimestamp") is not None,
         ready=ready,
@@ -177,6 +195,7 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         restarts=restarts,
         unschedulable_reason=_unschedulable(scheduled),
         address=None if (item.get("spec") or {}).get("hostNetwork") else status.get("podIP"),
+        queued_by=queued_by(item),
     )
 
 
@@ -244,20 +263,10 @@ def _target_record(item: KubeObject, *, rollout_in_progress: bool) -> TargetReco
         current_replicas=status.get("replicas") or 0,
         selector=selector_from_spec(spec.get("selector")),
         rollout_in_progress=rollout_in_progress,
-        containers=_containers((spec.get("template") or {}).get("spec")),
-        replicas_set_by=_replicas_set_by(metadata.get("managedFields") or ()),
+        containers=container_records(spec.get("template") or {}),
+        replicas_set_by=replicas_set_by(metadata),
         version=_version_number(metadata.get("resourceVersion")),
     )
-
-
-def _replicas_set_by(entries: Sequence[Mapping[str, Any]]) -> str | None:
-    """The field manager that wrote spec.replicas last; several may own it with the same value."""
-    owners = [
-        (str(entry.get("time") or ""), sys.intern(str(entry.get("manager") or "")))
-        for entry in entries
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-    ]
-    return (max(owners)[1] or None) if owners else None
 
 
 def _version_number(text: str | None) -> int:
@@ -276,19 +285,36 @@ def _scaler_record(item: KubeObject) -> ScalerRecord:
     )
 
 
-def _containers(spec: Mapping[str, Any] | None) -> tuple[ContainerRecord, ...]:
-    entries: Sequence[Mapping[str, Any]] = (spec or {}).get("containers") or ()
-    volumes: Sequence[Mapping[str, Any]] = (spec or {}).get("volumes") or ()
-    return tuple(_container(entry, volumes) for entry in entries)
+def container_records(pod: Mapping[str, Any]) -> tuple[ContainerRecord, ...]:
+    """The containers of a pod, or of a pod template, native sidecars after them."""
+    spec: Mapping[str, Any] = pod.get("spec") or {}
+    annotations: Mapping[str, str] = (pod.get("metadata") or {}).get("annotations") or {}
+    entries: Sequence[Mapping[str, Any]] = spec.get("containers") or ()
+    volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
+    return (
+        *(_container(entry, volumes, annotations) for entry in entries),
+        *(
+            replace(_container(entry, volumes, annotations), sidecar=True)
+            for entry in native_sidecars(spec)
+        ),
+    )
 
 
-def _container(entry: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]) -> ContainerRecord:
+def _container(
+    entry: Mapping[str, Any],
+    volumes: Sequence[Mapping[str, Any]],
+    annotations: Mapping[str, str],
+) -> ContainerRecord:
+    resources: Mapping[str, Any] = entry.get("resources") or {}
     bare = ContainerRecord(
         name=entry["name"],
         image=entry.get("image"),
         command=(),
         args=(),
-        accelerator=_asks_for_device(entry.get("resources") or {}),
+        accelerator=asks_for_device(resources),
+        card=asks_for_card(resources),
+        ports=ports_of(entry),
+        scraped=is_scraped(entry, annotations),
     )
     if sum(map(len, words_of(entry))) > LONGEST_LINE_CHARACTERS:
         return replace(bare, unread=_TOO_LONG)
@@ -300,14 +326,6 @@ def _container(entry: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]) -
         unset=unset_variables(entry),
         config_maps=config_map_use(entry, volumes),
     )
-
-
-def _asks_for_device(resources: Mapping[str, Any]) -> bool:
-    """Whether anything but the node's own resources is asked for: devices have a domain's name."""
-    if resources.get("claims"):
-        return True
-    named = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
-    return any("/" in name and not name.startswith("kubernetes.io/") for name in named)
 
 
 def _controller_uid(metadata: Mapping[str, Any]) -> str | None:

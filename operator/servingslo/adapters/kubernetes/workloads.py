@@ -1,13 +1,15 @@
 """Reads a target and its pods: implements `policy.ports.WorkloadSource`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.config_maps import ConfigMapData, StartedWith, started_with
 from servingslo.adapters.kubernetes.discovery import ApiResource, Discovery
+from servingslo.adapters.kubernetes.engine_container import engine_container, sidecar_refused
 from servingslo.adapters.kubernetes.inventory import Collection, Inventory
+from servingslo.adapters.kubernetes.queued import KUEUE_GATE, KueueMessages
 from servingslo.adapters.kubernetes.records import (
     ContainerRecord,
     PodRecord,
@@ -28,6 +30,7 @@ from servingslo.errors import (
 from servingslo.estimation.sample import EngineLaunch
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import EngineArguments, WorkloadView
+from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import (
@@ -41,7 +44,8 @@ from servingslo.runtimes.arguments import (
 )
 from servingslo.runtimes.metrics_switches import metrics_switched_off
 from servingslo.runtimes.profile import RuntimeProfile
-from servingslo.runtimes.recognition import Recognize
+from servingslo.runtimes.recognition import Recognition, Recognize
+from servingslo.runtimes.write_refusals import write_refused
 
 _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
     (NoScaleSubresourceError, Reason.TARGET_NOT_SCALABLE),
@@ -83,6 +87,7 @@ class KubernetesWorkloads:
         self._discovery = discovery
         self._inventory = inventory
         self._config_maps = config_maps
+        self._kueue = KueueMessages(client)
         # The version below which a watch tells of the past; None until it is looked up.
         self._distrusted: dict[tuple[str, ScaleTarget], int | None] = {}
 
@@ -118,8 +123,8 @@ class KubernetesWorkloads:
             strict=found.containers is not None,
         )
         now_seconds = SystemClock.now_seconds()
-        chosen = {pod.name: _choose(pod.containers, container) for pod in pods}
-        read_as = recognize(tuple(chosen))
+        read_as = recognize(tuple(pod.name for pod in pods))
+        chosen = _engines(pods, found, container, read_as)
         profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
         has_file = profile is None or bool(profile.launch.config)
         started = {
@@ -129,6 +134,7 @@ class KubernetesWorkloads:
             for pod in pods
             if (engine := chosen[pod.name]) is not None
         }
+        waiting = await self._queued(namespace, pods)
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
@@ -138,8 +144,10 @@ class KubernetesWorkloads:
             last_rollout_seconds=self._last_rollout_seconds(namespace, found),
             pods=tuple(
                 replace(
-                    pod.sample(now_seconds, image=_image(chosen[pod.name])),
-                    launch=_launch(chosen[pod.name], started.get(pod.name), profile),
+                    waiting.get(pod.name, pod).sample(now_seconds, image=_image(chosen[pod.name])),
+                    launch=_of_unclear(
+                        chosen[pod.name], _launch(chosen[pod.name], started.get(pod.name), profile)
+                    ),
                     metrics_off=_metrics_off(started.get(pod.name), profile),
                 )
                 for pod in pods
@@ -160,6 +168,15 @@ class KubernetesWorkloads:
                 namespace, group_of(target.api_version), target.kind, target.name
             ),
         )
+
+    async def _queued(self, namespace: str, pods: Sequence[PodRecord]) -> Mapping[str, PodRecord]:
+        """The first pod that waits in a queue of Kueue, by its name, with what Kueue says of it."""
+        for pod in pods:
+            if pod.queued_by is None or pod.deleting or KUEUE_GATE not in pod.queued_by:
+                continue
+            said = await self._kueue.message(namespace, pod.uid, pod.labels)
+            return {pod.name: replace(pod, queued_by=f"{pod.queued_by}: {said}")} if said else {}
+        return {}
 
     async def _read_target(self, namespace: str, target: ScaleTarget) -> _Target:
         resource = await self._discovery.resolve_scalable(target.api_version, target.kind)
@@ -279,11 +296,28 @@ def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
     return (SignalProblem(reason=reason, detail=found.pods_refused),)
 
 
+def _engines(
+    pods: Sequence[PodRecord], found: _Target, container: str | None, read_as: Recognition
+) -> Mapping[str, ContainerRecord | None]:
+    """The engine's container of each pod, by the pod's name; what was injected is none."""
+    template = frozenset(one.name for one in found.containers or ())
+    return {
+        pod.name: engine_container(
+            pod.containers,
+            container,
+            runtime=read_as.runtime,
+            scraped_ports=read_as.ports.get(pod.name, ()),
+            among=template,
+        )
+        for pod in pods
+    }
+
+
 def _choose(
     containers: Sequence[ContainerRecord] | None, name: str | None
 ) -> ContainerRecord | None:
-    """The named container; without a name the first one."""
-    return next((entry for entry in containers or () if name in (None, entry.name)), None)
+    """The named container; without a name the engine's, as far as a template tells."""
+    return engine_container(containers or (), name)
 
 
 def _image(container: ContainerRecord | None) -> str | None:
@@ -335,6 +369,15 @@ def _metrics_off(started: StartedWith | None, profile: RuntimeProfile | None) ->
     return metrics_switched_off(words, catalogue.known() if profile is None else (profile,))
 
 
+def _of_unclear(
+    container: ContainerRecord | None, launch: EngineLaunch | None
+) -> EngineLaunch | None:
+    """What a command line says; of an engine that may be any of several, no limit is assumed."""
+    if container is None or launch is None or container.name:
+        return launch
+    return replace(launch, unread_limits=LIMIT_FIELDS)
+
+
 def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments:
     found = batch_arguments(_line(started, profile), profile, started.config)
     return EngineArguments(
@@ -351,7 +394,8 @@ def _refusal(
             reason=Reason.KIND_NOT_SUPPORTED,
             detail="batch limits are changed in Deployments and StatefulSets only",
         )
-    chosen = _choose(found.containers, container)
+    runtime = None if profile is None else profile.name
+    chosen = engine_container(found.containers, container, runtime=runtime)
     if chosen is None:
         return SignalProblem(
             reason=Reason.CONTAINER_NOT_FOUND,
@@ -359,8 +403,11 @@ def _refusal(
         )
     if profile is None:
         return None
-    refused = chosen.unread or change_refused(
-        chosen.command, chosen.args, profile, chosen.environment
+    refused = (
+        chosen.unread
+        or sidecar_refused(chosen)
+        or write_refused(chosen.command, chosen.args, profile, chosen.environment)
+        or change_refused(chosen.command, chosen.args, profile, chosen.environment)
     )
     if refused:
         return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)

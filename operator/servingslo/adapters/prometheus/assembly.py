@@ -135,9 +135,17 @@ class Assembly:
             pod: PodMetrics(
                 engines=tuple(self._engines(pod, self._scraped.get(pod, {}))),
                 gpus=tuple(self._gpu_samples(pod)),
+                ports=self._ports(pod),
             )
             for pod in names
         }
+
+    def _ports(self, pod: Pod) -> frozenset[int]:
+        """The ports in the labels `instance` of a pod's scrapes: host:port, as a scrape sets it."""
+        labels = self._config.source_labels
+        told = (dict(zip(labels, source, strict=True)) for source, _ in self._scraped.get(pod, {}))
+        ports = (one.get("instance", "").rpartition(":")[2] for one in told)
+        return frozenset(int(port) for port in ports if port.isascii() and port.isdecimal())
 
     def _record(self, labels: Mapping[str, str], engine_label: str = "") -> Scraped:
         """Where series of an engine go; what others are told apart by is a label of anything."""

@@ -212,7 +212,8 @@ def _plus(age: float | None, elapsed: float) -> float | None:
 def _aged(pods: Mapping[Pod, PodMetrics], elapsed: float) -> dict[Pod, PodMetrics]:
     """The same samples, older by the time that reading took."""
     return {
-        pod: PodMetrics(
+        pod: replace(
+            metrics,
             engines=tuple(
                 replace(
                     engine,

@@ -66,7 +66,9 @@ class Batching(ApiModel):
         "then all of them or none) or AllAtOnce (all pods, judged afterwards).",
     )
     container: Annotated[str, DNS_LABEL] | None = Field(
-        None, description="Name of the engine's container; by default the first container."
+        None,
+        description="Name of the engine's container; by default the only one that asks for a card "
+        "or names the runtime. Where several do, nothing is read or changed until this is set.",
     )
     min_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] = Field(
         1, description="Fewest running sequences to consider, 1 (default) to 65536."

@@ -11,9 +11,11 @@ from servingslo.adapters.kubernetes.batch_canary import (
 from servingslo.adapters.kubernetes.batching import container_at
 from servingslo.adapters.kubernetes.canary_records import CanaryRecord, digest
 from servingslo.adapters.kubernetes.config_references import literal_variables
+from servingslo.adapters.kubernetes.field_managers import arguments_set_by
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
+    ArgumentsNotUnderstoodError,
     ClusterError,
     ClusterUnavailableError,
     NotFoundError,
@@ -40,6 +42,7 @@ from servingslo.policy.batch_canary import (
     REFUSED,
     SINCE,
     STUCK,
+    TEMPLATE,
 )
 from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.decision import (
@@ -89,8 +92,9 @@ class EngineLimits:
             return None
         standing, stuck = _standing(target, targets), _stuck(target, view)
         more = {STUCK: stuck} if stuck else {}
-        values = {**standing.values, **more, **_queue(target, targets, view)}
-        return replace(standing, values=values)
+        template = _template(target, targets, view)
+        values = {**standing.values, **more, **template.values}
+        return replace(standing, values=values, set_by=template.set_by)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits, or their way back; none of engines that are not known."""
@@ -222,20 +226,26 @@ def _stuck(target: CanaryTarget, view: WorkloadView) -> int:
     return sum(not pod.ready for pod in pods) if revision else 0
 
 
-def _queue(target: CanaryTarget, targets: Targets, view: WorkloadView) -> dict[str, int | None]:
-    """The engines' own bound in the template; empty where it cannot be known."""
+def _template(target: CanaryTarget, targets: Targets, view: WorkloadView) -> InForce:
+    """What the template's command line gives, and who set it; nothing where it is not known."""
     runtime = view.read_as.runtime
-    profile = None if runtime is None else catalogue.profile(runtime)
-    if profile is None or profile.queue_knob is None:
-        return {}
+    if runtime is None:
+        return InForce()
+    profile, item = catalogue.profile(runtime), target.item
     try:
-        index = container_at(target.item, targets.batching.container)
-    except NotFoundError:
-        return {}
-    entry = target.item["spec"]["template"]["spec"]["containers"][index]
+        index = container_at(item, targets.batching.container, runtime)
+    except (ArgumentsNotUnderstoodError, NotFoundError):
+        return InForce()
+    entry = item["spec"]["template"]["spec"]["containers"][index]
     known = literal_variables(entry)
     command, args = (expanded(entry.get(key), known) for key in ("command", "args"))
-    return {QUEUE: parse_batch_arguments(command, args, profile).max_num_queued_reqs}
+    found = parse_batch_arguments(command, args, profile)
+    values: dict[str, int | None] = {}
+    if profile.queue_knob is not None:
+        values[QUEUE] = found.max_num_queued_reqs
+    if not found.change_refused:
+        values |= {f"{TEMPLATE}{name}": getattr(found, name) for name in LIMIT_FIELDS}
+    return InForce(values=values, set_by=arguments_set_by(item["metadata"], entry["name"]))
 
 
 def _named(prefix: str, limits: Sequence[int]) -> dict[str, int | None]:

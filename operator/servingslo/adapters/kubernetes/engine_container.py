@@ -1,0 +1,137 @@
+"""Which container of a pod is the engine.
+
+A pod may have several containers, and the engine need not be the first: service meshes inject
+theirs before it, sign-on and metrics proxies stand in front of it. A wrong choice would read a
+proxy's command line as the engine's, and write batch limits into it. So a container is taken only
+where everything known points at one; otherwise that is reported, and nothing is written.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+
+from servingslo.adapters.kubernetes.records import ContainerRecord
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.arguments import expanded
+from servingslo.runtimes.profile import RuntimeProfile
+from servingslo.runtimes.programs import Naming, naming
+
+# Where one has to be named.
+FIELD = "spec.batching.container"
+# Containers of which it is known that they serve no model, by the names that their injectors give.
+# Source: Istio, Linkerd, Consul, Kuma, Knative and KServe, Dapr, Vault, oauth2-proxy, OpenShift,
+# kube-rbac-proxy, Cloud SQL, Cloud Storage FUSE, OpenTelemetry, Fluent Bit, AWS App Mesh, llm-d.
+_NO_ENGINES = frozenset(
+    {"istio-proxy", "linkerd-proxy", "consul-dataplane", "consul-connect-envoy-sidecar"}
+    | {"kuma-sidecar", "envoy", "envoy-sidecar", "envoy-proxy", "queue-proxy", "daprd"}
+    | {"vault-agent", "oauth2-proxy", "oauth-proxy", "auth-proxy", "kube-rbac-proxy"}
+    | {"cloud-sql-proxy", "cloudsql-proxy", "gke-gcsfuse-sidecar", "otc-container"}
+    | {"otel-collector", "fluent-bit", "fluentd", "filebeat", "promtail", "routing-proxy"}
+    | {"storage-initializer", "xray-daemon", "dcgm-exporter"}
+)
+# Words of names of containers beside an engine, which decide where nothing else does.
+_BESIDE = frozenset({"proxy", "sidecar", "exporter", "agent", "collector", "logger", "mesh"})
+_SHOWN = 5
+
+
+def engine_container(
+    containers: Sequence[ContainerRecord],
+    name: str | None,
+    *,
+    runtime: str | None = None,
+    scraped_ports: Collection[int] = (),
+    among: Collection[str] = (),
+) -> ContainerRecord | None:
+    """The engine's container: the named one; else the only one that everything known points at.
+
+    runtime: of the engine; None while it is not known. scraped_ports: where metrics are read from.
+    among: names of the template's containers: others were injected and are no engine.
+    Returns None where there is none of that name, or none at all. Where it is not clear which one
+    it is, the record has no name and no command line, and says why in `unread`.
+    """
+    if name is not None:
+        return next((one for one in containers if one.name == name), None)
+    if not containers:
+        return None
+    known = [one for one in containers if one.name in among] or containers
+    profiles = [one for one in catalogue.known() if one.name == runtime]
+    candidates = _candidates(known, profiles, scraped_ports)
+    return candidates[0] if len(candidates) == 1 else _unclear(known, candidates)
+
+
+def sidecar_refused(container: ContainerRecord) -> str:
+    """Why limits are not written into a native sidecar; '' for other containers."""
+    return f"{container.name} is an init container, which is not changed" * container.sidecar
+
+
+def _candidates(
+    containers: Sequence[ContainerRecord],
+    profiles: Sequence[RuntimeProfile],
+    scraped_ports: Collection[int],
+) -> Sequence[ContainerRecord]:
+    """The containers that may be the engine, after what each of them asks for and says."""
+    every = catalogue.known()
+    serving = [one for one in containers if one.name not in _NO_ENGINES or _naming(one, every)]
+    asking = [one for one in serving if one.card]
+    named = _surest(serving, profiles) or _surest(serving, every)
+    starting = [one for one in named if _naming(one, every) is Naming.COMMAND]
+    if asking and starting and not any(one in asking for one in starting):
+        return [*asking, *starting]
+    found = (
+        [one for one in asking if one in named]
+        or asking
+        or named
+        or [one for one in serving if one.accelerator]
+        or _not_beside([one for one in serving if not one.sidecar])
+    )
+    if len(found) == 1:
+        return found
+    # A proxy may pass the engine's page on, so that a port decides only between equals.
+    ports = frozenset(scraped_ports)
+    scraped = [one for one in found if one.scraped or not ports.isdisjoint(one.ports)]
+    return scraped or found
+
+
+def _not_beside(containers: Sequence[ContainerRecord]) -> Sequence[ContainerRecord]:
+    """Those whose names do not say that they stand beside an engine; all where every one does."""
+    return [
+        one for one in containers if _BESIDE.isdisjoint(re.split(r"[-.]", one.name))
+    ] or containers
+
+
+def _surest(
+    containers: Sequence[ContainerRecord], profiles: Sequence[RuntimeProfile]
+) -> Sequence[ContainerRecord]:
+    """Those that name one of the runtimes; of those that only start a script, where none other."""
+    told = [(one, _naming(one, profiles)) for one in containers]
+    sure = [one for one, how in told if how > Naming.SCRIPT]
+    return sure or [one for one, how in told if how]
+
+
+def _naming(container: ContainerRecord, profiles: Sequence[RuntimeProfile]) -> Naming:
+    """How surely its command line or image names one of the runtimes."""
+    command = expanded(container.command, container.environment)
+    args = expanded(container.args, container.environment)
+    # A sidecar that shares the engine's image fetches weights or adapters for it.
+    image = None if container.sidecar else container.image
+    told = (naming(command, args, image, profile) for profile in profiles)
+    return max(told, default=Naming.NOT_AT_ALL)
+
+
+def _unclear(
+    containers: Sequence[ContainerRecord], candidates: Sequence[ContainerRecord]
+) -> ContainerRecord:
+    """What stands for an engine that is one of several: nothing of it is known but its devices."""
+    told = list(dict.fromkeys(one.name for one in candidates or containers))
+    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    names = f"{', '.join(told[:_SHOWN])}{more}"
+    why = "may each be the engine" if candidates and len(told) > 1 else "do not look like an engine"
+    if len(told) == 1:
+        why = "does not look like an engine"
+    return ContainerRecord(
+        name="",
+        image=None,
+        command=(),
+        args=(),
+        accelerator=any(one.accelerator for one in candidates or containers),
+        unread=f"the engine's container is unclear ({names} {why}): set {FIELD}",
+    )

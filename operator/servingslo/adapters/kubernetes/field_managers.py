@@ -1,0 +1,47 @@
+"""Who set a field last, as `metadata.managedFields` tells it.
+
+Source: Kubernetes, server-side apply: an entry for each manager and operation, with the fields that
+it owns; several own a field that they set to the same value.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_Fields = Mapping[str, Any]
+# What gives a container its command line.
+_COMMAND_LINE = frozenset({"f:args", "f:command", "f:env"})
+
+
+def replicas_set_by(metadata: Mapping[str, Any]) -> str | None:
+    """The field manager that wrote spec.replicas last; None where it is not told."""
+    return _last(metadata, lambda fields: "f:replicas" in (fields.get("f:spec") or {}))
+
+
+def arguments_set_by(metadata: Mapping[str, Any], container: str) -> str | None:
+    """The field manager that wrote a container's command line in the pod template last.
+
+    Where nobody owns one, because it was removed, the one that wrote the template last. None where
+    it is not told.
+    """
+
+    def owns_line(fields: _Fields) -> bool:
+        found = _template(fields).get("f:containers") or {}
+        return not _COMMAND_LINE.isdisjoint(found.get(f'k:{{"name":"{container}"}}') or {})
+
+    return _last(metadata, owns_line) or _last(metadata, lambda fields: bool(_template(fields)))
+
+
+def _template(fields: _Fields) -> _Fields:
+    spec: _Fields = (fields.get("f:spec") or {}).get("f:template") or {}
+    return spec.get("f:spec") or {}
+
+
+def _last(metadata: Mapping[str, Any], owns: Callable[[_Fields], bool]) -> str | None:
+    entries: Sequence[Mapping[str, Any]] = metadata.get("managedFields") or ()
+    owners = [
+        (str(entry.get("time") or ""), sys.intern(str(entry.get("manager") or "")))
+        for entry in entries
+        if owns(entry.get("fieldsV1") or {})
+    ]
+    return (max(owners)[1] or None) if owners else None

@@ -1,0 +1,98 @@
+"""Pods that wait in a queue: a scheduling gate holds them back, and what Kueue says of it.
+
+A gated pod is not tried by the scheduler, so nothing says that it has no place. It is no capacity
+on its way all the same: it starts when whoever set the gate lets it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.errors import ClusterError, NotFoundError
+
+# Kueue's gate and labels. Source: kueue, pkg/controller/jobs/pod/constants.
+KUEUE_GATE = "kueue.x-k8s.io/admission"
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+_JOB_LABEL = "kueue.x-k8s.io/job-uid"
+# Newest first; a cluster may serve one of them alone.
+_VERSIONS = ("v1beta2", "v1beta1")
+# Of a Workload: why it is not admitted, in the order in which it gets there.
+_CONDITIONS = ("QuotaReserved", "Admitted")
+# After a refusal it is not asked again for so long: the right to read Workloads is optional.
+REFUSED_SECONDS = 600.0
+_LONGEST_MESSAGE = 300
+
+
+def queued_by(pod: KubeObject) -> str | None:
+    """The gates that hold a pod back, with Kueue's queue; None without any.
+
+    Source: Kubernetes, PodSpec.schedulingGates; condition PodScheduled, reason SchedulingGated.
+    """
+    gates = _gates(pod)
+    if gates:
+        names = ", ".join(gates)
+        queue = (pod["metadata"].get("labels") or {}).get(_QUEUE_LABEL)
+        told = f", queue {queue}" if queue and KUEUE_GATE in gates else ""
+        return f"scheduling {'gate' if len(gates) == 1 else 'gates'} {names}{told}"
+    conditions: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("conditions") or ()
+    scheduled = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
+    gated = scheduled.get("status") == "False" and scheduled.get("reason") == "SchedulingGated"
+    return (scheduled.get("message") or "SchedulingGated") if gated else None
+
+
+class KueueMessages:
+    """What Kueue's Workloads say of pods that wait, where the operator may read them."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._refused: dict[str, float] = {}
+
+    async def message(self, namespace: str, uid: str, labels: Mapping[str, str]) -> str:
+        """Why the pod of this uid is not admitted, in Kueue's words; '' where that is not known."""
+        now = SystemClock.elapsed_seconds()
+        refused = self._refused.get(namespace)
+        if refused is not None and now - refused < REFUSED_SECONDS:
+            return ""
+        try:
+            found = await self._workloads(namespace, uid, labels.get(_GROUP_LABEL, ""))
+        except ClusterError:
+            self._refused[namespace] = now
+            return ""
+        self._refused.pop(namespace, None)
+        return next((said for one in found if (said := _said(one))), "")
+
+    async def _workloads(self, namespace: str, uid: str, group: str) -> Sequence[KubeObject]:
+        """The Workload of a pod, or of its group, by the group's name. Raises: ClusterError."""
+        query = (
+            {"fieldSelector": f"metadata.name={group}"}
+            if group
+            else {"labelSelector": f"{_JOB_LABEL}={uid}"}
+        )
+        for version in _VERSIONS:
+            path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{namespace}/workloads"
+            try:
+                answer = await self._client.get(path, query)
+            except NotFoundError:
+                continue
+            items: Sequence[KubeObject] = answer.get("items") or ()
+            return items
+        raise NotFoundError("no version of Workload is served that is known here")
+
+
+def _gates(pod: KubeObject) -> Sequence[str]:
+    gates: Sequence[Mapping[str, str]] = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return [gate["name"] for gate in gates if gate.get("name")]
+
+
+def _said(workload: KubeObject) -> str:
+    """The message of the first condition that does not hold; '' where none says anything."""
+    conditions = {
+        one.get("type"): one for one in (workload.get("status") or {}).get("conditions") or ()
+    }
+    for name in _CONDITIONS:
+        condition = conditions.get(name) or {}
+        if condition.get("status") == "False" and condition.get("message"):
+            return str(condition["message"])[:_LONGEST_MESSAGE]
+    return ""

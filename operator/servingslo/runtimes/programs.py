@@ -1,0 +1,175 @@
+"""Which containers name a runtime: by the program they start, by its flags, or by their image.
+
+A pod often has several containers: proxies of a mesh or of sign-on, agents, the engine. The engine
+names its runtime in its command line or its image; a proxy names the engine's address at most.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import PurePosixPath
+
+from servingslo.runtimes.arguments import command_words
+from servingslo.runtimes.profile import RuntimeProfile
+
+
+class Naming(IntEnum):
+    """How surely a container names a runtime.
+
+    SCRIPT: its image does, and it starts a script there, which may be of the engine or not. IMAGE:
+    it starts what the image starts. COMMAND: its command line starts the runtime.
+    """
+
+    NOT_AT_ALL = 0
+    SCRIPT = 1
+    IMAGE = 2
+    COMMAND = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """How one runtime's server is started.
+
+    executables: names of the program, each with the word that must follow it, '' for any.
+    modules: of Python, the parts below them included. flags: that no other program has, besides
+    those of its limits. images: words of an image's path.
+    """
+
+    executables: tuple[tuple[str, str], ...] = ()
+    modules: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+
+# Source: the manuals of vllm serve, sglang.launch_server, trtllm-serve and tritonserver, and the
+# workers of NVIDIA Dynamo (components/src/dynamo), which start these engines in their own process.
+_PROGRAMS = {
+    "vllm": Program(
+        executables=(("vllm", "serve"),),
+        modules=("vllm", "dynamo.vllm"),
+        flags=("--gpu-memory-utilization", "--tensor-parallel-size", "--max-model-len"),
+        images=("vllm",),
+    ),
+    "sglang": Program(
+        executables=(("sglang", "serve"),),
+        modules=("sglang", "dynamo.sglang"),
+        flags=("--mem-fraction-static",),
+        images=("sglang",),
+    ),
+    "triton": Program(
+        executables=(("tritonserver", ""),),
+        flags=("--model-repository", "--model-control-mode"),
+        images=("tritonserver",),
+    ),
+    "trtllm": Program(
+        executables=(("trtllm-serve", ""),),
+        modules=("tensorrt_llm", "dynamo.trtllm"),
+        flags=("--kv_cache_free_gpu_memory_fraction",),
+        images=("trtllm", "tensorrt-llm", "tensorrt_llm"),
+    ),
+}
+# What an image of the same project does beside the engine: vllm-router, sglang-router, …
+_BESIDE_THE_ENGINE = frozenset(
+    {"adapter", "agent", "bench", "benchmark", "client", "controller", "downloader", "epp"}
+    | {"exporter", "frontend", "gateway", "loader", "operator", "proxy", "router", "scheduler"}
+    | {"sidecar", "ui", "webhook", "auth", "metrics", "monitor", "watcher"}
+)
+# Programs that start another one, which may be the engine.
+_STARTERS = frozenset(
+    {"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox", "env", "exec", "tini", "dumb-init"}
+    | {"numactl", "taskset", "nice", "nohup", "timeout", "mpirun", "torchrun", "ray", "nsys", "uv"}
+    | {"opentelemetry-instrument", "python", "python3", "trtllm-llmapi-launch"}
+)
+_PYTHON = re.compile(r"^python[0-9.]*$")
+# After these a program may follow a word that begins with a dash.
+_BEFORE_PROGRAM = frozenset({"--", "-s", "-e", "--allow-run-as-root"})
+
+
+def naming(
+    command: Sequence[str], args: Sequence[str], image: str | None, profile: RuntimeProfile
+) -> Naming:
+    """How surely a container with this command line and image says that it runs the runtime."""
+    if _starts_runtime(command, args, profile):
+        return Naming.COMMAND
+    if not _image_names(image or "", profile) or _starts_another(command):
+        return Naming.NOT_AT_ALL
+    return Naming.SCRIPT if command else Naming.IMAGE
+
+
+def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: RuntimeProfile) -> bool:
+    """Whether a command line starts the runtime's server, or has flags that only it has."""
+    program, words = _program(profile), command_words(command, args)
+    return (
+        any(_is_executable(words, at, program) for at in range(len(words)))
+        or any(_is_module(words, at, program) for at in range(len(words)))
+        or any(_is_flag(word, program, profile) for word in words)
+    )
+
+
+def _program(profile: RuntimeProfile) -> Program:
+    """How a runtime is started; one that the administrator added, by its name or by its flags."""
+    own = Program(executables=((profile.name, "serve"),), images=(profile.name,))
+    return _PROGRAMS.get(profile.name, own)
+
+
+def _is_executable(words: Sequence[str], at: int, program: Program) -> bool:
+    word, before = words[at], words[at - 1] if at else ""
+    if before.startswith("-") and before not in _BEFORE_PROGRAM and "/" not in word:
+        # The value of a flag: `--backend tritonserver` of a client.
+        return False
+    after = words[at + 1] if at + 1 < len(words) else ""
+    name = PurePosixPath(word).name
+    return any(
+        name == executable and next_word in ("", after)
+        for executable, next_word in program.executables
+    )
+
+
+def _is_module(words: Sequence[str], at: int, program: Program) -> bool:
+    word, before = words[at], words[at - 1] if at else ""
+    name = word
+    if before != "-m":
+        # A module's file: python /app/vllm/entrypoints/openai/api_server.py.
+        path = PurePosixPath(word)
+        if path.suffix != ".py" or not path.stem:
+            return False
+        folders = path.with_suffix("").parts
+        return any(module in folders[:-1] for module in program.modules)
+    return any(name == module or name.startswith(f"{module}.") for module in program.modules)
+
+
+def _is_flag(word: str, program: Program, profile: RuntimeProfile) -> bool:
+    name = word.partition("=")[0]
+    if not name.startswith("--"):
+        return False
+    if profile.underscores_in_flags:
+        name = name.replace("_", "-")
+    queue = profile.queue_knob
+    limits = {knob.flag for knob in profile.knobs} | ({queue.flag} if queue is not None else set())
+    return name in limits or name in program.flags
+
+
+def _starts_another(command: Sequence[str]) -> bool:
+    """Whether the command, which replaces that of the image, is another program's."""
+    if not command:
+        return False
+    name = PurePosixPath(command[0]).name
+    if _PYTHON.match(name) or name in _STARTERS:
+        # A module of its own is another program; of a script nothing is known.
+        return "-m" in command[:3]
+    return not name.endswith((".sh", ".py"))
+
+
+def _image_names(image: str, profile: RuntimeProfile) -> bool:
+    """Whether the path of an image, without registry, tag and digest, has the runtime's name."""
+    path = image.partition("@")[0].lower()
+    registry, slash, rest = path.partition("/")
+    if slash and ("." in registry or ":" in registry or registry == "localhost"):
+        path = rest
+    path = path.partition(":")[0]
+    words = re.split(r"[/_.-]", path)
+    if _BESIDE_THE_ENGINE.intersection(words):
+        return False
+    names = _program(profile).images
+    return any(name in (words if name.isalnum() else path) for name in names)

@@ -1,0 +1,73 @@
+"""Command lines on which a batch limit's flag would not do what is meant by it.
+
+The flag can be written there and is read back, but the server makes another limit of it, or none:
+the limits are read where they can be, and not changed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from servingslo.runtimes.arguments import command_words, expanded
+from servingslo.runtimes.profile import RuntimeProfile
+
+# Budgets are whole blocks of this many tokens, as KV caches and chunks are cut.
+BUDGET_BLOCK_TOKENS = 64
+# SGLang. Source: sglang/srt/server_args.py of 0.5: with attention data parallelism both limits are
+# divided by the ranks; a chunk that is no multiple of the page ends the server at its start.
+_SPLITS = "--enable-dp-attention"
+_PAGE, _CHUNK = "--page-size", "--chunked-prefill-size"
+# TensorRT-LLM. Source: tensorrt_llm/commands/serve.py: "a YAML file that overwrites the parameters
+# specified by trtllm-serve"; a built TensorRT engine has its limits from its build.
+_FILES = ("--config", "--extra_llm_api_options")
+_BACKEND, _BUILT = "--backend", ("tensorrt", "trt")
+
+
+def write_refused(
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    profile: RuntimeProfile,
+    variables: Mapping[str, str],
+) -> str:
+    """Why limits are not written into a command line although they can be; '' where they are.
+
+    variables: the container's own, with literal values.
+    """
+    words = command_words(expanded(command, variables), expanded(args, variables))
+    if profile.name == "sglang":
+        return _of_sglang(words)
+    if profile.name == "trtllm":
+        return _of_trtllm(words)
+    return ""
+
+
+def _of_sglang(words: Sequence[str]) -> str:
+    if _SPLITS in words:
+        return f"{_SPLITS} divides the limits by the number of ranks"
+    chunk = _value(words, _CHUNK)
+    if chunk is not None and chunk.startswith("-"):
+        return f"{_CHUNK} {chunk[:20]} turns chunked prefill off, and it is left so"
+    page = _value(words, _PAGE)
+    if page is None or (page.isascii() and page.isdecimal() and _divides(int(page))):
+        return ""
+    return f"{_PAGE} {page[:20]} does not divide {BUDGET_BLOCK_TOKENS}, the step of token budgets"
+
+
+def _of_trtllm(words: Sequence[str]) -> str:
+    file = next((flag for flag in _FILES if _value(words, flag) is not None), None)
+    if file is not None:
+        return f"the file of {file} comes before the flags, and is not read"
+    backend = _value(words, _BACKEND)
+    return f"{_BACKEND} {backend} has its limits from the engine's build" * (backend in _BUILT)
+
+
+def _divides(page: int) -> bool:
+    return page > 0 and BUDGET_BLOCK_TOKENS % page == 0
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """The last value of a flag, '' for one without; None where it is not given."""
+    found = None
+    for at, word in enumerate(words):
+        name, joined, value = word.partition("=")
+        if name == flag:
+            found = value if joined else "".join(words[at + 1 : at + 2])
+    return found

@@ -1,0 +1,216 @@
+"""Limits of SGLang, TensorRT-LLM and vLLM are written, read back by the engine's parser, undone.
+
+Neither server runs here: parsers with every flag that was read out of the published sources stand
+for theirs, so that a flag that is no such flag, or could be another one's short form, shows.
+"""
+
+import argparse
+import copy
+import json
+from typing import Any
+
+import click
+import pytest
+from tests.contracts.read import contract_file
+
+from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batching import KubernetesBatching
+from servingslo.errors import ArgumentsNotUnderstoodError
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.ports import EngineArguments
+from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.profile import RuntimeProfile
+
+TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
+PROXY = {"name": "front", "image": "proxy:1", "args": ["--listen=:8443"]}
+CARD = {"limits": {"nvidia.com/gpu": 1}}
+NEW = EngineArguments(max_num_seqs=96, max_num_batched_tokens=1216)
+SGLANG = ["python3", "-m", "sglang.launch_server"]
+TRTLLM = ["trtllm-serve", "m"]
+# A runtime, its container's command and args, and the limits that stand there before.
+CASES = [
+    pytest.param("sglang", SGLANG, ["--model-path", "m"], (None, None), id="sglang-none"),
+    pytest.param("sglang", [*SGLANG, "--model-path=m"], None, (None, None), id="sglang-no-args"),
+    pytest.param("sglang", SGLANG, ["--model-path=m", "--max-running-requests", "48"],
+                 (48, None), id="sglang-one"),
+    pytest.param("sglang", None, [*SGLANG, "--max-running-requests=48", "--chunked-prefill-size",
+                                  "8192", "--page-size", "64"], (48, 8192), id="sglang-both"),
+    pytest.param("sglang", SGLANG, ["--chunked-prefill-size=4096", "--context-length", "8192",
+                                    "--max-prefill-tokens", "16384", "--prefill-max-requests=8"],
+                 (None, 4096), id="sglang-neighbours"),
+    pytest.param("sglang", ["sglang", "serve"], ["--max-running-requests", "1",
+                                                 "--max-running-requests", "48"],
+                 (48, None), id="sglang-twice"),
+    pytest.param("trtllm", TRTLLM, None, (None, None), id="trtllm-none"),
+    pytest.param("trtllm", TRTLLM, ["--max_batch_size", "48"], (48, None), id="trtllm-one"),
+    pytest.param("trtllm", ["trtllm-serve"], ["serve", "m", "--max_batch_size=48",
+                                              "--max_num_tokens=8192", "--max_seq_len", "8192"],
+                 (48, 8192), id="trtllm-both"),
+    pytest.param("vllm", ["vllm", "serve", "m"], ["--max_num_seqs=48"], (48, None), id="vllm"),
+]  # fmt: skip
+
+
+class _Server:
+    """An API server with one Deployment, which carries JSON Patches out."""
+
+    def __init__(self, container: dict[str, Any]) -> None:
+        self.item: dict[str, Any] = {
+            "metadata": {"name": "chat", "namespace": "a", "uid": "t", "resourceVersion": "7",
+                         "generation": 1, "annotations": {"a": "b"}},
+            "spec": {
+                "replicas": 4, "strategy": {"type": "RollingUpdate"},
+                "template": {"spec": {"containers": [copy.deepcopy(PROXY), container]}},
+            },
+            "status": {"observedGeneration": 1, "updatedReplicas": 1},
+        }  # fmt: skip
+
+    async def resolve(self, _api_version: str, _kind: str) -> Any:
+        return self
+
+    def path(self, _namespace: str, _name: str) -> str:
+        return "/chat"
+
+    async def get(self, _path: str, _query: object = None) -> dict[str, Any]:
+        return copy.deepcopy(self.item)
+
+    async def patch(self, _path: str, patch: list[dict[str, Any]], _kind: object) -> None:
+        for change in patch:
+            *parents, key = (p.replace("~1", "/") for p in change["path"].strip("/").split("/"))
+            place = self.item
+            for part in parents:
+                place = place[int(part)] if isinstance(place, list) else place[part]
+            if change["op"] == "test":
+                assert place[key] == change["value"]
+            elif change["op"] == "remove":
+                del place[key]
+            else:
+                place[key] = change["value"]
+        self.item["metadata"]["resourceVersion"] += "1"
+
+    @property
+    def containers(self) -> list[dict[str, Any]]:
+        """Of the template."""
+        found: list[dict[str, Any]] = self.item["spec"]["template"]["spec"]["containers"]
+        return found
+
+
+def _container(command: list[str] | None, args: list[str] | None) -> dict[str, Any]:
+    lines = {"command": command, "args": args}
+    return {
+        "name": "engine",
+        "image": "ours:1",
+        "resources": CARD,
+        **{key: list(value) for key, value in lines.items() if value is not None},
+    }
+
+
+def _read(container: dict[str, Any], runtime: RuntimeProfile) -> tuple[int | None, int | None]:
+    found = parse_batch_arguments(container.get("command"), container.get("args"), runtime)
+    assert not found.change_refused
+    return found.max_num_seqs, found.max_num_batched_tokens
+
+
+def _read_by_its_own_parser(
+    container: dict[str, Any], runtime: RuntimeProfile
+) -> tuple[int | None, ...]:
+    """Both limits as a parser with every published flag of the runtime takes them."""
+    words = [*container.get("command", ()), *container.get("args", ())]
+    flags = sorted(json.loads(contract_file(runtime.name).read_text(encoding="utf-8"))["flags"])
+    known = [flag for flag in flags if not flag.startswith("---")]
+    fields = [knob.flag.lstrip("-").replace("-", "_") for knob in runtime.knobs]
+    if runtime.name == "trtllm":
+        options = [click.Option([flag]) for flag in known]
+        command = click.Command("serve", params=[*options, click.Argument(["words"], nargs=-1)])
+        values: dict[str, Any] = command.make_context("serve", words[1:]).params
+    else:
+        parser = argparse.ArgumentParser(add_help=False)
+        for flag in known:
+            parser.add_argument(flag)
+        if runtime.underscores_in_flags:
+            words = [w.replace("_", "-") if w.startswith("--") else w for w in words]
+        own, rest = parser.parse_known_args([word for word in words if word != "-m"])
+        values = vars(own)
+        assert not [word for word in rest if word.startswith("--max") or "chunked" in word]
+    return tuple(None if values[name] is None else int(values[name]) for name in fields)
+
+
+@pytest.mark.parametrize(("runtime", "command", "args", "before"), CASES)
+async def test_limits_are_written_as_the_engine_reads_them_and_undone(
+    runtime, command, args, before
+) -> None:
+    """All at once: both parsers read what was written, and a limit of None takes its flag away."""
+    container, kind = _container(command, args), profile(runtime)
+    assert _read(container, kind) == before
+    server: Any = _Server(copy.deepcopy(container))
+    writer = KubernetesBatching(server, server)
+    assert await writer.apply("a", TARGET, None, NEW, runtime)
+    written = server.containers[1]
+    assert _read(written, kind) == (96, 1216)
+    assert _read_by_its_own_parser(written, kind) == (96, 1216)
+    assert server.containers[0] == PROXY
+    assert not await writer.apply("a", TARGET, None, NEW, runtime)
+    former = EngineArguments(max_num_seqs=before[0], max_num_batched_tokens=before[1])
+    assert await writer.apply("a", TARGET, None, former, runtime)
+    assert server.containers == [PROXY, container]
+
+
+@pytest.mark.parametrize(("runtime", "command", "args", "before"), CASES)
+async def test_a_canary_is_taken_back_to_the_letter(runtime, command, args, before) -> None:
+    """One pod first: what the canary writes is read by both parsers, and its end leaves nothing."""
+    container, kind = _container(command, args), profile(runtime)
+    server: Any = _Server(copy.deepcopy(container))
+    canaries = BatchCanaries(server)
+    names = ("max_num_seqs", "max_num_batched_tokens")
+    order = CanaryOrder(
+        owner="chat",
+        owner_uid="u-1",
+        since_seconds=1000,
+        container=None,
+        before=(before[0] or 256, before[1] or 8192),
+        after=(96, 1216),
+        flags_added=tuple(n for n, had in zip(names, before, strict=True) if had is None),
+        runtime=runtime,
+    )
+    spec = copy.deepcopy(server.item["spec"])
+    found = await canaries.read("a", TARGET)
+    assert found is not None
+    assert await canaries.start(found, order)
+    assert _read(server.containers[1], kind) == (96, 1216)
+    assert _read_by_its_own_parser(server.containers[1], kind) == (96, 1216)
+    standing = await canaries.read("a", TARGET)
+    assert standing is not None
+    assert await canaries.take_back(standing, "wanted")
+    assert server.item["spec"] == spec
+
+
+@pytest.mark.parametrize(
+    ("runtime", "command", "args", "said"),
+    [
+        pytest.param("sglang", SGLANG, ["--enable-dp-attention", "--dp-size", "2"],
+                     "--enable-dp-attention divides the limits", id="sglang-ranks"),
+        pytest.param("sglang", SGLANG, ["--page-size", "128"],
+                     "--page-size 128 does not divide 64", id="sglang-page"),
+        pytest.param("sglang", SGLANG, ["--page-size=auto"],
+                     "--page-size auto does not divide 64", id="sglang-page-unknown"),
+        pytest.param("sglang", SGLANG, ["--chunked-prefill-size", "-1"],
+                     "turns chunked prefill off", id="sglang-off"),
+        pytest.param("sglang", ["sh", "-c", "python3 -m sglang.launch_server"], None,
+                     "shell command", id="sglang-shell"),
+        pytest.param("trtllm", TRTLLM, ["--config", "/etc/llm.yaml"],
+                     "the file of --config comes before the flags", id="trtllm-file"),
+        pytest.param("trtllm", TRTLLM, ["--extra_llm_api_options=/etc/llm.yaml"],
+                     "the file of --extra_llm_api_options", id="trtllm-old-file"),
+        pytest.param("trtllm", TRTLLM, ["--backend", "tensorrt"],
+                     "--backend tensorrt has its limits from", id="trtllm-built"),
+    ],
+)  # fmt: skip
+async def test_where_a_flag_would_not_do_what_is_meant_nothing_is_written(
+    runtime, command, args, said
+) -> None:
+    """The server would divide the limit, end at its start, or take it from elsewhere."""
+    server: Any = _Server(_container(command, args))
+    before = copy.deepcopy(server.item)
+    with pytest.raises(ArgumentsNotUnderstoodError, match=said):
+        await KubernetesBatching(server, server).apply("a", TARGET, None, NEW, runtime)
+    assert server.item == before
