@@ -2,11 +2,14 @@
 
 import pytest
 
+from servingslo.estimation import forecast
 from servingslo.estimation.counters import Window
 from servingslo.estimation.estimator import EstimatorState
+from servingslo.estimation.forecast import ForecastState
 from servingslo.estimation.histograms import HistogramDelta
 from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.lengths import Lengths, LengthState, observe, publish
+from servingslo.estimation.rate_filters import RateWindow
 
 RATE = 14.0
 OUTPUT = 128.0
@@ -128,3 +131,28 @@ def test_what_was_given_up_and_what_runs_survives_a_restart() -> None:
     assert publish(back)[1].abort_ratio == pytest.approx(0.05)
     del stored["lengths"]["ends"]
     assert restore(stored).lengths.started == 1000.0
+
+
+def _demand(*windows: tuple[float, float, float]) -> float:
+    """The level after windows: when each ended, how long it was, and its rate."""
+    state = ForecastState()
+    for at, seconds, rate in windows:
+        state = forecast.observe(state, RateWindow(rate_per_second=rate, seconds=seconds), at)
+    return forecast.forecast(state, windows[-1][0]).mean_per_second(0.0)
+
+
+MINUTES = tuple((15.0 * number, 15.0, 1.5) for number in range(1, 41))
+THAWED = 600.0 + 1200.0
+
+
+def test_a_second_counted_after_a_long_pause_is_no_level() -> None:
+    """Four requests in one second, where three came in two before: the level hardly moves."""
+    assert _demand(*MINUTES, (THAWED, 1.0, 4.0)) < 2.0
+
+
+def test_demand_that_changed_in_a_pause_is_known_soon_after_it() -> None:
+    """At once from a scrape of 15 s; from scrapes of a second about as soon as without a pause."""
+    assert _demand(*MINUTES, (THAWED, 15.0, 6.0)) == pytest.approx(6.0)
+    paused = _demand(*MINUTES, *((THAWED + number, 1.0, 6.0) for number in range(30)))
+    at_once = _demand(*MINUTES, *((600.0 + number, 1.0, 6.0) for number in range(1, 31)))
+    assert paused == pytest.approx(at_once, rel=0.15)
