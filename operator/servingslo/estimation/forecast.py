@@ -240,11 +240,11 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         season = seasonal.observe(state.season, window, now_seconds, waited)
         state = replace(state, season=season)
     if gap is None or abs(gap) > LONGEST_GAP_SECONDS:
-        filters, usual = _begun(state, window)
+        begun, usual = _begun(state, window)
         return replace(
             state,
             time_seconds=now_seconds,
-            filters=filters,
+            filters=begun,
             errors=replace(state.errors, due=EMPTY_LOG.due, interval=None),
             usual_mean_per_second=usual,
             usual_variance=0.0,
