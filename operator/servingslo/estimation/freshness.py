@@ -28,8 +28,9 @@ class PodMetrics:
 
     state: METRICS_FRESH, METRICS_PARTIAL while they age, some of its engines lack them, or one of
     two gauges is no number, METRICS_STALE, METRICS_MISSING, METRICS_NOT_A_NUMBER or
-    METRICS_IMPLAUSIBLE; None while a new pod may not have been scraped. age_seconds: of the oldest group that is there, histograms aside:
-    they may be read less often. engines: those that may be used.
+    METRICS_IMPLAUSIBLE; None while a new pod may not have been scraped. age_seconds: of the oldest
+    group that is there, histograms aside: they may be read less often. engines: those that may be
+    used.
     """
 
     state: Reason | None
