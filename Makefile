@@ -39,7 +39,7 @@ $(VENV)/.installed: requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip check
 	@touch $@
 
-rig: setup ## build the control plane, Prometheus, KWOK and Helm once (about fifteen minutes), into the user's cache
+rig: setup ## build once, into the user's cache, all that `make test` and `make demo` need (about twenty minutes on two cores)
 	$(BIN)/python -m servingslo.rig.build
 
 demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers
@@ -109,7 +109,8 @@ real-engine: rig ## real vLLM engines, one, two and one again, scaled by the ope
 	@$(if $(VLLM),,echo "VLLM=path/to/python is needed: docs/how-to/real-engine.md" >&2; exit 1)
 	$(BIN)/python -m tests.validation.real_engine_loop --vllm $(VLLM)
 
-interop: rig ## beside real KEDA, which is built first (ten minutes once); part of acceptance
+interop: setup ## beside real KEDA and istiod, which are built first (once); part of acceptance
+	$(BIN)/python -m servingslo.rig.build --all
 	$(BIN)/python -m tests.acceptance.run --only interop
 
 image-check: setup ## the image's own steps in a temporary folder, as its user on a read-only root where this machine lets us

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import settings
 
 from servingslo.errors import RigError
-from servingslo.rig.build import ensure_tools
+from servingslo.rig.build import ensure_rig
 from servingslo.rig.cluster import Rig, RigOptions
-from servingslo.rig.versions import ALL_TOOLS
 
 # Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
 _SHARED_NODE_COUNT = 8
@@ -70,13 +69,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build the rig before the first test: a cold build takes longer than a test may."""
+    """Build the rig before the first test: a cold build takes longer than a test may.
+
+    Modules whose tests need further programs name them as RIG_TOOLS.
+    """
     if session.config.option.collectonly or not any(map(_needs_rig, session.items)):
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
+    modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
+    more = {tool for module in modules for tool in getattr(module, "RIG_TOOLS", ())}
     try:
         with capture.global_and_fixture_disabled():
-            ensure_tools(ALL_TOOLS)
+            ensure_rig(sorted(more, key=lambda tool: tool.name))
     except RigError as error:
         session.config.stash[_BUILD_ERROR] = error
 

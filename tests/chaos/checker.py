@@ -157,7 +157,7 @@ def _of_end(told: Told) -> Iterator[str]:
             yield f"{calm} {name} is {entry and (entry['status'], entry['reason'])}"
     told_count = (end.status.get("replicas") or {}).get("desired")
     last = max((write.at for write in told.writes), default=0.0)
-    settled = told.ticks * TICK_SECONDS - last > 2 * TICK_SECONDS
+    settled = told.ticks * TICK_SECONDS + told.stood_still - last > 2 * TICK_SECONDS
     if settled and told_count != end.count:
         yield f"{calm} status tells {told_count} replicas, there are {end.count}"
     if end.learned_bytes > LEARNED_BYTES:

@@ -138,6 +138,16 @@ class Cluster:
         self._ills.append((self.now, len(self.sick)))
         self.world.records.clear()
 
+    def thaw(self, seconds: float) -> None:
+        """The operator stands still for so long; a second later pods are scraped once more.
+
+        So the first window of each engine that it then sees is of one second.
+        """
+        self.pass_to(self.now + seconds)
+        due = self._scraped_until + SCRAPE_SECONDS
+        self.pass_to(max(due - 1.0, self.now))
+        self.prometheus.scrape(self.now, self.world.service.engines)
+
     # The API server
 
     def _request(self, *, writes: bool = False) -> str:
@@ -375,6 +385,19 @@ class Cluster:
             pod.restarts = getattr(pod, "restarts", 0) + 1
             pod.ready_at = self.now + 30.0
             pod.slowness = pod.slowness if slowness is None else slowness
+
+    def begin_anew(self, pods: int, *, container_started: bool) -> None:
+        """Engines begin again in place: counters at zero, what they had is lost, ready at once.
+
+        container_started: whether Kubernetes counts it: a supervisor in the container may start one
+        without.
+        """
+        self.pass_to(self.now)
+        ready = [p for p in self.world.pods if p.ready_at <= self.now]
+        for pod in ready[:pods]:
+            self.world.service.remove(pod.name, self.now, drain=False)
+            pod.restarts = getattr(pod, "restarts", 0) + container_started
+        self.world._start_ready()
 
     def heal(self) -> None:
         """Pods that are slow begin again at their own pace."""

@@ -16,8 +16,8 @@ PROMETHEUS = (
 )  # fmt: skip
 # Of requests to the API server, and of its watch.
 SERVER = ("409", "410", "429", "500", "timeout", "cut", "watch-gap")
-PODS = ("node-gone", "pod-restart", "pod-slow", "gpu-shortage", "rollout")
-OPERATOR = ("killed", "frozen", "wall-clock")
+PODS = ("node-gone", "pod-restart", "begun-anew", "pod-slow", "gpu-shortage", "rollout")
+OPERATOR = ("killed", "frozen", "thawed", "wall-clock")
 PEOPLE = (
     "paused", "recommend", "bounds", "recreated", "deleted", "by-hand", "put-back", "hpa", "rival",
     "target-gone",

@@ -64,7 +64,10 @@ class Ending:
 
 @dataclass
 class Told:
-    """The record of a story, for the checker: writes, log lines and the end."""
+    """The record of a story, for the checker: writes, log lines and the end.
+
+    stood_still: seconds in which the operator stood still beside its ticks.
+    """
 
     seed: int
     faults: list[Fault]
@@ -76,6 +79,7 @@ class Told:
     events: int = 0
     status_writes: int = 0
     storm_end: float = 0.0
+    stood_still: float = 0.0
     ending: Ending | None = None
 
 
@@ -243,7 +247,8 @@ class Story:
         cluster = self.cluster
         cluster.put(NAME, self.spec)
         for tick in range(self.told.ticks):
-            cluster.pass_to(tick * TICK_SECONDS + SCRAPE_PHASE_SECONDS + 2.0)
+            at = tick * TICK_SECONDS + SCRAPE_PHASE_SECONDS + 2.0
+            cluster.pass_to(at + self.told.stood_still)
             self._set(tick - WARM_TICKS)
             self.told.counts.append((cluster.now, cluster.world.desired))
             if self.operator is None and tick >= self.down_until:
@@ -273,7 +278,7 @@ class Story:
         engines = cluster.world.service.engines.values()
         told.writes = cluster.writes
         told.events, told.status_writes = cluster.events, cluster.status_writes
-        told.storm_end = (WARM_TICKS + STORM_TICKS) * TICK_SECONDS
+        told.storm_end = (WARM_TICKS + STORM_TICKS) * TICK_SECONDS + told.stood_still
         told.ending = Ending(
             count=cluster.world.desired,
             pods=len(cluster.world.pods),
@@ -376,6 +381,12 @@ class Story:
                 cluster.wall_offset += rng.choice((-3600.0, -60.0, 60.0, 3600.0))
             case "node-gone":
                 cluster.lose_pods(rng.choice((1, 2)))
+            case "thawed":
+                self._thaw(rng.choice((20.0, 70.0, 180.0, 300.0)))
+            case "begun-anew":
+                cluster.spend(rng.uniform(0.0, 12.0))
+                many = rng.randint(1, len(cluster.world.pods) or 1)
+                cluster.begin_anew(many, container_started=rng.random() < 0.5)
             case "pod-restart":
                 cluster.restart_pod(rng.randrange(9))
             case "pod-slow":
@@ -392,6 +403,12 @@ class Story:
             case "rival" if not cluster.watch_gap:
                 # None that is made can be older than ours: an owner that was there was seen.
                 cluster.put(RIVAL, {**self.spec, "mode": "Recommend"}, uid="uid-rival")
+
+    def _thaw(self, seconds: float) -> None:
+        """The operator is stopped and goes on: it looks, and again after a window of a second."""
+        began = self.cluster.now
+        self.cluster.thaw(seconds)
+        self.told.stood_still += self.cluster.now - began
 
     def _person(self, what: str, rng: random.Random) -> None:
         """What somebody does to the resource or to the count."""

@@ -16,9 +16,11 @@ from tests.integration.operator_under_test import Engines, Operator, Tenant
 from servingslo.rig.cluster import Rig
 from servingslo.rig.gateway_objects import ENGINE_PORT
 from servingslo.rig.istio import GATEWAY_NAMESPACE, ROOT_NAMESPACE, IstioFront
+from servingslo.rig.versions import ISTIOD
 from servingslo.rig.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1200)]
+RIG_TOOLS = (ISTIOD,)
 BOUND, RAISED, BURST = 4, 6, 12
 CROWD = 60
 # Clusters of Istio's proxies; its own counts need Istio's own build of Envoy.

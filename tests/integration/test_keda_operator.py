@@ -18,6 +18,7 @@ from tests.integration.operator_under_test import Engines, Operator, Tenant, ins
 from servingslo.rig.cluster import Rig, RigOptions
 from servingslo.rig.control_plane import FrontProxy
 from servingslo.rig.upstream_crds import KEDA, install_crds
+from servingslo.rig.versions import KEDA_ADAPTER, KEDA_OPERATOR
 from servingslo.rig.waiting import free_port
 
 pytest.importorskip("grpc", reason="the extra `keda` is not installed")
@@ -30,6 +31,7 @@ SETTLED_SECONDS = 20.0
 FIXED_FALLBACK = 14
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
+RIG_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER)
 
 
 @pytest.fixture(scope="session")

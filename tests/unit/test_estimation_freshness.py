@@ -47,6 +47,8 @@ def new(seconds: float, engine: EngineSample = SILENT) -> PodSample:
 NO_GAUGES = replace(ENGINE, running=None, waiting=None)
 NO_COUNTERS = replace(ENGINE, generation_tokens_total=None, counters_age_seconds=70.0)
 OLD_COUNTERS = replace(ENGINE, counters_age_seconds=70.0)
+HALF_A_NUMBER = replace(ENGINE, waiting=None, nan_metrics=("vllm:num_requests_waiting",))
+NO_QUEUE = replace(ENGINE, waiting=None)
 NOT_A_NUMBER = replace(SILENT, nan_metrics=("running",))
 IMPOSSIBLE = replace(ENGINE, impossible_metrics=("running -1",))
 UNDATED = aged(5.0, gauges_age_seconds=None, counters_age_seconds=None)
@@ -64,6 +66,8 @@ CASES = {
     "ages unknown": (UNDATED, ("MetricsPartial", 5.0, 1, 0, MISSING, 0)),
     "old counters": (with_engines(OLD_COUNTERS), ("MetricsPartial", 5.0, 1, 0, STALE, 0)),
     "not a number": (with_engines(NOT_A_NUMBER), ("MetricsPartial", 5.0, 1, 0, MISSING, 0)),
+    "queue not a number": (with_engines(HALF_A_NUMBER), ("MetricsPartial", 5.0, 1, 1, None, 0)),
+    "no queue": (with_engines(NO_QUEUE), ("MetricsFresh", 5.0, 0, 1, None, 0)),
     "impossible": (with_engines(IMPOSSIBLE), ("MetricsPartial", 5.0, 1, 0, MISSING, 0)),
     "new": (new(10.0), ("MetricsFresh", 5.0, 0, 0, None, 1)),
     "new to the second": (new(45.0), ("MetricsFresh", 5.0, 0, 0, None, 1)),

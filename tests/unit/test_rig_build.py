@@ -1,6 +1,7 @@
 """The builder finds or builds exactly the pinned programs, and says what went wrong."""
 
 import dataclasses
+import io
 import os
 import re
 import shutil
@@ -13,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from servingslo.errors import RigError
-from servingslo.rig import build, toolchain, versions
+from servingslo.rig import build, build_minutes, downloads, toolchain, versions
 from servingslo.rig.commands import CommandRunner, without_addresses
-from servingslo.rig.progress import make_progress
+from servingslo.rig.progress import BuildProgress
 from servingslo.rig.upstream_crds import ENVOY_GATEWAY
 from servingslo.rig.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +193,9 @@ def test_build_puts_the_program_into_the_cache_once(monkeypatch, tmp_path, capsy
     assert build.main(["etcd"]) == 0
     first = capsys.readouterr()
     assert "built in" in first.out
-    assert "compiling up to 2 packages" in first.err
+    label = f"etcd {versions.ETCD.version}"
+    assert f"rig: 0 of 1 built ({label}: fetching), about 1 minute left" in first.err
+    assert first.err.splitlines()[-1] == "rig: 1 of 1 built"
     assert build.main(["etcd"]) == 0
     assert "found" in capsys.readouterr().out
     assert (tmp_path / "count").read_text().splitlines() == ["compiled"]
@@ -305,13 +310,139 @@ def test_command_that_does_not_exist_is_named(tmp_path):
         )
 
 
-def test_progress_in_a_pipe_is_plain_lines(capsys):
-    """Without a terminal there are lines with the label, and no control characters."""
-    with make_progress(["etcd 3"]) as progress:
-        progress.begin("etcd 3")
-        progress.expect("etcd 3", 5)
-        progress.advance("etcd 3")
-        progress.finish("etcd 3", 2.4)
-    written = capsys.readouterr().err
-    assert written.splitlines()[-1] == "rig: etcd 3: ready after 2 s"
-    assert "\x1b" not in written
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclasses.dataclass
+class _Clock:
+    seconds: float = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def _progress(stream: io.StringIO, clock: _Clock, *, at_once: int = 1) -> BuildProgress:
+    labels = ["kube-apiserver 1.36.3", "etcd 3.6.8"]
+    return BuildProgress(labels, found=3, at_once=at_once, stream=stream, now_seconds=clock.now)
+
+
+def test_progress_in_a_pipe_is_a_line_for_each_part_and_never_long_silence():
+    """Parts done of all, what is at work and minutes left; no control characters."""
+    stream, clock = io.StringIO(), _Clock()
+    with _progress(stream, clock) as progress:
+        progress.begin("kube-apiserver 1.36.3")
+        progress.expect("kube-apiserver 1.36.3", 100)
+        for _ in range(50):
+            clock.seconds += 5.0
+            progress.advance("kube-apiserver 1.36.3")
+        progress.finish("kube-apiserver 1.36.3")
+        progress.begin("etcd 3.6.8")
+        progress.finish("etcd 3.6.8")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == (
+        "rig: 3 of 5 built (kube-apiserver 1.36.3: fetching), about 10 minutes left"
+    )
+    assert lines[1].startswith("rig: 3 of 5 built (kube-apiserver 1.36.3: compiling), about ")
+    assert lines[-1] == "rig: 5 of 5 built"
+    assert len(lines) == 6, "two minutes pass twice, and two parts begin and end"
+    assert "\x1b" not in stream.getvalue()
+    assert "\r" not in stream.getvalue()
+
+
+def test_progress_on_a_terminal_is_one_line_that_is_written_over():
+    """No more than its width, and the next output begins on a line of its own."""
+    stream, clock = _Terminal(), _Clock()
+    with _progress(stream, clock) as progress:
+        for label in ("kube-apiserver 1.36.3", "etcd 3.6.8"):
+            progress.begin(label)
+            progress.expect(label, 10)
+            clock.seconds += 60.0
+            progress.finish(label)
+    written = stream.getvalue()
+    assert written.count("\n") == 1
+    assert written.endswith("rig: 5 of 5 built\n")
+    width = shutil.get_terminal_size().columns
+    assert all(len(line.removeprefix("\x1b[K")) < width for line in written.strip().split("\r"))
+
+
+@pytest.mark.parametrize(
+    ("pace", "minutes"),
+    [
+        pytest.param(1.0, 4, id="as-measured"),
+        pytest.param(3.0, 12, id="a-slower-machine"),
+        pytest.param(0.25, 1, id="a-faster-one"),
+    ],
+)
+def test_minutes_left_follow_the_pace_of_this_build(pace, minutes):
+    """Half of eight minutes' worth are done in so many times as long."""
+    stream, clock = io.StringIO(), _Clock()
+    label = "kube-apiserver 1.36.3"
+    progress = BuildProgress([label], stream=stream, now_seconds=clock.now)
+    progress.begin(label)
+    progress.expect(label, 10)
+    clock.seconds = pace * 0.5 * 60.0 * build_minutes.MINUTES["kube-apiserver"]
+    for _ in range(5):
+        progress.advance(label)
+    assert f"about {minutes} minute" in progress.line()
+
+
+def test_two_parts_at_a_time_take_as_long_as_the_longer_one():
+    """Nobody waits for the sum of what is built at once."""
+    line = _progress(io.StringIO(), _Clock(), at_once=2).line()
+    assert line == "rig: 3 of 5 built, about 8 minutes left"
+
+
+def test_every_part_of_the_rig_has_minutes():
+    """Each is in the table, and nothing else is."""
+    tools = {tool.name for tool in (*versions.ALL_TOOLS, *versions.INTEROP_TOOLS)}
+    others = {one.label.split(" ")[0] for one in downloads.DOWNLOADS}
+    assert set(build_minutes.MINUTES) == tools | others
+
+
+def test_the_rig_is_all_that_tests_and_demos_need(monkeypatch):
+    """Programs and downloads, built by one command; a demo or a test builds nothing more."""
+    asked = []
+    monkeypatch.setattr(build, "resolve_tools", lambda *given: asked.append(given) or [])
+    assert build.main([]) == 0
+    assert build.main(["--all"]) == 0
+    assert asked[0] == (versions.ALL_TOOLS, downloads.DOWNLOADS)
+    assert asked[1] == ((*versions.ALL_TOOLS, *versions.INTEROP_TOOLS), downloads.DOWNLOADS)
+    needed = set()
+    for folder in ("operator/servingslo", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for call in re.findall(r"ensure_tools\(\(?([^)]*)\)", text):
+                needed |= set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", call))
+    names = {name for name in needed if isinstance(getattr(versions, name), versions.Tool)}
+    built = {tool.name for tool in versions.ALL_TOOLS}
+    lazily = {name for name in names if getattr(versions, name).name not in built}
+    assert lazily == {"ISTIOD", "KEDA_OPERATOR", "KEDA_ADAPTER"}, "acceptance alone needs these"
+
+
+def test_downloads_are_parts_of_the_build_and_fetched_once(capsys):
+    """They count on the line, and nothing is fetched where all of it is here."""
+    fetched = []
+    one = downloads.Download(
+        label="CRDs of other projects",
+        is_here=lambda: bool(fetched),
+        fetch=lambda: fetched.append("CRDs"),
+    )
+    for _ in range(2):
+        assert build.resolve_tools([], [one]) == []
+    assert fetched == ["CRDs"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("rig: 0 of 1 built (CRDs of other projects: fetching)")
+    assert said[-1] == "rig: 1 of 1 built"
+
+
+def test_a_download_that_fails_is_the_error_of_the_build():
+    """Nothing is left at work, and the reason is told."""
+
+    def fail() -> None:
+        raise RigError("crds: no route to the module")
+
+    one = downloads.Download(label="CRDs", is_here=lambda: False, fetch=fail)
+    with pytest.raises(RigError, match="no route"):
+        build.resolve_tools([], [one])

@@ -188,7 +188,11 @@ def _learn(
         arrivals=flow,
         forecast=demand,
         lengths=lengths.observe(
-            state.lengths, paired, histograms.get("prompt"), histograms.get("output")
+            state.lengths,
+            paired,
+            histograms.get("prompt"),
+            histograms.get("output"),
+            unbroken=not any(s.doubt or (s.lasting and s.lasting.restarted) for s in steps),
         ),
         law=law,
         batches=sample.batches,

@@ -13,12 +13,14 @@ from servingslo.estimation import errors, seasonal
 from servingslo.estimation.errors import (
     EMPTY_LOG,
     HORIZONS_SECONDS,
+    LEAST_INTERVAL_SECONDS,
     SURGE_HORIZON,
     DueForecast,
     ErrorLog,
     at_horizon,
     damping_at,
 )
+from servingslo.estimation.freshness import DEFAULT_SCRAPE_SECONDS
 from servingslo.estimation.mixtures import mixture_quantile
 from servingslo.estimation.rate_filters import (
     JUMP,
@@ -224,12 +226,13 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         season = seasonal.observe(state.season, window, now_seconds, waited)
         state = replace(state, season=season)
     if gap is None or abs(gap) > LONGEST_GAP_SECONDS:
+        begun, usual = _begun(state, window)
         return replace(
             state,
             time_seconds=now_seconds,
-            filters=first_filters(window),
+            filters=begun,
             errors=replace(state.errors, due=EMPTY_LOG.due, interval=None),
-            usual_mean_per_second=window.rate_per_second,
+            usual_mean_per_second=usual,
             usual_variance=0.0,
             observed_seconds=0.0,
         )
@@ -252,6 +255,22 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     if not ended:
         return state
     return _scored(state, interval.rate_per_second, level, interval.variance(level), now_seconds)
+
+
+def _begun(state: ForecastState, window: RateWindow) -> tuple[tuple[FilterState, ...], float]:
+    """The filters after a long pause, and the rate that is usual: what this window counts.
+
+    One that is too short to tell a level (four requests in a second, where 1.5 came on average) is
+    set against the level before the pause instead, as known as after a plain first window.
+    """
+    level = sum(f.probability * f.level for f in state.filters)
+    if level <= 0.0 or window.seconds >= LEAST_INTERVAL_SECONDS:
+        return first_filters(window), window.rate_per_second
+    before = replace(window, rate_per_second=level, seconds=DEFAULT_SCRAPE_SECONDS)
+    filters = next_filters(first_filters(before), window, window.seconds)
+    if filters is None:
+        return first_filters(window, PRIOR_OF_NEW), window.rate_per_second
+    return filters, level
 
 
 def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> ForecastState:

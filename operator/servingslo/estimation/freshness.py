@@ -29,10 +29,11 @@ SLOWER_RATIO = 1.1
 class PodMetrics:
     """What one pod's metrics are worth.
 
-    state: METRICS_FRESH, METRICS_PARTIAL while they age or some of its engines lack them,
-    METRICS_STALE, METRICS_MISSING, METRICS_NOT_A_NUMBER or METRICS_IMPLAUSIBLE; None while a new
-    pod may not have been scraped. age_seconds: of the oldest group that is there, histograms aside:
-    they may be read less often. engines: those that may be used.
+    state: METRICS_FRESH, METRICS_PARTIAL while they age, some of its engines lack them, or one of
+    two gauges is no number, METRICS_STALE, METRICS_MISSING, METRICS_NOT_A_NUMBER or
+    METRICS_IMPLAUSIBLE; None while a new pod may not have been scraped. age_seconds: of the oldest
+    group that is there, histograms aside: they may be read less often. engines: those that may be
+    used.
     """
 
     state: Reason | None
@@ -109,7 +110,8 @@ def _state(
         if any(engine.nan_metrics for engine in pod.engines):
             return Reason.METRICS_NOT_A_NUMBER
         return None if is_new(pod, scrape_seconds) else Reason.METRICS_MISSING
-    if age is None or len(with_gauges) < len(pod.engines):
+    half = [e for e in with_gauges if e.nan_metrics and (e.running is None or e.waiting is None)]
+    if age is None or half or len(with_gauges) < len(pod.engines):
         return Reason.METRICS_PARTIAL
     if age > stale_after_seconds:
         return Reason.METRICS_STALE

@@ -51,6 +51,8 @@ _FLOW = (
     "started", "finished", "generated_tokens", "prompt_tokens", "cached_tokens", "held_tokens",
     "held_by",
 )  # fmt: skip
+# Of these, what was given up and what still runs; absent from what older releases stored.
+_ENDS = ("aborted", "running_change")
 
 
 def learned(state: EstimatorState) -> dict[str, Any]:
@@ -61,6 +63,7 @@ def learned(state: EstimatorState) -> dict[str, Any]:
         "laws": [dump_fit(f) for f in state.law.fits[:STORED_CONFIGURATIONS]],
         "lengths": {
             "flow": rounded([getattr(sums, name) for name in _FLOW], 6),
+            "ends": rounded([getattr(sums, name) for name in _ENDS], 6),
             "prompt": _dump_histogram(sums.prompt),
             "output": _dump_histogram(sums.output),
         },
@@ -123,6 +126,9 @@ def _load_lengths(stored: object) -> LengthState:
     if flow is None or min(flow) < 0:
         return LengthState()
     sums: dict[str, Any] = dict(zip(_FLOW, flow, strict=True))
+    ends = numbers_of(stored.get("ends"), len(_ENDS))
+    if ends is not None and 0.0 <= ends[0] <= sums["finished"]:
+        sums |= dict(zip(_ENDS, ends, strict=True))
     return LengthState(
         **sums,
         prompt=_load_histogram(stored.get("prompt")),

@@ -13,6 +13,14 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.counters import Window
 from servingslo.estimation.histograms import HistogramDelta, length_distribution, merged
+from servingslo.estimation.mix_change import (
+    LEAST_REQUESTS,
+    Evidence,
+    enough,
+    gathered,
+    is_longer,
+    running_changes,
+)
 from servingslo.models.workload import LengthDistribution
 
 # Memory of lengths: long enough for the tail, short enough for a change of mix. What a mean is off
@@ -40,16 +48,9 @@ STRETCH_BOUNDS = (0.5, 3.0)
 CHANGE_RATIO = 0.03
 # Shapes are looked at again when this share of the histogram is new.
 NEW_SHAPE_RATIO = 0.1
-# A change of the workload: requests so much longer than those remembered that memory would follow
-# too late. With prompts three times as long a fleet was sized for the old work for 12 minutes
-# without one request in its objectives. Within the hour of the Azure conversation trace windows are
-# up to 1.6 times as long as what is remembered; to follow those at once costs 1.5 % of its
-# replica-hours and meets no more.
-CHANGED_RATIO = 2.0
-# And beyond so many standard errors of a window's mean.
-CHANGED_DEVIATIONS = 5.0
-# As many requests end as begin, but for this share of them.
-STEADY_RATIO = 0.1
+# Hidden aborts, requests that began and are in no counter of those that ended, are told beyond so
+# many standard deviations of their own count: engines admit a request before its first token.
+HIDDEN_DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ class LengthState:
     """Exponentially forgotten sums of flows, pooled histograms, and what was published last.
 
     unpublished: requests that ended since the histograms were last looked at. recent_*: computed
-    prompt tokens, and tokens decoded, with a shorter memory.
+    prompt tokens, and tokens decoded, with a shorter memory. evidence: the last minute, by which
+    a change of the workload is judged.
     """
 
     started: float = 0.0
@@ -76,6 +78,7 @@ class LengthState:
     unpublished: float = 0.0
     recent_prefill_tokens: float = 0.0
     recent_decoded_tokens: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ class Lengths:
 
     context_tokens_per_sequence: KV tokens held by a running sequence. abort_ratio: share of the
     requests that ended whose clients gave up: those that the engine counts as aborted, and those
-    that got a first token and are in none of its counters.
+    that got a first token and are in none of its counters, beyond chance; None of a handful.
     prefill_tokens_per_token: prompt tokens computed for each token decoded, lately.
     """
 
@@ -103,9 +106,18 @@ def observe(
     windows: Sequence[Window],
     prompt: HistogramDelta | None,
     output: HistogramDelta | None,
+    *,
+    unbroken: bool = True,
 ) -> LengthState:
-    """The state with the windows and the pooled length histograms of one tick."""
-    return _counted(_without_old_workload(state, windows), windows, prompt, output)
+    """The state with the windows and the pooled length histograms of one tick.
+
+    unbroken: whether every engine that was scraped told of a window, and began anew in none.
+    """
+    evidence = gathered(state.evidence, windows, unbroken=unbroken)
+    state = _without_old_workload(state, evidence) if windows else state
+    # Of an engine that began anew some requests are in no counter, and others have just begun.
+    lasting = [window for window in windows if not window.restarted]
+    return replace(_counted(state, lasting, prompt, output), evidence=evidence)
 
 
 def _counted(
@@ -162,15 +174,6 @@ def _memory_seconds(rate_per_second: float) -> float:
         return MEMORY_SECONDS
     shorter = MEMORY_SECONDS * math.sqrt(PLAIN_RATE_PER_SECOND / rate_per_second)
     return max(shorter, LEAST_MEMORY_SECONDS)
-
-
-def running_changes(windows: Sequence[Window]) -> list[float]:
-    """By how much the batch of each engine grew that did not begin anew inside its window."""
-    return [
-        w.running_after - w.running_before
-        for w in windows
-        if not w.restarted and w.running_after is not None and w.running_before is not None
-    ]
 
 
 def ended_requests(state: LengthState) -> float:
@@ -289,47 +292,40 @@ def _stable(
 
 def _abort_ratio(state: LengthState) -> float | None:
     ended = ended_requests(state)
-    if ended <= 0 or state.finished <= 0:
+    if ended < LEAST_REQUESTS or state.finished <= 0:
         return None
+    hidden = max(ended - state.finished, 0.0)
+    if hidden <= HIDDEN_DEVIATIONS * math.sqrt(hidden):
+        ended = state.finished
     return min(max(1.0 - (state.finished - state.aborted) / ended, 0.0), 1.0)
 
 
-def _without_old_workload(state: LengthState, windows: Sequence[Window]) -> LengthState:
+def _without_old_workload(state: LengthState, ticks: Sequence[Evidence]) -> LengthState:
     """What is remembered before these windows enter: of another workload only what still holds.
 
     Only longer requests count: shorter ones cost something until memory has followed, longer ones
-    are a fleet that is too small. What did not change keeps its mean, with the weight of these
-    windows alone. Outputs are told where as many requests end as begin: while the batch grows,
-    tokens are generated for requests that end later.
+    are a fleet that is too small. The newest ticks that are enough to show it are believed. What
+    did not change keeps its mean, with the weight of the evidence alone.
     """
-    started = sum(w.first_tokens or 0.0 for w in windows)
-    if started <= 0 or state.started <= 0:
+    if state.started <= 0:
         return state
-    prompt = sum(w.prompt_tokens or 0.0 for w in windows) / started
-    output, ended = 0.0, started - sum(running_changes(windows))
-    if abs(ended - started) <= STEADY_RATIO * started:
-        output = sum(w.generated_tokens or 0.0 for w in windows) / ended
-    longer_prompt = _is_longer(state.published_prompt, prompt, started)
-    longer_output = _is_longer(state.published_output, output, ended)
-    if not longer_prompt and not longer_output:
+    for evidence in enough(ticks):
+        prompt, output = evidence.prompt_mean_tokens, evidence.output_mean_tokens
+        longer_prompt = is_longer(state.published_prompt, prompt, evidence.started)
+        longer_output = is_longer(state.published_output, output, evidence.ended)
+        if longer_prompt or longer_output:
+            break
+    else:
         return state
+    started = evidence.started
     state = _faded(state, min(started / state.started, 1.0))
     if longer_output:
         state = replace(state, generated_tokens=ended_requests(state) * output, output=None)
     if longer_prompt:
         tokens = max(state.started, state.finished) * prompt
-        cached = sum(w.cached_tokens or 0.0 for w in windows) / started / prompt
+        cached = evidence.cached_tokens / started / prompt
         state = replace(state, prompt_tokens=tokens, cached_tokens=tokens * cached, prompt=None)
     return replace(state, held_tokens=0.0, held_by=0.0)
-
-
-def _is_longer(known: LengthDistribution | None, mean_tokens: float, count: float) -> bool:
-    """Whether the mean of so many requests is that of another workload than the known one."""
-    if known is None or count <= 0:
-        return False
-    mean = known.mean_tokens
-    error = math.sqrt(max(known.second_moment_tokens2 - mean * mean, 0.0) / count)
-    return mean_tokens > max(CHANGED_RATIO * mean, mean + CHANGED_DEVIATIONS * error)
 
 
 def _faded(state: LengthState, weight: float) -> LengthState:
@@ -337,6 +333,7 @@ def _faded(state: LengthState, weight: float) -> LengthState:
         state,
         started=weight * state.started,
         finished=weight * state.finished,
+        aborted=weight * state.aborted,
         running_change=weight * state.running_change,
         generated_tokens=weight * state.generated_tokens,
         prompt_tokens=weight * state.prompt_tokens,

@@ -24,8 +24,8 @@ _NORMAL = NormalDist()
 # Quantiles at a cold start of two minutes. At the safe one a working day with two humps keeps
 # 99.8 %, at 0.65 it keeps 98.5 %, for 3 % fewer replica-hours. Only misses lead to the highest.
 # Below the lowest nothing is saved: counts are whole. Over the guard's rows (docs/lab/planner.md).
-SAFE_PROBABILITY = 0.77
-LOWEST_PROBABILITY, HIGHEST_PROBABILITY = 0.6, 0.85
+SAFE_PROBABILITY = 0.8
+LOWEST_PROBABILITY, HIGHEST_PROBABILITY = 0.6, 0.9
 # Time without a miss in which the way from the safe quantile to the lowest is earned: over a
 # hundred cold starts of a minute and a half, each an occasion on which it could have been too low.
 EARNED_SECONDS = 10_800.0

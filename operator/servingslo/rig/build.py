@@ -5,8 +5,6 @@ Run it as ``python -m servingslo.rig.build``. Programs are looked for in this or
 """
 
 import argparse
-import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -14,15 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo.errors import RigError
 from servingslo.rig import versions
+from servingslo.rig.cache import cache_directory, cache_lock
 from servingslo.rig.commands import CommandRunner
-from servingslo.rig.progress import BuildProgress, make_progress
+from servingslo.rig.downloads import DOWNLOADS, Download
+from servingslo.rig.progress import BuildProgress
 from servingslo.rig.toolchain import find_go, installer
 from servingslo.rig.versions import LOCK, Tool, WheelTool
 
@@ -48,12 +48,6 @@ class Resolved:
     build_seconds: float | None
 
 
-def cache_directory() -> Path:
-    """The folder of built programs: ``$XDG_CACHE_HOME`` or ``~/.cache``, then servingslo/rig."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "servingslo" / "rig"
-
-
 def ensure_tools(tools: Sequence[Tool] = versions.DEFAULT_TOOLS) -> dict[str, Path]:
     """Paths of these programs by tool name, after building those that are missing.
 
@@ -62,16 +56,29 @@ def ensure_tools(tools: Sequence[Tool] = versions.DEFAULT_TOOLS) -> dict[str, Pa
     return {resolved.tool.name: resolved.path for resolved in resolve_tools(tools)}
 
 
-def resolve_tools(tools: Sequence[Tool]) -> list[Resolved]:
-    """Find or build each tool, in the order given. Raises: RigError when a build fails."""
+def ensure_rig(more: Sequence[Tool] = ()) -> list[Resolved]:
+    """Everything that tests and demos need, and more tools, after building what is missing.
+
+    Raises: RigError, naming tool, command and the end of its log, when a build fails.
+    """
+    return resolve_tools((*versions.ALL_TOOLS, *more), DOWNLOADS)
+
+
+def resolve_tools(tools: Sequence[Tool], downloads: Sequence[Download] = ()) -> list[Resolved]:
+    """Find or build each tool, in the order given, and fetch the downloads that are missing.
+
+    Raises: RigError when a build or a download fails.
+    """
     found = {tool.name: path for tool in tools if (path := _find(tool)) is not None}
-    if len(found) == len(tools):
+    if len(found) == len(tools) and all(one.is_here() for one in downloads):
         return [Resolved(tool=tool, path=found[tool.name], build_seconds=None) for tool in tools]
     with cache_lock():
         # Another process may have built them while this one waited for the lock.
         found |= {tool.name: path for tool in tools if (path := _cached(tool)) is not None}
         missing = [tool for tool in tools if tool.name not in found]
-        built = _build_all(missing) if missing else {}
+        absent = [one for one in downloads if not one.is_here()]
+        there = len(found) + len(downloads) - len(absent)
+        built = _build_all(missing, absent, there) if missing or absent else {}
     return [
         built.get(tool.name) or Resolved(tool=tool, path=found[tool.name], build_seconds=None)
         for tool in tools
@@ -118,21 +125,10 @@ def reports_version(path: Path, tool: Tool) -> bool:
     return finished.returncode == 0 and bool(words) and words[0] == tool.version
 
 
-@contextlib.contextmanager
-def cache_lock() -> Iterator[None]:
-    """Hold the lock of the cache, which the kernel releases even when this program is killed."""
-    directory = cache_directory()
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting for another build of the rig", file=sys.stderr)  # noqa: T201
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _build_all(tools: Sequence[Tool]) -> dict[str, Resolved]:
+def _build_all(
+    tools: Sequence[Tool], downloads: Sequence[Download], found: int
+) -> dict[str, Resolved]:
+    """What was built; found: other parts of the same rig that are there."""
     # What a killed builder left; the lock says that none is at work.
     for scratch in cache_directory().glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(scratch, ignore_errors=True)
@@ -144,12 +140,14 @@ def _build_all(tools: Sequence[Tool]) -> dict[str, Resolved]:
     modules: dict[str, list[Tool]] = {}
     for tool in tools:
         modules.setdefault(tool.module, []).append(tool)
-    with make_progress([_label(tool) for tool in tools]) as progress:
+    labels = [*(_label(tool) for tool in tools), *(one.label for one in downloads)]
+    with BuildProgress(labels, found=found, at_once=_PARALLEL_BUILDS) as progress:
         builder = _Builder(go=go, runner=runner, progress=progress)
         with ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as executor:
             try:
                 # Inside: a compiler runs before the last one is submitted.
                 futures = [executor.submit(builder.build_in_turn, e) for e in modules.values()]
+                futures += [executor.submit(builder.fetch, one) for one in downloads]
                 built = _results(futures)
             except BaseException:
                 runner.cancel()
@@ -176,6 +174,13 @@ class _Builder:
     def build_in_turn(self, tools: Sequence[Tool]) -> list[Resolved]:
         return [self._build(tool) for tool in tools]
 
+    def fetch(self, download: Download) -> list[Resolved]:
+        """Bring what is not compiled; it is no program."""
+        self.progress.begin(download.label)
+        download.fetch()
+        self.progress.finish(download.label)
+        return []
+
     def _build(self, tool: Tool) -> Resolved:
         """Build one tool; the finished file appears in the cache at once or not at all."""
         label = _label(tool)
@@ -195,7 +200,7 @@ class _Builder:
             target.parent.mkdir(exist_ok=True)
             output.replace(target)
         elapsed_seconds = time.monotonic() - started_seconds
-        self.progress.finish(label, elapsed_seconds)
+        self.progress.finish(label)
         return Resolved(tool=tool, path=target, build_seconds=elapsed_seconds)
 
     def _fetch(self, tool: Tool, source: Path, log_path: Path) -> Path:
@@ -247,13 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     names = [tool.name for tool in (*versions.ALL_TOOLS, *versions.INTEROP_TOOLS)]
     parser.add_argument("tools", nargs="*", metavar="TOOL", help=f"of {', '.join(names)}")
-    parser.add_argument("--all", action="store_true", help="also those that few tests need")
+    parser.add_argument("--all", action="store_true", help="also those that acceptance needs")
     options = parser.parse_args(arguments)
     try:
-        tools: Sequence[Tool] = versions.ALL_TOOLS if options.all else versions.DEFAULT_TOOLS
-        if options.tools:
-            tools = [versions.tool_named(name) for name in options.tools]
-        for resolved in resolve_tools(tools):
+        named = [versions.tool_named(name) for name in options.tools]
+        more = versions.INTEROP_TOOLS if options.all else ()
+        for resolved in resolve_tools(named) if named else ensure_rig(more):
             origin = (
                 "found"
                 if resolved.build_seconds is None

@@ -100,10 +100,14 @@ def engine_pod(pod: Any) -> EnginePod | None:
     except InvalidInputError:
         return None
     found = parse_batch_arguments(command, args, VLLM)
+    # Source: vllm/config/cache.py of 0.32.0: blocks instead of those that were profiled.
+    blocks = _integer_flag(argv, "--num-gpu-blocks-override")
     limits = EngineLimits(
         max_num_seqs=found.max_num_seqs or kind.limits.max_num_seqs,
         max_num_batched_tokens=found.max_num_batched_tokens or kind.limits.max_num_batched_tokens,
-        kv_capacity_tokens=kind.limits.kv_capacity_tokens,
+        kv_capacity_tokens=kind.limits.kv_capacity_tokens
+        if blocks is None
+        else blocks * kind.limits.kv_block_tokens,
     )
     if limits.max_num_seqs > limits.max_num_batched_tokens:
         return None  # vLLM refuses to start

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo.errors import RigError
-from servingslo.rig.build import cache_directory, cache_lock
+from servingslo.rig.cache import cache_directory, cache_lock
 from servingslo.rig.processes import ManagedProcess, ProcessFamily
 from servingslo.rig.toolchain import installer
 from servingslo.rig.versions import LOCK, TOOLS_DIRECTORY
@@ -24,8 +24,10 @@ from servingslo.rig.waiting import free_port
 
 PYTHON = "3.11"
 """Of the backend's stub that is used; the wheel has one for each version of Python."""
+LABEL = "Triton (wheels)"
 _INSTALL_TIMEOUT_SECONDS = 900
 _KEY_LENGTH = 12
+_PINS = TOOLS_DIRECTORY / "triton" / LOCK
 _CONFIG = """\
 name: "{name}"
 backend: "python"
@@ -96,25 +98,35 @@ def ensure_triton() -> Path:
 
     Raises: RigError when it cannot be installed.
     """
-    source = TOOLS_DIRECTORY / "triton" / LOCK
-    key = hashlib.sha256(source.read_bytes()).hexdigest()[:_KEY_LENGTH]
-    target = cache_directory() / f"triton-{key}"
     with cache_lock():
-        if target.is_dir():
-            return target
-        with tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
-            wheels = Path(scratch) / "wheels"
-            options = ["--require-hashes", "--only-binary=:all:", "-r", str(source)]
-            try:
-                subprocess.run(
-                    [*installer(), "--target", str(wheels), *options],
-                    check=True,
-                    timeout=_INSTALL_TIMEOUT_SECONDS,
-                )
-            except (OSError, subprocess.SubprocessError) as error:
-                raise RigError(f"triton: its wheels cannot be installed: {error}") from error
-            shutil.move(wheels, target)
-    return target
+        if not installed_at().is_dir():
+            install()
+    return installed_at()
+
+
+def installed_at() -> Path:
+    """The folder that holds it once it is installed."""
+    key = hashlib.sha256(_PINS.read_bytes()).hexdigest()[:_KEY_LENGTH]
+    return cache_directory() / f"triton-{key}"
+
+
+def install() -> None:
+    """Install the wheels, which their hashes check; whoever calls holds the cache's lock.
+
+    Raises: RigError when they cannot be installed.
+    """
+    with tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
+        wheels = Path(scratch) / "wheels"
+        options = ["--require-hashes", "--only-binary=:all:", "-r", str(_PINS)]
+        try:
+            subprocess.run(
+                [*installer(), "--target", str(wheels), *options],
+                check=True,
+                timeout=_INSTALL_TIMEOUT_SECONDS,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise RigError(f"triton: its wheels cannot be installed: {error}") from error
+        shutil.move(wheels, installed_at())
 
 
 class TritonServer:

@@ -16,13 +16,14 @@ import kubernetes
 import yaml
 
 from servingslo.errors import RigError
-from servingslo.rig.build import cache_directory, cache_lock
+from servingslo.rig.cache import cache_directory, cache_lock
 from servingslo.rig.commands import CommandRunner
 from servingslo.rig.toolchain import find_go
 from servingslo.rig.versions import TOOLS_DIRECTORY, pinned_version
 from servingslo.rig.waiting import wait_until
 
 _SOURCE_DIRECTORY = TOOLS_DIRECTORY / "crds"
+LABEL = "CRDs of other projects"
 _DOWNLOAD_TIMEOUT_SECONDS = 600
 _ESTABLISHED_SECONDS = 30.0
 _ALREADY_THERE = 409
@@ -67,6 +68,24 @@ ARGO_ROLLOUTS = UpstreamCRDs(
 )
 KEDA = UpstreamCRDs(name="keda", module="github.com/kedacore/keda/v2", folder="config/crd/bases")
 LEADER_WORKER_SET = UpstreamCRDs(name="lws", module="sigs.k8s.io/lws", folder="config/crd/bases")
+
+
+ALL = (GATEWAY_API, ENVOY_GATEWAY, ISTIO, ARGO_ROLLOUTS, KEDA, LEADER_WORKER_SET)
+
+
+def all_here() -> bool:
+    """Whether the cache has the CRDs of every project."""
+    return all(crds.cached.exists() for crds in ALL)
+
+
+def download_all() -> None:
+    """Download what the cache lacks; whoever calls holds its lock.
+
+    Raises: RigError when a module cannot be downloaded or holds none.
+    """
+    for crds in ALL:
+        if not crds.cached.exists():
+            _download(crds)
 
 
 def manifests(crds: UpstreamCRDs) -> list[dict[str, Any]]:

@@ -251,7 +251,7 @@ CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, 
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
-# Built only where their test is asked for: `make interop`, and acceptance.
+# Not for `make test` or `make demo`: built by `make interop`, and where acceptance asks for them.
 INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD)
 
 

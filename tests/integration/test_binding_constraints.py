@@ -1,0 +1,55 @@
+"""Constraints that bind seldom, live: a small KV cache, and an objective on the queue time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.operator_under_test import LENGTH_SPREAD, Operator, Tenant, steady_trace
+from tests.integration.test_lifecycle_scaling import LAW
+
+# Of the simulated small card a request of 512 and 128 tokens takes some three seconds.
+RATE = 1.0
+# 2,560 tokens: four such requests with their contexts, where a card has room for a hundred.
+SMALL_CACHE = ("--num-gpu-blocks-override=160",)
+FEW_SLOTS = ("--model=tiny", "--max-num-seqs=4", "--max-num-batched-tokens=2048")
+TPOT = {"metric": "tpot", "percentile": 95, "threshold": "100ms"}
+QUEUE_TIME = {"metric": "queueTime", "percentile": 95, "threshold": "50ms"}
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "spec", "binding", "reason"),
+    [
+        pytest.param({"args": SMALL_CACHE}, {}, "kv-cache", "KVCacheBound", id="kv-cache"),
+        pytest.param(
+            {"args": FEW_SLOTS, "only_these": True},
+            {"objectives": [TPOT, QUEUE_TIME]},
+            "queue-time",
+            "QueueTimeBound",
+            id="queue-time",
+        ),
+    ],
+)
+def test_what_binds_orders_replicas_and_is_named(
+    tenant: Tenant,
+    operator: Operator,
+    tmp_path: Path,
+    engine: dict[str, Any],
+    spec: dict[str, Any],
+    binding: str,
+    reason: str,
+) -> None:
+    """The count follows it, and line, event and status name it; nothing else asks for as much."""
+    tenant.create_deployment(replicas=1, **engine)
+    trace = steady_trace(tmp_path / "trace.csv", rate=RATE, seconds=120.0, spread=LENGTH_SPREAD)
+    tenant.begin_traffic(trace, duration_seconds=600)
+    tenant.create_slo(serviceLaw=LAW, **spec)
+    needles = ("decided", tenant.namespace, "action=scale-up", f"binding={binding}")
+    tenant.wait(
+        lambda: bool(operator.log_lines(*needles)),
+        what=f"a scale-up that {binding} binds",
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    assert f"reason={reason}" in operator.log_lines(*needles)[0]
+    tenant.wait(lambda: tenant.replicas() > 1, what="more replicas")
+    assert any(reason in text for _, text in tenant.events())
