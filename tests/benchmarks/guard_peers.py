@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from tests.benchmarks.guard import rows_named, run_of
-from tests.benchmarks.guard_rows import ROWS, SEEDS
+from tests.benchmarks.guard_row import SEEDS
+from tests.benchmarks.guard_rows import ROWS
 from tests.benchmarks.matrix import TRACE, peers
 
 from servingslo.errors import InvalidInputError

@@ -1,4 +1,10 @@
-"""What the guard says of runs beside those of the baseline: pure, and told in numbers."""
+"""What the guard says of runs beside those of the baseline: pure, in numbers.
+
+The promise comes first. The price of a row is its replica-hours, and a tenth of them more for each
+point of share that is missing to its target; nothing is earned above the target. Where the target
+is out of reach even for a rule with foresight of the mean of demand, that rule's share is the
+target.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,15 +15,17 @@ import numpy as np
 
 from servingslo.errors import InvalidInputError
 
-MEAN_SHARE_POINTS = 0.3
-"""Points of share in SLO that the mean over rows may lose."""
-MEAN_COST_RATIO = 0.01
-"""Replica-hours more, in the mean over rows."""
+TARGET_PERCENT = 99.0
+"""Share of requests that all rows declare."""
+PRICE_OF_A_POINT = 0.10
+"""Of the replica-hours, for each point of share below the target."""
+MEAN_PRICE_RATIO = 0.01
+"""Price more, in the mean over rows."""
 ROW_DEVIATIONS = 3.0
 """Of one row over its seeds: what lies further is no luck of the seed."""
 # A row that always meets its objectives hardly differs between seeds, and then every change would
-# be three deviations: what is less than these is not seen by anybody who pays for it.
-LEAST_SHARE_DEVIATION_POINTS, LEAST_COST_DEVIATION_RATIO = 0.1, 0.005
+# be three deviations: what is less than this is not seen by anybody who pays for it.
+LEAST_DEVIATION_RATIO = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +45,26 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Foresight:
+    """What a rule that knows the mean of demand one cold start ahead reaches on a row."""
+
+    share_percent: float
+    replica_hours: float
+
+
+def price(share_percent: float, replica_hours: float, target_percent: float) -> float:
+    """Replica-hours with what is missing to the target."""
+    missing = max(target_percent - share_percent, 0.0)
+    return replica_hours * (1.0 + PRICE_OF_A_POINT * missing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
     """One row now and in the baseline, both over the same seeds.
 
-    share_deviation_points, cost_deviation_ratio: one standard deviation over all seeds of the
-    baseline; of cost relative to its mean. unchanged: every decision with every seed is the same.
+    price_deviation_ratio: one standard deviation over all seeds of the baseline, relative to the
+    mean. foresight: None where it was not looked for. unchanged: every decision with every seed is
+    the same.
     """
 
     row: str
@@ -49,34 +72,38 @@ class RowChange:
     share_before_percent: float
     replica_hours: float
     replica_hours_before: float
-    share_deviation_points: float
-    cost_deviation_ratio: float
+    price: float
+    price_before: float
+    price_deviation_ratio: float
+    foresight: Foresight | None
     unchanged: bool
 
     @property
-    def share_points(self) -> float:
-        """Points of share gained; negative where they are lost."""
-        return self.share_percent - self.share_before_percent
+    def target_percent(self) -> float:
+        """The share that is asked of this row."""
+        return target_of(self.foresight)
 
     @property
-    def cost_ratio(self) -> float:
-        """Replica-hours more, relative; negative where they are saved."""
-        return self.replica_hours / self.replica_hours_before - 1.0
+    def price_ratio(self) -> float:
+        """Price more, relative; negative where the row is better."""
+        return self.price / self.price_before - 1.0
 
     def failures(self) -> Iterator[str]:
         """What is worse than the luck of seeds explains."""
-        allowed = ROW_DEVIATIONS * max(self.share_deviation_points, LEAST_SHARE_DEVIATION_POINTS)
-        if -self.share_points >= allowed:
+        allowed = ROW_DEVIATIONS * max(self.price_deviation_ratio, LEAST_DEVIATION_RATIO)
+        if self.price_ratio >= allowed:
             yield (
-                f"{self.row}: share {self.share_before_percent:.2f} % → {self.share_percent:.2f} %,"
-                f" {-self.share_points:.2f} points lost of {allowed:.2f} allowed"
+                f"{self.row}: {self.share_before_percent:.2f} % @ {self.replica_hours_before:.2f} h"
+                f" → {self.share_percent:.2f} % @ {self.replica_hours:.2f} h, price "
+                f"{100 * self.price_ratio:+.1f} % of {100 * allowed:.1f} % allowed"
             )
-        more = ROW_DEVIATIONS * max(self.cost_deviation_ratio, LEAST_COST_DEVIATION_RATIO)
-        if self.cost_ratio >= more:
-            yield (
-                f"{self.row}: {self.replica_hours_before:.2f} → {self.replica_hours:.2f} "
-                f"replica-hours, {100 * self.cost_ratio:.1f} % more of {100 * more:.1f} % allowed"
-            )
+
+
+def target_of(foresight: Foresight | None) -> float:
+    """The declared share, or what foresight reaches where that is less."""
+    if foresight is None:
+        return TARGET_PERCENT
+    return min(TARGET_PERCENT, foresight.share_percent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +113,14 @@ class Verdict:
     rows: tuple[RowChange, ...]
 
     @property
-    def share_points(self) -> float:
-        """Of the mean over rows."""
-        return float(np.mean([row.share_points for row in self.rows]))
+    def price_ratio(self) -> float:
+        """Of the mean over rows, each relative to itself."""
+        return float(np.mean([row.price_ratio for row in self.rows]))
 
     @property
-    def cost_ratio(self) -> float:
-        """Of the mean over rows, each relative to itself."""
-        return float(np.mean([row.cost_ratio for row in self.rows]))
+    def kept(self) -> int:
+        """Rows that reach their target."""
+        return sum(row.share_percent >= row.target_percent for row in self.rows)
 
     @property
     def unchanged(self) -> bool:
@@ -103,22 +130,20 @@ class Verdict:
     def failures(self) -> tuple[str, ...]:
         """Why the guard fails; nothing where it holds."""
         found: list[str] = []
-        if -self.share_points >= MEAN_SHARE_POINTS:
+        if self.price_ratio >= MEAN_PRICE_RATIO:
             found.append(
-                f"mean over rows: {-self.share_points:.2f} points of share lost "
-                f"of {MEAN_SHARE_POINTS} allowed"
-            )
-        if self.cost_ratio >= MEAN_COST_RATIO:
-            found.append(
-                f"mean over rows: {100 * self.cost_ratio:.2f} % more replica-hours "
-                f"of {100 * MEAN_COST_RATIO:.0f} % allowed"
+                f"mean over rows: price {100 * self.price_ratio:+.2f} % "
+                f"of {100 * MEAN_PRICE_RATIO:.0f} % allowed"
             )
         return (*found, *(line for row in self.rows for line in row.failures()))
 
 
-def verdict(now: Sequence[Run], before: Sequence[Run]) -> Verdict:
+def verdict(
+    now: Sequence[Run], before: Sequence[Run], foresights: Mapping[str, Foresight]
+) -> Verdict:
     """These runs beside those of the baseline with the same rows and seeds.
 
+    foresights: by row, as far as they were looked for.
     Raises: InvalidInputError for a run that the baseline does not have, or that was played other
     traffic.
     """
@@ -133,25 +158,37 @@ def verdict(now: Sequence[Run], before: Sequence[Run]) -> Verdict:
             raise InvalidInputError(f"traffic of {run.row}, seed {run.seed}", run.traffic, allowed)
     names = dict.fromkeys(run.row for run in now)
     return Verdict(
-        rows=tuple(_change(name, [run for run in now if run.row == name], before) for name in names)
+        rows=tuple(
+            _change(name, [run for run in now if run.row == name], before, foresights.get(name))
+            for name in names
+        )
     )
 
 
-def _change(name: str, now: Sequence[Run], before: Sequence[Run]) -> RowChange:
+def _change(
+    name: str, now: Sequence[Run], before: Sequence[Run], foresight: Foresight | None
+) -> RowChange:
     whole = [run for run in before if run.row == name]
     seeds = {run.seed: run for run in now}
     same = [run for run in whole if run.seed in seeds]
+    target = target_of(foresight)
+    prices = _prices(whole, target)
     return RowChange(
         row=name,
         share_percent=100.0 * _mean([run.share_ratio for run in now]),
         share_before_percent=100.0 * _mean([run.share_ratio for run in same]),
         replica_hours=_mean([run.replica_hours for run in now]),
         replica_hours_before=_mean([run.replica_hours for run in same]),
-        share_deviation_points=100.0 * _deviation([run.share_ratio for run in whole]),
-        cost_deviation_ratio=_deviation([run.replica_hours for run in whole])
-        / _mean([run.replica_hours for run in whole]),
+        price=_mean(_prices(now, target)),
+        price_before=_mean(_prices(same, target)),
+        price_deviation_ratio=_deviation(prices) / _mean(prices),
+        foresight=foresight,
         unchanged=all(run.decisions == seeds[run.seed].decisions for run in same),
     )
+
+
+def _prices(runs: Sequence[Run], target_percent: float) -> list[float]:
+    return [price(100.0 * run.share_ratio, run.replica_hours, target_percent) for run in runs]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -163,21 +200,32 @@ def _deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def told(found: Verdict) -> Iterator[str]:
-    """The verdict, a line for each row, then the mean, then what fails."""
-    for row in found.rows:
+def report(found: Verdict) -> Iterator[str]:
+    """The verdict: rows that miss their target first, then the others, the mean, and what fails."""
+    for row in sorted(found.rows, key=lambda one: one.share_percent >= one.target_percent):
+        missed = row.share_percent < row.target_percent
+        line = (
+            f"{'MISSED' if missed else 'kept':<7} {row.row:<36} {row.share_percent:6.2f} % "
+            f"@ {row.replica_hours:6.2f} h"
+        )
         if row.unchanged:
-            yield f"{row.row:<24} {row.share_percent:6.2f} % @ {row.replica_hours:6.2f} h unchanged"
+            line += ", unchanged"
         else:
-            yield (
-                f"{row.row:<24} {row.share_percent:6.2f} % @ {row.replica_hours:6.2f} h, "
-                f"share {row.share_points:+.2f} (sd {row.share_deviation_points:.2f}), "
-                f"cost {100 * row.cost_ratio:+.1f} % (sd {100 * row.cost_deviation_ratio:.1f} %)"
+            line += (
+                f", before {row.share_before_percent:.2f} % @ {row.replica_hours_before:.2f} h, "
+                f"price {100 * row.price_ratio:+.1f} % (sd {100 * row.price_deviation_ratio:.1f} %)"
             )
+        if missed and row.foresight is not None:
+            line += (
+                f"; foresight of the mean {row.foresight.share_percent:.2f} % "
+                f"@ {row.foresight.replica_hours:.2f} h"
+            )
+        yield line
+    yield f"{found.kept} of {len(found.rows)} rows reach their target"
     if found.unchanged:
         yield "unchanged: every decision is that of the baseline"
     else:
-        yield f"mean: share {found.share_points:+.2f}, cost {100 * found.cost_ratio:+.2f} %"
+        yield f"mean: price {100 * found.price_ratio:+.2f} %"
     yield from (f"FAIL {line}" for line in found.failures())
 
 
@@ -196,7 +244,17 @@ def read_runs(path: Path) -> list[Run]:
         raise InvalidInputError("baseline", str(path), allowed) from error
 
 
-def written(runs: Sequence[Run], about: Mapping[str, str]) -> str:
+def read_foresights(path: Path) -> dict[str, Foresight]:
+    """What foresight reaches, by row, of a baseline file that `read_runs` reads."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return {
+        name: Foresight(**row["foresight"]) for name, row in rows.items() if row.get("foresight")
+    }
+
+
+def written(
+    runs: Sequence[Run], foresights: Mapping[str, Foresight], about: Mapping[str, str]
+) -> str:
     """A baseline as JSON: of each row mean and deviation over seeds, and its runs.
 
     about: what it was made from.
@@ -207,9 +265,11 @@ def written(runs: Sequence[Run], about: Mapping[str, str]) -> str:
         shares = [100.0 * run.share_ratio for run in chosen]
         hours = [run.replica_hours for run in chosen]
         listed = [{k: v for k, v in asdict(run).items() if k != "row"} for run in chosen]
+        foresight = foresights.get(name)
         rows[name] = {
             "share_percent": {"mean": _mean(shares), "sd": _deviation(shares)},
             "replica_hours": {"mean": _mean(hours), "sd": _deviation(hours)},
+            "foresight": None if foresight is None else asdict(foresight),
             "runs": listed,
         }
     return json.dumps({**about, "rows": rows}, indent=1) + "\n"
