@@ -38,7 +38,7 @@ def test_bursts_on_a_ramp_recur_on_top_of_what_there_is():
     """Demand that has doubled since bursts on top of what it is now: neither old peak is enough."""
     levels = [30.0 + 0.5 * index for index in range(120)]
     surges, now = watched(bursts_on(levels, 1.6, every=20, lasting=5)[:114])
-    known = recurrence(surges, levels[113], NO_NOISE, now)
+    known = recurrence(surges, levels[113], now)
     assert known is not None
     assert known.count >= 4
     assert known.rate_per_second == pytest.approx(1.6 * levels[113], rel=0.15)
@@ -54,7 +54,9 @@ def test_a_step_is_one_surprise_as_long_as_it_lasts():
     """What stays where it rose to is no second burst, whatever it does there."""
     surges, now = watched([30.0] * 10 + [60.0] * 40 + [62.0] * 10)
     assert len(surges) == 1
-    assert recurrence(surges, 60.0, NO_NOISE, now) is None
+    known = recurrence(surges, 60.0, now)
+    assert known is not None
+    assert (known.count, known.over_seconds, known.probability) == (1, 0.0, 0.5)
 
 
 def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
@@ -62,7 +64,10 @@ def test_a_crowd_that_wavers_before_it_could_be_expected_is_one_surprise():
     surges, now = watched([5.0] * 18 + [18.0, 12.0, 17.0, 11.0] * 4 + [5.0] * 4, 5.0)
     assert [s.peak_per_second for s in surges] == [18.0]
     assert surges[0].over
-    assert recurrence(surges, 5.0, NO_NOISE, now) is None
+    known = recurrence(surges, 5.0, now)
+    assert known is not None
+    assert known.count == 1
+    assert known.rate_per_second == pytest.approx(18.0)
 
 
 def test_bursts_with_rest_between_them_are_two_however_soon_the_second_comes():
@@ -88,11 +93,11 @@ def test_no_rate_is_kept_above_twice_the_largest_seen(expected, level):
             last_seconds=start + LEAD_SECONDS,
             peak_per_second=120.0,
             expected_per_second=expected,
-            over=True,
+            ended_seconds=start + LEAD_SECONDS,
         )
         for start in (600.0, 1200.0, 1800.0)
     )
-    known = recurrence(bursts, level, NO_NOISE, 2000.0)
+    known = recurrence(bursts, level, 2000.0)
     assert known is not None
     assert 120.0 <= known.rate_per_second <= 2.0 * 120.0
 
@@ -101,18 +106,45 @@ def test_bursts_keep_what_two_of_them_reached_when_demand_has_fallen():
     """Less demand between them does not make them smaller."""
     levels = [40.0] * 60 + [25.0] * 20
     surges, now = watched(bursts_on(levels, 2.0, every=20, lasting=4)[:78])
-    known = recurrence(surges, 25.0, NO_NOISE, now)
+    known = recurrence(surges, 25.0, now)
     assert known is not None
     assert known.rate_per_second == pytest.approx(80.0)
 
 
-def test_what_counting_noise_makes_of_bursts_is_not_further_than_they_went() -> None:
-    """Two deviations of a measured rate; variances are squares of them."""
-    surges, now = watched(bursts_on([40.0] * 60, 2.0, every=20, lasting=4))
-    known = recurrence(surges, 40.0, 9.0, now)
+def _surge(start: float, lasted: float = 120.0) -> Surge:
+    return Surge(
+        start_seconds=start,
+        last_seconds=start + lasted / 2,
+        peak_per_second=80.0,
+        expected_per_second=40.0,
+        ended_seconds=start + lasted,
+    )
+
+
+@pytest.mark.parametrize(
+    ("starts", "probability"),
+    [
+        pytest.param((0.0,), 1 / 2, id="one"),
+        pytest.param((0.0, 600.0), 2 / 3, id="came-again"),
+        pytest.param((0.0, 600.0, 1200.0), 3 / 4, id="twice"),
+        pytest.param((0.0, 2400.0), 1 / 3, id="too-late-to-be-waited-for"),
+    ],
+)
+def test_how_likely_a_return_is_is_learnt_from_the_last_hour(
+    starts: tuple[float, ...], probability: float
+) -> None:
+    """One surge in two comes again until returns, or none of them, were seen."""
+    surges = tuple(_surge(start) for start in starts)
+    known = recurrence(surges, 40.0, starts[-1] + 300.0)
     assert known is not None
-    assert known.rate_per_second == pytest.approx(80.0)
-    assert known.furthest_per_second == pytest.approx(86.0)
+    assert known.probability == pytest.approx(probability)
+    assert known.over_seconds == pytest.approx(180.0)
+
+
+def test_a_surge_is_forgotten_an_hour_after_its_end() -> None:
+    """Nothing is kept for it then."""
+    assert recurrence((_surge(0.0),), 40.0, 3700.0) is not None
+    assert recurrence((_surge(0.0),), 40.0, 3730.0) is None
 
 
 @pytest.mark.parametrize(

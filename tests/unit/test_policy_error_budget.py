@@ -8,13 +8,10 @@ from policy_world import TARGETS, World, run, steady
 from servingslo.estimation.error_budget import BudgetReading, WindowMisses
 from servingslo.policy.error_budget import (
     BURN_SECONDS,
-    HIGHEST_BUDGET_SCORE,
     OLDEST_READING_SECONDS,
     budget_report,
-    budget_score,
 )
 from servingslo.policy.inputs import AdmissionMode, ErrorBudgetTargets, Observation, ReplicaTargets
-from servingslo.reasons import Reason
 
 WINDOW_SECONDS = 28 * 86400.0
 BUDGETED = replace(
@@ -57,26 +54,10 @@ def test_a_stated_target_is_another_budget():
     assert _report(0.004, stated).remaining_ratio == pytest.approx(-3.0)
 
 
-@pytest.mark.parametrize(
-    ("missed", "score"),
-    [
-        pytest.param(0.0, 0.0, id="untouched"),
-        pytest.param(0.025, 0.0, id="half"),
-        pytest.param(0.0375, HIGHEST_BUDGET_SCORE / 2, id="three-quarters"),
-        pytest.param(0.05, HIGHEST_BUDGET_SCORE, id="spent"),
-        pytest.param(1.0, HIGHEST_BUDGET_SCORE, id="overspent"),
-    ],
-)
-def test_what_it_adds_is_bounded(missed, score):
-    """Nothing before half of it is spent, the most at its end."""
-    assert budget_score(_report(missed)) == pytest.approx(score)
-
-
-def test_without_one_or_with_an_old_reading_nothing_is_added():
+def test_without_one_or_with_an_old_reading_nothing_is_reported():
     """A reading that nobody asked for, or of long ago, is none."""
     assert _report(1.0, replace(BUDGETED, error_budget=None)) is None
     assert _report(1.0, now=OLDEST_READING_SECONDS + 1) is None
-    assert budget_score(None) == 0.0
 
 
 class _Spent(World):
@@ -94,14 +75,11 @@ def _end(share, targets=BUDGETED):
     return run(world, targets).until(900).at(900.0)
 
 
-def test_a_spent_budget_plans_for_more_and_says_so():
-    """The quantile planned for is higher, the count no lower, and the step names the budget."""
+def test_a_reading_of_days_moves_no_quantile():
+    """What steers it is the share that was attained tick by tick; the budget sets its target."""
     calm, spent = _end(0.0), _end(0.05)
-    assert spent.demand.forecast_rate_per_second > calm.demand.forecast_rate_per_second
-    assert spent.recommended_replicas >= calm.recommended_replicas
-    step = next(s for s in spent.steps if s.reason is Reason.ERROR_BUDGET_BURNING)
-    assert step.inputs["budget_remaining_ratio"] == pytest.approx(0.0)
-    assert Reason.ERROR_BUDGET_BURNING not in {s.reason for s in calm.steps}
+    assert spent.demand.forecast_rate_per_second == calm.demand.forecast_rate_per_second
+    assert spent.error_budget.remaining_ratio < calm.error_budget.remaining_ratio
 
 
 def test_a_spent_budget_lowers_no_bound():
