@@ -77,7 +77,7 @@ def _present(estimate: Estimate) -> Estimate:
 
 def _without_quantile(stack: ExitStack) -> None:
     _put(stack, demand, "planned_probability", lambda *_: MEDIAN / 100.0)
-    _put(stack, demand, "DOWN_CALM_PROBABILITY", MEDIAN / 100.0)
+    _put(stack, demand, "step_down_probability", lambda *_: MEDIAN / 100.0)
 
 
 def _left_out(one: Learner | Guard) -> Taken:

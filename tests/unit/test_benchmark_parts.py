@@ -59,9 +59,9 @@ def test_a_part_is_missing_as_long_as_the_block_lasts(part, trace, objectives):
 def test_means_order_less_than_percentiles_where_no_ceiling_does():
     """The part of the percentiles is found where percentiles are judged."""
     with without("ceiling"):
-        by_percentiles = wanted(level())
+        by_percentiles = wanted(level(), tpot_seconds=0.03)
     with without("ceiling and percentiles"):
-        by_means = wanted(level())
+        by_means = wanted(level(), tpot_seconds=0.03)
 
     assert sum(by_means) < sum(by_percentiles)
 

@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.benchmarks.guard_row import SEEDS
 from tests.benchmarks.guard_rows import ROWS as ROWS_OF_GUARD
-from tests.benchmarks.guard_rows import SEEDS
-from tests.benchmarks.guard_verdict import MEAN_COST_RATIO, MEAN_SHARE_POINTS, ROW_DEVIATIONS
+from tests.benchmarks.guard_verdict import MEAN_PRICE_RATIO, PRICE_OF_A_POINT, ROW_DEVIATIONS
 
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.api.v1alpha1.status import PredictedStatus
@@ -88,16 +88,15 @@ def test_targets_and_figures_of_the_page_are_those_of_the_code():
     targets = set(re.findall(r"`make ([a-z-]+)", page))
     assert {"setup", "check", "test", "guard", "golden", "crd"} <= targets
     assert [one for one in targets if not re.search(rf"^{one}:", makefile, re.MULTILINE)] == []
-    words = {6: "six", 8: "eight", 12: "Twelve", 14: "fourteen"}
+    words = {6: "six", 8: "eight", 12: "twelve", 14: "fourteen"}
     blind = len(ROWS_OF_GUARD) - 8
     assert f"plays eight standard cases and {words[blind]} of traffic" in page
     assert f"each with {words[len(SEEDS)]} seeds" in page
-    assert (
-        f"loses {MEAN_SHARE_POINTS:g} points of share or costs {100 * MEAN_COST_RATIO:g} %" in page
-    )
+    assert f"{100 * PRICE_OF_A_POINT:.0f} % of the hours" in page
+    assert f"the mean price over rows rises by {100 * MEAN_PRICE_RATIO:g} %" in page
     assert ROW_DEVIATIONS == 3.0
     recordings = list((ROOT / "tests/golden/data/replays").glob("*.decisions.jsonl.gz"))
-    assert f"{words[len(recordings)]} short recordings" in page
+    assert f"{words[len(recordings)].capitalize()} short recordings" in page
 
 
 def test_no_other_file_knows_a_metric_of_objectives():

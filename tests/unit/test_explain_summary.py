@@ -121,9 +121,8 @@ def test_counts_that_cannot_be_judged_are_told_by_their_utilization():
 
 def test_a_count_that_holds_for_now_is_not_said_to_hold_until_a_replica_could_be_had_again():
     """Where a step down is refused as unsafe, one fewer does for the demand planned for alone."""
-    story = Run(World(rate=stepped((0, 14.0), (300, 9.0)), replicas=5), TARGETS, Limits()).until(
-        400
-    )
+    world = World(rate=stepped((0, 14.0), (600, 9.0)), replicas=5)
+    story = Run(world, TARGETS, Limits()).until(800)
     unsafe = next(
         d
         for d in story.decisions

@@ -52,7 +52,7 @@ def test_bounds_are_of_replicas_that_serve_and_not_of_those_on_their_way():
     assert coming.replicas.ready == before.replicas.ready
     assert coming.replicas.pending >= 3
     admitted = coming.admission.admitted_rate_per_second
-    assert admitted == pytest.approx(before.admission.admitted_rate_per_second, rel=0.1)
+    assert admitted == pytest.approx(before.admission.admitted_rate_per_second, rel=0.15)
     arriving = coming.demand.arrival_rate_per_second
     assert coming.admission.shed_ratio == pytest.approx(1.0 - admitted / arriving, abs=0.05)
     assert coming.admission.shed_ratio > 0.2

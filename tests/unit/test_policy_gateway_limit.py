@@ -29,8 +29,8 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.requirement import (
-    LEAST_BOUNDED_CEILING,
-    LEAST_UTILIZATION_CEILING,
+    BOUNDED_CEILING,
+    UTILIZATION_CEILING,
     utilization_ceiling_ratio,
 )
 from servingslo.reasons import Reason
@@ -268,12 +268,11 @@ def test_a_verified_bound_gives_the_ceiling_of_the_simulator_s_knobs():
     context = SimpleNamespace(
         targets=story.targets,
         state=story.state,
-        estimate=SimpleNamespace(forecast=SimpleNamespace(largest_exceedance_ratio=None)),
     )
     assert memory.held is True
-    assert utilization_ceiling_ratio(context) == LEAST_BOUNDED_CEILING
+    assert utilization_ceiling_ratio(context) == BOUNDED_CEILING
     context.state = replace(story.state, limit=replace(memory, held=None))
-    assert utilization_ceiling_ratio(context) == LEAST_UTILIZATION_CEILING
+    assert utilization_ceiling_ratio(context) == UTILIZATION_CEILING
 
 
 def test_the_bound_is_told_wherever_a_decision_is():

@@ -187,7 +187,10 @@ def test_a_shortage_of_gpus_is_told_and_freezes_nothing():
 
 @pytest.mark.parametrize("refused", [False, True], ids=["no place", "refused"])
 def test_pods_that_are_refused_or_have_no_place_are_no_capacity(refused):
-    """30/s on five pods: the plan is for all that they fall behind by, whatever is ordered."""
+    """30/s on five pods: the plan is for what comes beyond what they serve, whatever is ordered.
+
+    What waits in them stays there: each of them is one more to be ordered.
+    """
     world = World(rate=stepped((0, 6.0), (600, 30.0)), replicas=3, room=5)
     if refused:
         world.problems = (SignalProblem(reason=Reason.QUOTA_REACHED, detail="quota"),)
@@ -200,7 +203,10 @@ def test_pods_that_are_refused_or_have_no_place_are_no_capacity(refused):
     growing = (rate - capacity) * short.demand.lead_seconds
     assert growing > 0.0
     planned = _sizing(short)["backlog_requests"]
-    assert planned == pytest.approx(short.demand.backlog_requests + growing, rel=0.1)
+    assert planned == pytest.approx(growing, rel=0.2)
+    behind = next(s for s in short.steps if "behind_pods" in s.inputs)
+    assert behind.inputs["behind_pods"] == 5
+    assert behind.after == behind.before + 5
 
 
 def test_a_quota_is_told_in_its_own_words_and_freezes_nothing():

@@ -37,6 +37,7 @@ CASE = SimpleNamespace(
     frontier=Frontier(MODEL),
     fleet=lambda replicas: Fleet(replicas, Routing.POOLED),
     saturation_per_second=MODEL.saturation_rate_per_second,
+    load_factor=1.0,
 )
 EXPECTED = MODEL.predict(RATE, PODS, Routing.POOLED).running_mean
 

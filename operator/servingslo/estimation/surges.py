@@ -25,9 +25,10 @@ LONGEST_RETURN_SECONDS = 1200.0
 class Surge:
     """A rise beyond what was expected: its first and last window, its end, and its highest rate.
 
-    expected_per_second: when it began. ended_seconds: when demand was back there, or had fallen
-    from the peak by as much as makes a rise; until then all that demand does is the same surge,
-    such as what retries make of one.
+    peak_per_second: the highest rate, less a standard deviation. expected_per_second: when it
+    began. ended_seconds: when demand was back there, or had fallen from the peak by as much as
+    makes a rise; until then all that demand does is the same surge, such as what retries make of
+    one.
     """
 
     start_seconds: float
@@ -83,15 +84,17 @@ def noted(
         return tuple(kept)
     if rate_per_second <= SURGE_RATIO * expected_per_second + NOISE_DEVIATIONS * noise**0.5:
         return tuple(kept)
+    # What it surely reached: next to refusals the rate of first tries is hardly known.
+    sure = max(rate_per_second - noise**0.5, 0.0)
     if last is not None and not last.over:
-        peak = max(last.peak_per_second, rate_per_second)
+        peak = max(last.peak_per_second, sure)
         kept[-1] = replace(last, last_seconds=now_seconds, peak_per_second=peak)
     else:
         kept.append(
             Surge(
                 start_seconds=now_seconds,
                 last_seconds=now_seconds,
-                peak_per_second=rate_per_second,
+                peak_per_second=sure,
                 expected_per_second=expected_per_second,
             )
         )
@@ -129,14 +132,17 @@ def recurrence(
     if not lately:
         return None
     last = lately[-1]
-    base = level_per_second if last.over else last.expected_per_second
-    added = sorted(s.peak_per_second - s.expected_per_second for s in lately)[-2:][0]
+    rate = sorted(s.peak_per_second for s in lately)[-2:][0]
+    if len(lately) > 1:
+        base = level_per_second if last.over else last.expected_per_second
+        added = sorted(s.peak_per_second - s.expected_per_second for s in lately)[-2]
+        rate = max(rate, base + added)
     gaps = [after.start_seconds - before.until_seconds for before, after in pairwise(lately)]
     returned = sum(gap <= LONGEST_RETURN_SECONDS for gap in gaps)
     return Recurrence(
         count=len(lately),
         interval_seconds=(last.start_seconds - lately[0].start_seconds) / max(len(gaps), 1),
-        rate_per_second=max(base + added, sorted(s.peak_per_second for s in lately)[-2:][0]),
+        rate_per_second=rate,
         over_seconds=max(now_seconds - last.until_seconds, 0.0) if last.over else 0.0,
         probability=(PRIOR_RETURNS + returned) / (PRIOR_SURGES + len(gaps)),
     )

@@ -153,13 +153,7 @@ def step_down_load(
     implied_arrival_rate_per_second: the rate that what runs now speaks of, see `step_down`.
     """
     forecast = estimate.forecast
-    share = forecast.unsettled_probability
-    calm = _with_odds(
-        _NORMAL.cdf(demand.score + DOWN_SCORE),
-        max(_lead_odds(demand.lead_seconds), 1.0),
-        DOWN_SURGE_PROBABILITY,
-    )
-    probability = calm + (DOWN_SURGE_PROBABILITY - calm) * share
+    probability = step_down_probability(forecast, demand.lead_seconds, demand.score)
     parts = 1 if forecast.season is None else LEAD_PARTS
     times = (demand.lead_seconds * part / parts for part in range(parts + 1))
     highest = max(
@@ -187,6 +181,13 @@ def planned_probability(forecast: Forecast, lead_seconds: float, score: float) -
     share = forecast.unsettled_probability
     calm = _with_odds(_NORMAL.cdf(score), _lead_odds(lead_seconds), SURGE_PROBABILITY)
     return calm + (SURGE_PROBABILITY - calm) * share
+
+
+def step_down_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
+    """The quantile of demand that must still be carried after a step down, see `step_down_load`."""
+    odds = max(_lead_odds(lead_seconds), 1.0)
+    calm = _with_odds(_NORMAL.cdf(score + DOWN_SCORE), odds, DOWN_SURGE_PROBABILITY)
+    return calm + (DOWN_SURGE_PROBABILITY - calm) * forecast.unsettled_probability
 
 
 def _lead_odds(lead_seconds: float) -> float:
