@@ -12,7 +12,8 @@ from tests.benchmarks.matrix_findings import Findings, strongest
 from tests.benchmarks.matrix_pictures import frontier, slug, timeline, write
 from tests.benchmarks.matrix_search import TUNED, commit, today
 from tests.benchmarks.matrix_sections import bounds, days, losses, parts, seasons
-from tests.benchmarks.matrix_tables import Table, brief, spread, table
+from tests.benchmarks.matrix_summary import summary_rows
+from tests.benchmarks.matrix_tables import brief, spread, table
 
 from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
 from servingslo.sim.scenario import Scenario
@@ -78,7 +79,7 @@ def page(findings: Findings, command: str, planned: int) -> str:
     )
     lines = [
         head,
-        *table(_summary_rows(findings)),
+        *table(summary_rows(findings.by_scenario, [one.name for one in findings.plan.scenarios])),
         "",
         *losses(findings),
         *_reference(findings),
@@ -102,21 +103,6 @@ def _tuning() -> str:
         f"{', '.join(map(str, cases))} with seed {', '.join(map(str, seeds))} "
         f"(`make benchmark-search`, commits in `sim/baselines/tuned.yaml`)."
     )
-
-
-def _summary_rows(findings: Findings) -> Table:
-    rows = [["trace", "oracle, replica-hours", OURS, KNOBS, "strongest other", STATIC, FORESIGHT]]
-    for where in findings.plan.scenarios:
-        oracle = findings.get(where.name, ORACLE)
-        best = strongest(findings.by_scenario[where.name])
-        rows.append([
-            where.name,
-            "-" if oracle is None else f"{oracle.replica_hours.mean:.2f}",
-            *(brief(findings.get(where.name, name)) for name in (OURS, KNOBS)),
-            "-" if best is None else f"{brief(best)} {best.policy}",
-            *(brief(findings.get(where.name, name)) for name in (STATIC, FORESIGHT)),
-        ])  # fmt: skip
-    return rows
 
 
 def _reference(findings: Findings) -> Iterator[str]:

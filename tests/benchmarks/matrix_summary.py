@@ -1,0 +1,93 @@
+"""The table of the summary: the promise of each row, who keeps it, and at what cost.
+
+    python -m tests.benchmarks.matrix_summary    write it into README and docs/benchmarks.md anew
+
+From `docs/benchmarks/results.json`. Rows in which ours does not reach the target come first.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from tests.benchmarks.matrix_findings import strongest
+from tests.benchmarks.matrix_tables import brief, table
+
+from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo.sim.standard import SHARE_TARGET
+from servingslo.sim.summary import PolicySummary
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "benchmarks" / "results.json"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+KNOBS = f"{OURS}+knobs"
+HEAD = (
+    "trace", "target", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
+    STATIC, FORESIGHT,
+)  # fmt: skip
+_SUMMARIES = TypeAdapter(dict[str, tuple[PolicySummary, ...]])
+_BEGUN = re.escape(f"| {' | '.join(HEAD[:3])} |")
+_TABLE = re.compile(rf"^{_BEGUN}.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
+
+Summaries = Mapping[str, Sequence[PolicySummary]]
+
+
+def results() -> dict[str, tuple[PolicySummary, ...]]:
+    """Every policy's summary by scenario, as committed."""
+    return _SUMMARIES.validate_python(json.loads(RESULTS.read_text(encoding="utf-8")))
+
+
+def summary_rows(by_scenario: Summaries, names: Sequence[str]) -> list[list[str]]:
+    """The rows of these traces under their head, those that ours does not reach first."""
+    rows = [(_reaches(by_scenario[name]), _row(name, by_scenario[name])) for name in names]
+    ordered = sorted(rows, key=lambda pair: pair[0])
+    return [list(HEAD), *(row for _, row in ordered)]
+
+
+def _reaches(found: Sequence[PolicySummary]) -> bool:
+    return any(one.policy == OURS and one.share_ratio.mean >= SHARE_TARGET for one in found)
+
+
+def _row(name: str, found: Sequence[PolicySummary]) -> list[str]:
+    known = {one.policy: one for one in found}
+    oracle, best = known.get(ORACLE), strongest(found)
+    other = "-"
+    if best is not None:
+        none = "" if best.share_ratio.mean >= SHARE_TARGET else "none; most share: "
+        other = f"{none}{brief(best)} {best.policy}"
+    return [
+        name,
+        f"{100 * SHARE_TARGET:g}",
+        "-" if oracle is None else f"{oracle.replica_hours.mean:.2f}",
+        *(_with_interval(known.get(policy)) for policy in (OURS, KNOBS)),
+        other,
+        *(brief(known.get(policy)) for policy in (STATIC, FORESIGHT)),
+    ]
+
+
+def _with_interval(one: PolicySummary | None) -> str:
+    """'99.0 ± 1.3 @ 1.16': share with half its interval over seeds, and cost."""
+    text = brief(one)
+    if one is None or one.share_ratio.half_width is None:
+        return text
+    share, cost = text.split(" @ ")
+    return f"{share} ± {100 * one.share_ratio.half_width:.1f} @ {cost}"
+
+
+def main() -> None:
+    """Write the rows that each page shows anew."""
+    known = results()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        shown = _TABLE.search(text)
+        if shown is None:
+            continue
+        cells = [line.split("|")[1].strip() for line in shown[0].splitlines()[2:]]
+        names = [name for name in known if name in cells]
+        rows = "\n".join(table(summary_rows(known, names)))
+        page.write_text(text[: shown.start()] + rows + text[shown.end() :], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
