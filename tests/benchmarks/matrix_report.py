@@ -50,9 +50,9 @@ oracle's peak of replicas.
 
 ## Summary
 
-Share in SLO in % @ replica-hours over the oracle's. Strongest other: the cheapest that meets the
-target on this trace, of all rules at defaults and tuned; where none does, the one with the largest
-share. h: replica-hours, where no schedule meets the target at any cost.
+Share in SLO in %, with its interval over seeds, @ replica-hours over the oracle's. Cheapest
+other: the cheapest that meets the target on this trace, of all rules at defaults and tuned; if
+none does, the one with the largest share. h: replica-hours, where no schedule meets the target at any cost.
 """
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.benchmarks.guard_traffic import lengths_drawn
 
 from servingslo.estimation.counters import Window
 from servingslo.estimation.histograms import HistogramDelta
@@ -12,6 +13,7 @@ from servingslo.estimation.lengths import LengthState, observe, publish
 from servingslo.policy.behavior import Behavior, ScalingRules
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import ColdStart, FleetSpec
+from servingslo.sim.oracle import interval_work
 from servingslo.sim.production import Production, benchmark_targets
 from servingslo.sim.trace import Trace
 from servingslo.sim.workloads import constant, generated, uniform_lengths
@@ -120,3 +122,24 @@ def test_outputs_are_as_long_as_they_are_soon_after_the_first_have_ended(
         assert found < (1.0 + error) * lengths.mean(), share
         if share >= from_share:
             assert found > (1.0 - error) * lengths.mean(), share
+
+
+@pytest.mark.parametrize("seed", [3, 37])
+def test_a_new_workload_that_keeps_its_objectives_orders_nothing_in_its_first_minutes(seed: int):
+    """Laws and rates of a few windows asked these for up to six more, given back minutes later."""
+    rng = np.random.default_rng([seed, 5])
+    count = int(rng.integers(2, 7))
+    lengths = lengths_drawn(rng, 6_000)
+    fleet = FleetSpec(
+        engine="l4-small", initial_replicas=count, max_replicas=4 * count,
+        cold_start=ColdStart(mean_seconds=60.0),
+    )  # fmt: skip
+    probe = generated(constant(20.0, 300.0), lengths, rng)
+    work = float(interval_work(fleet, probe)[:-1].mean()) / 20.0
+    rate = count * float(rng.uniform(0.35, 0.7)) / work
+    trace = generated(constant(rate, 600.0), lengths, rng)
+    planner = Production(benchmark_targets(max_replicas=4 * count))
+    result = simulate(fleet, trace, planner, seed=seed)
+    early = [d for d in planner.decisions if d.time_seconds < 300.0]
+    assert result.share_in_slo(1.0, 0.05) > 0.99
+    assert [d.time_seconds for d in early if d.replicas_after > d.replicas_before] == []
