@@ -52,7 +52,8 @@ oracle's peak of replicas.
 
 Share in SLO in %, with its interval over seeds, @ replica-hours over the oracle's. Cheapest
 other: the cheapest that meets the target on this trace, of all rules at defaults and tuned; if
-none does, the one with the largest share. h: replica-hours, where no schedule meets the target at any cost.
+none does, the one with the largest share. h: replica-hours, where no schedule meets the target at
+any cost.
 """
 
 
