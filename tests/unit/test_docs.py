@@ -94,7 +94,7 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
     """Its rows, head and all, stand in the page."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8").splitlines()
-    table = readme[readme.index("| trace | oracle") :].split("\n\n")[0].splitlines()
+    table = readme[readme.index("| trace | target") :].split("\n\n")[0].splitlines()
     assert len(table) > 5
     assert [row for row in table if row not in page] == []
 
