@@ -81,6 +81,12 @@ def test_a_switch_that_is_not_understood_is_reported(word):
         pytest.param(["--chunked-prefill-size=-2"], None, "'-2' is not allowed", id="negative"),
         pytest.param(["--max_running_requests=4"], None, "--max_running_requests", id="misspelt"),
         pytest.param(["--config", "x.yaml"], None, "the file of --config is not read", id="file"),
+        pytest.param(
+            ["--chunked-prefill-size=32768", "--enable-dp-attention", "--dp-size=8"],
+            None,
+            "--chunked-prefill-size: --enable-dp-attention divides it",
+            id="divided-by-ranks",
+        ),
     ],
 )
 def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
@@ -230,3 +236,32 @@ def test_a_tag_without_a_release_is_no_version(image, tag):
     assert vllm_version(f"{image}@sha256:{'0' * 64}") is None
     assert vllm_version(image) is None
     assert vllm_version(None) is None
+
+
+_STARTED_BY_PYTHON = "python3 - <<'END'\nos.execvp('vllm', ['vllm', '--max-num-seqs', '48'])\nEND"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        pytest.param(["bash", "-c", _STARTED_BY_PYTHON], "--max-num-seqs stands in", id="program"),
+        pytest.param(
+            ["bash", "-c", "vllm serve m --max-num-{seqs=48,batched-tokens=4096}"],
+            "'--max-num-{seqs=48,batched-tokens=4096}' is not known",
+            id="braces",
+        ),
+        pytest.param(["tritonserver", "--model-store=/m"], "in the model repository", id="backend"),
+    ],
+)
+def test_limits_that_stand_elsewhere_are_no_absent_ones(command, told):
+    """2: nor are they written beside what was not understood."""
+    found = parse_batch_arguments(command, None, VLLM)
+    assert found.max_num_seqs is None
+    assert told in "; ".join(found.unread)
+    assert found.change_refused
+
+
+def test_what_is_brought_as_json_is_no_flag() -> None:
+    """A brace in a value is not read as one in a flag's name."""
+    args = ["m", "--limit-mm-per-prompt", '{"image": 2}', '--override-generation-config={"a": 1}']
+    assert parse_batch_arguments(None, args, VLLM).unread == ()

@@ -99,6 +99,29 @@ def test_dropped_buckets_are_named_and_are_no_lack_of_requests(rate, metric, eve
 
 
 @quick
+@given(
+    rate=_RATES,
+    metric=st.sampled_from(list(_BUCKETS)),
+    ends=st.booleans(),
+    lost=st.sampled_from(["", "_(sum|count)"]),
+)
+def test_a_family_that_is_dropped_is_named(rate, metric, ends, lost) -> None:
+    """Its buckets with it, also where what counts ended requests, and times the page, goes too."""
+    own = _BUCKETS[metric].removesuffix("_bucket")
+    pattern = rf"{own}{lost or '(_bucket|_sum|_count)'}" + (
+        "|vllm:request_success_total" if ends else ""
+    )
+    told, _ = _conditions(
+        lambda _pod, seconds: _without(vllm_page(rate * seconds), pattern), metric=metric
+    )[-1]
+    slo = told["SLOMet"]
+    assert "no requests" not in slo.message
+    if not lost:
+        assert (str(slo.status), str(slo.reason)) == ("Unknown", "MetricsMissing")
+        assert own in slo.message
+
+
+@quick
 @given(rate=_RATES, metric=st.sampled_from(list(_BUCKETS)))
 def test_a_whole_page_misses_nothing(rate, metric) -> None:
     """What was read right is told as ever."""

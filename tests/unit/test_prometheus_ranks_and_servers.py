@@ -57,8 +57,9 @@ def test_a_rank_that_a_page_lacks_once_makes_no_requests(ranks, lacking) -> None
     assert rates[-1] == pytest.approx(10.0, rel=0.05)
 
 
-_PORTS = st.lists(st.integers(1024, 65535).filter(lambda p: p != 15020), min_size=2, max_size=4,
-                  unique=True)  # fmt: skip
+_PROXIED = {15020, 9088, 8443}
+_PORT = st.integers(1024, 65535).filter(lambda port: port not in _PROXIED)
+_PORTS = st.lists(_PORT, min_size=2, max_size=4, unique=True)
 _TICK = st.integers(0, TICKS - 1)
 
 
@@ -123,6 +124,9 @@ def test_scrapes_of_one_server_stay_one_engine(jobs, rate, hosts) -> None:
         pytest.param(["a/10.0.0.1:1", "b/chat-0"], [":1", ":1"], id="relabelled"),
         pytest.param(["a/h:1", "a/h:2", "b/chat-0"], [":1", ":2", None], id="of-any"),
         pytest.param(["a/10.0.0.1:1", "b/10.0.0.1:15020"], [":1", ":1"], id="istio-merged"),
+        pytest.param(["a/10.0.0.1:8080", "a/10.0.0.1:9088"], [":8080", ":8080"], id="kserve"),
+        pytest.param(["a/10.0.0.1:8000", "b/10.0.0.1:8443"], [":8000", ":8000"], id="kube-rbac"),
+        pytest.param(["a/10.0.0.1:8443"], [""], id="proxied-alone"),
         pytest.param(["a/chat-0", "b/chat-0"], ["", ""], id="no-port"),
         pytest.param(["a/chat-0", "b/node-7"], ["", ""], id="two-names-of-two-jobs"),
         pytest.param(["a/left", "a/right"], ["left", "right"], id="two-names-of-one-job"),

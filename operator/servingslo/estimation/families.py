@@ -152,7 +152,10 @@ def _are_read(pods: Sequence[PodSample], long_known: Collection[tuple[str, str]]
     """Whether histograms of these pods were read, or would have been."""
     each = [(pod, engine) for pod in pods for engine in pod.engines]
     return any(
-        engine.histograms_age_seconds is not None or (pod.name, engine.engine) in long_known
+        # The age is that of one family, which may be the one that is dropped.
+        engine.histograms_age_seconds is not None
+        or _has_histograms(engine)
+        or (pod.name, engine.engine) in long_known
         for pod, engine in each
     )
 

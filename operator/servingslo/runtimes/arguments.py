@@ -9,6 +9,7 @@ no absent one: its limit is not known, and what was not understood is told.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
 from servingslo.runtimes.command_line import (
@@ -21,6 +22,7 @@ from servingslo.runtimes.command_line import (
 )
 from servingslo.runtimes.flags import (
     Occurrence,
+    is_given,
     may_hold_flags,
     occurrences,
     words_as_they_are,
@@ -51,6 +53,8 @@ __all__ = [
     "references",
     "replace_batch_arguments",
 ]
+# Runs other engines as backends, each with the flags in its model.json.
+_HOST = "tritonserver"
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
@@ -318,6 +322,9 @@ def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Re
     last = found[-1]
     if last.problem:
         return _Reading(given=True, problem=last.problem)
+    divided = profile.launch.divided_by_ranks
+    if is_given(words, divided, profile):
+        return _Reading(given=True, problem=f"{knob.flag}: {divided} divides it by its ranks")
     if last.text in knob.off and knob.when_off is not None:
         return _when_off(words, last, knob, profile)
     value = number_of(last.text, human_readable=knob.human_readable)
@@ -361,6 +368,8 @@ def _mentions(text: str, flag: str) -> bool:
 def _doubts(line: CommandLine, profile: RuntimeProfile) -> Iterator[str]:
     """What may give limits, and is not known."""
     for words in line.lines:
+        if profile.starts and any(PurePosixPath(word.text).name == _HOST for word in words):
+            yield f"{_HOST} gives {profile.name} its limits in the model repository"
         for source in may_hold_flags(words, profile):
             yield f"{shown(source)} is not known and may hold flags"
         for flag in profile.launch.other_files:

@@ -134,7 +134,9 @@ def _command_line(
         return CommandLine(lines=(), script=script, unread=(f"the shell script: {error}",))
     possible = [leaf for leaf in leaves if _program(leaf.words) not in _NO_STARTERS]
     chosen = _engines(possible, starts)
-    others = (text for leaf in leaves if leaf not in chosen for text in _texts(leaf))
+    others = [text for leaf in leaves if leaf not in chosen for text in _texts(leaf)]
+    # `python3 - <<EOF`: a program that starts the engine may be written there.
+    others += [leaf.here for leaf in chosen if leaf.here]
     nothing = ["the shell script: no command in it starts an engine"] if not possible else []
     doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
     return CommandLine(

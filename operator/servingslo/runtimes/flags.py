@@ -108,6 +108,10 @@ def may_hold_flags(words: Sequence[Word], profile: RuntimeProfile) -> Iterator[s
     """
     for position, word in enumerate(words):
         name = word.text.partition("=")[0]
+        if name.startswith("--") and "{" in name:
+            # --max-num-{seqs=4,batched-tokens=64}: a shell makes several words of it.
+            yield word.source
+            continue
         if not has_hole(word.text) or (word.text.startswith("-") and not has_hole(name)):
             continue
         sources = " ".join(holes(word.text))

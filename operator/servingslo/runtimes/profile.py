@@ -128,7 +128,8 @@ class LaunchFlags:
     Of how many processes count each step: server_counts: their number, and that of data-parallel
     engines, which it is else; local_count: of the engines of this pod. external, hybrid: what says
     that another balancer is in front of servers with one engine, or with those of a pod; headless:
-    that there is no server; single_server: that there is one at most.
+    that there is no server; single_server: that there is one at most. divided_by_ranks: a switch by
+    which each rank has its share of a limit alone.
     """
 
     throughput_mode: tuple[str, str] | None = None
@@ -148,6 +149,7 @@ class LaunchFlags:
     hybrid: tuple[str, ...] = ()
     headless: str = ""
     single_server: str = ""
+    divided_by_ranks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

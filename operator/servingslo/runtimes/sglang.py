@@ -99,5 +99,7 @@ SGLANG = RuntimeProfile(
         other_files=("--config",),
         programs=("sglang", "sglang.launch_server"),
         metrics_on="--enable-metrics",
+        # Source: sglang/srt/server_args.py: `chunked_prefill_size // dp_size`, and so of requests.
+        divided_by_ranks="--enable-dp-attention",
     ),
 )

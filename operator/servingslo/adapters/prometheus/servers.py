@@ -19,9 +19,10 @@ Source = tuple[str, ...]
 INSTANCE_LABEL = "instance"
 _JOB_LABEL = "job"
 _PORT = re.compile(r":([0-9]{1,5})(?:/.*)?")
-# Istio's agent answers here with the pages of all other ports of the pod, merged.
-# Source: istio.io, Ports used by Istio.
-_MERGED_PORTS = frozenset({"15020"})
+# A proxy answers here with the page of another port of the pod: Istio's agent, the queue proxy of
+# KServe, kube-rbac-proxy. Source: istio.io, Ports used by Istio; aggregate-prometheus-metrics-port
+# in pkg/webhook/admission/pod/metrics_aggregate_injector.go of KServe; README of kube-rbac-proxy.
+_PROXIED_PORTS = frozenset({"15020", "9088", "8443"})
 # A pod that was not seen in so many readings is forgotten: an hour of ticks of 15 s.
 KEPT_READINGS = 240
 
@@ -88,6 +89,6 @@ def servers_of(sources: Iterable[Source], labels: tuple[str, ...]) -> Mapping[So
 def _port(instance: str) -> str:
     """The port as ':8000'; '' where the instance has none, or one that is of no server itself."""
     found = _PORT.search(instance[instance.rfind("]") + 1 :].removeprefix("http"))
-    if found is None or found[1] in _MERGED_PORTS:
+    if found is None or found[1] in _PROXIED_PORTS:
         return ""
     return f":{found[1]}"
