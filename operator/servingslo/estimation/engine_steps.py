@@ -8,6 +8,7 @@ from servingslo.estimation.configuration import fleet_configuration
 from servingslo.estimation.counters import EngineMemory, EngineStep
 from servingslo.estimation.freshness import is_new
 from servingslo.estimation.limits import counted_several_times
+from servingslo.estimation.observed import RECENT_SECONDS
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.service_law import Configuration
 from servingslo.estimation.unscraped_pods import counting_for_seconds
@@ -96,8 +97,8 @@ def lost_families(
 def counting_nothing(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tuple[str, str], ...]:
     """Pods whose counters fell to zero and stay there, though no container started.
 
-    An engine that began again counts with its next request; a page of zeros never does.
-    memories: with this look in them.
+    An engine that began again counts with its next request, and one that stays at zero for longer
+    than latencies are observed over is taken to be idle. memories: with this look in them.
     """
     known = {(m.pod, m.engine): m.counters for m in memories}
     fell = (
@@ -106,6 +107,7 @@ def counting_nothing(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tup
         if not engine.generation_tokens_total and not any(engine.finished_total.values())
         if (scrape := known.get((pod.name, engine.engine))) is not None
         and scrape.fell_from is not None
+        and scrape.time_seconds - scrape.fell_from.time_seconds < RECENT_SECONDS
     )
     return tuple(fell)
 

@@ -22,6 +22,7 @@ _HISTOGRAMS = (
     "output_tokens",
     "iteration_tokens",
 )
+_COMPARED = (*GAUGES, *COUNTERS, *_HISTOGRAMS)
 # What observes a latency where the engine exports no histogram of it.
 SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_quantiles"}
 # Without these there is no law, whatever the objectives are.
@@ -34,14 +35,14 @@ FIRST_REQUEST_SECONDS = 300.0
 
 def exported_fields(engine: EngineSample) -> frozenset[str]:
     """The fields whose series the engine exports, also where they hold no number."""
-    found = {
-        name
-        for name in (*GAUGES, *COUNTERS, *_HISTOGRAMS)
-        if getattr(engine, name) not in (None, {})
-    }
+    found = {name for name in _COMPARED if getattr(engine, name) not in (None, {})}
     broken = {*engine.nan_metrics, *(one.split("=")[0] for one in engine.impossible_metrics)}
     if broken and (profile := _profile(engine)) is not None:
-        found |= {metric.field for metric in profile.metrics if broken & {*metric.names}}
+        found |= {
+            metric.field
+            for metric in profile.metrics
+            if metric.field in _COMPARED and broken & {*metric.names}
+        }
     return frozenset(found)
 
 

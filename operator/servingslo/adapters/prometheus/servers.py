@@ -23,8 +23,9 @@ _PORT = re.compile(r":([0-9]{1,5})(?:/.*)?")
 # KServe, kube-rbac-proxy. Source: istio.io, Ports used by Istio; aggregate-prometheus-metrics-port
 # in pkg/webhook/admission/pod/metrics_aggregate_injector.go of KServe; README of kube-rbac-proxy.
 _PROXIED_PORTS = frozenset({"15020", "9088", "8443"})
-# A pod that was not seen in so many readings is forgotten: an hour of ticks of 15 s.
-KEPT_READINGS = 240
+# A pod that was not seen in so many readings is forgotten: five minutes of ticks of 15 s. What was
+# counted before a longer gap is compared with nothing (`counters.LONGEST_WINDOW_SECONDS`).
+KEPT_READINGS = 20
 
 
 class SeenServers:
