@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.estimator import STEADY_PROBABILITY
 from servingslo.estimation.observed import RECENT_SECONDS
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
@@ -172,9 +173,13 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
 
 
 def _is_young(context: TickContext) -> bool:
-    """Whether the workload has been seen for so short a time that its law and rate are guesses."""
+    """Whether the workload has been seen for so short a time that its law and rate are guesses.
+
+    Demand that moves as in a surge is followed at any age.
+    """
     since = context.state.first_fresh_seconds
-    return since is None or context.now_seconds - since < YOUNG_SECONDS
+    settled = context.estimate.forecast.unsettled_probability < STEADY_PROBABILITY
+    return settled and (since is None or context.now_seconds - since < YOUNG_SECONDS)
 
 
 def _is_seen_to_serve(context: TickContext) -> bool:
