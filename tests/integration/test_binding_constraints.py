@@ -17,6 +17,12 @@ QUEUE_TIME = {"metric": "queueTime", "percentile": 95, "threshold": "50ms"}
 PATIENCE_SECONDS = 60.0
 
 
+def _recommendation(tenant: Tenant) -> tuple[str | None, bool]:
+    """What binds by the last decision, and whether it asks for more than one replica."""
+    decision = tenant.status().get("lastDecision") or {}
+    return decision.get("binding"), decision.get("recommendedReplicas", 0) > 1
+
+
 @pytest.mark.parametrize(
     ("engine", "spec", "binding", "reason"),
     [
@@ -39,11 +45,20 @@ def test_what_binds_orders_replicas_and_is_named(
     binding: str,
     reason: str,
 ) -> None:
-    """The count follows it, and line, event and status name it; nothing else asks for as much."""
+    """The count follows it, and line, event and status name it; nothing else asks for as much.
+
+    It acts only once the constraint binds: a first look may order for what waits instead.
+    """
     tenant.create_deployment(replicas=1, **engine)
     trace = steady_trace(tmp_path / "trace.csv", rate=RATE, seconds=120.0, spread=LENGTH_SPREAD)
     tenant.begin_traffic(trace, duration_seconds=600)
-    tenant.create_slo(serviceLaw=LAW, **spec)
+    tenant.create_slo(serviceLaw=LAW, mode="Recommend", **spec)
+    tenant.wait(
+        lambda: _recommendation(tenant) == (binding, True),
+        what=f"a recommendation that {binding} binds",
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    tenant.patch_slo({"mode": "Auto"})
     needles = ("decided", tenant.namespace, "action=scale-up", f"binding={binding}")
     tenant.wait(
         lambda: bool(operator.log_lines(*needles)),

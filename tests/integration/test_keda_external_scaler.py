@@ -68,7 +68,10 @@ def test_keda_gets_the_count_of_its_own_namespace(
         timeout_seconds=ABSENT_CRD_SECONDS,
     )
     tenant.wait_condition("Ready", "True", name="other-name")
-    assert "ScaledObject/chat" in tenant.message("Ready", "other-name")
+    tenant.wait(
+        lambda: "ScaledObject/chat" in tenant.message("Ready", "other-name"),
+        what="Ready names the ScaledObject",
+    )
     assert _told(port, "kube-system", "chat") == "NOT_FOUND"
     ticks_pass(operator)
     assert tenant.replicas() == 2
