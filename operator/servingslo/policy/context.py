@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.estimation.pods.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
+from servingslo.estimation.pods.health import RECEIVING_NOTHING
 from servingslo.estimation.sample import PodSample
+from servingslo.estimation.windows.freshness import METRICS_MISSING, METRICS_STALE
 from servingslo.models.engine.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload

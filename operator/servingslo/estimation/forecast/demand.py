@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation.forecast import realized_errors as errors
-from servingslo.estimation.forecast import season_offset as seasonal
+from servingslo.estimation.forecast import realized_errors, season_offset
 from servingslo.estimation.forecast.mixtures import mixture_quantile
 from servingslo.estimation.forecast.rate_filters import (
     JUMP,
@@ -194,7 +193,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
             for odds in state.errors.return_log_odds
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
-        season=seasonal.season_forecast(state.season, state.time_seconds),
+        season=season_offset.season_forecast(state.season, state.time_seconds),
         recurrence=recurrence(state.errors.surges, _level_before_surges(state), now_seconds),
         trend_damping=state.errors.trend.damping,
     )
@@ -224,7 +223,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     gap = None if state.time_seconds is None else now_seconds - state.time_seconds
     if gap is None or gap > 0:
         waited = window.seconds if gap is None else gap
-        season = seasonal.observe(state.season, window, now_seconds, waited)
+        season = season_offset.observe(state.season, window, now_seconds, waited)
         state = replace(state, season=season)
     if gap is None or abs(gap) > LONGEST_GAP_SECONDS:
         begun, usual = _begun(state, window)
@@ -244,7 +243,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         filters = first_filters(window, PRIOR_OF_NEW)
         state = replace(state, begun_seconds=now_seconds)
     level = sum(f.probability * f.level for f in filters)
-    interval, ended = errors.with_window(state.errors.interval, window, gap)
+    interval, ended = realized_errors.with_window(state.errors.interval, window, gap)
     measured = window.variance(level)
     state = replace(
         state,
@@ -292,7 +291,7 @@ def _scored(
     state: ForecastState, rate: float, level: float, noise: float, now_seconds: float
 ) -> ForecastState:
     """The state with due forecasts scored and new ones noted; level: of the filters now."""
-    log, season_odds = errors.scored(
+    log, season_odds = realized_errors.scored(
         state.errors,
         state.season.log_odds,
         rate=rate,
@@ -300,10 +299,10 @@ def _scored(
         now_seconds=now_seconds,
         begun_seconds=state.begun_seconds,
     )
-    season = seasonal.season_forecast(state.season, now_seconds)
+    season = season_offset.season_forecast(state.season, now_seconds)
     state = replace(state, errors=log, season=replace(state.season, log_odds=season_odds))
     made = (_forecast_at(state, level, season, now_seconds, lead) for lead in HORIZONS_SECONDS)
-    return replace(state, errors=errors.with_forecasts(log, tuple(made)))
+    return replace(state, errors=realized_errors.with_forecasts(log, tuple(made)))
 
 
 def _forecast_at(

@@ -12,8 +12,7 @@ methods, where the damping is estimated from the series.
 import math
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.forecast import season_offset as seasonal
-from servingslo.estimation.forecast import surges
+from servingslo.estimation.forecast import season_offset, surges
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.surges import Surge
 
@@ -222,7 +221,7 @@ def _season_judged(one: DueForecast, rate: float, noise: float, log_odds: float)
     """Log odds of the season, after the outcome of a forecast."""
     if one.season_mean_per_second is None:
         return log_odds
-    return seasonal.judged(
+    return season_offset.judged(
         log_odds,
         season_error=(rate - one.season_mean_per_second) ** 2,
         plain_error=(rate - one.mean_per_second) ** 2,

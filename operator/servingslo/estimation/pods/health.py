@@ -21,8 +21,6 @@ FATAL_XID_ERRORS = frozenset({48, 62, 64, 74, 79, 94, 95, 119, 120})
 SERVING_NOTHING = "serving-nothing"
 ZERO_THROUGHPUT = "zero-throughput"
 RECEIVING_NOTHING = "receiving-nothing"
-METRICS_MISSING = "metrics-missing"
-METRICS_STALE = "metrics-stale"
 XID_ERROR = "xid-error"
 
 # Waiting is sustained where requests wait in half of the windows of a minute, at 15 s.

@@ -7,9 +7,12 @@ ages and the same grace of a new pod.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servingslo.estimation.pods.health import METRICS_MISSING, METRICS_STALE
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.reasons import Reason
+
+# Why a pod is not seen, as an estimate names it.
+METRICS_MISSING = "metrics-missing"
+METRICS_STALE = "metrics-stale"
 
 # An age beyond which nothing is concluded from a sample, where a resource states none.
 # Source: the default of spec.fallback.staleAfter, two minutes.
