@@ -17,7 +17,7 @@ from servingslo.api.runtime_profiles import AddedRuntime
 from servingslo.cli.main import app
 from servingslo.cli.top import SortBy
 from servingslo.controller.actuators.catalogue import ACTUATORS
-from servingslo.estimation.law.fit import LawSource
+from servingslo.estimation.law.trust import LawSource
 from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.error_budget import BURN_SECONDS

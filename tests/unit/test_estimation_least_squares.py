@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from servingslo.estimation.law.fit import Configuration, LawFit, judge, learn, standard_error_ratio
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import LawFit, learn, standard_error_ratio
 from servingslo.estimation.law.least_squares import (
     EMPTY_INFORMATION,
     add_row,
@@ -13,6 +14,7 @@ from servingslo.estimation.law.least_squares import (
     solve_nonnegative,
 )
 from servingslo.estimation.law.rows import Row
+from servingslo.estimation.law.trust import judge
 
 FIXED, PER_SEQUENCE, PER_TOKEN = 6.5e-3, 0.4e-3, 0.03e-3
 

@@ -8,15 +8,10 @@ import pytest
 
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.law.fit import (
-    Configuration,
-    LawFit,
-    judge,
-    learn,
-    solution,
-    standard_error_ratio,
-)
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import LawFit, learn, solution, standard_error_ratio
 from servingslo.estimation.law.rows import busy_ratio, regression_rows
+from servingslo.estimation.law.trust import judge
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.reasons import Reason

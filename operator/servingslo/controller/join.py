@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.forecast.season_profile import RateHistory
-from servingslo.estimation.law.fit import CARD_SEPARATOR
+from servingslo.estimation.law.configuration import CARD_SEPARATOR
 from servingslo.estimation.sample import (
     EngineSample,
     GatewaySample,

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servingslo.estimation.law.configuration import fleet_configuration
-from servingslo.estimation.law.fit import Configuration
+from servingslo.estimation.law.configuration import Configuration, fleet_configuration
 from servingslo.estimation.pods.batch_limits import counted_several_times
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.estimation.sample import EngineSample, PodSample

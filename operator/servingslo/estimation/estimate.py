@@ -7,8 +7,8 @@ from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.estimation.law.batch_rows import BatchCounts
-from servingslo.estimation.law.fit import LawEstimate
+from servingslo.estimation.law.rows import BatchCounts
+from servingslo.estimation.law.trust import LawEstimate
 from servingslo.estimation.pods.batch_limits import NOTHING_STATED, LimitsInForce, StatedLimits
 from servingslo.estimation.pods.cold_start import ColdStartEstimate
 from servingslo.estimation.pods.health import SaturationSignal

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.estimation.law.fit import LawSource
+from servingslo.estimation.law.trust import LawSource
 from servingslo.explain.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions import (
     blindness,

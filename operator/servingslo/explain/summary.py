@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from servingslo.estimation.law.fit import LawSource
+from servingslo.estimation.law.trust import LawSource
 from servingslo.explain.conditions import (
     infeasible_message,
     limit_detail,

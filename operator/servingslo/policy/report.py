@@ -5,7 +5,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from servingslo.estimation.engine_steps import long_known
-from servingslo.estimation.law.fit import LawSource
+from servingslo.estimation.law.trust import LawSource
 from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective

@@ -8,12 +8,11 @@ for a large limit B and none for full batches.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from servingslo.estimation.law.fit import TRUSTED_ERROR_RATIO, LawEstimate
-from servingslo.estimation.law.rows import Row
+from servingslo.estimation.law.rows import BatchCounts, Row
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.lengths import Lengths, LengthState, ended_requests
 from servingslo.estimation.requests.observed import MEANS
@@ -22,7 +21,6 @@ from servingslo.estimation.windows.counters import Window
 from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution
-from servingslo.reasons import Reason
 
 # Of E[b²]/E[b] by simulation of 1 to 4 instances, with a window and without: 2 to 9 % of the time
 # of a batch, the more of it is per request.
@@ -41,13 +39,9 @@ WHOLE_REQUESTS = Lengths(
     prompt=LengthDistribution.constant(0.0), output=LengthDistribution.constant(1.0)
 )
 _NO_BOUND = 1_000_000_000
-# Executions and their time in microseconds, by size of the batch, as a server adds them up.
-BatchCounts = Mapping[int, tuple[int, int]]
 # Of the time of one execution, where each is counted by its size: what a busy machine adds to it.
 EXECUTION_ERROR_RATIO = 0.1
 COUNTED_ERROR_RATIO = 0.02
-# Of one size, so that its mean is known to a few per cent.
-LEAST_EXECUTIONS = 8
 
 
 def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...]:
@@ -99,27 +93,6 @@ def counted_rows(before: BatchCounts, now: BatchCounts) -> tuple[Row, ...]:
             )
         )
     return tuple(rows)
-
-
-def judged_by_size(found: LawEstimate, counts: Iterable[BatchCounts]) -> LawEstimate:
-    """The law as it stands beside each size of batch that ran, not beside the mean of them all.
-
-    Where most batches are small a table with a step predicts them well on average, and a full batch
-    not at all. Not trusted where any size is further off than a law may be.
-    """
-    law = found.law
-    ran: dict[int, tuple[int, int]] = {}
-    for size, (count, microseconds) in (item for one in counts for item in one.items()):
-        known = ran.get(size, (0, 0))
-        ran[size] = known[0] + count, known[1] + microseconds
-    means = {size: took / n / 1e6 for size, (n, took) in ran.items() if n >= LEAST_EXECUTIONS}
-    if law is None or not means:
-        return found
-    error = max(abs(law.step_seconds(size) / mean - 1.0) for size, mean in means.items())
-    found = replace(found, fit_error=max(found.fit_error or 0.0, error))
-    if not found.trusted or error <= TRUSTED_ERROR_RATIO:
-        return found
-    return replace(found, trusted=False, reason=Reason.MODEL_DOES_NOT_PREDICT)
 
 
 def _variance(mean: float, batcher: DynamicBatcher | None) -> float:

@@ -1,9 +1,36 @@
 """What the pods of a fleet have in common, which is what a service law belongs to."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from servingslo.estimation.law.fit import CARD_SEPARATOR, Configuration
 from servingslo.estimation.sample import PodSample
+
+# Between the products of a fleet on several kinds of cards.
+CARD_SEPARATOR = " + "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What a law belongs to: another template, image, card or limit may mean another law.
+
+    gpu_product: of all cards, joined where they differ; None while no exporter tells.
+    """
+
+    template_hash: str | None = None
+    image: str | None = None
+    gpu_product: str | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+    def same_engine(self, other: "Configuration") -> bool:
+        """Whether step times carry over: the same image, and a card in common as far as known."""
+        mine, theirs = _cards(self), _cards(other)
+        return self.image == other.image and (not mine or not theirs or bool(mine & theirs))
+
+    def same_as(self, other: "Configuration") -> bool:
+        """Whether nothing that is known of both differs: a card that is not told is no other."""
+        unknown = self.gpu_product is None or other.gpu_product is None
+        return self == other or (unknown and replace(self, gpu_product=other.gpu_product) == other)
 
 
 def newest_pod(pods: Sequence[PodSample]) -> PodSample | None:
@@ -46,3 +73,8 @@ def _made_by_template(pod: PodSample) -> Configuration:
         max_num_seqs=engine.max_num_seqs if engine else None,
         max_num_batched_tokens=engine.max_num_batched_tokens if engine else None,
     )
+
+
+def _cards(configuration: Configuration) -> frozenset[str]:
+    product = configuration.gpu_product
+    return frozenset(product.split(CARD_SEPARATOR)) if product else frozenset()

@@ -8,11 +8,10 @@ Source: accounting identity of continuous batching; step law of Machine Learning
 (V. J. Reddi), appendix "Inference Foundations", equation 1.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.least_squares import (
     EMPTY_INFORMATION,
     Information,
@@ -24,18 +23,10 @@ from servingslo.estimation.law.least_squares import (
     standard_error,
 )
 from servingslo.estimation.law.rows import Row
-from servingslo.estimation.windows.plausible import is_law
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.reasons import Reason
 
-# Windows before a fit may be trusted: two minutes of one engine at 15 s scrapes.
-LEAST_WINDOWS = 8
 # Windows before a prediction is scored.
 LEAST_SCORED_WINDOWS = 4
-# Largest mean out-of-sample error of a window's busy time, and largest relative standard error of
-# the step time extrapolated to twice the concurrency seen: beyond either, sizing would be a guess.
-TRUSTED_ERROR_RATIO = 0.15
-TRUSTED_STANDARD_ERROR_RATIO = 0.20
 EXTRAPOLATION_FACTOR = 2.0
 # Memory of the error average, in windows.
 ERROR_MEMORY_WINDOWS = 20.0
@@ -61,32 +52,6 @@ PRIOR_SPREAD = 1.5
 # Residuals beyond this many standard deviations lose weight (Huber 1964).
 HUBER_DEVIATIONS = 2.5
 REMEMBERED_CONFIGURATIONS = 4
-# Between the products of a fleet on several kinds of cards.
-CARD_SEPARATOR = " + "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """What a law belongs to: another template, image, card or limit may mean another law.
-
-    gpu_product: of all cards, joined where they differ; None while no exporter tells.
-    """
-
-    template_hash: str | None = None
-    image: str | None = None
-    gpu_product: str | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-
-    def same_engine(self, other: "Configuration") -> bool:
-        """Whether step times carry over: the same image, and a card in common as far as known."""
-        mine, theirs = _cards(self), _cards(other)
-        return self.image == other.image and (not mine or not theirs or bool(mine & theirs))
-
-    def same_as(self, other: "Configuration") -> bool:
-        """Whether nothing that is known of both differs: a card that is not told is no other."""
-        unknown = self.gpu_product is None or other.gpu_product is None
-        return self == other or (unknown and replace(self, gpu_product=other.gpu_product) == other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,45 +95,6 @@ class LawState:
     fits: tuple[LawFit, ...] = ()
 
 
-class LawSource(StrEnum):
-    """Where the law that is planned with comes from.
-
-    FIT: the running fit. LAST_TRUSTED: an earlier fit of this engine that still predicts. STATED:
-    the resource. COUNTERS, STATISTICS: a fit of whole requests, to a server's counters or to what
-    it tells by size of a batch. SATURATION: measured saturation decides, whatever law there is.
-    """
-
-    FIT = "fit"
-    LAST_TRUSTED = "last-trusted"
-    STATED = "spec"
-    COUNTERS = "counters"
-    STATISTICS = "statistics"
-    SATURATION = "saturation"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawEstimate:
-    """The law to plan with, whether it may be used, and why.
-
-    law: None when there is none at all.
-    fit_error: mean out-of-sample error of a window's busy time, with that of limits which are
-    assumed. standard_error_ratio: of the
-    step time at twice the concurrency seen. sample_count: windows behind the fit, or behind the
-    error of a stated law. stated_error_ratio: of a law that the resource states, where it is known.
-    Use it only when `trusted`.
-    """
-
-    law: ServiceLaw | None = None
-    trusted: bool = False
-    reason: Reason = Reason.MODEL_LEARNING
-    source: LawSource = LawSource.NONE
-    fit_error: float | None = None
-    sample_count: int = 0
-    standard_error_ratio: float | None = None
-    stated_error_ratio: float | None = None
-
-
 def select_configuration(state: LawState, configuration: Configuration) -> LawState:
     """The state with this configuration's fit first, started where it is new.
 
@@ -183,11 +109,6 @@ def select_configuration(state: LawState, configuration: Configuration) -> LawSt
         known = replace(known, configuration=configuration)
     fit = known or _new_fit(configuration, others)
     return LawState(fits=(fit, *others)[:REMEMBERED_CONFIGURATIONS])
-
-
-def _cards(configuration: Configuration) -> frozenset[str]:
-    product = configuration.gpu_product
-    return frozenset(product.split(CARD_SEPARATOR)) if product else frozenset()
 
 
 def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit:
@@ -272,57 +193,6 @@ def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
     )
 
 
-def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
-    """The law to use from this fit, and the fit with its last trusted law brought up to date."""
-    values = solution(fit)
-    error = standard_error_ratio(fit)
-    reason = _reason(fit, values, error)
-    wrong = fit.error_ratio is not None and fit.error_ratio > WRONG_RATIO
-    law = None if values is None or wrong else _law(values)
-    estimate = LawEstimate(
-        law=law,
-        reason=reason,
-        source=LawSource.NONE if law is None else LawSource.FIT,
-        fit_error=fit.error_ratio,
-        sample_count=fit.window_count,
-        standard_error_ratio=error,
-    )
-    if reason is Reason.MODEL_TRUSTED and estimate.law is not None:
-        trusted = ScoredLaw(
-            law=estimate.law, error_ratio=fit.error_ratio or 0.0, window_count=fit.window_count
-        )
-        return replace(fit, trusted=trusted, inherited=False), replace(estimate, trusted=True)
-    last = fit.trusted
-    if last is None or reason is Reason.MODEL_DOES_NOT_PREDICT:
-        return fit, estimate
-    return fit, replace(
-        estimate,
-        law=last.law,
-        trusted=True,
-        reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
-        source=LawSource.LAST_TRUSTED,
-        fit_error=last.error_ratio,
-        sample_count=last.window_count,
-    )
-
-
-def with_assumed(estimate: LawEstimate, error_ratios: Sequence[float]) -> LawEstimate:
-    """The estimate with a stated error that tells of what is assumed beside the law."""
-    if estimate.fit_error is None or not error_ratios:
-        return estimate
-    return replace(estimate, fit_error=math.hypot(estimate.fit_error, *error_ratios))
-
-
-def _reason(fit: LawFit, values: tuple[float, float, float] | None, error: float | None) -> Reason:
-    if fit.error_ratio is not None and fit.error_ratio > TRUSTED_ERROR_RATIO:
-        return Reason.MODEL_DOES_NOT_PREDICT
-    if values is None or fit.window_count < LEAST_WINDOWS:
-        return Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_LEARNING
-    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO or not is_law(_law(values)):
-        return Reason.MODEL_NOT_IDENTIFIABLE
-    return Reason.MODEL_TRUSTED
-
-
 def solution(fit: LawFit) -> Vector | None:
     """(a, b, c) of the fit, None before the first window."""
     return solve_nonnegative(_with_prior(fit.information, fit.sequence_ratio))
@@ -370,7 +240,8 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     return None if error is None or predicted <= 0 else error / predicted
 
 
-def _law(values: tuple[float, float, float]) -> ServiceLaw:
+def law_of(values: Vector) -> ServiceLaw:
+    """The law of (a, b, c), in seconds."""
     return ServiceLaw(
         step_fixed_seconds=values[0],
         step_per_sequence_seconds=values[1],

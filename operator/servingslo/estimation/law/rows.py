@@ -1,9 +1,13 @@
 """What one window says about the service law: equations 1 = x·(a, b, c) with their errors."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.windows.counters import Window, tokens_per_sequence_step
+
+# Executions and their time in microseconds, by size of the batch, as a server adds them up.
+BatchCounts = Mapping[int, tuple[int, int]]
 
 # Relative error of a window's accounting: measured residuals are 0.5–1.6 % on 15 s scrapes.
 WINDOW_ERROR_RATIO = 0.01

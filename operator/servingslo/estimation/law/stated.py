@@ -7,24 +7,17 @@ predict them: then measured saturation decides, as without any law.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from servingslo.estimation.law import fit as service_law
 from servingslo.estimation.law.fit import (
     ERROR_MEMORY_WINDOWS,
-    LEAST_SCORED_WINDOWS,
-    TRUSTED_ERROR_RATIO,
-    LawEstimate,
     LawFit,
-    LawSource,
-    LawState,
     ScoredLaw,
 )
 from servingslo.estimation.law.least_squares import Vector
 from servingslo.estimation.law.rows import Row
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.reasons import Reason
 
 
-def scored(
+def score_stated(
     fit: LawFit,
     law: ServiceLaw | None,
     rows: Sequence[Row],
@@ -67,38 +60,4 @@ def _with_window(score: ScoredLaw | None, law: ServiceLaw, predicted_ratio: floa
         law=law,
         error_ratio=score.error_ratio + step * (error - score.error_ratio),
         window_count=score.window_count + 1,
-    )
-
-
-def judged(law: LawState, stated: ServiceLaw | None) -> tuple[LawState, LawEstimate]:
-    """The law to use: a trusted fit of the configuration in force, else the stated one.
-
-    stated: None where no law is. Where neither can be used the estimate is not trusted, and says
-    so of the stated law, which somebody can correct.
-    """
-    estimate, score = LawEstimate(), None
-    if law.fits:
-        fit, estimate = service_law.judge(law.fits[0])
-        law, score = LawState(fits=(fit, *law.fits[1:])), fit.stated
-    if stated is None or estimate.trusted:
-        return law, estimate
-    if score is None or score.law != stated:
-        return law, _stated_estimate(stated, None)
-    enough = score.window_count >= LEAST_SCORED_WINDOWS
-    if enough and score.error_ratio > TRUSTED_ERROR_RATIO:
-        refused = Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT
-        return law, replace(estimate, reason=refused, stated_error_ratio=score.error_ratio)
-    return law, _stated_estimate(stated, score)
-
-
-def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
-    error_ratio = None if score is None else score.error_ratio
-    return LawEstimate(
-        law=law,
-        trusted=True,
-        reason=Reason.LAW_FROM_SPEC,
-        source=LawSource.STATED,
-        fit_error=error_ratio,
-        sample_count=0 if score is None else score.window_count,
-        stated_error_ratio=error_ratio,
     )

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from servingslo.estimation.law.fit import ERROR_MEMORY_WINDOWS, Configuration, LawFit, ScoredLaw
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import ERROR_MEMORY_WINDOWS, LawFit, ScoredLaw
 from servingslo.estimation.law.least_squares import Information
 from servingslo.estimation.stored_fields import (
     is_count,
