@@ -12,6 +12,7 @@ from servingslo.estimation.windows.counters import (
     SHORTEST_WINDOW_SECONDS,
     increase,
 )
+from servingslo.estimation.windows.freshness import is_usable
 from servingslo.estimation.windows.plausible import FEW_REQUESTS
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
@@ -64,7 +65,7 @@ def measure(
         return (), None
     known = {flow.instance.name: flow for flow in flows}
     counting = [i for i in sample.all_instances if i.requests_total is not None]
-    fresh = [i for i in counting if _age_seconds(i) <= stale_after_seconds]
+    fresh = [i for i in counting if is_usable(i.age_seconds, stale_after_seconds)]
     now = tuple(
         _advance(known.get(i.name), i, now_seconds - _age_seconds(i), sample.counted) for i in fresh
     )
@@ -150,5 +151,5 @@ def queued_requests(sample: GatewaySample | None, stale_after_seconds: float) ->
     return sum(
         instance.queued or 0.0
         for instance in through
-        if instance.age_seconds is not None and instance.age_seconds <= stale_after_seconds
+        if is_usable(instance.age_seconds, stale_after_seconds)
     )

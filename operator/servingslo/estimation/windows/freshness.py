@@ -1,7 +1,7 @@
 """Staleness, the one home of it: what each pod's metrics are worth, and which engines may be used.
 
-Whoever decides asks for the state of a pod; whoever learns takes the engines. Both go by the same
-ages and the same grace of a new pod.
+Whoever decides asks for the state of a pod; whoever learns takes the engines; gateways ask for one
+instance. All of them use the same ages, and the same grace for a new pod.
 """
 
 from collections.abc import Sequence
@@ -59,6 +59,11 @@ class Freshness:
     engines: tuple[tuple[PodSample, EngineSample], ...]
 
 
+def is_usable(age_seconds: float | None, stale_after_seconds: float) -> bool:
+    """Whether a sample of this age may be used; one of unknown age may not. In seconds."""
+    return age_seconds is not None and age_seconds <= stale_after_seconds
+
+
 def seen_scrape_seconds(
     before_seconds: float | None, window_seconds: Sequence[float]
 ) -> float | None:
@@ -96,7 +101,7 @@ def metrics_of(
     usable = tuple(
         engine
         for engine, own in zip(pod.engines, ages, strict=True)
-        if not engine.impossible_metrics and own is not None and own <= stale_after_seconds
+        if not engine.impossible_metrics and is_usable(own, stale_after_seconds)
     )
     state = _state(pod, age, stale_after_seconds, scrape_seconds)
     return PodMetrics(state=state, age_seconds=age, engines=usable)
