@@ -21,11 +21,11 @@ from servingslo.estimation.counters import EngineMemory, advance
 from servingslo.estimation.least_squares import Vector
 from servingslo.estimation.regression_rows import Row, regression_rows
 from servingslo.estimation.service_law import Configuration, LawFit
+from servingslo.models.engine_kinds import EngineKind, engine_kind
 from servingslo.models.service_time import ServiceLaw
-from servingslo.sim import layout
-from servingslo.sim.catalogue import EngineKind, engine_kind
-from servingslo.sim.engine import Engine
-from servingslo.sim.trace import read_trace
+from servingslo.traces.trace import read_trace
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.engine import Engine
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 REPLICAS = 4

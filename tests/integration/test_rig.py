@@ -7,8 +7,8 @@ import kubernetes
 import pytest
 
 from servingslo.errors import RigError
-from servingslo.rig import kwok, versions
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig import kwok, versions
+from servingslo_lab.rig.cluster import Rig
 
 _CLOCK_GRAIN = timedelta(seconds=1)  # the API stores whole seconds
 

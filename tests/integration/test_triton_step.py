@@ -26,8 +26,8 @@ from servingslo.estimation.service_law import Configuration, LawEstimate, LawFit
 from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.service_time import DynamicBatcher
 from servingslo.reasons import Reason
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import TritonModel, TritonServer, missing_for_triton
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.triton import TritonModel, TritonServer, missing_for_triton
 
 pytestmark = [pytest.mark.rig, pytest.mark.acceptance]
 STEP = TritonModel(name="step", seconds=(0.03, 0.034, 0.038, 0.1, 0.104, 0.108))

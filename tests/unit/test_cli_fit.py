@@ -18,11 +18,11 @@ from servingslo.estimation.sample import (
     GatewaySample,
     PodSample,
 )
+from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.inputs import Observation
-from servingslo.rig.engine_metrics import vllm_page
 from servingslo.runtimes.gateways import CountedWhen
-from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.engine import Engine
+from servingslo_lab.rig.engine_metrics import vllm_page
+from servingslo_lab.sim.engine import Engine
 
 KIND = engine_kind("l4-small")
 INTERVAL_SECONDS = 15.0
