@@ -115,9 +115,5 @@ class EngineRefusedError(ClusterError):
     """An engine's own API refused a request, or answered with what is no answer."""
 
 
-class RigError(ServingSLOError):
-    """The rig could not be built or started."""
-
-
 class ArgumentsNotUnderstoodError(ServingSLOError):
     """A container's arguments cannot be changed without guessing; the message says why."""

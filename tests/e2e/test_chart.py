@@ -7,7 +7,7 @@ import kubernetes
 import pytest
 import yaml
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
 
 ROOT = Path(__file__).parents[2]

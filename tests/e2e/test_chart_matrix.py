@@ -22,7 +22,7 @@ from tests.e2e.server_schemas import TEMPLATE, write_schemas
 from tests.integration.manifests import slo_spec
 
 from servingslo.api.v1alpha1 import API_VERSION, GROUP, PLURAL, VERSION
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.versions import KUBECONFORM

@@ -10,7 +10,7 @@ import kubernetes
 import pytest
 import yaml
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.versions import PROMTOOL

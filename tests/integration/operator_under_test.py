@@ -16,7 +16,7 @@ from tests.integration.manifests import slo_spec, workload
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.waiting import free_port, http_get, wait_until
 

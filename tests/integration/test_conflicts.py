@@ -10,7 +10,7 @@ import kubernetes
 import pytest
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.waiting import wait_until
 

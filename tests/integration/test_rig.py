@@ -6,7 +6,7 @@ from typing import Any
 import kubernetes
 import pytest
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig import kwok, versions
 from servingslo_lab.rig.cluster import Rig
 

@@ -9,10 +9,10 @@ from tests.benchmarks.seasons import DAY, HOUR, MONDAY
 
 from servingslo.estimation.forecast import ForecastState, with_history
 from servingslo.reasons import Reason
-from servingslo.traces.trace import write_trace
 from servingslo_lab.sim.bound import least_replica_hours
 from servingslo_lab.sim.fleet import FleetSpec
 from servingslo_lab.sim.scenario import Scenario
+from servingslo_lab.sim.trace_files import write_trace
 from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
 
 

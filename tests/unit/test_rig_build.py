@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig import build, build_minutes, downloads, toolchain, versions
 from servingslo_lab.rig.commands import CommandRunner, without_addresses
 from servingslo_lab.rig.progress import BuildProgress

@@ -9,7 +9,7 @@ import stat
 import pytest
 import yaml
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig import credentials, kwok
 from servingslo_lab.rig.processes import ProcessFamily, uninterrupted
 from servingslo_lab.rig.prometheus import ScrapePlan

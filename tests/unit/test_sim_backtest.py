@@ -9,7 +9,7 @@ import pytest
 
 from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.traces.trace import Trace, write_trace
+from servingslo.traces.trace import Trace
 from servingslo_lab.sim.backtest import run, run_cell, runs_of
 from servingslo_lab.sim.cluster import simulate
 from servingslo_lab.sim.fleet import ColdStart, FleetSpec
@@ -23,6 +23,7 @@ from servingslo_lab.sim.production import benchmark_targets
 from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
 from servingslo_lab.sim.scoring import Objectives, Score, interval, score
 from servingslo_lab.sim.summary import beats, summaries
+from servingslo_lab.sim.trace_files import write_trace
 from servingslo_lab.sim.workloads import flash_crowd, generated, uniform_lengths
 
 FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=30.0))

@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig import versions
 from servingslo_lab.rig.cache import cache_directory, cache_lock
 from servingslo_lab.rig.commands import CommandRunner

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import kubernetes
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.control_plane import ControlPlane, FrontProxy

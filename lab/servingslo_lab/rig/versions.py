@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 
 TOOLS_DIRECTORY = Path(__file__).parent / "tools"
 _KEY_LENGTH = 12

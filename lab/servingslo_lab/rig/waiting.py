@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from servingslo.errors import RigError
+from servingslo_lab.errors import RigError
 
 # Below Linux's range for outgoing connections (32768 up, Documentation/networking/ip-sysctl),
 # so that no connection takes the port while its server is stopped for an outage.

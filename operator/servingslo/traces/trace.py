@@ -1,7 +1,7 @@
-"""Traces: when requests arrive and how long they are; read from a file, or written into one."""
+"""Traces: when requests arrive and how long they are; read from a file."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import numpy as np
 from servingslo.errors import InvalidInputError
 from servingslo.models.service_time import FloatArray
 from servingslo.traces.cells import (
-    LONGEST_FIRST_GAP_SECONDS,
     MOST_TOKENS,
     arrival_seconds,
     token_count,
@@ -180,24 +179,3 @@ def _rows(
             whole_number(f"{where}: {name}", cells[name], *_OPTIONAL[name]) for name in optional
         ]
         yield arrival, numbers, cells.get("class") or ""
-
-
-def write_trace(trace: Trace, path: Path) -> None:
-    """Write a trace in the plain form."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        extra: dict[str, Sequence[object] | IntArray | None] = {
-            "class": trace.class_names,
-            "priority": trace.priorities,
-            "session": trace.sessions,
-            "shared_tokens": trace.shared_tokens,
-        }
-        known = {name: values for name, values in extra.items() if values is not None}
-        if len(trace) and trace.arrival_seconds[0] > LONGEST_FIRST_GAP_SECONDS:
-            known[FROM_START_COLUMN] = np.ones(len(trace), dtype=np.int64)
-        writer.writerow([*PLAIN_COLUMNS, *known])
-        for i in range(len(trace)):
-            row = [
-                f"{trace.arrival_seconds[i]:.3f}", trace.prompt_tokens[i], trace.output_tokens[i],
-            ]  # fmt: skip
-            writer.writerow([*row, *(values[i] for values in known.values())])

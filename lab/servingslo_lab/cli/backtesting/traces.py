@@ -16,11 +16,12 @@ from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.season import DAY_SECONDS, RateHistory
 from servingslo.runtimes.gateways import GatewayProfile
-from servingslo.traces.trace import Trace, read_trace, write_trace
+from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import format_duration, parse_duration_seconds
 from servingslo_lab.cli.backtesting.pasts import read_past, write_past
 from servingslo_lab.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo_lab.sim.rebuilt import trace_from_metrics
+from servingslo_lab.sim.trace_files import write_trace
 
 if TYPE_CHECKING:
     from servingslo.adapters.prometheus.client import PrometheusConfig

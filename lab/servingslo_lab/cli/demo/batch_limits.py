@@ -17,7 +17,6 @@ import numpy as np
 import yaml
 
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
-from servingslo.errors import RigError
 from servingslo.models.latency import LatencyMetric, Objective
 from servingslo.units import SECONDS_PER_MINUTE
 from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, missed, shares_of, table
@@ -30,6 +29,7 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.envoy_front import EnvoyFront
 from servingslo_lab.rig.http_clients import read_records

@@ -15,7 +15,6 @@ from typing import Any
 import kubernetes
 import yaml
 
-from servingslo.errors import RigError
 from servingslo.units import SECONDS_PER_MINUTE, parse_duration_seconds
 from servingslo_lab.cli.demo.crowd_verdict import (
     ArmFigures,
@@ -34,6 +33,7 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.envoy_front import EnvoyFront, policy_manifest
 from servingslo_lab.rig.http_clients import read_records

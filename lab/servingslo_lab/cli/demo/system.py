@@ -15,10 +15,10 @@ from typing import Any
 import kubernetes
 import yaml
 
-from servingslo.errors import RigError
 from servingslo.units import parse_duration_seconds
 from servingslo_lab.cli.demo.report import ProcessUse, Truth
 from servingslo_lab.cli.demo.timeline import DemoObjective
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.processes import ManagedProcess
 

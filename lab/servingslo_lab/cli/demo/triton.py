@@ -12,7 +12,6 @@ from pathlib import Path
 
 import kubernetes
 
-from servingslo.errors import RigError
 from servingslo.units import SECONDS_PER_MINUTE
 from servingslo_lab.cli.demo.system import (
     SCRAPE_INTERVAL_SECONDS,
@@ -21,6 +20,7 @@ from servingslo_lab.cli.demo.system import (
     start_operator,
 )
 from servingslo_lab.cli.demo.triton_verdict import Answer, Phase, TritonFigures, draw, missed, table
+from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
 from servingslo_lab.rig.triton_pods import Clients, TritonPods, max_batch_size
