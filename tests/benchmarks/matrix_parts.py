@@ -27,13 +27,13 @@ from servingslo.policy.learning import calibrated
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.sizing import SizingCase
 from servingslo.policy.stages import STAGES, Guard, Learner, Stages, safe
-from servingslo.sim import production
-from servingslo.sim.backtest import oracle_of
-from servingslo.sim.cluster import simulate
-from servingslo.sim.kept import key_of, store
-from servingslo.sim.outcome import Outcome, outcome_of
-from servingslo.sim.policies import OURS, policy_of
-from servingslo.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of
+from servingslo_lab.sim import production
+from servingslo_lab.sim.backtest import oracle_of
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.kept import key_of, store
+from servingslo_lab.sim.outcome import Outcome, outcome_of
+from servingslo_lab.sim.policies import OURS, policy_of
+from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of
 
 MEDIAN = 50.0
 GREATEST_UTILIZATION = 0.95

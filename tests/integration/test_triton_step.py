@@ -24,8 +24,8 @@ from servingslo.estimation.windows.counters import Window
 from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.reasons import Reason
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import TritonModel, TritonServer, missing_for_triton
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.triton import TritonModel, TritonServer, missing_for_triton
 
 pytestmark = [pytest.mark.rig, pytest.mark.acceptance]
 STEP = TritonModel(name="step", seconds=(0.03, 0.034, 0.038, 0.1, 0.104, 0.108))

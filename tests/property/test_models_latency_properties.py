@@ -22,6 +22,7 @@ from tests.model_fleets import ReplicaGroup, predict
 
 from servingslo.models.engine.capacity import saturation
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import (
     LatencyMetric,
     LatencyModel,
@@ -30,7 +31,6 @@ from servingslo.models.fleet.latency import (
     prepare,
 )
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.sim.catalogue import engine_kind
 
 # Numerical noise of the inversion: a percentile may fall by this much between two loads.
 NOISE = 0.02

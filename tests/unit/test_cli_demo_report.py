@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from servingslo.cli.demo.report import Truth, summary
-from servingslo.cli.demo.timeline import DemoSample, Timeline
+from servingslo_lab.cli.demo.report import Truth, summary
+from servingslo_lab.cli.demo.timeline import DemoSample, Timeline
 
 SERVED = DemoSample(
     elapsed_seconds=60.0,

@@ -15,10 +15,10 @@ from servingslo.estimation.law.trust import judge
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.reasons import Reason
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.production import Production, benchmark_targets
-from servingslo.sim.workloads import RateCourse, generated, ramp, uniform_lengths
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.production import Production, benchmark_targets
+from servingslo_lab.sim.workloads import RateCourse, generated, ramp, uniform_lengths
 
 # Ten requests of 1,000 tokens in fifteen seconds, 0.1 s each until their only token.
 WINDOW = Window(

@@ -8,6 +8,7 @@ from canary_story import FEW, RATE_PER_SECOND, TARGETS, story
 from policy_world import Run
 
 from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_canary import (
@@ -25,7 +26,6 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.state import BatchLimits, PlannerState
 from servingslo.reasons import Reason
-from servingslo.sim.catalogue import engine_kind
 
 
 def test_good_limits_reach_one_pod_first_and_then_all() -> None:

@@ -25,7 +25,7 @@ from servingslo.policy.promise import (
     steer,
 )
 from servingslo.policy.state import PlannerState
-from servingslo.sim.production import benchmark_targets
+from servingslo_lab.sim.production import benchmark_targets
 
 TICK = 15.0
 TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0)
