@@ -238,14 +238,12 @@ COLUMNS = (
 
 # Of the first pass, which stands; it explains, and no figure was worked on again.
 FOOT = """
-What is behind it. The law and the simulator, which has the same rules, agree; the server is
-slower than both where a window meets load (points 5 to 7 and 10 to 12) and in the tail of point
-3. Both let a batch that begins take all that wait. A simulation in which a request that comes
-while every instance is busy joins the batch in line only after its own window gives 916 and
-1,341 ms at point 5, 1,034 and 1,551 at 6, 729 and 1,174 at 7: a third to a half of what is
-missing. The rest is taken to be the machine, whose two cores were busy with other work
-throughout; that was not measured. Server and clients ran at a raised priority. A trial of 40
-requests a point came before, after which service times and windows were doubled and rates halved.
+The law and the simulator share their rules and agree. The server is slower than both where a window
+meets load (points 5 to 7 and 10 to 12) and in the tail of point 3. If a request that arrives while
+every instance is busy joins the next batch only after its own window, a simulation explains a third
+to a half of the difference: 916 and 1,341 ms at point 5, 1,034 and 1,551 at 6, 729 and 1,174 at 7.
+The rest is probably the machine, whose two cores were busy; that was not measured. A trial of 40
+requests a point came first; service times and windows were doubled and rates halved after it.
 """
 
 
