@@ -81,7 +81,7 @@ contracts: setup ## names of metrics and flags of each runtime, read anew out of
 bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
 	$(BIN)/python -m tests.benchmarks.run
 
-benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small SEEDS=1 for less
+benchmark: setup ## every policy on the standard traces, into docs/benchmarks and docs/benchmarks.md; continues where it stopped; PLAN=small SEEDS=1 for less
 	$(BIN)/python -m tests.benchmarks.matrix_report --plan $(PLAN) --processes $(PROCESSES) $(if $(SEEDS),--seeds $(SEEDS))
 
 benchmark-search: setup ## the best settings of other autoscalers' rules, into sim/baselines/tuned.yaml
