@@ -22,6 +22,8 @@ CODE = re.compile(r"`([^`]+)`")
 LONGEST_SENTENCE = 400
 # A note of what holds today is read in one sitting.
 LONGEST_NOTE = 150
+# A change is told in one breath.
+LONGEST_ENTRY_WORDS = 25
 # Written by programs, or left as they were.
 NOT_OURS = {"benchmarks.md", "servingslo.md", "acceptance.md", "CHANGELOG.md"}
 OURS = [page for page in PAGES if page.parent.name != "lab" and page.name not in NOT_OURS]
@@ -113,6 +115,24 @@ def test_every_name_is_where_the_page_says(title: str, rows: int) -> None:
             elif not re.search(rf"^\s*(?:async )?(?:def |class )?{word}\b", text, re.MULTILINE):
                 wrong.append(f"{where}: {word}")
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "entry", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n- ")[1:]
+)
+def test_an_entry_of_the_changelog_is_one_short_sentence(entry: str) -> None:
+    """Of at most 25 words, ended by the entry's only full stop."""
+    shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", entry.partition("\n\n")[0]).strip()
+    assert len(shown.split()) <= LONGEST_ENTRY_WORDS
+    assert shown.endswith(".")
+    assert not re.search(r"[.!?] +[A-Z]", shown)
+
+
+def test_the_changelog_has_the_headings_of_keep_a_changelog() -> None:
+    """Added, Changed and so on, under each version."""
+    page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    known = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.+)$", page, re.MULTILINE)) <= known
 
 
 def test_the_changelog_says_nothing_twice() -> None:
