@@ -61,12 +61,12 @@ class Replicas(ApiModel):
     min: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
         1,
         description="Fewest replicas, 1 (default) to 10000, or 0: with idleAfter the last one goes "
-        "while nothing comes, where the administrator has a gateway read that tells of requests.",
+        "when no requests arrive, if the administrator configured a gateway that counts requests.",
     )
     idle_after: Annotated[str, DurationBetween("10s", "168h")] | None = Field(
         None,
-        description="How long no request has come before the last replica goes, 10s to 168h. "
-        "Required when min is 0; else it has no effect.",
+        description="How long no request must have arrived before the last replica goes, 10s to "
+        "168h. Required when min is 0; else it has no effect.",
     )
     max: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
         None, description="Most replicas, from min to 10000. Required when mode is Auto."

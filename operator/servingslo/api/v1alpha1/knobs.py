@@ -19,7 +19,7 @@ MAX_PROXIES = 1_000
 
 
 class Engine(ApiModel):
-    """What is known of the engine that its command line does not tell."""
+    """What is known of the engine that its command line does not show."""
 
     max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
         None,
@@ -36,8 +36,8 @@ class Engine(ApiModel):
     dynamic_batching: DynamicBatching | None = Field(
         None,
         description="How the server forms batches of whole requests, for runtime triton, whose "
-        "metrics tell none of it. Where the administrator lets the operator speak to the servers, "
-        "it is read from them instead. Without either measured saturation decides.",
+        "metrics do not show it. If the administrator lets the operator speak to the servers, "
+        "it is read from them instead. Without either, measured saturation decides.",
     )
 
 

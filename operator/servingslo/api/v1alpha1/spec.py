@@ -142,7 +142,7 @@ class Forecast(ApiModel):
 
 
 class Cost(ApiModel):
-    """The price of a replica, so that plans are told in money as well."""
+    """The price of a replica, so that plans are priced as well."""
 
     gpu_hourly: Annotated[Number, Between(0.001, MAX_GPU_HOURLY)] = Field(
         description="Price of one GPU for an hour, 0.001 to 10000."
@@ -211,7 +211,7 @@ class ErrorBudget(ApiModel):
     window: Annotated[str, DAYS] = Field(
         "28d",
         description="How far back, 1d to 90d, default 28d. Prometheus must keep metrics so long: "
-        "status.errorBudget.covered tells the share of it that is known.",
+        "status.errorBudget.covered is the share of it that is known.",
     )
 
 
@@ -256,10 +256,10 @@ class ServingSLOSpec(ApiModel):
     actuation: Actuation = Field(
         Actuation.SCALE,
         description="Who carries the replica count out: Scale (default: the operator, through "
-        "/scale), Metric (whoever scales by the gauge servingslo_desired_replicas, such as a "
-        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, where the "
-        "administrator has it served) or None (nobody: it is told only). Batch limits and "
-        "admission go by their own modes.",
+        "/scale), Metric (an autoscaler that follows the gauge servingslo_desired_replicas, as a "
+        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, if the "
+        "administrator serves it) or None (the count is only reported). Batch limits and "
+        "admission follow their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
         min_length=1,
@@ -300,8 +300,7 @@ class ServingSLOSpec(ApiModel):
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
     engine: Engine = Field(
         Engine(),
-        description="Limits that the engine runs with, where nothing else tells them or it is "
-        "wrong.",
+        description="Limits that the engine runs with, if no other source has them or it is wrong.",
     )
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")
@@ -313,7 +312,7 @@ class ServingSLOSpec(ApiModel):
     )
     fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
     cost: Cost | None = Field(
-        None, description="Price of a replica; without one no costs are told."
+        None, description="Price of a replica; without one no costs are reported."
     )
 
     @model_validator(mode="after")

@@ -46,7 +46,7 @@ class ReplicaStatus(StatusModel):
 
 
 class ObjectiveStatus(StatusModel):
-    """One objective beside what is predicted and observed."""
+    """One objective with its prediction and observation."""
 
     metric: str = Field(description="The metric of the objective.")
     percentile: float = Field(description="The percentile of the objective, percent.")
@@ -73,7 +73,7 @@ class LedgerStatus(StatusModel):
     reason: str | None = Field(
         None,
         description="Who counts what is refused: GatewayCounts, GatewayRefusalsAdded, "
-        "GatewayUndercounts or EnginesCountRefusals; RefusalsUnseen where nobody does.",
+        "GatewayUndercounts or EnginesCountRefusals; RefusalsUnseen if neither does.",
         max_length=63,
     )
     offered_per_second: float | None = Field(
@@ -110,7 +110,7 @@ class ObservedStatus(StatusModel):
     )
     running: float | None = Field(None, description="Requests being decoded.")
     waiting: float | None = Field(None, description="Requests waiting for a slot.")
-    backlog: float | None = Field(None, description="Requests to be drained besides new arrivals.")
+    backlog: float | None = Field(None, description="Requests to drain on top of new arrivals.")
     prompt_tokens: float | None = Field(None, description="Mean prompt length, tokens.")
     output_tokens: float | None = Field(None, description="Mean output length, tokens.")
     cached_fraction: float | None = Field(
@@ -124,7 +124,7 @@ class ObservedStatus(StatusModel):
         None, description="Where the requests of the last scrapes went."
     )
     objectives: tuple[ObjectiveStatus, ...] = Field(
-        (), description="Each objective beside its prediction and its observation."
+        (), description="Each objective with its prediction and its observation."
     )
 
 
