@@ -52,9 +52,10 @@ floors: lint types layers ## ruff, mypy and import-linter
 
 check: floors unit ## the floors, unit, property and golden tests
 
-lint: setup ## ruff and the Dockerfile's linter
+lint: setup ## ruff, the Dockerfile's linter and the prose linter
 	$(BIN)/ruff check operator tests
 	$(BIN)/ruff format --check operator tests
+	$(BIN)/python -m tests.prose.check
 	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this machine; Dockerfile not linted"; fi
 
 types: setup ## mypy, strict

@@ -227,8 +227,8 @@ HEAD = """# A real Triton against the law of dynamic batches
 points fixed beforehand, a tritonserver 2.51 whose models sleep 300 ms + 50 ms for each request of a
 batch, Poisson clients. Load of the machine (1 min average, {cores} cores) {before:.1f} before and
 {after:.1f} after. Times in ms, real / law / simulator; p99 real as its 95 % interval; lost in %.
-Room is `max_queue_size`; the law takes it as all that can wait, the simulator as room in addition to full
-batches.
+Room is `max_queue_size`; the law takes it as all that can wait, the simulator as room in addition
+to full batches.
 
 """
 COLUMNS = (

@@ -1,0 +1,47 @@
+"""Phrases that a reader stumbles over, and what to write in their place."""
+
+# Pattern (RE2, without case), and the words to use.
+FORBIDDEN = {
+    r"(?:is|are|was|were|be|been|being) told": "is reported, is shown",
+    r"tells?": "reports, shows, says",
+    r"told": "reported, shown",
+    r"what comes": "arrivals",
+    r"what stands": "the current value",
+    r"what runs": "running requests",
+    r"what waits": "the queue",
+    r"what is asked": "the request",
+    r"what is offered": "the offered load",
+    r"what (?:holds|binds) it": "name it",
+    r"(?:gives?|gave|given|giving) (?:back|away)": "scales down, releases",
+    r"given nothing for": "has no effect",
+    r"as much more(?: only)? as": "only ... more",
+    r"nobody who": "a positive form: only users who",
+    r"nobody": "no one, or the subject itself",
+    r"somebody(?: else)?(?:'s)?": "another client, someone",
+    r"of late": "recently",
+    r"anew": "again",
+    r"thereby": "so",
+    r"whereof": "of which",
+    r"beside": "next to, in addition to",
+    r"(?:is|are|was|were) seen to": "is observed to",
+    r"(?:he|him|his)": "they, them, their",
+    r"for its (?:own )?sake": "because",
+    r"for ever": "forever",
+    r"is (?:had|to be had) again": "is ready",
+    r"could be had": "could be ready",
+    r"had again": "ready",
+    r"but for": "except",
+    r"whoever": "users who, clients that",
+    r"sought": "searched",
+    r"goes on": "continues",
+    r"stands beside": "is shown next to",
+    r"by itself alone": "alone",
+    r"no capacity on its way": "not starting capacity",
+}
+# Checks of proselint itself that are wrong about texts of this kind.
+OFF = {
+    "typography": "plain ASCII quotes; signs of formulas",
+    "dates_times": "ranges of dates in tables",
+    "lexical_illusions": "two names in code behind each other",
+    "weasel_words": "'very long mixture' is the name of a trace",
+}
