@@ -103,8 +103,8 @@ class Utilization(ApiModel):
     target: Annotated[Number, Between(0.1, 0.95)] | None = Field(
         None,
         description="Upper bound on arrival rate divided by saturation rate, 0.1 to 0.95. "
-        "Objectives usually bind earlier; this is the ceiling. When absent: 0.85, and up to 0.95 "
-        "where demand has not risen beyond its forecast for an hour.",
+        "Objectives usually bind earlier; this is the ceiling. When absent: 0.85, or 0.90 while "
+        "an enforced bound on requests in flight is verified.",
     )
 
 
@@ -203,7 +203,7 @@ class ServiceLaw(ApiModel):
     """Time of an engine's step, with the names of `servingslo fit` and of status.model."""
 
     step_fixed_seconds: Annotated[Number, Between(SHORTEST_STEP_SECONDS, LONGEST_STEP_SECONDS)] = (
-        Field(description="Time of a step by itself, 0.0001 to 1 seconds, such as 0.0065.")
+        Field(description="Fixed time of a step, 0.0001 to 1 seconds, such as 0.0065.")
     )
     step_per_sequence_seconds: Annotated[Number, Between(0, LONGEST_SHARE_SECONDS)] = Field(
         description="What each running sequence adds, 0 to 0.1 seconds, such as 0.00004."

@@ -25,7 +25,7 @@ class Engine(ApiModel):
         None,
         description="Most sequences that run at once on one engine, 1 to 65536; by default what "
         "the engine exports, else what the container's command line gives (--max-num-seqs), else "
-        "what measurements show, else vLLM's default for version and card. Where it is stated, "
+        "what measurements show, else vLLM's default for version and card. If it is stated, "
         "batch limits of the command line are only recommended.",
     )
     max_batched_tokens: Annotated[Count, Between(1, MAX_BATCHED_TOKENS)] | None = Field(
@@ -68,7 +68,7 @@ class Batching(ApiModel):
     container: Annotated[str, DNS_LABEL] | None = Field(
         None,
         description="Name of the engine's container; by default the only one that asks for a card "
-        "or names the runtime. Where several do, nothing is read or changed until this is set.",
+        "or names the runtime. If several do, nothing is read or changed until this is set.",
     )
     min_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] = Field(
         1, description="Fewest running sequences to consider, 1 (default) to 65536."

@@ -136,7 +136,7 @@ class Forecast(ApiModel):
     )
     season: SeasonStated = Field(
         SeasonStated.AUTO,
-        description="Auto (default: a daily or weekly season, where history shows one), or 1d or "
+        description="Auto (default: a daily or weekly season, if history shows one), or 1d or "
         "7d: there is one of this length, however weak it looks.",
     )
 
@@ -167,7 +167,7 @@ class Gateway(ApiModel):
 
 
 class Fallback(ApiModel):
-    """What happens while metrics stay away."""
+    """What happens while metrics are missing."""
 
     model_config = with_rules(
         cel_rule(
@@ -188,7 +188,7 @@ class Fallback(ApiModel):
         None, description="The floor, 1 to replicas.max. Required when behavior is Floor."
     )
     stale_after: Annotated[str, DurationBetween("1s", "24h")] = Field(
-        "2m", description="How long metrics may stay away, 1s to 24h, default 2m."
+        "2m", description="How long metrics may be missing, 1s to 24h, default 2m."
     )
 
     @model_validator(mode="after")
@@ -247,7 +247,7 @@ class ServingSLOSpec(ApiModel):
     model: Annotated[str, MODEL_NAME] | None = Field(
         None,
         description="Which model of the server, for runtime triton, by the server's own name; "
-        "needed where a server has several.",
+        "needed if a server has several.",
     )
     mode: Mode = Field(
         Mode.AUTO,
@@ -294,8 +294,8 @@ class ServingSLOSpec(ApiModel):
     service_law: ServiceLaw | None = Field(
         None,
         description="Time of an engine's step, as `servingslo fit` found it on the same engine: "
-        "planned with while no law fitted here is trusted, and only while it predicts what is "
-        "seen. Without one, measured saturation decides until then.",
+        "used while no law fitted here is trusted, and only while it predicts the measurements. "
+        "Without one, measured saturation decides until then.",
     )
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
     engine: Engine = Field(
@@ -308,9 +308,9 @@ class ServingSLOSpec(ApiModel):
     error_budget: ErrorBudget | None = Field(
         None,
         description="Account of the requests that missed any objective, from the counters of "
-        "Prometheus; a budget that runs out adds a little to the demand that is planned for.",
+        "Prometheus; its target is the promised share.",
     )
-    fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
+    fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
     cost: Cost | None = Field(
         None, description="Price of a replica; without one no costs are reported."
     )
