@@ -1,7 +1,7 @@
 """Run as `python -m tests.prose.check [files]`: each phrase, where it is, and what to write.
 
-Looks at the pages, the changelog, the chart's texts and the descriptions of the CRD; at prose
-alone, not at code. Ends with 1 if something is found.
+Looks at the pages, the changelog, the chart's texts, the summaries of alerts and the descriptions
+of the CRD; at prose alone, not at code. Ends with 1 if something is found.
 """
 
 import json
@@ -35,6 +35,8 @@ def files() -> list[Path]:
         CHART / "values.yaml",
         CHART / "values.schema.json",
         CHART / "templates" / "NOTES.txt",
+        CHART / "files" / "rules.yaml",
+        CHART / "files" / "dashboard.json",
         *sorted((ROOT / "crds").glob("*.yaml")),
     ]
 
@@ -64,8 +66,8 @@ def prose(path: Path) -> str:
         document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
         text = "\n".join(descriptions(document))
     elif path.suffix == ".yaml":
-        comments = (line.partition("# ")[2] for line in text.splitlines())
-        text = "\n".join(comments)
+        shown = (re.search(r"(?:# |summary: )(.*)", line) for line in text.splitlines())
+        text = "\n".join(found[1] if found else "" for found in shown)
     return QUOTED.sub(blank, FENCE.sub(blank, text))
 
 

@@ -34,9 +34,14 @@ FORBIDDEN = {
     r"whoever": "users who, clients that",
     r"sought": "searched",
     r"goes on": "continues",
-    r"stands beside": "is shown next to",
-    r"by itself alone": "alone",
-    r"no capacity on its way": "not starting capacity",
+    r"stands? (?:beside|there|in the way)": "is shown next to, exists, prevents",
+    r"again and again": "repeatedly",
+    r"(?:is|are) no capacity": "is not capacity",
+    r"on (?:its|their) way": "starting",
+    r"(?:takes?|taken|took) back": "reverts, restores",
+    r"to the letter": "exactly",
+    r"what is seen": "the measurements",
+    r"holds? (?:it|them) back": "limits",
 }
 # Checks of proselint itself that are wrong about texts of this kind.
 OFF = {
