@@ -22,7 +22,9 @@ CODE = re.compile(r"`([^`]+)`")
 LONGEST_SENTENCE = 300
 # A note of what holds today is read in one sitting.
 LONGEST_NOTE = 150
-# A change is told in one breath.
+# All pages together: what is longer is not read.
+MOST_WORDS = 70_000
+# A change is reported in one breath.
 LONGEST_ENTRY_WORDS = 25
 # Written by programs, or held to a limit of its own.
 NOT_OURS = {"benchmarks.md", "servingslo.md", "acceptance.md", "CHANGELOG.md"}
@@ -181,6 +183,12 @@ def test_sentences_are_short(page: Path) -> None:
     """Those that are read by users and contributors."""
     long = [one for one in sentences(prose(page)) if len(one) > LONGEST_SENTENCE]
     assert long == []
+
+
+def test_the_pages_are_short_enough_to_be_read() -> None:
+    """README, changelog and all of docs; history is in git, figures are data."""
+    pages = (ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"))
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= MOST_WORDS
 
 
 def test_notes_are_numbered_once() -> None:
