@@ -52,9 +52,10 @@ floors: lint types layers ## ruff, mypy and import-linter
 
 check: floors unit ## the floors, unit, property and golden tests
 
-lint: setup ## ruff and the Dockerfile's linter
+lint: setup ## ruff, the Dockerfile's linter and the prose linter
 	$(BIN)/ruff check operator lab tests
 	$(BIN)/ruff format --check operator lab tests
+	$(BIN)/python -m tests.prose.check
 	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this machine; Dockerfile not linted"; fi
 
 types: setup ## mypy, strict
@@ -81,7 +82,7 @@ contracts: setup ## names of metrics and flags of each runtime, read anew out of
 bench: setup ## time of an evaluation, a plan and a search over batch limits, beside their targets
 	$(BIN)/python -m tests.benchmarks.run
 
-benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small SEEDS=1 for less
+benchmark: setup ## every policy on the standard traces, into docs/benchmarks and docs/benchmarks.md; continues where it stopped; PLAN=small SEEDS=1 for less
 	$(BIN)/python -m tests.benchmarks.matrix_report --plan $(PLAN) --processes $(PROCESSES) $(if $(SEEDS),--seeds $(SEEDS))
 
 benchmark-search: setup ## the best settings of other autoscalers' rules, into the lab's sim/baselines/tuned.yaml

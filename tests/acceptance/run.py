@@ -118,7 +118,7 @@ CHECKS = (
     ),
     Check(
         name="validate",
-        shows="the models beside an independent simulation, the whole sample of the grid",
+        shows="the models against an independent simulation, the whole sample of the grid",
         command=("-m", "tests.validation.run"),
     ),
     Check(
@@ -148,7 +148,7 @@ CHECKS = (
     ),
     Check(
         name="triton",
-        shows="twelve loads of a real Triton beside the law of dynamic batches and the simulator",
+        shows="twelve loads of a real Triton against the law of dynamic batches and the simulator",
         command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),
     ),
     Check(

@@ -113,19 +113,19 @@ def _by_means_alone(stack: ExitStack) -> None:
 
 
 PARTS: Mapping[str, tuple[Taken, str]] = {
-    "forecast": (_estimates(_present), "the rate of now is planned for, with its uncertainty"),
-    "quantile": (_without_quantile, "the median of demand is planned for, in calm and in crowds"),
-    "N − 1": (_left_out(safe), "steps down are not checked against demand to come"),
+    "forecast": (_estimates(_present), "the plan is for the present rate, with its uncertainty"),
+    "quantile": (_without_quantile, "the plan is for the median of demand, in calm and in crowds"),
+    "N − 1": (_left_out(safe), "steps down are not checked against future demand"),
     "percentiles": (_by_means, "TPOT is sized by its mean, TTFT by its median"),
     "ceiling": (
         _without_ceiling,
         f"the utilization ceiling is {GREATEST_UTILIZATION:g} whatever demand did",
     ),
-    "ceiling and percentiles": (_by_means_alone, "both: what rules do that size by means"),
-    "calibration": (_left_out(calibrated), "the laws are not corrected by the latencies seen"),
+    "ceiling and percentiles": (_by_means_alone, "both, as in rules that size by means"),
+    "calibration": (_left_out(calibrated), "the laws are not corrected by observed latencies"),
     "backlog": (
         lambda stack: _put(stack, demand, "_backlog_at_lead", lambda *_, **__: 0.0),
-        "what waits is not drained by replicas of its own",
+        "no replicas are ordered to drain the queue",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Pictures of the benchmark: for each scenario its frontier, and the fleets over time."""
+"""Pictures of the benchmark: of two scenarios the frontier, and the fleets over time."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +12,8 @@ from servingslo_lab.sim.policies import ORACLE, OURS
 from servingslo_lab.sim.standard import SHARE_TARGET
 from servingslo_lab.sim.summary import PolicySummary, beats
 
+# A trace of production, and the rise that costs most.
+PICTURED = ("h100 azure-conv", "h100 flash")
 _OURS, _PEER, _KNOWN, _SETTING = "#1d4ed8", "#d97706", "#4b5563", "#d1d5db"
 _KNOBS = "#0891b2"
 # Costs beyond this are drawn at the edge: they are far from any frontier.

@@ -1,56 +1,35 @@
-"""Sections of the benchmark's page that hold several scenarios against each other."""
+"""Tables of the benchmark that compare several scenarios, as rows under their head."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
+import yaml
 from tests.benchmarks.matrix import MINE
-from tests.benchmarks.matrix_day import BUDGET_FACTOR, DAY_SEEDS, PERCENTILES, burn
+from tests.benchmarks.matrix_day import PERCENTILES, burn
 from tests.benchmarks.matrix_findings import Findings, strongest
-from tests.benchmarks.matrix_offices import OFFICE_SEEDS, morning_share
+from tests.benchmarks.matrix_offices import morning_share
 from tests.benchmarks.matrix_parts import PARTS, scenarios
-from tests.benchmarks.matrix_search import NEAR_COST_RATIO, NEAR_SHARE_RATIO, SEED
-from tests.benchmarks.matrix_tables import brief, pair_text, table
+from tests.benchmarks.matrix_search import SEED
+from tests.benchmarks.matrix_tables import Table, brief, pair_text
 
 from servingslo_lab.sim.outcome import Outcome
-from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS
 from servingslo_lab.sim.scenario import Scenario
 from servingslo_lab.sim.scoring import Score
 from servingslo_lab.sim.summary import PolicySummary, beats
 
+REFERENCE = Path(__file__).with_name("reference.yaml")
 
-def losses(findings: Findings) -> Iterator[str]:
-    """Whether ours is beaten on each trace: by a rule, by any of its settings, by a constant."""
-    yield "## Where ours is beaten"
-    yield ""
-    yield "Beaten: another has as high a share at as low a cost, and one of them is better. Rules:"
-    yield "at their defaults and tuned. Settings: every one of every rule's grid, where the search"
-    yield f"ran them, against ours on the same seed {SEED}; the number that beat ours, and the"
-    points, percent = 100 * NEAR_SHARE_RATIO, 100 * (NEAR_COST_RATIO - 1)
-    yield "cheapest of them. A setting picked on one seed has its luck in it: near ones, within"
-    yield f"{points:.0f} point and {percent:.0f} % of ours there, ran on this page's seeds too, and"
-    yield "those that beat ours here are named; where none does, the one with the largest share."
-    yield "Constant: the least count that meets the target, chosen in hindsight."
-    yield ""
-    rows = [["trace", "ours", "", "beaten by rules", "beaten by settings", "constant"]]
+
+def settings(findings: Findings) -> Table:
+    """Whether any setting of any rule's grid beats ours on the seed of the search."""
+    rows = [["trace", "policy", "searched settings that beat it"]]
     for where in findings.plan.scenarios:
         for name in MINE:
             one = findings.get(where.name, name)
             if one is not None:
-                rows.append([
-                    where.name,
-                    name,
-                    brief(one),
-                    _beaters(findings, where, one),
-                    _beating_settings(findings, where, one),
-                    _against_constant(findings, where, one),
-                ])  # fmt: skip
-    yield from table(rows)
-    yield ""
-
-
-def _beaters(findings: Findings, where: Scenario, one: PolicySummary) -> str:
-    peers = [p for p in one.beaten_by if not p.startswith(OURS)]
-    found = [f"{p} {brief(findings.get(where.name, p))}" for p in peers]
-    return ", ".join(found) or "none"
+                rows.append([where.name, name, _beating_settings(findings, where, one)])
+    return rows
 
 
 def _beating_settings(findings: Findings, where: Scenario, one: PolicySummary) -> str:
@@ -97,34 +76,12 @@ def beating_near(near: Sequence[PolicySummary], one: PolicySummary) -> str:
     return f"none of {len(near)} near ones, {best.policy} {brief(best)}"
 
 
-def _against_constant(findings: Findings, where: Scenario, one: PolicySummary) -> str:
-    static = findings.get(where.name, STATIC)
-    if static is None:
-        return "-"
-    factor = static.replica_hours.mean / one.replica_hours.mean
-    verdict = "dearer" if factor > 1.0 else "cheaper"
-    if beats(
-        static.share_ratio.mean, static.replica_hours.mean,
-        one.share_ratio.mean, one.replica_hours.mean,
-    ):  # fmt: skip
-        verdict = "**beats ours**"
-    return f"{brief(static)}: {verdict}"
-
-
 def _score_text(score: Score | None) -> str:
     return "-" if score is None else pair_text(score.share_ratio, score.relative_cost)
 
 
-def bounds(findings: Findings) -> Iterator[str]:
+def bounds(findings: Findings) -> Table:
     """How far everything may be from the best that there can be."""
-    yield "## A proven lower bound"
-    yield ""
-    yield "The oracle is a schedule, so a cheaper one may exist. No schedule, routing or foresight"
-    yield "costs less than the engine time of the requests that must be served: what their tokens"
-    yield "take by the law of a step, and their share of the fixed time of steps that are full"
-    yield "(`sim/bound.py` has the argument). It leaves out waiting, percentiles, cold starts: so"
-    yield "much of the gap is what no schedule can save. Replica-hours, and costs over the bound."
-    yield ""
     rows = [["trace", "bound, replica-hours", ORACLE, FORESIGHT, *MINE, "strongest other"]]
     for where in findings.plan.scenarios:
         if findings.get(where.name, ORACLE) is None:
@@ -137,18 +94,15 @@ def bounds(findings: Findings) -> Iterator[str]:
             *(_over(findings.get(where.name, name), least) for name in (ORACLE, FORESIGHT, *MINE)),
             "-" if best is None else f"{_over(best, least)} {best.policy}",
         ])  # fmt: skip
-    yield from table(rows)
-    yield ""
-    yield from _gap(findings)
+    return rows
 
 
-def _gap(findings: Findings) -> Iterator[str]:
-    yield "Where the oracle's gap to the bound comes from; the three factors make the whole."
-    yield "Percentiles: what a large fleet needs at steady demand, found by trying, over the bound."
-    yield "Whole replicas: the same in whole replicas in every minute, over fractions of replicas."
-    yield "Rest: the oracle over that. Above 1: bursts within a minute, small fleets, requests that"
-    yield "outlive their minute. Below 1: the requests that may miss were in the worst minutes."
-    yield ""
+def gap(findings: Findings) -> Table:
+    """Where the oracle's gap to the bound comes from; the three factors make the whole.
+
+    Percentiles: what a large fleet needs at steady demand, found by trying, over the bound. Whole
+    replicas: the same in whole replicas in every minute. Rest: the oracle over that.
+    """
     rows = [["trace", "oracle over bound", "percentiles", "whole replicas", "rest"]]
     for where in findings.plan.scenarios:
         oracle = findings.get(where.name, ORACLE)
@@ -160,32 +114,50 @@ def _gap(findings: Findings) -> Iterator[str]:
         hours = oracle.replica_hours.mean
         factors = (hours / least, fluid / least, whole / fluid, hours / whole)
         rows.append([where.name, *(f"{factor:.2f}" for factor in factors)])
-    yield from table(rows)
-    yield ""
+    return rows
+
+
+def another_simulator(findings: Findings) -> Table:
+    """The same rows by a simulator that was written independently: here / there."""
+    known = yaml.safe_load(REFERENCE.read_text(encoding="utf-8"))
+    shared = [name for name in known["scenarios"] if name in findings.by_scenario]
+    hours = dict(zip(known["scenarios"], known["oracle_hours"], strict=True))
+    rows = [
+        ["policy", *shared],
+        ["oracle, replica-hours", *(_hours(findings, name, hours[name]) for name in shared)],
+    ]
+    for policy, values in known["rows"].items():
+        there = dict(zip(known["scenarios"], values, strict=True))
+        rows.append([policy, *(_pair(findings.get(name, policy), there[name]) for name in shared)])
+    return rows
+
+
+def _hours(findings: Findings, where: str, there: float) -> str:
+    here = findings.get(where, ORACLE)
+    return "-" if here is None else f"{here.replica_hours.mean:.2f} / {there:.2f}"
+
+
+def _pair(here: PolicySummary | None, there: str) -> str:
+    share, cost = map(float, there.split("@"))
+    return f"{brief(here)} / {share:g} @ {cost:.2f}"
 
 
 def _over(one: PolicySummary | None, hours: float) -> str:
     return "-" if one is None else f"{one.replica_hours.mean / hours:.2f}"
 
 
-def parts(findings: Findings) -> Iterator[str]:
-    """The planner without each of its parts."""
+def parts(findings: Findings) -> Table:
+    """The planner without each of its parts: share in SLO in % @ cost over the oracle's."""
     seeds = sorted({o.seed for o in findings.without})
-    yield "## What each part is worth"
-    yield ""
-    yield f"`{OURS}` (replicas only) with one part taken out, share in SLO in % @ cost over the"
-    yield f"oracle's, mean over seeds {', '.join(map(str, seeds))}."
-    yield ""
     where = [one.name for one in scenarios()]
-    rows = [["", *where], ["all parts", *(_mean(findings.whole, n, OURS, seeds) for n in where)]]
+    rows = [
+        ["part", *where],
+        ["all parts", *(_mean(findings.whole, name, OURS, seeds) for name in where)],
+    ]
     for part in PARTS:
         label = f"without {part}"
         rows.append([label, *(_mean(findings.without, name, label, seeds) for name in where)])
-    yield from table(rows)
-    yield ""
-    for part, (_, meaning) in PARTS.items():
-        yield f"- without {part}: {meaning}."
-    yield ""
+    return rows
 
 
 def _mean(outcomes: Sequence[Outcome], where: str, policy: str, seeds: Sequence[int]) -> str:
@@ -202,19 +174,11 @@ def _mean(outcomes: Sequence[Outcome], where: str, policy: str, seeds: Sequence[
     return text
 
 
-def days(findings: Findings) -> Iterator[str]:
-    """Error budgets over a day."""
-    yield "## Error budgets over a day"
-    yield ""
-    yield "One resource, three percentiles for both of its objectives, on a day of the Azure"
-    yield "conversation trace with a day's wave: small card, 5 to 22 requests a second, 1.2 million"
-    yield f"in all, seed {', '.join(map(str, DAY_SEEDS))}. Spent: misses over what the budget"
-    yield f"allows, at most {BUDGET_FACTOR:g} promised. Every target has its own oracle."
-    yield ""
+def days(findings: Findings) -> Table:
+    """Error budgets over a day; spent: misses over the budget."""
     head = ["target, %", "in SLO, %", "budget spent", "replica-hours", "the oracle's",
             "over oracle", "oracle over bound", "actions/h", "worst minute, %"]  # fmt: skip
-    yield from table([head, *(_day_row(findings, percentile) for percentile in PERCENTILES)])
-    yield ""
+    return [head, *(_day_row(findings, percentile) for percentile in PERCENTILES)]
 
 
 def _day_row(findings: Findings, percentile: float) -> list[str]:
@@ -240,18 +204,8 @@ def _day_row(findings: Findings, percentile: float) -> list[str]:
     ]
 
 
-def seasons(findings: Findings) -> Iterator[str]:
+def offices(findings: Findings) -> Table:
     """Days with office hours, with the past and without it."""
-    yield "## Days with office hours"
-    yield ""
-    yield "What past rates are worth. Sunday evening to Tuesday noon on the small card, a request a"
-    yield "second at night and 16 in office hours, which begin within six minutes around nine; each"
-    yield "day has a level of its own. Two weeks of history: the planner is given past rates as the"
-    yield "operator reads them from Prometheus (five-minute bins, up to fourteen days, read again"
-    yield "after a day). No history: Prometheus has just begun. Others: the strongest on slow"
-    yield f"traces. Means over seeds {', '.join(map(str, OFFICE_SEEDS))}. Mornings: share of the"
-    yield "requests that arrive from 8:54 to 9:30 on Monday and Tuesday."
-    yield ""
     rows = [["policy", "in SLO, %", "mornings, %", "over oracle", "replica-hours", "actions/h",
              "worst minute, %"]]  # fmt: skip
     for policy in dict.fromkeys(o.policy for o in findings.offices):
@@ -270,8 +224,7 @@ def seasons(findings: Findings) -> Iterator[str]:
             f"{_average([s.actions_per_hour for s in scores]):.1f}",
             f"{100 * min(s.worst_minute_ratio for s in scores):.1f}",
         ])  # fmt: skip
-    yield from table(rows)
-    yield ""
+    return rows
 
 
 def _average(values: Sequence[float]) -> float:

@@ -1,8 +1,7 @@
 """The table of the summary: the promise of each row, who keeps it, and at what cost.
 
-    python -m tests.benchmarks.matrix_summary    write it into README and docs/benchmarks.md anew
-
 From `docs/benchmarks/results.json`. Rows in which ours does not reach the target come first.
+`matrix_page` writes it into README and docs/benchmarks.md.
 """
 
 import json
@@ -20,7 +19,6 @@ from servingslo_lab.sim.summary import PolicySummary
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "benchmarks" / "results.json"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 KNOBS = f"{OURS}+knobs"
 HEAD = (
     "trace", "target", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
@@ -75,19 +73,13 @@ def _with_interval(one: PolicySummary | None) -> str:
     return f"{share} ± {100 * one.share_ratio.half_width:.1f} @ {cost}"
 
 
-def main() -> None:
-    """Write the rows that each page shows anew."""
-    known = results()
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        shown = _TABLE.search(text)
-        if shown is None:
-            continue
-        cells = [line.split("|")[1].strip() for line in shown[0].splitlines()[2:]]
-        names = [name for name in known if name in cells]
-        rows = "\n".join(table(summary_rows(known, names)))
-        page.write_text(text[: shown.start()] + rows + text[shown.end() :], encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def rewrite_rows(page: Path, known: Summaries) -> None:
+    """Write the rows that a page shows again; a page without the table stays."""
+    text = page.read_text(encoding="utf-8")
+    shown = _TABLE.search(text)
+    if shown is None:
+        return
+    cells = [line.split("|")[1].strip() for line in shown[0].splitlines()[2:]]
+    names = [name for name in known if name in cells]
+    rows = "\n".join(table(summary_rows(known, names)))
+    page.write_text(text[: shown.start()] + rows + text[shown.end() :], encoding="utf-8")

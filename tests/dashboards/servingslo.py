@@ -68,7 +68,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
     "Is the objective met?": (
         Picture(
             title="Share of requests within the threshold",
-            says="The least share that the histogram's buckets allow, beside what is wanted.",
+            says="The least share that the histogram's buckets allow, and the wanted share.",
             unit="percentunit",
             queries=(
                 Query(
@@ -82,7 +82,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
             ),
         ),
         Picture(
-            title="Observed beside threshold",
+            title="Observed and threshold",
             says="The percentile of each objective as observed over the recent window.",
             unit="s",
             queries=(
@@ -211,7 +211,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
         ),
         Picture(
             title="Requests to be drained",
-            says="Backlog beside new arrivals.",
+            says="Backlog on top of new arrivals.",
             unit="short",
             queries=(Query(expression=_of("servingslo_backlog_requests"), legend=_NAME),),
         ),

@@ -32,7 +32,7 @@ def _table(page: str) -> list[str]:
 def test_tables_are_those_of_the_results(page):
     """Each row that is shown is that of results.json, those that miss the target first.
 
-    `python -m tests.benchmarks.matrix_summary` writes them anew.
+    `python -m tests.benchmarks.matrix_page` writes them again.
     """
     shown = _table(page)
     traces = {line.split("|")[1].strip() for line in shown[2:]}

@@ -226,14 +226,14 @@ def rows(seen: list[Seen]) -> tuple[list[str], int]:
     return lines, good
 
 
-HEAD = """# A real Triton beside the law of dynamic batches
+HEAD = """# A real Triton against the law of dynamic batches
 
 `python -m tests.validation.triton_points` writes this page: one pass of {count} requests a point,
 points fixed beforehand, a tritonserver 2.51 whose models sleep 300 ms + 50 ms for each request of a
 batch, Poisson clients. Load of the machine (1 min average, {cores} cores) {before:.1f} before and
 {after:.1f} after. Times in ms, real / law / simulator; p99 real as its 95 % interval; lost in %.
-Room is `max_queue_size`; the law takes it as all that can wait, the simulator as that beside full
-batches.
+Room is `max_queue_size`; the law takes it as all that can wait, the simulator as room in addition
+to full batches.
 
 """
 COLUMNS = (
@@ -243,14 +243,12 @@ COLUMNS = (
 
 # Of the first pass, which stands; it explains, and no figure was worked on again.
 FOOT = """
-What is behind it. The law and the simulator, which has the same rules, agree; the server is
-slower than both where a window meets load (points 5 to 7 and 10 to 12) and in the tail of point
-3. Both let a batch that begins take all that wait. A simulation in which a request that comes
-while every instance is busy joins the batch in line only after its own window gives 916 and
-1,341 ms at point 5, 1,034 and 1,551 at 6, 729 and 1,174 at 7: a third to a half of what is
-missing. The rest is taken to be the machine, whose two cores were busy with other work
-throughout; that was not measured. Server and clients ran at a raised priority. A trial of 40
-requests a point came before, after which service times and windows were doubled and rates halved.
+The law and the simulator share their rules and agree. The server is slower than both where a window
+meets load (points 5 to 7 and 10 to 12) and in the tail of point 3. If a request that arrives while
+every instance is busy joins the next batch only after its own window, a simulation explains a third
+to a half of the difference: 916 and 1,341 ms at point 5, 1,034 and 1,551 at 6, 729 and 1,174 at 7.
+The rest is probably the machine, whose two cores were busy; that was not measured. A trial of 40
+requests a point came first; service times and windows were doubled and rates halved after it.
 """
 
 

@@ -35,7 +35,7 @@ _POLICIES: Any = Field(
 )
 _SELECT_POLICY: Any = Field(
     SelectPolicy.MAX,
-    description="Which policy holds where there are several: Max (widest change, default), Min "
+    description="Which of several policies holds: Max (widest change, default), Min "
     "(narrowest) or Disabled (no change in this direction).",
 )
 

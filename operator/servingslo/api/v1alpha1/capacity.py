@@ -61,12 +61,12 @@ class Replicas(ApiModel):
     min: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
         1,
         description="Fewest replicas, 1 (default) to 10000, or 0: with idleAfter the last one goes "
-        "while nothing comes, where the administrator has a gateway read that tells of requests.",
+        "when no requests arrive, if the administrator configured a gateway that counts requests.",
     )
     idle_after: Annotated[str, DurationBetween("10s", "168h")] | None = Field(
         None,
-        description="How long no request has come before the last replica goes, 10s to 168h. "
-        "Required when min is 0; else it has no effect.",
+        description="How long no request must have arrived before the last replica goes, 10s to "
+        "168h. Required when min is 0; else it has no effect.",
     )
     max: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
         None, description="Most replicas, from min to 10000. Required when mode is Auto."
@@ -103,8 +103,8 @@ class Utilization(ApiModel):
     target: Annotated[Number, Between(0.1, 0.95)] | None = Field(
         None,
         description="Upper bound on arrival rate divided by saturation rate, 0.1 to 0.95. "
-        "Objectives usually bind earlier; this is the ceiling. When absent: 0.85, and up to 0.95 "
-        "where demand has not risen beyond its forecast for an hour.",
+        "Objectives usually bind earlier; this is the ceiling. When absent: 0.85, or 0.90 while "
+        "an enforced bound on requests in flight is verified.",
     )
 
 
@@ -203,7 +203,7 @@ class ServiceLaw(ApiModel):
     """Time of an engine's step, with the names of `servingslo fit` and of status.model."""
 
     step_fixed_seconds: Annotated[Number, Between(SHORTEST_STEP_SECONDS, LONGEST_STEP_SECONDS)] = (
-        Field(description="Time of a step by itself, 0.0001 to 1 seconds, such as 0.0065.")
+        Field(description="Fixed time of a step, 0.0001 to 1 seconds, such as 0.0065.")
     )
     step_per_sequence_seconds: Annotated[Number, Between(0, LONGEST_SHARE_SECONDS)] = Field(
         description="What each running sequence adds, 0 to 0.1 seconds, such as 0.00004."

@@ -19,13 +19,13 @@ MAX_PROXIES = 1_000
 
 
 class Engine(ApiModel):
-    """What is known of the engine that its command line does not tell."""
+    """What is known of the engine that its command line does not show."""
 
     max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
         None,
         description="Most sequences that run at once on one engine, 1 to 65536; by default what "
         "the engine exports, else what the container's command line gives (--max-num-seqs), else "
-        "what measurements show, else vLLM's default for version and card. Where it is stated, "
+        "what measurements show, else vLLM's default for version and card. If it is stated, "
         "batch limits of the command line are only recommended.",
     )
     max_batched_tokens: Annotated[Count, Between(1, MAX_BATCHED_TOKENS)] | None = Field(
@@ -36,8 +36,8 @@ class Engine(ApiModel):
     dynamic_batching: DynamicBatching | None = Field(
         None,
         description="How the server forms batches of whole requests, for runtime triton, whose "
-        "metrics tell none of it. Where the administrator lets the operator speak to the servers, "
-        "it is read from them instead. Without either measured saturation decides.",
+        "metrics do not show it. If the administrator lets the operator speak to the servers, "
+        "it is read from them instead. Without either, measured saturation decides.",
     )
 
 
@@ -68,7 +68,7 @@ class Batching(ApiModel):
     container: Annotated[str, DNS_LABEL] | None = Field(
         None,
         description="Name of the engine's container; by default the only one that asks for a card "
-        "or names the runtime. Where several do, nothing is read or changed until this is set.",
+        "or names the runtime. If several do, nothing is read or changed until this is set.",
     )
     min_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] = Field(
         1, description="Fewest running sequences to consider, 1 (default) to 65536."

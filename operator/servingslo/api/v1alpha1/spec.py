@@ -136,13 +136,13 @@ class Forecast(ApiModel):
     )
     season: SeasonStated = Field(
         SeasonStated.AUTO,
-        description="Auto (default: a daily or weekly season, where history shows one), or 1d or "
+        description="Auto (default: a daily or weekly season, if history shows one), or 1d or "
         "7d: there is one of this length, however weak it looks.",
     )
 
 
 class Cost(ApiModel):
-    """The price of a replica, so that plans are told in money as well."""
+    """The price of a replica, so that plans are priced as well."""
 
     gpu_hourly: Annotated[Number, Between(0.001, MAX_GPU_HOURLY)] = Field(
         description="Price of one GPU for an hour, 0.001 to 10000."
@@ -167,7 +167,7 @@ class Gateway(ApiModel):
 
 
 class Fallback(ApiModel):
-    """What happens while metrics stay away."""
+    """What happens while metrics are missing."""
 
     model_config = with_rules(
         cel_rule(
@@ -188,7 +188,7 @@ class Fallback(ApiModel):
         None, description="The floor, 1 to replicas.max. Required when behavior is Floor."
     )
     stale_after: Annotated[str, DurationBetween("1s", "24h")] = Field(
-        "2m", description="How long metrics may stay away, 1s to 24h, default 2m."
+        "2m", description="How long metrics may be missing, 1s to 24h, default 2m."
     )
 
     @model_validator(mode="after")
@@ -211,7 +211,7 @@ class ErrorBudget(ApiModel):
     window: Annotated[str, DAYS] = Field(
         "28d",
         description="How far back, 1d to 90d, default 28d. Prometheus must keep metrics so long: "
-        "status.errorBudget.covered tells the share of it that is known.",
+        "status.errorBudget.covered is the share of it that is known.",
     )
 
 
@@ -247,7 +247,7 @@ class ServingSLOSpec(ApiModel):
     model: Annotated[str, MODEL_NAME] | None = Field(
         None,
         description="Which model of the server, for runtime triton, by the server's own name; "
-        "needed where a server has several.",
+        "needed if a server has several.",
     )
     mode: Mode = Field(
         Mode.AUTO,
@@ -256,10 +256,10 @@ class ServingSLOSpec(ApiModel):
     actuation: Actuation = Field(
         Actuation.SCALE,
         description="Who carries the replica count out: Scale (default: the operator, through "
-        "/scale), Metric (whoever scales by the gauge servingslo_desired_replicas, such as a "
-        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, where the "
-        "administrator has it served) or None (nobody: it is told only). Batch limits and "
-        "admission go by their own modes.",
+        "/scale), Metric (an autoscaler that follows the gauge servingslo_desired_replicas, as a "
+        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, if the "
+        "administrator serves it) or None (the count is only reported). Batch limits and "
+        "admission follow their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
         min_length=1,
@@ -294,14 +294,13 @@ class ServingSLOSpec(ApiModel):
     service_law: ServiceLaw | None = Field(
         None,
         description="Time of an engine's step, as `servingslo fit` found it on the same engine: "
-        "planned with while no law fitted here is trusted, and only while it predicts what is "
-        "seen. Without one, measured saturation decides until then.",
+        "used while no law fitted here is trusted, and only while it predicts the measurements. "
+        "Without one, measured saturation decides until then.",
     )
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
     engine: Engine = Field(
         Engine(),
-        description="Limits that the engine runs with, where nothing else tells them or it is "
-        "wrong.",
+        description="Limits that the engine runs with, if no other source has them or it is wrong.",
     )
     batching: Batching = Field(Batching(), description="Batch limits of the engine.")
     admission: Admission = Field(Admission(), description="Admission limits.")
@@ -309,11 +308,11 @@ class ServingSLOSpec(ApiModel):
     error_budget: ErrorBudget | None = Field(
         None,
         description="Account of the requests that missed any objective, from the counters of "
-        "Prometheus; a budget that runs out adds a little to the demand that is planned for.",
+        "Prometheus; its target is the promised share.",
     )
-    fallback: Fallback = Field(Fallback(), description="What happens while metrics stay away.")
+    fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
     cost: Cost | None = Field(
-        None, description="Price of a replica; without one no costs are told."
+        None, description="Price of a replica; without one no costs are reported."
     )
 
     @model_validator(mode="after")

@@ -41,12 +41,12 @@ class ReplicaStatus(StatusModel):
     pending: int | None = Field(None, description="Replicas ordered but not ready yet.")
     desired: int | None = Field(
         None,
-        description="Replicas that the last decision asks for, applied in mode Auto.",
+        description="Replicas of the last decision, applied in mode Auto.",
     )
 
 
 class ObjectiveStatus(StatusModel):
-    """One objective beside what is predicted and observed."""
+    """One objective with its prediction and observation."""
 
     metric: str = Field(description="The metric of the objective.")
     percentile: float = Field(description="The percentile of the objective, percent.")
@@ -72,22 +72,20 @@ class LedgerStatus(StatusModel):
 
     reason: str | None = Field(
         None,
-        description="Who counts what is refused: GatewayCounts, GatewayRefusalsAdded, "
-        "GatewayUndercounts or EnginesCountRefusals; RefusalsUnseen where nobody does.",
+        description="Who counts refusals: GatewayCounts, GatewayRefusalsAdded, "
+        "GatewayUndercounts or EnginesCountRefusals; RefusalsUnseen if neither does.",
         max_length=63,
     )
-    offered_per_second: float | None = Field(
-        None, description="All that came, those that come again included."
-    )
+    offered_per_second: float | None = Field(None, description="All requests, retries included.")
     admitted_per_second: float | None = Field(None, description="Let into the engines.")
     refused_per_second: float | None = Field(
-        None, description="Refused by gateway and engines; absent where it cannot be seen."
+        None, description="Refused by gateway and engines; absent if unknown."
     )
     queueing_per_second: float | None = Field(
         None, description="Growth of the gateway's own queue, negative while it drains."
     )
     retried_per_second: float | None = Field(
-        None, description="Of the offered ones, those taken to come again after a refusal."
+        None, description="The part of the offered load that is treated as retries."
     )
 
 
@@ -95,7 +93,7 @@ class ObservedStatus(StatusModel):
     """What was measured."""
 
     sampled_at: Timestamp | None = Field(
-        None, description="When the measurement was taken; it stands still while nothing changes."
+        None, description="When the measurement was taken; unchanged while nothing changes."
     )
     arrivals_per_second: float | None = Field(
         None, description="Arrival rate, requests per second."
@@ -110,7 +108,7 @@ class ObservedStatus(StatusModel):
     )
     running: float | None = Field(None, description="Requests being decoded.")
     waiting: float | None = Field(None, description="Requests waiting for a slot.")
-    backlog: float | None = Field(None, description="Requests to be drained besides new arrivals.")
+    backlog: float | None = Field(None, description="Requests to drain on top of new arrivals.")
     prompt_tokens: float | None = Field(None, description="Mean prompt length, tokens.")
     output_tokens: float | None = Field(None, description="Mean output length, tokens.")
     cached_fraction: float | None = Field(
@@ -124,7 +122,7 @@ class ObservedStatus(StatusModel):
         None, description="Where the requests of the last scrapes went."
     )
     objectives: tuple[ObjectiveStatus, ...] = Field(
-        (), description="Each objective beside its prediction and its observation."
+        (), description="Each objective with its prediction and its observation."
     )
 
 
@@ -308,7 +306,7 @@ class Condition(StatusModel):
     message: str = Field(description="One sentence for people.", max_length=MAX_MESSAGE_LENGTH)
     last_transition_time: Timestamp = Field(description="When the status last changed.")
     observed_generation: int | None = Field(
-        None, description="Generation of the spec that this condition speaks of."
+        None, description="Generation of the spec that this condition describes."
     )
 
 
@@ -336,11 +334,11 @@ class ServingSLOStatus(StatusModel):
     """What the operator saw, decided and predicts."""
 
     observed_generation: int | None = Field(
-        None, description="Generation of the spec that this status speaks of."
+        None, description="Generation of the spec that this status describes."
     )
     replicas: ReplicaStatus | None = Field(None, description="Replica counts.")
     binding_constraint: str | None = Field(
-        None, description="The constraint that asks for the most replicas."
+        None, description="The constraint that requires the most replicas."
     )
     observed: ObservedStatus | None = Field(None, description="What was measured.")
     predicted: PredictedStatus | None = Field(
@@ -355,7 +353,7 @@ class ServingSLOStatus(StatusModel):
     )
     cost: CostStatus | None = Field(None, description="What the desired count costs.")
     error_budget: ErrorBudgetStatus | None = Field(
-        None, description="The error budget, where spec.errorBudget asks for one."
+        None, description="The error budget, if spec.errorBudget is set."
     )
     conditions: tuple[Condition, ...] = Field(
         (),
