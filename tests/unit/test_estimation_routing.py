@@ -5,9 +5,9 @@ import pytest
 from estimation_fleet import SimulatedFleet
 
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
+from servingslo.estimation.requests.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
 from servingslo.models.engine_kinds import engine_kind
-from servingslo.models.latency import Routing as Learnt
+from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo_lab.sim.service import Routing
 from servingslo_lab.sim.workloads import (
     LengthSource,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim.bound import least_replica_hours, least_work_seconds
 from servingslo_lab.sim.fleet import DynamicBatching, FleetSpec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo_lab.sim import layout
 from servingslo_lab.sim.engine import Engine, Outcome
 from servingslo_lab.sim.service import Routing, Service, WhenNoEngine

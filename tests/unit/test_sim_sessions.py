@@ -7,7 +7,7 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.cluster import Wanted
 from servingslo_lab.sim.service import Routing, Service

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.backend import compiled_backend
 from servingslo_lab.sim.cluster import simulate

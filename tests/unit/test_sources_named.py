@@ -19,10 +19,10 @@ WITHOUT_FORMULAS = {
     "rows",
 }
 MODELS = sorted(
-    path for path in (PACKAGE / "models").glob("*.py") if path.stem not in WITHOUT_FORMULAS
+    path for path in (PACKAGE / "models").rglob("*.py") if path.stem not in WITHOUT_FORMULAS
 )
 PURE = sorted(
-    path for layer in ("models", "estimation", "policy") for path in (PACKAGE / layer).glob("*.py")
+    path for layer in ("models", "estimation", "policy") for path in (PACKAGE / layer).rglob("*.py")
 )
 # Changes of units, and neutral values.
 PLAIN = {"SECONDS_PER_MINUTE", "PERCENT", "ALONE", "_NO_NUMBERS"}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.validation import step_simulation
 
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.engine_kinds import engine_kind
-from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim import layout
 from servingslo_lab.sim.backend import compiled_backend

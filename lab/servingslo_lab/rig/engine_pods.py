@@ -10,8 +10,8 @@ from kubernetes.aio import client, watch
 from kubernetes.aio.config import load_kube_config
 
 from servingslo.errors import InvalidInputError
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.engine_kinds import EngineKind, engine_kind
-from servingslo.models.service_time import EngineLimits
 from servingslo.runtimes.arguments import expanded, parse_batch_arguments
 from servingslo.runtimes.vllm import VLLM
 from servingslo_lab.rig.uneven_law import UnevenLaw, uneven_law

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.traces.trace import IntArray
 from servingslo_lab.compiling import cache_directory, compiler_installed
 from servingslo_lab.sim import (

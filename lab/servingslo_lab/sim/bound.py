@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleet import FleetSpec

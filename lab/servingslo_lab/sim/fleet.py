@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.engine_kinds import engine_kind
-from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.parsing import OnceLoader, parsed_yaml
 from servingslo_lab.sim.engine import Scheduling
 from servingslo_lab.sim.layout import new_engine

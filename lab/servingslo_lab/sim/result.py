@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim import layout
 from servingslo_lab.sim.layout import Requests

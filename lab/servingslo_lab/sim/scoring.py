@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim import layout
 from servingslo_lab.sim.result import RunResult

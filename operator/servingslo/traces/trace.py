@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.traces.cells import (
     MOST_TOKENS,
     arrival_seconds,

@@ -14,7 +14,7 @@ from servingslo.cli.options import flag_named, path_text
 from servingslo.cli.output import check_writable, written_whole
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
-from servingslo.estimation.season import DAY_SECONDS, RateHistory
+from servingslo.estimation.forecast.season_profile import DAY_SECONDS, RateHistory
 from servingslo.runtimes.gateways import GatewayProfile
 from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import format_duration, parse_duration_seconds

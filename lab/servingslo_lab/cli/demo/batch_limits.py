@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.units import SECONDS_PER_MINUTE
 from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, missed, shares_of, table
 from servingslo_lab.cli.demo.system import (
