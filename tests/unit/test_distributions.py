@@ -1,5 +1,6 @@
 """Two wheels of one repository: what each holds, and the operator without its lab."""
 
+import ast
 import gzip
 import itertools
 import json
@@ -11,7 +12,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,34 @@ def test_the_operator_asks_for_nothing_that_draws_or_compiles(operator_wheel, la
     """In no extra either; the lab's pictures and compiler are extras of its own."""
     assert _required(operator_wheel) & {"matplotlib", "numba", "servingslo-lab"} == set()
     assert _required(lab_wheel) >= {"matplotlib", "numba", "servingslo"}
+
+
+def test_what_the_lab_imports_it_asks_for(lab_wheel):
+    """Itself, not only by something that it asks for."""
+    names = {
+        name.partition(".")[0]
+        for path in (ROOT / "lab" / "servingslo_lab").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in _imported(node)
+    }
+    by_module = packages_distributions()
+    asked = _required(lab_wheel)
+    foreign = names - sys.stdlib_module_names - {"servingslo_lab"}
+    assert foreign >= {"numpy", "servingslo"}
+    missing = {
+        name
+        for name in foreign
+        if not asked & {canonicalize_name(one) for one in by_module.get(name, [name])}
+    }
+    assert missing == set()
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        return [node.module]
+    return []
 
 
 def test_the_lab_s_commands_are_those_that_the_operator_leaves_to_it(lab_wheel):
