@@ -13,7 +13,7 @@ from servingslo.estimation.forecast import realized_errors, season_offset
 from servingslo.estimation.forecast.mixtures import mixture_quantile
 from servingslo.estimation.forecast.rate_filters import (
     JUMP,
-    LEAST_VARIANCE,
+    LEAST_LEVEL_VARIANCE,
     PRIOR_OF_NEW,
     SURGE,
     FilterState,
@@ -38,13 +38,11 @@ from servingslo.estimation.forecast.surges import Recurrence, recurrence
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
 
 # After a longer pause demand is taken as new: two to three times the longest scored lead.
-LONGEST_GAP_SECONDS = 600.0
+LONGEST_PAUSE_SECONDS = 600.0
 # Of the mean and spread that demand may return to.
 RETURN_MEMORY_SECONDS = 900.0
 # Of demand seen before it is said what is usual.
 LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
-# A level this far from the usual one (squared, in variances) is not usual any more.
-USUAL_DISTANCE = 4.0
 # Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
 # demand varies around, such as rest and a surge, or a ramp, and no normal law is near.
 USUAL_LEAST_DEVIATIONS = 3.0
@@ -161,7 +159,9 @@ class Forecast:
     def _usual(self) -> tuple[float, float, float]:
         """Mean and deviation of what is usual, and whether the present is, 0 to 1."""
         mean = self.usual_mean_per_second
-        deviation = math.sqrt(self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + 1e-12)
+        deviation = math.sqrt(
+            self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + LEAST_LEVEL_VARIANCE
+        )
         return mean, deviation, self._explained(mean, deviation)
 
     def _explained(self, usual_mean: float, usual_deviation: float) -> float:
@@ -169,13 +169,13 @@ class Forecast:
         if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
             return 0.0
         now = [
-            (f.probability, max(f.level, 0.0), max(f.level_variance, LEAST_VARIANCE))
+            (f.probability, max(f.level, 0.0), max(f.level_variance, LEAST_LEVEL_VARIANCE))
             for f in self.filters
         ]
         level = sum(weight * mean for weight, mean, _ in now)
         variance = sum(weight * (v + (mean - level) ** 2) for weight, mean, v in now)
         distance = (level - usual_mean) ** 2 / (usual_deviation**2 + variance)
-        within = math.exp(-0.5 * max(distance - USUAL_DISTANCE, 0.0))
+        within = math.exp(-0.5 * max(distance - season_offset.USUAL_DISTANCE, 0.0))
         return within * (1.0 - self.surge_probability)
 
 
@@ -225,7 +225,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         waited = window.seconds if gap is None else gap
         season = season_offset.observe(state.season, window, now_seconds, waited)
         state = replace(state, season=season)
-    if gap is None or abs(gap) > LONGEST_GAP_SECONDS:
+    if gap is None or abs(gap) > LONGEST_PAUSE_SECONDS:
         begun, usual = _begun(state, window)
         return replace(
             state,

@@ -13,7 +13,8 @@ D. J. C. MacKay, "Bayesian online changepoint detection", 2007 (beginning anew).
 import math
 from dataclasses import dataclass, replace
 
-SECONDS_PER_MINUTE = 60.0
+from servingslo.models.numerics import LEAST_PROBABILITY
+from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +73,14 @@ FIRST_TREND_RATIO_PER_MINUTE = 0.05
 # How often demand becomes something that its past says nothing of, and what it is then: any rate
 # from one request in a quarter of an hour to ten thousand a second (a factor of e^16), every order
 # of magnitude as likely as any other. It is of the kinds that begin with something unknown.
-NEW_DEMAND_SECONDS = 86400.0
+NEW_DEMAND_SECONDS = SECONDS_PER_DAY
 LOG_RATE_RANGE = 16.0
 # Less than this from one scrape to the next is left to jump and surge: twentyfold within a minute
 # is 5.8 at the first scrape of 15 s, and its slope must not be lost.
 NEW_DEMAND_RATIO = 6.0
 PRIOR_OF_NEW = (0.0, 0.0, 0.0, 0.8, 0.2)
 # Of a level, in (requests per second)²: nothing is known without any error.
-LEAST_VARIANCE = 1e-12
+LEAST_LEVEL_VARIANCE = 1e-12
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -173,7 +174,7 @@ def ahead(
         level, variance = _level(state, _dynamics(model, lead, scale))
         gain = 1.0 if index == SURGE else trend_damping
         mean = state.level + gain * (max(level, 0.0) - state.level)
-        found.append((state.probability, mean, max(variance, LEAST_VARIANCE)))
+        found.append((state.probability, mean, max(variance, LEAST_LEVEL_VARIANCE)))
     return found
 
 
@@ -193,7 +194,7 @@ def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
             for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
         ]
-        total = max(sum(weights), 1e-300)
+        total = max(sum(weights), LEAST_PROBABILITY)
         shares = [w / total for w in weights]
         level = sum(s * f.level for s, f in zip(shares, sources, strict=True))
         trend = sum(s * f.trend for s, f in zip(shares, sources, strict=True))
@@ -295,7 +296,7 @@ def _corrected(
         p_trend = state.covariance - lag * state.trend_variance
         variance = p_level - lag * p_trend + window.variance(max(expected, 0.0))
         error = window.rate_per_second - expected
-        log_weight = math.log(max(state.probability, 1e-300)) - 0.5 * (
+        log_weight = math.log(max(state.probability, LEAST_PROBABILITY)) - 0.5 * (
             error * error / variance + math.log(variance)
         )
         updated.append((log_weight, state, p_level, p_trend, error, variance))
@@ -306,7 +307,9 @@ def _corrected(
             probability=math.exp(log_weight - largest) / total,
             level=max(state.level + p_level / variance * error, 0.0),
             trend=state.trend + p_trend / variance * error,
-            level_variance=max(state.level_variance - p_level / variance * p_level, LEAST_VARIANCE),
+            level_variance=max(
+                state.level_variance - p_level / variance * p_level, LEAST_LEVEL_VARIANCE
+            ),
             covariance=state.covariance - p_level / variance * p_trend,
             trend_variance=max(state.trend_variance - p_trend / variance * p_trend, 0.0),
         )

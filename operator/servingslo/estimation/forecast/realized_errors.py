@@ -45,7 +45,7 @@ RETURN_LEAST_EVIDENCE = 0.1
 TREND_MEMORY_WINDOWS = 80.0
 TREND_PRIOR_SQUARES = 4.0
 # A surge has a slope of its own: with more of it than this the others say nothing.
-SURGE_PROBABILITY = 0.3
+SURGE_SLOPE_PROBABILITY = 0.3
 # The most that one outcome counts: squared rises, and deviations between outcome and level.
 LARGEST_SQUARE = 4.0
 LARGEST_DEVIATIONS = 3.0
@@ -182,7 +182,7 @@ def scored(
             if begun_seconds is None or made_seconds >= begun_seconds:
                 season_odds = _season_judged(newest, rate, noise, season_odds)
                 error, log_odds = _judged(newest, rate, noise, error, log_odds)
-                if index == TREND_HORIZON and newest.surge_probability <= SURGE_PROBABILITY:
+                if index == TREND_HORIZON and newest.surge_probability <= SURGE_SLOPE_PROBABILITY:
                     log = replace(log, trend=_trend_after(log.trend, newest, rate, noise))
             if index == SURGE_HORIZON:
                 log = _with_surge(log, newest, rate, noise, now_seconds, made_seconds)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import Season, SeasonFinding
+from servingslo.units import SECONDS_PER_DAY
 
 # Before the first window today may lie a factor of two beside the profile.
 FIRST_VARIANCE = math.log(2.0) ** 2
@@ -23,7 +24,7 @@ LARGEST_VARIANCE = math.log(4.0) ** 2
 # No day has a thousandth of what it has usually, nor a thousand times as much.
 LARGEST_OFFSET = math.log(1000.0)
 # How a day lies beside the profile is of that day.
-OFFSET_MEMORY_SECONDS = 86400.0
+OFFSET_MEMORY_SECONDS = SECONDS_PER_DAY
 # A season that explained everything may still be another one now, so it does not begin with all of
 # the say; how far evidence moves that, the most that one window may add, and how long it counts:
 # what misled this morning is not believed this afternoon, nor quite tomorrow. Chosen by pinball
@@ -33,7 +34,7 @@ LARGEST_PRIOR = 0.8
 LEAST_PRIOR = 0.5
 LOG_ODDS_BOUND = 6.0
 EVIDENCE_BOUND = 2.0
-EVIDENCE_MEMORY_SECONDS = 86400.0
+EVIDENCE_MEMORY_SECONDS = SECONDS_PER_DAY
 # The present is as expected within this distance (squared, in variances).
 USUAL_DISTANCE = 4.0
 # Windows over which a growing distance is averaged: one odd count is chance, two are not. A season

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servingslo.reasons import Reason
+from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 
-# Source: the International System of Units, and the week.
-DAY_SECONDS = 86400.0
-HOUR_SECONDS = 3600.0
+# Source: the week.
 WEEK_DAYS = 7
 # Source: R. Hyndman, `nsdiffs` in forecast and feasts: a seasonal strength from here on counts.
 LEAST_STRENGTH = 0.64
@@ -39,7 +38,7 @@ LEAST_WEEKLY_DAYS = 8
 LEAST_WEEKLY_GAIN = 0.05
 MOST_REST_DAYS = 2
 # Jeffreys' prior of a Poisson rate: half a request, so that a quiet slot is not taken for never.
-PRIOR_REQUESTS = 0.5
+JEFFREYS_REQUESTS = 0.5
 # Changes of the log rate from slot to slot beyond the profile's own: at least a percent.
 LEAST_SLOT_DEVIATION = 0.01
 # How many slots to either side may be put together; what tells changes best out of sample is
@@ -183,15 +182,15 @@ def find_season(history: RateHistory, stated_days: int | None = None) -> SeasonF
 def _days(history: RateHistory) -> _Days | None:
     """The days with enough data, oldest first; None where bins do not fit into a day."""
     width = history.bin_seconds
-    if not history.rates_per_second or width <= 0 or not (DAY_SECONDS / width).is_integer():
+    if not history.rates_per_second or width <= 0 or not (SECONDS_PER_DAY / width).is_integer():
         return None
-    slots = round(DAY_SECONDS / width)
+    slots = round(SECONDS_PER_DAY / width)
     rates = np.array(
         [math.nan if r is None else r for r in history.rates_per_second], dtype=np.float64
     )
     rates[~np.isfinite(rates) | (rates < 0)] = math.nan
     first = round(history.start_seconds / width)
-    start = _quietest_hour(rates, first, slots) * HOUR_SECONDS
+    start = _quietest_hour(rates, first, slots) * SECONDS_PER_HOUR
     offset = first - round(start / width)
     first_day, before = divmod(offset, slots)
     after = -(before + len(rates)) % slots
@@ -323,7 +322,7 @@ def _profile(rates: Rates, slot_seconds: float, reach: int) -> Rates:
     slots = np.arange(len(mean))
     # Slots that no day knows lie between those before and after them, round the clock.
     mean = np.interp(slots, known, mean[known], period=len(mean))
-    mean = mean + PRIOR_REQUESTS / (used * slot_seconds)
+    mean = mean + JEFFREYS_REQUESTS / (used * slot_seconds)
     weights = np.bartlett(2 * reach + 3)[1:-1]
     wrapped = np.concatenate([mean[len(mean) - reach :], mean, mean[:reach]])
     smooth: Rates = np.convolve(wrapped, weights / np.sum(weights), "valid")
@@ -354,7 +353,7 @@ def _slot_variances(rates: Rates, profile: Rates, slot_seconds: float) -> Rates:
     Without the odd day, if there are enough others; the largest of each slot and its neighbours,
     because what happens at nine may happen at five past nine.
     """
-    counts = rates * slot_seconds + PRIOR_REQUESTS
+    counts = rates * slot_seconds + JEFFREYS_REQUESTS
     change = np.log(np.roll(counts, -1, axis=1) / counts)
     change[:, -1] = math.nan
     beyond = change - np.log(np.roll(profile, -1) / profile)

@@ -27,7 +27,7 @@ from servingslo.models.engine.service_time import ServiceLaw
 
 # Windows before a prediction is scored.
 LEAST_SCORED_WINDOWS = 4
-EXTRAPOLATION_FACTOR = 2.0
+JUDGED_CONCURRENCY_FACTOR = 2.0
 # Memory of the error average, in windows.
 ERROR_MEMORY_WINDOWS = 20.0
 # Memory of the fit, in windows; long, because a law changes with its configuration, not with time.
@@ -229,10 +229,10 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     values = solution(fit)
     if values is None:
         return None
-    sequences = EXTRAPOLATION_FACTOR * fit.sequences_high
+    sequences = JUDGED_CONCURRENCY_FACTOR * fit.sequences_high
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
-    prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else EXTRAPOLATION_FACTOR)
+    prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
     variance = residual_variance(fit.information, values)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.requests.histograms import HistogramDelta, length_distribution, merged
 from servingslo.estimation.requests.mix_change import (
-    LEAST_REQUESTS,
+    LEAST_MIX_REQUESTS,
     Evidence,
     enough,
     gathered,
@@ -26,17 +26,17 @@ from servingslo.models.workload import LengthDistribution
 # Memory of lengths: long enough for the tail, short enough for a change of mix. What a mean is off
 # by is σ/√(λτ) from chance and grows by √τ as the mix drifts, so the best memory τ is as 1/√λ: from
 # ten minutes at the rate of the small fleet of docs/lab/planner.md down to two.
-MEMORY_SECONDS = 600.0
+LENGTH_MEMORY_SECONDS = 600.0
 LEAST_MEMORY_SECONDS = 120.0
 PLAIN_RATE_PER_SECOND = 30.0
 # Memory of how much prefill comes with each token, which batches are bounded by: two or three
 # scrapes. Requests of a mix that changes slow those that run long before their lengths are known.
-RECENT_SECONDS = 30.0
+RECENT_PREFILL_SECONDS = 30.0
 # Means of the Azure LLM inference trace 2023 (conversation), the prior until there are requests,
 # worth this many of them.
 PRIOR_PROMPT_TOKENS = 1155.0
 PRIOR_OUTPUT_TOKENS = 211.0
-PRIOR_REQUESTS = 4.0
+PRIOR_LENGTH_REQUESTS = 4.0
 # Shape of the prior around its mean: five equal parts of an exponential law (Erlang, memoryless).
 EXPONENTIAL_POINTS = (0.105, 0.353, 0.687, 1.193, 2.662)
 # Requests in the histogram before its shape is preferred to the prior's.
@@ -131,7 +131,7 @@ def _counted(
     seconds = max(w.seconds for w in windows)
     begun = sum(w.first_tokens or 0.0 for w in windows)
     keep = max(1.0 - seconds / _memory_seconds(begun / seconds if seconds > 0 else 0.0), 0.0)
-    keep_recent = max(1.0 - seconds / RECENT_SECONDS, 0.0)
+    keep_recent = max(1.0 - seconds / RECENT_PREFILL_SECONDS, 0.0)
 
     def after(old: float, values: Sequence[float | None]) -> float:
         return old * keep + sum(v for v in values if v is not None)
@@ -171,8 +171,8 @@ def _memory_seconds(rate_per_second: float) -> float:
     1989, section 4.1).
     """
     if rate_per_second <= PLAIN_RATE_PER_SECOND:
-        return MEMORY_SECONDS
-    shorter = MEMORY_SECONDS * math.sqrt(PLAIN_RATE_PER_SECOND / rate_per_second)
+        return LENGTH_MEMORY_SECONDS
+    shorter = LENGTH_MEMORY_SECONDS * math.sqrt(PLAIN_RATE_PER_SECOND / rate_per_second)
     return max(shorter, LEAST_MEMORY_SECONDS)
 
 
@@ -187,8 +187,8 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
         return state, Lengths()
     starts = max(state.started, state.finished)
     ended = ended_requests(state)
-    prompt_mean = (state.prompt_tokens + PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS) / (
-        starts + PRIOR_REQUESTS
+    prompt_mean = (state.prompt_tokens + PRIOR_LENGTH_REQUESTS * PRIOR_PROMPT_TOKENS) / (
+        starts + PRIOR_LENGTH_REQUESTS
     )
     output_mean = _output_mean(state, starts, ended)
     prompt, output = state.published_prompt, state.published_output
@@ -245,7 +245,10 @@ def _output_mean(state: LengthState, starts: float, ended: float) -> float:
             variation = shape.second_moment_tokens2 / shape.mean_tokens**2 - 1.0
             weight *= (1.0 - variation) / (1.0 + variation)
         tokens += weight * ((seen.mean or 0.0) * ended - tokens)
-    return max((tokens + PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS) / (ended + PRIOR_REQUESTS), least)
+    return max(
+        (tokens + PRIOR_LENGTH_REQUESTS * PRIOR_OUTPUT_TOKENS) / (ended + PRIOR_LENGTH_REQUESTS),
+        least,
+    )
 
 
 def _remembered(
@@ -292,7 +295,7 @@ def _stable(
 
 def _abort_ratio(state: LengthState) -> float | None:
     ended = ended_requests(state)
-    if ended < LEAST_REQUESTS or state.finished <= 0:
+    if ended < LEAST_MIX_REQUESTS or state.finished <= 0:
         return None
     hidden = max(ended - state.finished, 0.0)
     if hidden <= HIDDEN_DEVIATIONS * math.sqrt(hidden):

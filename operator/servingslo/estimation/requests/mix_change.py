@@ -16,8 +16,8 @@ from servingslo.models.workload import LengthDistribution
 LONGEST_SECONDS = 60.0
 # Nothing is concluded from less time than one of Prometheus's default scrapes, which jitter, or
 # from fewer requests: as many as a histogram needs before its shape is preferred to the prior's.
-LEAST_SECONDS = 12.0
-LEAST_REQUESTS = 20.0
+LEAST_MIX_SECONDS = 12.0
+LEAST_MIX_REQUESTS = 20.0
 # A change of the workload: requests so much longer than those remembered that memory would follow
 # too late. With prompts three times as long a fleet was sized for the old work for 12 minutes
 # without one request in its objectives. Within the hour of the Azure conversation trace windows are
@@ -109,7 +109,7 @@ def enough(ticks: Sequence[Evidence]) -> Iterator[Evidence]:
             cached_tokens=total.cached_tokens + tick.cached_tokens,
             generated_tokens=total.generated_tokens + tick.generated_tokens,
         )
-        if total.seconds >= LEAST_SECONDS and total.started >= LEAST_REQUESTS:
+        if total.seconds >= LEAST_MIX_SECONDS and total.started >= LEAST_MIX_REQUESTS:
             yield total
 
 
@@ -130,7 +130,7 @@ def is_longer(known: LengthDistribution | None, mean_tokens: float, count: float
     Source: the renewal reward theorem and its central limit (W. Feller, "An Introduction to
     Probability Theory and Its Applications", vol. 2, 1971, section XI.5).
     """
-    if known is None or count < LEAST_REQUESTS:
+    if known is None or count < LEAST_MIX_REQUESTS:
         return False
     usual = mean_tokens * count / known.mean_tokens
     spread = known.second_moment_tokens2 / (known.mean_tokens * known.mean_tokens)

@@ -28,7 +28,7 @@ SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_qu
 # Without these there is no law, whatever the objectives are.
 _OF_LAWS = ("ttft_seconds", "inter_token_seconds")
 # Of one engine: further ones are counted.
-MOST_NAMED = 3
+MOST_NAMED_SERIES = 3
 # Some engines export a family with the first request that ends, and that may take minutes.
 FIRST_REQUEST_SECONDS = 300.0
 
@@ -140,8 +140,8 @@ def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
 
 def in_words(series: Sequence[str]) -> str:
     """Some of these series, and how many there are beside."""
-    shown = ", ".join(series[:MOST_NAMED])
-    more = len(series) - MOST_NAMED
+    shown = ", ".join(series[:MOST_NAMED_SERIES])
+    more = len(series) - MOST_NAMED_SERIES
     return f"{shown} and {more} more" if more > 0 else shown
 
 

@@ -19,6 +19,7 @@ from servingslo.models.fleet.full_batch import full_batch_of
 from servingslo.models.fleet.latency import LatencyModel
 from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
 from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.numerics import ROUNDING
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 
 # No engine is planned at more of its saturation rate: percentiles diverge there, and laws take
@@ -33,8 +34,6 @@ LEAST_READ_UTILIZATION = 1e-4
 # Counts are guessed from the rate of an engine at the last one, which hardly depends on the count;
 # where that does not end a search the rest is halved.
 GUESSED_ROUNDS = 4
-# A quotient such as 3.0000000001 is 3.
-ROUNDING = 1e-9
 
 
 class Limit(NamedTuple):

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from servingslo.models.engine.service_time import DynamicBatcher, FloatArray, ServiceLaw
+from servingslo.models.numerics import TINY_SECONDS
 
 # Numbers at a start that are told apart: so many full batches, and at least so many requests; near
 # saturation the tail of the queue falls by e for every 1/(2·(1 − ρ)) requests.
@@ -221,7 +222,7 @@ class BatchTimes:
         if len(filled):
             gaps = self._windows
             own = (gaps < remaining[..., None]).astype(float)
-            rest = np.maximum(1.0 - gaps / np.maximum(remaining[..., None], 1e-12), 0.0)
+            rest = np.maximum(1.0 - gaps / np.maximum(remaining[..., None], TINY_SECONDS), 0.0)
             for busy, share in _busy_shares(own, rest, servers, servers - 2):
                 part = np.einsum("nqxg,nqg->nxg", waited, share) / points
                 known = part.reshape(len(part), -1) @ filled.reshape(-1, filled.shape[2])
@@ -249,7 +250,7 @@ class BatchTimes:
         """
         longer = np.maximum(remaining - self._window, 0.0)
         own = -np.expm1(-self._rate * longer)
-        rest = (longer - own / self._rate) / np.maximum(remaining, 1e-12)
+        rest = (longer - own / self._rate) / np.maximum(remaining, TINY_SECONDS)
         return own, np.maximum(rest, 0.0)
 
     def _lost(self, full: FloatArray, arrived: FloatArray, blocked: FloatArray) -> float:

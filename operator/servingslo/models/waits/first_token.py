@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from servingslo.models.engine.service_time import ComplexArray, FloatArray, RequestDemand
+from servingslo.models.numerics import TINY_NUMBER, TINY_SECONDS
 from servingslo.models.rows import columns, stacked
 from servingslo.models.running.occupancy import Occupancy, even_moments
 from servingslo.models.running.occupancy_levels import Pool, found_by_arrivals
@@ -39,8 +40,6 @@ _OFFSETS: FloatArray = np.arange(32.0)
 # Further steps, and prefill, that move no percentile by more than 0.1 %.
 _NEGLIGIBLE_FURTHER = 1e-3
 _NEGLIGIBLE_PREFILL = 1e-5
-# Against divisions by zero: far below any step.
-_TINY_SECONDS = 1e-12
 
 
 class Arrival(NamedTuple):
@@ -127,7 +126,7 @@ def _flow_of(
     state, even = arrival.state, arrival.even_ratio
     rate, mean = state.rate_per_second, demand.prefill_mean_seconds
     kappa = rate * (1.0 + (arrival.running.pool_count - 1.0) * even)
-    lag = prompts.lag_seconds * (1.0 + state.further / max(mean, _TINY_SECONDS))
+    lag = prompts.lag_seconds * (1.0 + state.further / max(mean, TINY_SECONDS))
     filling = rate * (1.0 - even) / (1.0 - state.prefill_ratio)
     flow = _Flow(rate * even, kappa, filling, mean + state.further, -lag, (1.0 - even) * kappa)
     return flow, Branching(rate * even, state.prefill_ratio * even, lag, filling)
@@ -271,7 +270,7 @@ def _steps_of(demand: RequestDemand, arrival: Arrival) -> tuple[float, float, fl
     running, state = arrival.running, arrival.state
     growth = demand.step_growth_seconds * state.spread
     first = state.mean_step + growth * (running.lowest - running.mean)
-    below = max(running.below_cap, _TINY_SECONDS)
+    below = max(running.below_cap, TINY_NUMBER)
     per_even = below / (1.0 - state.prefill_ratio) / arrival.even_ratio
     return first, growth * running.spacing, per_even
 
