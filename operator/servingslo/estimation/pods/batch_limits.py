@@ -13,13 +13,12 @@ What data show, and what they rule out:
   when its last chunk is computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.estimation.stored_fields import items_of, numbers_of, rounded, text_of
+from servingslo.estimation.stored_fields import TEXT, Items, Keys, Number, Numbers, One, Record
 from servingslo.estimation.windows.counters import EngineStep, Window
 from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.runtimes import catalogue
@@ -51,7 +50,6 @@ ASSUMED_ERROR_RATIO = 0.1
 _VERSION_UNKNOWN = (
     "the tag of image {} does not say vLLM's version; defaults of 0.9 to 0.31 are assumed"
 )
-_NUMBERS_STORED = 6
 # Fields of the limits, as a runtime's knobs name them.
 _SEQUENCES, _BUDGET = "max_num_seqs", "max_num_batched_tokens"
 
@@ -340,29 +338,25 @@ def _setting(pod: PodSample, sequences: int | None, budget: int | None) -> Engin
     )
 
 
-def dump(evidence: LimitEvidence) -> dict[str, Any]:
-    """The evidence as JSON values."""
-    e = evidence
-    numbers = (e.running_high, e.standing_count, e.below_count, e.tokens_low, *e.full_tokens)
-    return {"of": [e.template_hash, e.image], "seen": rounded(numbers, 6)}
+def _few(evidence: LimitEvidence) -> LimitEvidence | None:
+    return evidence if len(evidence.full_tokens) <= LEAST_FULL_WINDOWS else None
 
 
-def load(stored: object) -> LimitEvidence:
-    """The evidence that was stored; none where it cannot be read."""
-    if not isinstance(stored, Mapping):
-        return LimitEvidence()
-    of, seen = items_of(stored.get("of")), items_of(stored.get("seen"))
-    numbers = numbers_of(seen, len(seen))
-    if len(of) != 2 or numbers is None or not 4 <= len(seen) <= _NUMBERS_STORED:
-        return LimitEvidence()
-    if min(numbers) < 0 or not (numbers[1].is_integer() and numbers[2].is_integer()):
-        return LimitEvidence()
-    return LimitEvidence(
-        template_hash=text_of(of[0]),
-        image=text_of(of[1]),
-        running_high=numbers[0],
-        standing_count=int(numbers[1]),
-        below_count=int(numbers[2]),
-        tokens_low=numbers[3],
-        full_tokens=tuple(numbers[4:]),
-    )
+# How the evidence is kept over a restart; six digits hold any limit.
+EVIDENCE = Record(
+    LimitEvidence,
+    Keys(
+        {
+            "of": Items(One("template_hash", TEXT), One("image", TEXT)),
+            "seen": Numbers(
+                Number("running_high", digits=6, least=0.0),
+                Number("standing_count", digits=6, least=0.0, whole=True),
+                Number("below_count", digits=6, least=0.0, whole=True),
+                Number("tokens_low", digits=6, least=0.0),
+                Number("full_tokens", digits=6, least=0.0, rest=True),
+            ),
+        },
+        needed=("of", "seen"),
+    ),
+    finish=_few,
+)
