@@ -130,12 +130,12 @@ class Number:
         """One number, or those of a tuple."""
         found = attrgetter(self.field)(value)
         many = found if self.count is not None or self.rest else (found,)
-        return [self._rounded(number or 0.0 if self.zero_for_none else number) for number in many]
+        return [self._round(number or 0.0 if self.zero_for_none else number) for number in many]
 
-    def _rounded(self, number: float) -> float:
+    def _round(self, number: float) -> float:
         if self.decimals is not None:
             return round(number, self.decimals or None)
-        return number if self.digits is None else rounded((number,), self.digits)[0]
+        return number if self.digits is None else round_digits((number,), self.digits)[0]
 
     def load(self, numbers: Sequence[float]) -> Any:
         """The value of the field; raises ValueError for what is out of range."""
@@ -275,7 +275,7 @@ class Keys:
         return fields
 
 
-def rounded(values: Sequence[float], digits: int) -> list[float]:
+def round_digits(values: Sequence[float], digits: int) -> list[float]:
     """The values with so many significant digits."""
     return [float(f"{value:.{digits}g}") for value in values]
 

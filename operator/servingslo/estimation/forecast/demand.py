@@ -162,9 +162,9 @@ class Forecast:
         deviation = math.sqrt(
             self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + LEAST_LEVEL_VARIANCE
         )
-        return mean, deviation, self._explained(mean, deviation)
+        return mean, deviation, self._usual_share(mean, deviation)
 
-    def _explained(self, usual_mean: float, usual_deviation: float) -> float:
+    def _usual_share(self, usual_mean: float, usual_deviation: float) -> float:
         """Whether the present is usual, 0 to 1: what is usual says nothing about a surge."""
         if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
             return 0.0
@@ -226,7 +226,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         season = season_offset.observe(state.season, window, now_seconds, waited)
         state = replace(state, season=season)
     if gap is None or abs(gap) > LONGEST_PAUSE_SECONDS:
-        begun, usual = _begun(state, window)
+        begun, usual = _begin_anew(state, window)
         return replace(
             state,
             time_seconds=now_seconds,
@@ -254,10 +254,10 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     state = _with_usual(state, window.rate_per_second, measured, gap)
     if not ended:
         return state
-    return _scored(state, interval.rate_per_second, level, interval.variance(level), now_seconds)
+    return _score_due(state, interval.rate_per_second, level, interval.variance(level), now_seconds)
 
 
-def _begun(state: ForecastState, window: RateWindow) -> tuple[tuple[FilterState, ...], float]:
+def _begin_anew(state: ForecastState, window: RateWindow) -> tuple[tuple[FilterState, ...], float]:
     """The filters after a long pause, and the rate that is usual: what this window counts.
 
     One that is too short to tell a level (four requests in a second, where 1.5 came on average) is
@@ -287,11 +287,11 @@ def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> 
     )
 
 
-def _scored(
+def _score_due(
     state: ForecastState, rate: float, level: float, noise: float, now_seconds: float
 ) -> ForecastState:
     """The state with due forecasts scored and new ones noted; level: of the filters now."""
-    log, season_odds = realized_errors.scored(
+    log, season_odds = realized_errors.score_due(
         state.errors,
         state.season.log_odds,
         rate=rate,

@@ -142,10 +142,10 @@ def next_filters(
     """
     scale = _scale(filters)
     predicted = [
-        _predicted(mixed, model, gap, scale)
-        for mixed, model in zip(_mixed(filters, gap), MODELS, strict=True)
+        _predict(mixed, model, gap, scale)
+        for mixed, model in zip(_mix(filters, gap), MODELS, strict=True)
     ]
-    corrected, log_likelihood = _corrected(predicted, window)
+    corrected, log_likelihood = _correct(predicted, window)
     if log_likelihood < _log_likelihood_of_new(window.rate_per_second, gap, scale):
         return None
     return corrected
@@ -178,18 +178,18 @@ def ahead(
     return found
 
 
-def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
+def _mix(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     """States after modes may have changed: each starts from all that could have led to it.
 
     The slope of a surge ends with the surge: what follows starts from its level alone.
     """
     leaves = [1.0 - math.exp(-gap / model.lasting_seconds) for model in MODELS]
     scale = _scale(filters)
-    settled = _settled(filters[SURGE], scale)
+    settled = _settle(filters[SURGE], scale)
     mixed = []
     for index, model in enumerate(MODELS):
         others = filters if index == SURGE else (*filters[:SURGE], settled)
-        sources = [f if i == index else _begun(f, model, scale) for i, f in enumerate(others)]
+        sources = [f if i == index else _begin(f, model, scale) for i, f in enumerate(others)]
         weights = [
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
             for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
@@ -213,13 +213,13 @@ def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     return mixed
 
 
-def _settled(surge: FilterState, scale: float) -> FilterState:
+def _settle(surge: FilterState, scale: float) -> FilterState:
     """What is left of a surge that is over: its level, and no more slope than at first sight."""
     trend = FIRST_TREND_RATIO_PER_MINUTE * scale / SECONDS_PER_MINUTE
     return replace(surge, trend=0.0, covariance=0.0, trend_variance=trend * trend)
 
 
-def _begun(state: FilterState, model: RateModel, scale: float) -> FilterState:
+def _begin(state: FilterState, model: RateModel, scale: float) -> FilterState:
     """A state in which demand has just become of another kind."""
     level = model.first_level_ratio * scale
     trend = model.first_trend_ratio * scale / SECONDS_PER_MINUTE
@@ -236,7 +236,7 @@ def _scale(filters: tuple[FilterState, ...]) -> float:
     return max(level, 1.0 / SECONDS_PER_MINUTE)
 
 
-def _predicted(state: FilterState, model: RateModel, gap: float, scale: float) -> FilterState:
+def _predict(state: FilterState, model: RateModel, gap: float, scale: float) -> FilterState:
     """One model's state after `gap` seconds without a measurement.
 
     A rate that falls ends at zero, and its slope with it: else the next count, which is never below
@@ -280,7 +280,7 @@ def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, fl
     return reach, keep, level_noise, trend_noise
 
 
-def _corrected(
+def _correct(
     predicted: list[FilterState], window: RateWindow
 ) -> tuple[tuple[FilterState, ...], float]:
     """States and probabilities after the measurement, the mean over a window that ended now.

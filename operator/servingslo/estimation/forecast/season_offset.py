@@ -103,7 +103,7 @@ def observe(
     share = 1.0 / DISTANCE_MEMORY_WINDOWS
     if far < state.distance:
         share = 1.0 - math.exp(-gap_seconds / DISTANCE_MEMORY_SECONDS)
-    moved = _moved(expected, counted, variance, dispersion)
+    moved = _offset_step(expected, counted, variance, dispersion)
     keep = math.exp(-gap_seconds / EVIDENCE_MEMORY_SECONDS)
     return replace(
         state,
@@ -131,7 +131,9 @@ def season_forecast(state: SeasonState, time_seconds: float) -> SeasonForecast |
     )
 
 
-def judged(log_odds: float, *, season_error: float, plain_error: float, variance: float) -> float:
+def weigh_evidence(
+    log_odds: float, *, season_error: float, plain_error: float, variance: float
+) -> float:
     """Evidence after an outcome: squared errors of both, over the variance of either together.
 
     Only where they differ does it say anything, so quiet hours wear no evidence away.
@@ -153,7 +155,7 @@ def _ahead(
     return mean, mean * mean * spread
 
 
-def _moved(expected: float, counted: float, variance: float, dispersion: float) -> float:
+def _offset_step(expected: float, counted: float, variance: float, dispersion: float) -> float:
     """How far the offset moves: the mode of its posterior, by Newton's method.
 
     The root of δ/variance = (counted − expected·e^δ)/dispersion, which rises in δ.

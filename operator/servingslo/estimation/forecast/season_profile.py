@@ -126,7 +126,7 @@ class _Days:
     slot_seconds: float
     start_seconds: float
 
-    def resting(self, rest_days: tuple[int, ...]) -> NDArray[np.bool_]:
+    def rest_mask(self, rest_days: tuple[int, ...]) -> NDArray[np.bool_]:
         return np.isin(self.weekdays, rest_days)
 
 
@@ -141,14 +141,14 @@ class _Score:
 
     @property
     def strength_ratio(self) -> float:
-        return _explained(self.level, self.flat_level)
+        return _explained_share(self.level, self.flat_level)
 
     @property
     def change_ratio(self) -> float:
-        return _explained(self.change, self.flat_change)
+        return _explained_share(self.change, self.flat_change)
 
 
-def _explained(error: float, flat_error: float) -> float:
+def _explained_share(error: float, flat_error: float) -> float:
     """Share of the flat error that is explained; 0 where nothing but counting noise was there."""
     return 1.0 - error / flat_error if flat_error > 0 else 0.0
 
@@ -238,7 +238,7 @@ def _unlike_others(days: _Days) -> Iterator[tuple[int, ...]]:
         distances = {}
         for first in range(WEEK_DAYS):
             rest_days = tuple(sorted((first + k) % WEEK_DAYS for k in range(length)))
-            resting = days.resting(rest_days)
+            resting = days.rest_mask(rest_days)
             if length < np.sum(resting) < len(rates):
                 apart = _mean_by_slot(rates[resting]) - _mean_by_slot(rates[~resting])
                 distances[rest_days] = float(np.nansum(apart * apart))
@@ -295,7 +295,7 @@ def _predictions(
     days: _Days, rest_days: tuple[int, ...], reach: int
 ) -> Iterator[tuple[Rates, Rates, float]]:
     """Square roots of each day's rates, of the profile before it, and of the mean before it."""
-    resting = days.resting(rest_days)
+    resting = days.rest_mask(rest_days)
     for day in range(1, len(days.rates)):
         before = days.rates[:day]
         alike = before[resting[:day] == resting[day]]
@@ -330,7 +330,7 @@ def _profile(rates: Rates, slot_seconds: float, reach: int) -> Rates:
 
 
 def _season(days: _Days, rest_days: tuple[int, ...], reach: int, strength: float) -> Season:
-    resting = days.resting(rest_days)
+    resting = days.rest_mask(rest_days)
     classes = [days.rates[~resting], days.rates[resting]] if rest_days else [days.rates]
     profiles = [_profile(rates, days.slot_seconds, reach) for rates in classes]
     variances = [

@@ -64,7 +64,7 @@ class Recurrence:
     probability: float
 
 
-def noted(
+def note_window(
     surges: tuple[Surge, ...],
     rate_per_second: float,
     expected_per_second: float,

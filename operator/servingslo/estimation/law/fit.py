@@ -17,7 +17,7 @@ from servingslo.estimation.law.least_squares import (
     Information,
     Vector,
     add_row,
-    pulled,
+    pull,
     residual_variance,
     solve_nonnegative,
     standard_error,
@@ -139,7 +139,7 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
         predicted = (
             None if law is None else sum(x * value for x, value in zip(row.x, law, strict=True))
         )
-        fit = _updated(fit, row, predicted)
+        fit = _update(fit, row, predicted)
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
         # Errors stay on one side: the engine itself changed under the same configuration, and what
         # was trusted was the law of another one.
@@ -155,7 +155,7 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     return fit
 
 
-def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
+def _update(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
     """The fit with one more window; a residual that stands out loses weight (Huber).
 
     predicted_ratio: predicted over observed busy time, out of sample; None before there is a law.
@@ -214,7 +214,7 @@ def _with_prior(information: Information, sequence_ratio: float) -> Information:
         strength = max(information.weight, 1.0)
     for unknown, ratio in ((1, sequence_ratio), (2, PRIOR_PREFILL_RATIO)):
         deviation = PRIOR_SPREAD * ratio * step_seconds
-        information = pulled(information, unknown, ratio, strength / deviation**2)
+        information = pull(information, unknown, ratio, strength / deviation**2)
     return information
 
 

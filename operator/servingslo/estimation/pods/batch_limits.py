@@ -252,8 +252,8 @@ def resolve(
     runtime: whose defaults are assumed; without one no limit is.
     """
     engine = newest.engines[0]
-    sequences = _known(stated.max_num_seqs, engine.num_seqs_in_force, engine.max_num_seqs)
-    budget = _known(
+    sequences = _known_limit(stated.max_num_seqs, engine.num_seqs_in_force, engine.max_num_seqs)
+    budget = _known_limit(
         stated.max_num_batched_tokens, engine.batched_tokens_in_force, engine.max_num_batched_tokens
     )
     if sequences is not None and budget is not None:
@@ -265,27 +265,29 @@ def resolve(
     if runtime is not None:
         profile = catalogue.profile(runtime)
         usual_sequences, usual_tokens = profile.usual_sequences, profile.usual_batched_tokens
-        setting = _setting(
+        setting = _engine_setting(
             newest,
             None if sequences is None else sequences.value,
             None if budget is None else budget.value,
         )
-        assumed = _assumed(newest, profile, setting)
+        assumed = _defaults_of(newest, profile, setting)
         decides = profile.version_decides
         if newest.image and assumed and decides is not None and decides(setting):
             unread.append(_VERSION_UNKNOWN.format(newest.image))
     return LimitsInForce(
         max_num_seqs=sequences
-        or _shown(
+        or _inferred_limit(
             evidence.sequences, evidence.running_high, assumed.get(_SEQUENCES), usual_sequences
         ),
         max_num_batched_tokens=budget
-        or _shown(evidence.batched_tokens, evidence.tokens_low, assumed.get(_BUDGET), usual_tokens),
+        or _inferred_limit(
+            evidence.batched_tokens, evidence.tokens_low, assumed.get(_BUDGET), usual_tokens
+        ),
         unread="; ".join(unread),
     )
 
 
-def _assumed(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) -> dict[str, int]:
+def _defaults_of(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) -> dict[str, int]:
     """Defaults by field; none for a limit that is given and could not be read."""
     if profile.default_limits is None:
         return {}
@@ -295,7 +297,7 @@ def _assumed(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) ->
     return {name: value for name, value in values.items() if name not in unread}
 
 
-def _known(stated: int | None, exported: float | None, given: int | None) -> Limit | None:
+def _known_limit(stated: int | None, exported: float | None, given: int | None) -> Limit | None:
     if stated is not None:
         return Limit(value=stated, source=LimitSource.STATED)
     if exported is not None and exported >= 1.0:
@@ -303,7 +305,7 @@ def _known(stated: int | None, exported: float | None, given: int | None) -> Lim
     return None if given is None else Limit(value=given, source=LimitSource.ARGUMENTS)
 
 
-def _shown(
+def _inferred_limit(
     shown: int | None, least: float, assumed: int | None, usual: Sequence[int]
 ) -> Limit | None:
     """What data show, else the default, or the next usual value where data refute it."""
@@ -317,7 +319,7 @@ def _shown(
     return Limit(value=corrected, source=LimitSource.LEARNT, assumed=assumed)
 
 
-def _setting(pod: PodSample, sequences: int | None, budget: int | None) -> EngineSetting:
+def _engine_setting(pod: PodSample, sequences: int | None, budget: int | None) -> EngineSetting:
     launch = pod.launch
     memory = [
         gpu.memory_used_bytes + gpu.memory_free_bytes

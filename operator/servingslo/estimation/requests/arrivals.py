@@ -173,7 +173,7 @@ def measure(
     unsettled = max(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
     )
-    told = 1.0 if state.all_told else _told_ratio(flows, fresh)
+    told = 1.0 if state.all_told else _reporting_ratio(flows, fresh)
     all_told = state.all_told or (bool(flows) and told == 1.0)
     state = replace(state, flows=flows, unsettled_ratio=unsettled, all_told=all_told)
     coverage = fresh.coverage_ratio * told
@@ -251,7 +251,7 @@ def _with_gateway(
     passed_on = rate - gateway.rejected_per_second - gateway.queueing_per_second
     if own is not None and not can_have_passed(passed_on, own, gateway.seconds):
         return state, engines, replace(use, reason=Reason.GATEWAY_IMPLAUSIBLE)
-    comparison = state.comparison.counted(
+    comparison = state.comparison.add_windows(
         Told(max(passed_on, 0.0) * gateway.seconds, gateway.seconds) if gateway.is_new else None,
         Told(engines.requests, engines.seconds) if engines.is_new else None,
     )
@@ -297,7 +297,7 @@ def _far_below(
     return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
 
 
-def _told_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
+def _reporting_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
     """Share of the engines that have told of a window: at a first look none has."""
     known = {(flow.pod, flow.engine) for flow in flows}
     engines = [(pod.name, engine.engine) for pod, engine in fresh.engines]

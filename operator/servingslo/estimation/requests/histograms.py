@@ -128,7 +128,7 @@ def pooled_delta(
     )
 
 
-def merged(
+def merge(
     deltas: Sequence[HistogramDelta], weights: Sequence[float] | None = None
 ) -> HistogramDelta | None:
     """Weighted sum of windows with the edges of the last one; others are left out."""

@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.requests.histograms import HistogramDelta, length_distribution, merged
+from servingslo.estimation.requests.histograms import HistogramDelta, length_distribution, merge
 from servingslo.estimation.requests.mix_change import (
     LEAST_MIX_REQUESTS,
     Evidence,
     enough,
-    gathered,
+    gather,
     is_longer,
     running_changes,
 )
@@ -113,14 +113,14 @@ def observe(
 
     unbroken: whether every engine that was scraped told of a window, and began anew in none.
     """
-    evidence = gathered(state.evidence, windows, unbroken=unbroken)
+    evidence = gather(state.evidence, windows, unbroken=unbroken)
     state = _without_old_workload(state, evidence) if windows else state
     # Of an engine that began anew some requests are in no counter, and others have just begun.
     lasting = [window for window in windows if not window.restarted]
-    return replace(_counted(state, lasting, prompt, output), evidence=evidence)
+    return replace(_count(state, lasting, prompt, output), evidence=evidence)
 
 
-def _counted(
+def _count(
     state: LengthState,
     windows: Sequence[Window],
     prompt: HistogramDelta | None,
@@ -153,8 +153,8 @@ def _counted(
         cached_tokens=after(state.cached_tokens, [w.cached_tokens for w in windows]),
         held_tokens=after(state.held_tokens, [tokens for tokens, _ in held]),
         held_by=after(state.held_by, [running for _, running in held]),
-        prompt=_remembered(state.prompt, prompt, keep),
-        output=_remembered(state.output, output, keep),
+        prompt=_remember(state.prompt, prompt, keep),
+        output=_remember(state.output, output, keep),
         unpublished=state.unpublished + (0.0 if output is None else output.count),
         recent_prefill_tokens=state.recent_prefill_tokens * keep_recent
         + sum((w.prompt_tokens or 0.0) - (w.cached_tokens or 0.0) for w in windows),
@@ -195,12 +195,12 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
     seen = 0.0 if state.output is None else state.output.count
     is_due = (
         state.unpublished > NEW_SHAPE_RATIO * seen
-        or _moved(prompt, prompt_mean)
-        or _moved(output, output_mean)
+        or _has_moved(prompt, prompt_mean)
+        or _has_moved(output, output_mean)
     )
     if prompt is None or output is None or is_due:
-        prompt = _stable(prompt, _shaped(state.prompt, prompt_mean))
-        output = _stable(output, _shaped(state.output, output_mean))
+        prompt = _stable(prompt, _shape(state.prompt, prompt_mean))
+        output = _stable(output, _shape(state.output, output_mean))
         state = replace(state, unpublished=0.0)
     cached = state.cached_tokens / state.prompt_tokens if state.prompt_tokens > 0 else None
     held = (
@@ -251,15 +251,15 @@ def _output_mean(state: LengthState, starts: float, ended: float) -> float:
     )
 
 
-def _remembered(
+def _remember(
     old: HistogramDelta | None, new: HistogramDelta | None, keep: float
 ) -> HistogramDelta | None:
     if new is None:
         return old
-    return new if old is None else merged((old, new), (keep, 1.0))
+    return new if old is None else merge((old, new), (keep, 1.0))
 
 
-def _shaped(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistribution:
+def _shape(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistribution:
     """The histogram's shape at this mean; the prior's shape while it holds too few requests."""
     mean_tokens = max(mean_tokens, 1.0)
     shape = None
@@ -275,7 +275,7 @@ def _shaped(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistr
     return LengthDistribution(tokens=tuple(t * factor for t in shape.tokens), weights=shape.weights)
 
 
-def _moved(published: LengthDistribution | None, mean_tokens: float) -> bool:
+def _has_moved(published: LengthDistribution | None, mean_tokens: float) -> bool:
     if published is None:
         return True
     return abs(published.mean_tokens - mean_tokens) > CHANGE_RATIO * mean_tokens
@@ -321,7 +321,7 @@ def _without_old_workload(state: LengthState, ticks: Sequence[Evidence]) -> Leng
     else:
         return state
     started = evidence.started
-    state = _faded(state, min(started / state.started, 1.0))
+    state = _fade(state, min(started / state.started, 1.0))
     if longer_output:
         state = replace(state, generated_tokens=ended_requests(state) * output, output=None)
     if longer_prompt:
@@ -331,7 +331,7 @@ def _without_old_workload(state: LengthState, ticks: Sequence[Evidence]) -> Leng
     return replace(state, held_tokens=0.0, held_by=0.0)
 
 
-def _faded(state: LengthState, weight: float) -> LengthState:
+def _fade(state: LengthState, weight: float) -> LengthState:
     return replace(
         state,
         started=weight * state.started,
@@ -341,6 +341,6 @@ def _faded(state: LengthState, weight: float) -> LengthState:
         generated_tokens=weight * state.generated_tokens,
         prompt_tokens=weight * state.prompt_tokens,
         cached_tokens=weight * state.cached_tokens,
-        prompt=None if state.prompt is None else merged((state.prompt,), (weight,)),
-        output=None if state.output is None else merged((state.output,), (weight,)),
+        prompt=None if state.prompt is None else merge((state.prompt,), (weight,)),
+        output=None if state.output is None else merge((state.output,), (weight,)),
     )

@@ -66,7 +66,7 @@ class Evidence:
         return self.generated_tokens / self.ended
 
 
-def gathered(
+def gather(
     old: tuple[Evidence, ...], windows: Sequence[Window], *, unbroken: bool
 ) -> tuple[Evidence, ...]:
     """The ticks of the last minute, the newest first.

@@ -62,7 +62,7 @@ def can_be_counts(histogram: HistogramSample) -> bool:
     )
 
 
-def fallen(
+def find_restart(
     before: EngineSample, after: EngineSample, *, container_started: bool
 ) -> tuple[bool, str]:
     """Whether the counters began again at zero, and why that cannot be; '' where it can."""

@@ -212,7 +212,7 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     masses = [(inner[0] + tail[0],) for inner, tail in zip(moments, tails, strict=True)]
     weights /= columns(masses)[0]
     return [
-        summed(load, lattice, probabilities, inner, tail)
+        summarize(load, lattice, probabilities, inner, tail)
         for load, lattice, probabilities, inner, tail in zip(
             loads, lattices, weights, moments, tails, strict=True
         )
@@ -288,7 +288,7 @@ def above_cap(
     return waiting, load.pool_count * saturation * (1.0 - ratio)
 
 
-def summed(
+def summarize(
     load: ReplicaLoad,
     lattice: _Lattice,
     weights: FloatArray,

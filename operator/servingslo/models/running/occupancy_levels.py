@@ -93,7 +93,7 @@ class Averages(NamedTuple):
     busy: float
 
 
-def found_by_arrivals(demand: RequestDemand, pool: Pool) -> Found:
+def level_at_arrival(demand: RequestDemand, pool: Pool) -> Found:
     """What the arrivals of a pool find at the least loaded of its replicas.
 
     Prompts stand at λ·T of the busy replicas, T their prefill, and a pool sends fewer requests

@@ -16,7 +16,7 @@ import numpy as np
 from servingslo.models.engine.service_time import FloatArray, RequestDemand
 from servingslo.models.numerics import TINY_VARIANCE
 from servingslo.models.running.bursts import remembered_share, swing_of, unchanged_share
-from servingslo.models.running.occupancy_levels import NEVER_IDLE, Found, Pool, found_by_arrivals
+from servingslo.models.running.occupancy_levels import NEVER_IDLE, Found, Pool, level_at_arrival
 from servingslo.models.tokens.gap_loads import GapLoad, at_changed_rate, own_step
 from servingslo.models.tokens.light_traffic import light_load, mixed_with_bare
 from servingslo.models.tokens.output_laws import GapMoments, Moments, OutputGaps
@@ -60,7 +60,7 @@ def _moments_of(
     budget_tokens: float,
 ) -> GapMoments:
     pooled = load.pool_count > 1
-    found = found_by_arrivals(demand, pool_of(load, step)) if pooled else NEVER_IDLE
+    found = level_at_arrival(demand, pool_of(load, step)) if pooled else NEVER_IDLE
     room = budget_tokens - load.mean
     first = first_step_of(demand, load.rate_per_second, step, load.pool_count, room)
     prefill = first_token_after(demand, load, step, budget_tokens, first, found)

@@ -89,7 +89,7 @@ class GapMoments(NamedTuple):
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
     """Gap counts of these outputs, compacted to a few points."""
-    compact = output.compacted(OUTPUT_POINTS, keep_short=True)
+    compact = output.compact(OUTPUT_POINTS, keep_short=True)
     tokens = np.array(compact.tokens)
     weights = np.array(compact.weights)
     several = tokens > 1.0

@@ -16,9 +16,9 @@ import numpy as np
 
 from servingslo.models.engine.service_time import ComplexArray, FloatArray, RequestDemand
 from servingslo.models.numerics import TINY_NUMBER, TINY_SECONDS
-from servingslo.models.rows import columns, stacked
+from servingslo.models.rows import columns, stack
 from servingslo.models.running.occupancy import Occupancy, even_moments
-from servingslo.models.running.occupancy_levels import Pool, found_by_arrivals
+from servingslo.models.running.occupancy_levels import Pool, level_at_arrival
 from servingslo.models.transform import TabulatedLaw, invert
 from servingslo.models.waits.arrival_states import ArrivalState, range_level, states_seen
 from servingslo.models.waits.branching import Branching, grow
@@ -137,7 +137,7 @@ def _work(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> Promp
     state, mean = arrival.state, demand.prefill_mean_seconds
     if state.prefill_ratio < _NEGLIGIBLE_PREFILL or state.further <= _NEGLIGIBLE_FURTHER * mean:
         return prompts.table(arrival.level)
-    return prompts.stretched(arrival.level, 1.0 + state.further / mean)
+    return prompts.stretch(arrival.level, 1.0 + state.further / mean)
 
 
 def _characteristics(
@@ -149,7 +149,7 @@ def _characteristics(
     what arrives before it; and, in pools, the latter less κ, for arrivals that fill vacancies.
     """
     works = [_work(demand, prompts, arrival) for arrival in arrivals]
-    z, excess, slope = (stacked([getattr(w, name) for w in works]) for name in _TRANSFORMS)
+    z, excess, slope = (stack([getattr(w, name) for w in works]) for name in _TRANSFORMS)
     pooled = any(arrival.even_ratio < 1.0 for arrival in arrivals)
     flows, branchings = zip(
         *[_flow_of(demand, prompts, arrival) for arrival in arrivals], strict=True
@@ -170,7 +170,7 @@ def _characteristics(
     exponents[0] += arriving[0] + z
     exponents[1:] += arriving
     exponents += z + excess * filling
-    mixtures = _averaged(demand, exponents, arrivals)
+    mixtures = _average(demand, exponents, arrivals)
     evenly = z.copy()
     evenly[..., 0] = 1.0
     seen = (mixtures[0] - mixtures[1]) / evenly
@@ -180,7 +180,7 @@ def _characteristics(
         whole = filled[..., :1].real
         share = np.divide(filling_share, whole, out=np.zeros_like(whole), where=whole != 0.0)
         seen += filled / (z + kappa) * share
-    own = stacked([_own(demand, prompts, arrival) for arrival in arrivals])
+    own = stack([_own_prefill(demand, prompts, arrival) for arrival in arrivals])
     characteristic: FloatArray = (seen * own).real
     _meet_idle(demand, prompts, arrivals, characteristic, own, z)
     characteristic = characteristic.reshape(len(arrivals), -1)
@@ -191,7 +191,7 @@ def _characteristics(
 _TRANSFORMS = "z", "excess", "slope"
 
 
-def _own(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> ComplexArray:
+def _own_prefill(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> ComplexArray:
     """Transform of the own prefill, with what comes while it lasts several steps.
 
     A pool of c sends arrivals where sequences leave, which is n/O of them at the end of a step
@@ -216,7 +216,7 @@ def _meet_idle(
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
     pools = [_pool_of(prompts, arrival) for arrival in arrivals]
-    shares = [found_by_arrivals(demand, pool).free for pool in pools]
+    shares = [level_at_arrival(demand, pool).free for pool in pools]
     if any(shares):
         (idle,) = columns([(share,) for share in shares])
         characteristic *= 1.0 - idle
@@ -236,7 +236,7 @@ def _pool_of(prompts: PromptWork, arrival: Arrival) -> Pool:
     )
 
 
-def _averaged(
+def _average(
     demand: RequestDemand, exponents: ComplexArray, arrivals: Sequence[Arrival]
 ) -> ComplexArray:
     """Σ w·exp(s·x)/s over the steps s of each state, at each exponent x, by two cumulants of s.

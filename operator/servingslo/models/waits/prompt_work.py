@@ -63,10 +63,10 @@ class PromptWork:
     def table(self, level: int) -> PromptTable:
         """Transforms for the range RANGE_RATIO**level seconds."""
         if level not in self.tables:
-            self.tables[level] = self.stretched(level, 1.0)
+            self.tables[level] = self.stretch(level, 1.0)
         return self.tables[level]
 
-    def stretched(self, level: int, stretch: float) -> PromptTable:
+    def stretch(self, level: int, stretch: float) -> PromptTable:
         """Transforms, as in `table(level)`, of prompts that take so many times their work."""
         z: ComplexArray = np.zeros(TERM_COUNT, dtype=np.complex128)
         z.imag = frequencies(RANGE_RATIO**level)
@@ -129,7 +129,7 @@ def prompt_work(
     prompt: LengthDistribution, cached_ratio: float, prefill_per_token_seconds: float
 ) -> PromptWork:
     """Prefill work of these prompts, compacted to a few points."""
-    compact = prompt.compacted(PROMPT_POINTS)
+    compact = prompt.compact(PROMPT_POINTS)
     tokens = np.array(compact.tokens) * (1.0 - cached_ratio)
     seconds = tokens * prefill_per_token_seconds
     weights = np.array(compact.weights)
