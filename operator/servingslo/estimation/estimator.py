@@ -58,6 +58,7 @@ from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
+# Judgement; measured by wrong conclusions of routing during simulated surges.
 STEADY_PROBABILITY = 0.2
 
 

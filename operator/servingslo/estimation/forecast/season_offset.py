@@ -36,6 +36,7 @@ LOG_ODDS_BOUND = 6.0
 EVIDENCE_BOUND = 2.0
 EVIDENCE_MEMORY_SECONDS = SECONDS_PER_DAY
 # The present is as expected within this distance (squared, in variances).
+# Judgement; measured by the pinball loss with a season that is hours off.
 USUAL_DISTANCE = 4.0
 # Windows over which a growing distance is averaged: one odd count is chance, two are not. A season
 # that was off may meet the rate by accident, in crossing it; it is believed again after a while.

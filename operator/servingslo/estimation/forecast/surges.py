@@ -20,6 +20,7 @@ SURGE_MEMORY_SECONDS = SECONDS_PER_HOUR
 # Of nothing seen, one return in two (Laplace's rule of succession).
 PRIOR_RETURNS, PRIOR_SURGES = 1.0, 2.0
 # A later rise is no return of the one before: nobody would have kept capacity for it.
+# Judgement; measured by replica-hours held and requests kept by them, rows `flash` of the guard.
 LONGEST_RETURN_SECONDS = 1200.0
 
 

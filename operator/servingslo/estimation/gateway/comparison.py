@@ -13,6 +13,7 @@ from typing import NamedTuple
 from servingslo.estimation.windows.plausible import can_have_passed
 
 # A gateway that counts less than this share of what the engines got is not all there is.
+# Judgement; measured by false alarms of a real gateway whose scrapes are out of step.
 UNDERCOUNT_RATIO = 0.9
 MEMORY_COMPARISONS = 20.0
 PRIOR_COMPARISONS = 5.0

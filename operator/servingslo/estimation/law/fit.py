@@ -29,16 +29,19 @@ from servingslo.models.engine.service_time import ServiceLaw
 LEAST_SCORED_WINDOWS = 4
 JUDGED_CONCURRENCY_FACTOR = 2.0
 # Memory of the error average, in windows.
+# Judgement; measured by the windows after which a changed engine is noticed, and by false alarms.
 ERROR_MEMORY_WINDOWS = 20.0
 # Memory of the fit, in windows; long, because a law changes with its configuration, not with time.
 FIT_MEMORY_WINDOWS = 2000.0
 # Share of the information that survives when predictions stay biased: the engine itself changed.
+# Judgement; measured by the error in the hour after another engine begins, on a simulated one.
 CHANGED_ENGINE_KEEP_RATIO = 0.05
 BIASED_RATIO = 0.10
 # A law that is wrong by half gives nothing away: what it rests on did not happen, as where a page
 # told a window of twenty times its work.
 WRONG_RATIO = 0.5
 # Weight, in windows, of what an unchanged engine under new limits inherits.
+# Judgement; measured by the windows until a fit under new limits is trusted, and its error then.
 INHERITED_WINDOWS = 8.0
 
 # What b and c are where nothing tells, relative to the mean step time, and how uncertain: between

@@ -27,10 +27,12 @@ from servingslo.runtimes.vllm_images import vllm_version
 
 # Scrapes at the highest value with requests waiting before it is taken for the limit. One or two
 # may be the token budget's doing; it does not hold the count of sequences at one value.
+# Judgement; measured by limits found wrongly on recordings whose limits are known.
 STANDING_SCRAPES = 3
 # A request that has just ended leaves a place until the next step.
 STANDING_RATIO = 0.95
 # Above, waiting requests may wait for memory.
+# Judgement; measured by the KV use at which a recorded engine first makes requests wait.
 FREE_KV_RATIO = 0.9
 # A window whose queue was empty in between is not full throughout: there were more at both ends
 # than a few steps admit, and two windows agree on what a full step holds.

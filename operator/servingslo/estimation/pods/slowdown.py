@@ -17,6 +17,7 @@ PACE_MEMORY_WINDOWS = 8.0
 LEAST_PACE_WINDOWS = 8
 # Steps this many times as long as the siblings' are no scatter: windows are known to 1 to 5 %, and
 # what the law leaves out (few sequences, long prompts) moves all of them alike.
+# Judgement; measured by `python -m tests.benchmarks.pod_laws`: slow pods found, and false ones.
 SLOW_RATIO = 1.3
 # One wild window must not name a pod.
 LARGEST_LOG = math.log(4.0)

@@ -35,6 +35,7 @@ from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
 # Memory of the dispersion, in windows (20 minutes at 15 s), and the Poisson windows it starts from.
+# Judgement; measured by `make guard` with half and twice the memory on its bursty rows.
 DISPERSION_MEMORY_WINDOWS = 80.0
 DISPERSION_PRIOR_WINDOWS = 20.0
 # Traffic smoother than Poisson is not believed: the estimate is noisy and the error unsafe.
@@ -52,6 +53,7 @@ UNSETTLED_KEEP_RATIO = 0.5
 # than this share of them nothing is concluded for the others.
 LEAST_TOLD_RATIO = 0.5
 # Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
+# Judgement; measured by the demand that is planned for in a rolling restart, by simulation.
 VANISHED_SHARE = 0.5
 # Windows of gateway and engines are not in step: a single one in which it counts too little of what
 # they got counts only where it is this many deviations below as well.

@@ -40,11 +40,13 @@ PRIOR_LENGTH_REQUESTS = 4.0
 # Shape of the prior around its mean: five equal parts of an exponential law (Erlang, memoryless).
 EXPONENTIAL_POINTS = (0.105, 0.353, 0.687, 1.193, 2.662)
 # Requests in the histogram before its shape is preferred to the prior's.
+# Judgement; measured by the error of a p99 of lengths drawn from the Azure trace, by count.
 SHAPE_REQUESTS = 20.0
 # How far the histogram may be stretched to the censored mean.
 STRETCH_BOUNDS = (0.5, 3.0)
 # A distribution is published anew when mean or second moment moved by more than this, so that
 # tables computed for it stay valid while nothing changes.
+# Judgement; measured by the percentiles that 3 % longer requests move, beside the time of a tick.
 CHANGE_RATIO = 0.03
 # Shapes are looked at again when this share of the histogram is new.
 NEW_SHAPE_RATIO = 0.1

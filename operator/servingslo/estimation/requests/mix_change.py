@@ -25,6 +25,7 @@ LEAST_MIX_REQUESTS = 20.0
 # replica-hours and meets no more.
 CHANGED_RATIO = 2.0
 # And beyond so many standard deviations of what chance makes of the requests counted.
+# Judgement; measured by false changes on the hours of the Azure traces.
 CHANGED_DEVIATIONS = 5.0
 # As many requests end as begin, but for this share of them.
 STEADY_RATIO = 0.1

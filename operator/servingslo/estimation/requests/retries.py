@@ -22,6 +22,7 @@ PRIOR_RETRIES_PER_REFUSAL = 1.0 / 3.0
 MOST_RETRIES_PER_REFUSAL = 1.0
 # Refusals have fallen by this share of their most, and this much more is admitted than then:
 # capacity came, it was not chance.
+# Judgement; measured by the share of retries that is learnt from simulated clients of known habit.
 FALLEN_RATIO = 0.25
 CAPACITY_CAME_RATIO = 0.25
 # Less admitted than a moment before by more than chance: demand has fallen, and nothing is told.

@@ -29,6 +29,7 @@ SHORTEST_WINDOW_SECONDS = 0.5
 LONGEST_WINDOW_SECONDS = 300.0
 # After so many windows in a row that cannot be, what the engine counts now is a new beginning. And
 # after so many its law may be that of another engine.
+# Judgement; measured by the fault rows of `tests/chaos` that cut or exchange pages.
 DOUBTED_WINDOWS = 3
 DOUBTED_LAW_WINDOWS = 20
 # After so many without a number that moved the engine hangs, and is told as a pod that lies.
