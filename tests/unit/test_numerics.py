@@ -16,7 +16,7 @@ from servingslo.models.workload import LengthDistribution, Workload
 GUARDS = sorted(
     name
     for name in vars(numerics)
-    if name.isupper() and name not in {"ALMOST_ONE", "LARGEST_LOAD", "LEAST_PROBABILITY"}
+    if name.isupper() and name not in {"ALMOST_ONE", "LARGEST_LOAD", "TINY_PROBABILITY"}
 )
 LENGTHS = tuple(tokens[:2000].tolist() for tokens in conversation_lengths())
 LIMITS = EngineLimits(max_num_seqs=128, max_num_batched_tokens=8192, kv_capacity_tokens=400_000.0)

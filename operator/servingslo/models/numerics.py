@@ -28,4 +28,4 @@ ROUNDING = 1e-9
 LARGEST_LOAD = 0.98
 # Masses and probabilities of which a logarithm or a share is taken, although they underflow.
 LEAST_MASS = 1e-200
-LEAST_PROBABILITY = 1e-300
+TINY_PROBABILITY = 1e-300

@@ -39,7 +39,7 @@ from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
 
 # After a longer pause demand is taken as new: two to three times the longest scored lead.
 # Judgement; measured by `python -m tests.benchmarks.forecast` with pauses of 5 to 30 minutes.
-LONGEST_PAUSE_SECONDS = 600.0
+LONGEST_SILENCE_SECONDS = 600.0
 # Of the mean and spread that demand may return to.
 # Judgement; measured by the pinball loss of `python -m tests.benchmarks.forecast`.
 RETURN_MEMORY_SECONDS = 900.0
@@ -228,7 +228,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         waited = window.seconds if gap is None else gap
         season = season_offset.observe(state.season, window, now_seconds, waited)
         state = replace(state, season=season)
-    if gap is None or abs(gap) > LONGEST_PAUSE_SECONDS:
+    if gap is None or abs(gap) > LONGEST_SILENCE_SECONDS:
         begun, usual = _begin_anew(state, window)
         return replace(
             state,

@@ -13,7 +13,7 @@ D. J. C. MacKay, "Bayesian online changepoint detection", 2007 (beginning anew).
 import math
 from dataclasses import dataclass, replace
 
-from servingslo.models.numerics import LEAST_PROBABILITY
+from servingslo.models.numerics import TINY_PROBABILITY
 from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 
@@ -194,7 +194,7 @@ def _mix(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
             for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
         ]
-        total = max(sum(weights), LEAST_PROBABILITY)
+        total = max(sum(weights), TINY_PROBABILITY)
         shares = [w / total for w in weights]
         level = sum(s * f.level for s, f in zip(shares, sources, strict=True))
         trend = sum(s * f.trend for s, f in zip(shares, sources, strict=True))
@@ -296,7 +296,7 @@ def _correct(
         p_trend = state.covariance - lag * state.trend_variance
         variance = p_level - lag * p_trend + window.variance(max(expected, 0.0))
         error = window.rate_per_second - expected
-        log_weight = math.log(max(state.probability, LEAST_PROBABILITY)) - 0.5 * (
+        log_weight = math.log(max(state.probability, TINY_PROBABILITY)) - 0.5 * (
             error * error / variance + math.log(variance)
         )
         updated.append((log_weight, state, p_level, p_trend, error, variance))
