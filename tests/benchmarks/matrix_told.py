@@ -19,8 +19,8 @@ import numpy as np
 from tests.benchmarks.matrix import KEPT, LARGE, SMALL, scenario
 
 from servingslo.models.engine.service_time import FloatArray
+from servingslo.models.fleet.frontier import whole_count
 from servingslo.policy.inputs import Observation
-from servingslo.policy.sizing import counted
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim.backtest import oracle_of
 from servingslo_lab.sim.cluster import Wanted, simulate
@@ -93,7 +93,7 @@ class Told:
         wanted = work / setting.work_per_replica
         if self._told <= now < self._told + self._ahead:
             wanted *= 1.0 + setting.extra_ratio
-        return Wanted(replicas=counted(wanted, LARGEST_FLEET), max_queued=setting.max_in_flight)
+        return Wanted(replicas=whole_count(wanted, LARGEST_FLEET), max_queued=setting.max_in_flight)
 
     def _at(self, seconds: float) -> float:
         return float(self._work[min(int(seconds / FINE_SECONDS), len(self._work) - 1)])

@@ -170,7 +170,7 @@ def _at_one_pace(
     rows: Mapping[str, Sequence[Row]], paces: Sequence[pod_slowdown.PodSlowdown]
 ) -> list[Row]:
     """The equations of all pods as if each were as fast as their geometric mean."""
-    logs = {p.pod: p.log_ratio for p in paces if p.window_count >= pod_slowdown.LEAST_WINDOWS}
+    logs = {p.pod: p.log_ratio for p in paces if p.window_count >= pod_slowdown.LEAST_PACE_WINDOWS}
     usual = float(np.mean(list(logs.values()))) if logs else 0.0
     found = []
     for pod, each in rows.items():

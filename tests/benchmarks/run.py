@@ -111,8 +111,8 @@ def conversation() -> Workload:
     prompts, outputs = conversation_lengths()
     return Workload(
         arrival_rate_per_second=1.0,
-        prompt=LengthDistribution.from_samples(prompts.tolist()).compacted(60),
-        output=LengthDistribution.from_samples(outputs.tolist()).compacted(60),
+        prompt=LengthDistribution.from_samples(prompts.tolist()).compact(60),
+        output=LengthDistribution.from_samples(outputs.tolist()).compact(60),
         context_tokens_per_sequence=float(
             (outputs * (prompts + outputs / 2)).mean() / outputs.mean()
         ),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.policy.sizing import counted
+from servingslo.models.fleet.frontier import whole_count
 
 LARGEST = 4096
 
@@ -23,10 +23,10 @@ def test_replicas_are_rate_over_target_capacity_rounded_up(rate, replica_rate, t
     Source: "Serving and Systems Tradeoffs" (λ = 180, μ = 40, ρ* = 0.7); Machine Learning Systems
     (V. J. Reddi), chapter "Model Serving" (5,000/s, μ = 1,143/s, ρ* = 0.72).
     """
-    assert counted(rate / (target * replica_rate), LARGEST) == expected
+    assert whole_count(rate / (target * replica_rate), LARGEST) == expected
 
 
 def test_a_demand_without_end_asks_for_the_largest_count():
     """Infinity is not an overflow."""
-    assert counted(float("inf"), LARGEST) == LARGEST
-    assert counted(float("nan"), LARGEST) == LARGEST
+    assert whole_count(float("inf"), LARGEST) == LARGEST
+    assert whole_count(float("nan"), LARGEST) == LARGEST

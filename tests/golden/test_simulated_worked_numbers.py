@@ -371,8 +371,8 @@ def test_long_prompts_by_budget(budget, tpot_ms, ttft_ms, share, law_error):
     assert share_within(outcome) == pytest.approx(share, abs=0.002)
     workload = Workload(
         arrival_rate_per_second=1.0,
-        prompt=LengthDistribution.from_samples(prompts.tolist()).compacted(400),
-        output=LengthDistribution.from_samples(outputs.tolist()).compacted(400),
+        prompt=LengthDistribution.from_samples(prompts.tolist()).compact(400),
+        output=LengthDistribution.from_samples(outputs.tolist()).compact(400),
     )
     law = law_of(card, 9.0, replicas=8, workload=workload)
     tpot_error, ttft_error, share_error = law_error

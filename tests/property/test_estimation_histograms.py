@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from servingslo.estimation.requests.histograms import (
     HistogramDelta,
     length_distribution,
-    merged,
+    merge,
     pooled_delta,
 )
 from servingslo.estimation.sample import HistogramSample
@@ -96,7 +96,7 @@ def test_windows_add_up(first: list[float], second: list[float], third: list[flo
     parts = [pooled_delta([(start, middle)]), pooled_delta([(middle, end)])]
     whole = pooled_delta([(start, end)])
     assert whole is not None
-    total = merged([p for p in parts if p is not None])
+    total = merge([p for p in parts if p is not None])
     assert total is not None
     assert total.counts == whole.counts
     assert abs(total.sum - whole.sum) < 1e-6

@@ -68,7 +68,7 @@ def _compared(
                 continue
             requests = np.diff(np.searchsorted(times, [before, scrape]))[0]
             windows.append(Told(float(requests), scrape - before))
-        known = known.counted(*windows)
+        known = known.add_windows(*windows)
     return known, len(came)
 
 

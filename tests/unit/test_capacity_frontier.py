@@ -136,7 +136,7 @@ def _searched(law, start=None, looser=0.0):
     search = CrossingSearch(0.95, start, looser)
     looks = 0
     while search.ended is None:
-        search.told(law(search.utilization))
+        search.add_value(law(search.utilization))
         looks += 1
     assert looks <= MOST_ROUNDS
     return search.ended.utilization, looks
@@ -171,7 +171,7 @@ def test_a_crossing_is_found_in_a_few_looks(law, expected):
 def _crossing(law, found):
     search = CrossingSearch(0.95)
     while search.ended is None:
-        search.told(law(search.utilization))
+        search.add_value(law(search.utilization))
     return search.ended
 
 

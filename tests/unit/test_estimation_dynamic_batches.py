@@ -7,7 +7,7 @@ from servingslo.estimation.law.batch_rows import (
     batch_rows,
     batcher_in_requests,
     counted_rows,
-    summarized,
+    summary_deltas,
 )
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import LawFit, learn
@@ -137,11 +137,11 @@ def test_summaries_tell_the_percentiles_of_the_worst_server():
         EngineSample(engine="m", latency_quantiles={"0.5": 0.1, "0.95": 0.3, "0.99": 0.6}),
         EngineSample(engine="m", latency_quantiles={"0.5": 0.2, "0.95": 0.25, "0.99": 0.4}),
     ]
-    found = summarized(engines, [window(0.5)])
+    found = summary_deltas(engines, [window(0.5)])
     assert set(found) == {"latency"}
     seen = found["latency"]
     assert seen.quantile(95) == pytest.approx(0.3)
     assert seen.bucket_of(97)[:2] == (0.3, 0.6)
     assert seen.share_within(0.3) == pytest.approx((0.95, 0.95))
-    assert summarized([EngineSample(engine="m")], [window(0.5)]) == {}
-    assert summarized(engines, []) == {}
+    assert summary_deltas([EngineSample(engine="m")], [window(0.5)]) == {}
+    assert summary_deltas(engines, []) == {}

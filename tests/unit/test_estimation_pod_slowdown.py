@@ -3,7 +3,7 @@
 import pytest
 
 from servingslo.estimation.law.rows import Row
-from servingslo.estimation.pods.slowdown import LEAST_WINDOWS, observe, slow_pods
+from servingslo.estimation.pods.slowdown import LEAST_PACE_WINDOWS, observe, slow_pods
 
 LAW = (0.01, 0.0002, 0.00003)
 
@@ -15,7 +15,7 @@ def window(slowness: float) -> Row:
     return Row(x=x, error_ratio=0.01, sequences=20.0, prefill_per_step_tokens=100.0)
 
 
-def paces_of(slowness: dict[str, float], ticks: int = LEAST_WINDOWS):
+def paces_of(slowness: dict[str, float], ticks: int = LEAST_PACE_WINDOWS):
     """The slowdowns after so many windows of each pod."""
     slowdowns = ()
     for _ in range(ticks):
@@ -42,7 +42,7 @@ def test_a_pod_is_slow_only_beside_its_siblings(slowness, slow):
 
 def test_too_few_windows_name_nobody():
     """One window may be a long prefill."""
-    assert slow_pods(paces_of({"a": 1.0, "b": 3.0}, LEAST_WINDOWS - 1)) == ()
+    assert slow_pods(paces_of({"a": 1.0, "b": 3.0}, LEAST_PACE_WINDOWS - 1)) == ()
 
 
 def test_pods_that_are_gone_are_forgotten():

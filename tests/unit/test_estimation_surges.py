@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.estimation.forecast.surges import Surge, noted, recurrence
+from servingslo.estimation.forecast.surges import Surge, note_window, recurrence
 
 NO_NOISE = 0.0
 LEAD_SECONDS = 90.0
@@ -15,7 +15,7 @@ def watched(rates, window_seconds=15.0):
     for index, rate in enumerate(rates):
         expected = min(rates[max(index - lag, 0) : index + 1])
         now_seconds = index * window_seconds
-        surges = noted(
+        surges = note_window(
             surges,
             rate,
             expected,

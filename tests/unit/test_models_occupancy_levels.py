@@ -14,8 +14,8 @@ from servingslo.models.running.occupancy_levels import (
     Pool,
     Requests,
     found_at,
-    found_by_arrivals,
     law_of_number,
+    level_at_arrival,
     most_few,
 )
 from servingslo.models.tokens.gap_loads import GapLoad, own_step
@@ -95,7 +95,7 @@ def test_who_finds_an_idle_replica_delays_nobody() -> None:
     model = LatencyModel(workload(1.0), LAW, limits())
     pooled = model.predict(40.0, 24, Routing.POOLED)
     random = model.predict(40.0, 24, Routing.RANDOM)
-    found = found_by_arrivals(
+    found = level_at_arrival(
         request_demand(workload(1.0), LAW), Pool(24, 40 / 24, 0.14, 0.01, STEP, 1.0)
     )
     assert found.free > 0.99
@@ -117,8 +117,8 @@ def test_few_requests_meet_one_prompt_or_none() -> None:
 def test_a_pool_that_is_full_is_never_idle() -> None:
     """Nor is one without arrivals asked."""
     demand = request_demand(workload(1.0), LAW)
-    assert found_by_arrivals(demand, Pool(4, 8.0, 12.0, 1.0, STEP, 1.0)) == NEVER_IDLE
-    assert found_by_arrivals(demand, Pool(4, 0.0, 0.0, 0.0, STEP, 1.0)) == NEVER_IDLE
+    assert level_at_arrival(demand, Pool(4, 8.0, 12.0, 1.0, STEP, 1.0)) == NEVER_IDLE
+    assert level_at_arrival(demand, Pool(4, 0.0, 0.0, 0.0, STEP, 1.0)) == NEVER_IDLE
 
 
 def test_more_arrivals_find_less_room() -> None:
@@ -128,7 +128,7 @@ def test_more_arrivals_find_less_room() -> None:
         Pool(8, rate, 20 * STEP * rate, 20 * STEP * rate / 8, STEP, 1.0)
         for rate in np.linspace(0.2, 3.0, 15)
     ]
-    found = [found_by_arrivals(demand, pool) for pool in pools]
+    found = [level_at_arrival(demand, pool) for pool in pools]
     assert all(b.free < a.free for a, b in pairwise(found))
     assert all(b.delayed > a.delayed for a, b in pairwise(found))
     assert all(0.0 <= one.free <= 1.0 for one in found)

@@ -233,8 +233,8 @@ def _predicted(
     outputs = [float(one.output_tokens) for one in chosen]
     workload = Workload(
         arrival_rate_per_second=rate,
-        prompt=LengthDistribution.from_samples(prompts).compacted(_LENGTH_POINTS),
-        output=LengthDistribution.from_samples(outputs).compacted(_LENGTH_POINTS),
+        prompt=LengthDistribution.from_samples(prompts).compact(_LENGTH_POINTS),
+        output=LengthDistribution.from_samples(outputs).compact(_LENGTH_POINTS),
     )
     return predict(workload, ReplicaGroup(law=law, limits=limits, replica_count=1))
 

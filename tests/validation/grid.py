@@ -177,8 +177,8 @@ def compare(case: Case) -> Comparison:
             memory = correlation_seconds(short - 1.0, 0.25 * residence, long - 1.0, residence)
     workload = Workload(
         arrival_rate_per_second=rate,
-        prompt=LengthDistribution.from_samples(pool[0].tolist()).compacted(200),
-        output=LengthDistribution.from_samples(pool[1].tolist()).compacted(200),
+        prompt=LengthDistribution.from_samples(pool[0].tolist()).compact(200),
+        output=LengthDistribution.from_samples(pool[1].tolist()).compact(200),
         cached_ratio=case.cached_ratio,
         arrival_dispersion=dispersion,
         arrival_correlation_seconds=memory,

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.estimation.forecast.season_profile import DAY_SECONDS, RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
+from servingslo.units import SECONDS_PER_DAY
 from servingslo_lab.sim.cluster import Wanted
 from servingslo_lab.sim.production import Production
 
@@ -19,7 +20,7 @@ from servingslo_lab.sim.production import Production
 BIN_SECONDS = 300.0
 HISTORY_DAYS = 14
 _DIGITS = 4
-_MOST_BINS = round(HISTORY_DAYS * DAY_SECONDS / BIN_SECONDS)
+_MOST_BINS = round(HISTORY_DAYS * SECONDS_PER_DAY / BIN_SECONDS)
 
 Rates = tuple[float | None, ...]
 
@@ -117,6 +118,6 @@ class Remembering:
         now, history = observation.time_seconds, None
         if now >= self._due:
             history = self._past.history_at(self._arrivals, now)
-            self._due = now + DAY_SECONDS
+            self._due = now + SECONDS_PER_DAY
         dated = replace(observation, time_seconds=self._past.begin_seconds + now, history=history)
         return self._planner.decide(dated)

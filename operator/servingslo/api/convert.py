@@ -30,10 +30,9 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
-from servingslo.units import parse_duration_seconds, parse_quantity_bytes
+from servingslo.units import SECONDS_PER_DAY, parse_duration_seconds, parse_quantity_bytes
 
 MEASURED = "Measured"
-_DAY_SECONDS = 86400.0
 
 
 def parse_spec(spec: object) -> ServingSLOSpec:
@@ -153,7 +152,7 @@ def _batcher(stated: DynamicBatching) -> DynamicBatcher:
 def _error_budget(budget: ErrorBudget) -> ErrorBudgetTargets:
     target = None if budget.target is None else float(budget.target.removesuffix("%")) / 100.0
     days = int(budget.window.removesuffix("d"))
-    return ErrorBudgetTargets(target_ratio=target, window_seconds=days * _DAY_SECONDS)
+    return ErrorBudgetTargets(target_ratio=target, window_seconds=days * SECONDS_PER_DAY)
 
 
 def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:

@@ -77,18 +77,18 @@ def lost_families(
     scrape_seconds: how far apart scrapes are, None while that was not seen.
     """
     known = {(m.pod, m.engine): m for m in memories}
-    beside = families.lacked_beside_siblings(seen, long_known(memories))
+    beside = families.missing_beside_siblings(seen, long_known(memories))
     lost = []
     for pod, engine in seen:
         memory = known.get((pod.name, engine.engine))
         had = memory.exported if memory is not None and memory.restarts == pod.restarts else ()
-        series = families.lacked_by(engine, had) or beside.get((pod.name, engine.engine), ())
+        series = families.missing_series(engine, had) or beside.get((pod.name, engine.engine), ())
         if series:
             lost.append((pod.name, families.in_words(series)))
         elif memory is not None and memory.counters is not None:
             lost += [(pod.name, family) for family in counters.lost_families(memory, engine)]
         elif _counts_nothing(engine) and not is_new(pod, scrape_seconds):
-            named = families.lacked_by(engine, families.COUNTERS)
+            named = families.missing_series(engine, families.COUNTERS)
             lost.append((pod.name, families.in_words(named) or "counters"))
     return tuple(lost)
 

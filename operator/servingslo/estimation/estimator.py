@@ -28,7 +28,7 @@ from servingslo.estimation.law.batch_rows import (
     counted_rows,
     limits_of,
     mean_deltas,
-    summarized,
+    summary_deltas,
 )
 from servingslo.estimation.law.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.law.configuration import fleet_configuration, newest_pod
@@ -49,7 +49,7 @@ from servingslo.estimation.pods.slowdown import PodSlowdown
 from servingslo.estimation.requests import arrivals, lengths
 from servingslo.estimation.requests.arrivals import ArrivalMeasurement, ArrivalState
 from servingslo.estimation.requests.lengths import Lengths, LengthState
-from servingslo.estimation.requests.observed import ObservedState, observe_latencies, pooled
+from servingslo.estimation.requests.observed import ObservedState, observe_latencies, pool
 from servingslo.estimation.requests.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
@@ -58,6 +58,7 @@ from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
+# Judgement; measured by wrong conclusions of routing during simulated surges.
 STEADY_PROBABILITY = 0.2
 
 
@@ -162,9 +163,9 @@ def _learn(
             error_ratio=measured.error_ratio,
         )
         demand = forecast.observe(demand, window, now)
-    histograms = pooled(steps)
+    histograms = pool(steps)
     warm = [step for step in steps if step.flow is None or step.flow.warm]
-    latencies = histograms if len(warm) == len(steps) else pooled(warm)
+    latencies = histograms if len(warm) == len(steps) else pool(warm)
     share = (measured.offered_per_second or 0.0) / max(len(_serving(fresh)), 1)
     paired = [w for step in steps if (w := step.lasting) is not None]
     law, slowdowns = _learn_law(state, sample, paired, flow.dispersion)
@@ -222,7 +223,7 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
 def _learn_law(
     state: EstimatorState, sample: FleetSample, windows: Sequence[Window], dispersion: float
 ) -> tuple[LawState, tuple[PodSlowdown, ...]]:
-    """The law pooled over the pods of the configuration in force, and how slow each of them is."""
+    """The law pool over the pods of the configuration in force, and how slow each of them is."""
     found = fleet_configuration(sample.pods)
     if found is None:
         return state.law, state.slowdowns
@@ -308,7 +309,7 @@ def _estimate(
     engines = [e for p, e in fresh.engines if p.ready and not p.deleting and p.name not in lying]
     signal = health.saturation(state.health, engines, windows)
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
-    of_worst = summarized(engines, windows)
+    of_worst = summary_deltas(engines, windows)
     return state, Estimate(
         arrival_rate_per_second=rate,
         offered_rate_per_second=offered if offered is not None else rate,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from servingslo.errors import InvalidInputError
 
 
-def _checked(target_ratio: float) -> float:
+def _check_target(target_ratio: float) -> float:
     if not 0 < target_ratio < 1:
         raise InvalidInputError("target_ratio", target_ratio, "between 0 and 1")
     return 1.0 - target_ratio
@@ -16,7 +16,7 @@ def error_budget_requests(target_ratio: float, request_count: float) -> float:
 
     Source: "Serving and Systems Tradeoffs", error budget.
     """
-    return _checked(target_ratio) * request_count
+    return _check_target(target_ratio) * request_count
 
 
 def burn_rate(missed_ratio: float, target_ratio: float) -> float:
@@ -24,7 +24,7 @@ def burn_rate(missed_ratio: float, target_ratio: float) -> float:
 
     Source: Google, The Site Reliability Workbook (2018), chapter 5, burn rate.
     """
-    return missed_ratio / _checked(target_ratio)
+    return missed_ratio / _check_target(target_ratio)
 
 
 def budget_left_ratio(missed_count: float, request_count: float, target_ratio: float) -> float:

@@ -19,6 +19,6 @@ def columns(rows: Sequence[Sequence[float]]) -> Any:
     return np.array(rows, dtype=np.float64).T[:, :, None]
 
 
-def stacked(arrays: Sequence[Any]) -> Any:
+def stack(arrays: Sequence[Any]) -> Any:
     """The arrays as rows of one; for one array that array, not to be written to."""
     return arrays[0] if len(arrays) == 1 else np.array(arrays)

@@ -79,7 +79,7 @@ class LengthDistribution(_Moments):
             object.__setattr__(self, slot, moment)
             return moment
 
-    def compacted(self, point_count: int, *, keep_short: bool = False) -> "LengthDistribution":
+    def compact(self, point_count: int, *, keep_short: bool = False) -> "LengthDistribution":
         """At most this many points with the same mean, for fast quadrature.
 
         keep_short: also resolve short lengths, for what falls with the length.

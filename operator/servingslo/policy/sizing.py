@@ -4,7 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servingslo.models.fleet.crossing import IDLE_UTILIZATION
-from servingslo.models.fleet.frontier import GREATEST_UTILIZATION, Fleet, Frontier, Limit, counted
+from servingslo.models.fleet.frontier import (
+    GREATEST_UTILIZATION,
+    Fleet,
+    Frontier,
+    Limit,
+    whole_count,
+)
 from servingslo.models.fleet.latency import (
     LatencyMetric,
     LatencyModel,
@@ -289,7 +295,7 @@ def _least_counts(
 def _utilization_need(case: SizingCase, load: Load) -> int:
     """Arrival rate over saturation rate stays at or below its target."""
     capacity = case.saturation_per_second * case.utilization_target_ratio
-    return counted(load.rate_per_second / capacity, UNBOUNDED_COUNT)
+    return whole_count(load.rate_per_second / capacity, UNBOUNDED_COUNT)
 
 
 def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
@@ -297,7 +303,7 @@ def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
     if load.drain_per_second <= 0:
         return ()
     capacity = case.saturation_per_second * DRAIN_UTILIZATION
-    count = counted((load.rate_per_second + load.drain_per_second) / capacity, UNBOUNDED_COUNT)
+    count = whole_count((load.rate_per_second + load.drain_per_second) / capacity, UNBOUNDED_COUNT)
     return (ConstraintNeed(constraint=Constraint.BACKLOG, replicas=count),)
 
 

@@ -14,10 +14,10 @@ from servingslo.cli.options import flag_named, path_text
 from servingslo.cli.output import check_writable, written_whole
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
-from servingslo.estimation.forecast.season_profile import DAY_SECONDS, RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.runtimes.gateways import GatewayProfile
 from servingslo.traces.trace import Trace, read_trace
-from servingslo.units import format_duration, parse_duration_seconds
+from servingslo.units import SECONDS_PER_DAY, format_duration, parse_duration_seconds
 from servingslo_lab.cli.backtesting.pasts import read_past, write_past
 from servingslo_lab.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo_lab.sim.rebuilt import trace_from_metrics
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Fewer ticks than this decide nothing.
 SHORTEST_TRACE_SECONDS = 60.0
 # Seconds since the epoch, written as arrivals, would be a trace of fifty years.
-LONGEST_TRACE_SECONDS = 366 * DAY_SECONDS
+LONGEST_TRACE_SECONDS = 366 * SECONDS_PER_DAY
 SHORTEST_STEP_SECONDS = 1.0
 MOST_READINGS = 3000
 # A trace that is thinned to an expected one may be empty by chance; of ten that is one in 20,000.
@@ -140,7 +140,7 @@ def _past(
     begin = before.begin_seconds + skipped_seconds
     past = past_of_history(known, begin_seconds=begin, scale=scale)
     # A memory that has just begun is looked at again after a day.
-    lasts = trace.duration_seconds - skipped_seconds > DAY_SECONDS
+    lasts = trace.duration_seconds - skipped_seconds > SECONDS_PER_DAY
     return past if past.rates_per_second or lasts else None
 
 

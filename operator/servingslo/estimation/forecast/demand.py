@@ -13,7 +13,7 @@ from servingslo.estimation.forecast import realized_errors, season_offset
 from servingslo.estimation.forecast.mixtures import mixture_quantile
 from servingslo.estimation.forecast.rate_filters import (
     JUMP,
-    LEAST_VARIANCE,
+    LEAST_LEVEL_VARIANCE,
     PRIOR_OF_NEW,
     SURGE,
     FilterState,
@@ -38,15 +38,16 @@ from servingslo.estimation.forecast.surges import Recurrence, recurrence
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
 
 # After a longer pause demand is taken as new: two to three times the longest scored lead.
-LONGEST_GAP_SECONDS = 600.0
+# Judgement; measured by `python -m tests.benchmarks.forecast` with pauses of 5 to 30 minutes.
+LONGEST_SILENCE_SECONDS = 600.0
 # Of the mean and spread that demand may return to.
+# Judgement; measured by the pinball loss of `python -m tests.benchmarks.forecast`.
 RETURN_MEMORY_SECONDS = 900.0
 # Of demand seen before it is said what is usual.
 LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
-# A level this far from the usual one (squared, in variances) is not usual any more.
-USUAL_DISTANCE = 4.0
 # Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
 # demand varies around, such as rest and a surge, or a ramp, and no normal law is near.
+# Judgement; measured by the pinball loss on the two-level rows of that benchmark.
 USUAL_LEAST_DEVIATIONS = 3.0
 # The usual mean is itself known to no better than this share of it.
 USUAL_ERROR_RATIO = 0.02
@@ -161,21 +162,23 @@ class Forecast:
     def _usual(self) -> tuple[float, float, float]:
         """Mean and deviation of what is usual, and whether the present is, 0 to 1."""
         mean = self.usual_mean_per_second
-        deviation = math.sqrt(self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + 1e-12)
-        return mean, deviation, self._explained(mean, deviation)
+        deviation = math.sqrt(
+            self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + LEAST_LEVEL_VARIANCE
+        )
+        return mean, deviation, self._usual_share(mean, deviation)
 
-    def _explained(self, usual_mean: float, usual_deviation: float) -> float:
+    def _usual_share(self, usual_mean: float, usual_deviation: float) -> float:
         """Whether the present is usual, 0 to 1: what is usual says nothing about a surge."""
         if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
             return 0.0
         now = [
-            (f.probability, max(f.level, 0.0), max(f.level_variance, LEAST_VARIANCE))
+            (f.probability, max(f.level, 0.0), max(f.level_variance, LEAST_LEVEL_VARIANCE))
             for f in self.filters
         ]
         level = sum(weight * mean for weight, mean, _ in now)
         variance = sum(weight * (v + (mean - level) ** 2) for weight, mean, v in now)
         distance = (level - usual_mean) ** 2 / (usual_deviation**2 + variance)
-        within = math.exp(-0.5 * max(distance - USUAL_DISTANCE, 0.0))
+        within = math.exp(-0.5 * max(distance - season_offset.USUAL_DISTANCE, 0.0))
         return within * (1.0 - self.surge_probability)
 
 
@@ -225,8 +228,8 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
         waited = window.seconds if gap is None else gap
         season = season_offset.observe(state.season, window, now_seconds, waited)
         state = replace(state, season=season)
-    if gap is None or abs(gap) > LONGEST_GAP_SECONDS:
-        begun, usual = _begun(state, window)
+    if gap is None or abs(gap) > LONGEST_SILENCE_SECONDS:
+        begun, usual = _begin_anew(state, window)
         return replace(
             state,
             time_seconds=now_seconds,
@@ -254,10 +257,10 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     state = _with_usual(state, window.rate_per_second, measured, gap)
     if not ended:
         return state
-    return _scored(state, interval.rate_per_second, level, interval.variance(level), now_seconds)
+    return _score_due(state, interval.rate_per_second, level, interval.variance(level), now_seconds)
 
 
-def _begun(state: ForecastState, window: RateWindow) -> tuple[tuple[FilterState, ...], float]:
+def _begin_anew(state: ForecastState, window: RateWindow) -> tuple[tuple[FilterState, ...], float]:
     """The filters after a long pause, and the rate that is usual: what this window counts.
 
     One that is too short to tell a level (four requests in a second, where 1.5 came on average) is
@@ -287,11 +290,11 @@ def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> 
     )
 
 
-def _scored(
+def _score_due(
     state: ForecastState, rate: float, level: float, noise: float, now_seconds: float
 ) -> ForecastState:
     """The state with due forecasts scored and new ones noted; level: of the filters now."""
-    log, season_odds = realized_errors.scored(
+    log, season_odds = realized_errors.score_due(
         state.errors,
         state.season.log_odds,
         rate=rate,

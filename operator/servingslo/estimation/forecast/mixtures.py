@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 # A bound: halvings alone need 14 where the range is as wide as its upper end.
-ITERATIONS = 40
+MOST_HALVINGS = 40
 # Far below what any quantile of demand is known to.
 QUANTILE_ERROR_RATIO = 1e-4
 ROOT_TWO, ROOT_TWO_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
@@ -27,7 +27,7 @@ def mixture_quantile(components: Sequence[tuple[float, float, float]], probabili
     low, high = min(ends), max(ends)
     precise = QUANTILE_ERROR_RATIO * max(high, 0.0)
     value, step = 0.5 * (low + high), high - low
-    for _ in range(ITERATIONS):
+    for _ in range(MOST_HALVINGS):
         below, density = _distribution(components, value)
         if below < probability:
             low = value

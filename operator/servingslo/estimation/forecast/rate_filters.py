@@ -13,7 +13,8 @@ D. J. C. MacKay, "Bayesian online changepoint detection", 2007 (beginning anew).
 import math
 from dataclasses import dataclass, replace
 
-SECONDS_PER_MINUTE = 60.0
+from servingslo.models.numerics import TINY_PROBABILITY
+from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +73,14 @@ FIRST_TREND_RATIO_PER_MINUTE = 0.05
 # How often demand becomes something that its past says nothing of, and what it is then: any rate
 # from one request in a quarter of an hour to ten thousand a second (a factor of e^16), every order
 # of magnitude as likely as any other. It is of the kinds that begin with something unknown.
-NEW_DEMAND_SECONDS = 86400.0
+NEW_DEMAND_SECONDS = SECONDS_PER_DAY
 LOG_RATE_RANGE = 16.0
 # Less than this from one scrape to the next is left to jump and surge: twentyfold within a minute
 # is 5.8 at the first scrape of 15 s, and its slope must not be lost.
 NEW_DEMAND_RATIO = 6.0
 PRIOR_OF_NEW = (0.0, 0.0, 0.0, 0.8, 0.2)
 # Of a level, in (requests per second)²: nothing is known without any error.
-LEAST_VARIANCE = 1e-12
+LEAST_LEVEL_VARIANCE = 1e-12
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -141,10 +142,10 @@ def next_filters(
     """
     scale = _scale(filters)
     predicted = [
-        _predicted(mixed, model, gap, scale)
-        for mixed, model in zip(_mixed(filters, gap), MODELS, strict=True)
+        _predict(mixed, model, gap, scale)
+        for mixed, model in zip(_mix(filters, gap), MODELS, strict=True)
     ]
-    corrected, log_likelihood = _corrected(predicted, window)
+    corrected, log_likelihood = _correct(predicted, window)
     if log_likelihood < _log_likelihood_of_new(window.rate_per_second, gap, scale):
         return None
     return corrected
@@ -173,27 +174,27 @@ def ahead(
         level, variance = _level(state, _dynamics(model, lead, scale))
         gain = 1.0 if index == SURGE else trend_damping
         mean = state.level + gain * (max(level, 0.0) - state.level)
-        found.append((state.probability, mean, max(variance, LEAST_VARIANCE)))
+        found.append((state.probability, mean, max(variance, LEAST_LEVEL_VARIANCE)))
     return found
 
 
-def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
+def _mix(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     """States after modes may have changed: each starts from all that could have led to it.
 
     The slope of a surge ends with the surge: what follows starts from its level alone.
     """
     leaves = [1.0 - math.exp(-gap / model.lasting_seconds) for model in MODELS]
     scale = _scale(filters)
-    settled = _settled(filters[SURGE], scale)
+    settled = _settle(filters[SURGE], scale)
     mixed = []
     for index, model in enumerate(MODELS):
         others = filters if index == SURGE else (*filters[:SURGE], settled)
-        sources = [f if i == index else _begun(f, model, scale) for i, f in enumerate(others)]
+        sources = [f if i == index else _begin(f, model, scale) for i, f in enumerate(others)]
         weights = [
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
             for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
         ]
-        total = max(sum(weights), 1e-300)
+        total = max(sum(weights), TINY_PROBABILITY)
         shares = [w / total for w in weights]
         level = sum(s * f.level for s, f in zip(shares, sources, strict=True))
         trend = sum(s * f.trend for s, f in zip(shares, sources, strict=True))
@@ -212,13 +213,13 @@ def _mixed(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     return mixed
 
 
-def _settled(surge: FilterState, scale: float) -> FilterState:
+def _settle(surge: FilterState, scale: float) -> FilterState:
     """What is left of a surge that is over: its level, and no more slope than at first sight."""
     trend = FIRST_TREND_RATIO_PER_MINUTE * scale / SECONDS_PER_MINUTE
     return replace(surge, trend=0.0, covariance=0.0, trend_variance=trend * trend)
 
 
-def _begun(state: FilterState, model: RateModel, scale: float) -> FilterState:
+def _begin(state: FilterState, model: RateModel, scale: float) -> FilterState:
     """A state in which demand has just become of another kind."""
     level = model.first_level_ratio * scale
     trend = model.first_trend_ratio * scale / SECONDS_PER_MINUTE
@@ -235,7 +236,7 @@ def _scale(filters: tuple[FilterState, ...]) -> float:
     return max(level, 1.0 / SECONDS_PER_MINUTE)
 
 
-def _predicted(state: FilterState, model: RateModel, gap: float, scale: float) -> FilterState:
+def _predict(state: FilterState, model: RateModel, gap: float, scale: float) -> FilterState:
     """One model's state after `gap` seconds without a measurement.
 
     A rate that falls ends at zero, and its slope with it: else the next count, which is never below
@@ -279,7 +280,7 @@ def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, fl
     return reach, keep, level_noise, trend_noise
 
 
-def _corrected(
+def _correct(
     predicted: list[FilterState], window: RateWindow
 ) -> tuple[tuple[FilterState, ...], float]:
     """States and probabilities after the measurement, the mean over a window that ended now.
@@ -295,7 +296,7 @@ def _corrected(
         p_trend = state.covariance - lag * state.trend_variance
         variance = p_level - lag * p_trend + window.variance(max(expected, 0.0))
         error = window.rate_per_second - expected
-        log_weight = math.log(max(state.probability, 1e-300)) - 0.5 * (
+        log_weight = math.log(max(state.probability, TINY_PROBABILITY)) - 0.5 * (
             error * error / variance + math.log(variance)
         )
         updated.append((log_weight, state, p_level, p_trend, error, variance))
@@ -306,7 +307,9 @@ def _corrected(
             probability=math.exp(log_weight - largest) / total,
             level=max(state.level + p_level / variance * error, 0.0),
             trend=state.trend + p_trend / variance * error,
-            level_variance=max(state.level_variance - p_level / variance * p_level, LEAST_VARIANCE),
+            level_variance=max(
+                state.level_variance - p_level / variance * p_level, LEAST_LEVEL_VARIANCE
+            ),
             covariance=state.covariance - p_level / variance * p_trend,
             trend_variance=max(state.trend_variance - p_trend / variance * p_trend, 0.0),
         )

@@ -45,7 +45,7 @@ RETURN_LEAST_EVIDENCE = 0.1
 TREND_MEMORY_WINDOWS = 80.0
 TREND_PRIOR_SQUARES = 4.0
 # A surge has a slope of its own: with more of it than this the others say nothing.
-SURGE_PROBABILITY = 0.3
+SURGE_SLOPE_PROBABILITY = 0.3
 # The most that one outcome counts: squared rises, and deviations between outcome and level.
 LARGEST_SQUARE = 4.0
 LARGEST_DEVIATIONS = 3.0
@@ -156,7 +156,7 @@ def with_window(
     return joined, together >= LEAST_INTERVAL_SECONDS
 
 
-def scored(
+def score_due(
     log: ErrorLog,
     season_log_odds: tuple[float, ...],
     *,
@@ -181,8 +181,8 @@ def scored(
             newest, made_seconds = due[-1], due[-1].due_seconds - horizon
             if begun_seconds is None or made_seconds >= begun_seconds:
                 season_odds = _season_judged(newest, rate, noise, season_odds)
-                error, log_odds = _judged(newest, rate, noise, error, log_odds)
-                if index == TREND_HORIZON and newest.surge_probability <= SURGE_PROBABILITY:
+                error, log_odds = _judge(newest, rate, noise, error, log_odds)
+                if index == TREND_HORIZON and newest.surge_probability <= SURGE_SLOPE_PROBABILITY:
                     log = replace(log, trend=_trend_after(log.trend, newest, rate, noise))
             if index == SURGE_HORIZON:
                 log = _with_surge(log, newest, rate, noise, now_seconds, made_seconds)
@@ -211,7 +211,7 @@ def _with_surge(
 ) -> ErrorLog:
     # A rise is one from what was there, not only from a fall that was carried on.
     expected = max(newest.mean_per_second, newest.level_per_second)
-    found = surges.noted(
+    found = surges.note_window(
         log.surges, rate, expected, noise, now_seconds, expected_since_seconds=made_seconds
     )
     return replace(log, surges=found)
@@ -221,7 +221,7 @@ def _season_judged(one: DueForecast, rate: float, noise: float, log_odds: float)
     """Log odds of the season, after the outcome of a forecast."""
     if one.season_mean_per_second is None:
         return log_odds
-    return season_offset.judged(
+    return season_offset.weigh_evidence(
         log_odds,
         season_error=(rate - one.season_mean_per_second) ** 2,
         plain_error=(rate - one.mean_per_second) ** 2,
@@ -229,7 +229,7 @@ def _season_judged(one: DueForecast, rate: float, noise: float, log_odds: float)
     )
 
 
-def _judged(
+def _judge(
     one: DueForecast, rate: float, noise: float, squared_error: float, log_odds: float
 ) -> tuple[float, float]:
     """Squared error and log odds of returning, after a forecast's outcome."""

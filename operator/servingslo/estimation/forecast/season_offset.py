@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import Season, SeasonFinding
+from servingslo.units import SECONDS_PER_DAY
 
 # Before the first window today may lie a factor of two beside the profile.
 FIRST_VARIANCE = math.log(2.0) ** 2
@@ -23,7 +24,7 @@ LARGEST_VARIANCE = math.log(4.0) ** 2
 # No day has a thousandth of what it has usually, nor a thousand times as much.
 LARGEST_OFFSET = math.log(1000.0)
 # How a day lies beside the profile is of that day.
-OFFSET_MEMORY_SECONDS = 86400.0
+OFFSET_MEMORY_SECONDS = SECONDS_PER_DAY
 # A season that explained everything may still be another one now, so it does not begin with all of
 # the say; how far evidence moves that, the most that one window may add, and how long it counts:
 # what misled this morning is not believed this afternoon, nor quite tomorrow. Chosen by pinball
@@ -33,8 +34,9 @@ LARGEST_PRIOR = 0.8
 LEAST_PRIOR = 0.5
 LOG_ODDS_BOUND = 6.0
 EVIDENCE_BOUND = 2.0
-EVIDENCE_MEMORY_SECONDS = 86400.0
+EVIDENCE_MEMORY_SECONDS = SECONDS_PER_DAY
 # The present is as expected within this distance (squared, in variances).
+# Judgement; measured by the pinball loss with a season that is hours off.
 USUAL_DISTANCE = 4.0
 # Windows over which a growing distance is averaged: one odd count is chance, two are not. A season
 # that was off may meet the rate by accident, in crossing it; it is believed again after a while.
@@ -102,7 +104,7 @@ def observe(
     share = 1.0 / DISTANCE_MEMORY_WINDOWS
     if far < state.distance:
         share = 1.0 - math.exp(-gap_seconds / DISTANCE_MEMORY_SECONDS)
-    moved = _moved(expected, counted, variance, dispersion)
+    moved = _offset_step(expected, counted, variance, dispersion)
     keep = math.exp(-gap_seconds / EVIDENCE_MEMORY_SECONDS)
     return replace(
         state,
@@ -130,7 +132,9 @@ def season_forecast(state: SeasonState, time_seconds: float) -> SeasonForecast |
     )
 
 
-def judged(log_odds: float, *, season_error: float, plain_error: float, variance: float) -> float:
+def weigh_evidence(
+    log_odds: float, *, season_error: float, plain_error: float, variance: float
+) -> float:
     """Evidence after an outcome: squared errors of both, over the variance of either together.
 
     Only where they differ does it say anything, so quiet hours wear no evidence away.
@@ -152,7 +156,7 @@ def _ahead(
     return mean, mean * mean * spread
 
 
-def _moved(expected: float, counted: float, variance: float, dispersion: float) -> float:
+def _offset_step(expected: float, counted: float, variance: float, dispersion: float) -> float:
     """How far the offset moves: the mode of its posterior, by Newton's method.
 
     The root of δ/variance = (counted − expected·e^δ)/dispersion, which rises in δ.

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servingslo.reasons import Reason
+from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 
-# Source: the International System of Units, and the week.
-DAY_SECONDS = 86400.0
-HOUR_SECONDS = 3600.0
+# Source: the week.
 WEEK_DAYS = 7
 # Source: R. Hyndman, `nsdiffs` in forecast and feasts: a seasonal strength from here on counts.
 LEAST_STRENGTH = 0.64
@@ -39,7 +38,7 @@ LEAST_WEEKLY_DAYS = 8
 LEAST_WEEKLY_GAIN = 0.05
 MOST_REST_DAYS = 2
 # Jeffreys' prior of a Poisson rate: half a request, so that a quiet slot is not taken for never.
-PRIOR_REQUESTS = 0.5
+JEFFREYS_REQUESTS = 0.5
 # Changes of the log rate from slot to slot beyond the profile's own: at least a percent.
 LEAST_SLOT_DEVIATION = 0.01
 # How many slots to either side may be put together; what tells changes best out of sample is
@@ -127,7 +126,7 @@ class _Days:
     slot_seconds: float
     start_seconds: float
 
-    def resting(self, rest_days: tuple[int, ...]) -> NDArray[np.bool_]:
+    def rest_mask(self, rest_days: tuple[int, ...]) -> NDArray[np.bool_]:
         return np.isin(self.weekdays, rest_days)
 
 
@@ -142,14 +141,14 @@ class _Score:
 
     @property
     def strength_ratio(self) -> float:
-        return _explained(self.level, self.flat_level)
+        return _explained_share(self.level, self.flat_level)
 
     @property
     def change_ratio(self) -> float:
-        return _explained(self.change, self.flat_change)
+        return _explained_share(self.change, self.flat_change)
 
 
-def _explained(error: float, flat_error: float) -> float:
+def _explained_share(error: float, flat_error: float) -> float:
     """Share of the flat error that is explained; 0 where nothing but counting noise was there."""
     return 1.0 - error / flat_error if flat_error > 0 else 0.0
 
@@ -183,15 +182,15 @@ def find_season(history: RateHistory, stated_days: int | None = None) -> SeasonF
 def _days(history: RateHistory) -> _Days | None:
     """The days with enough data, oldest first; None where bins do not fit into a day."""
     width = history.bin_seconds
-    if not history.rates_per_second or width <= 0 or not (DAY_SECONDS / width).is_integer():
+    if not history.rates_per_second or width <= 0 or not (SECONDS_PER_DAY / width).is_integer():
         return None
-    slots = round(DAY_SECONDS / width)
+    slots = round(SECONDS_PER_DAY / width)
     rates = np.array(
         [math.nan if r is None else r for r in history.rates_per_second], dtype=np.float64
     )
     rates[~np.isfinite(rates) | (rates < 0)] = math.nan
     first = round(history.start_seconds / width)
-    start = _quietest_hour(rates, first, slots) * HOUR_SECONDS
+    start = _quietest_hour(rates, first, slots) * SECONDS_PER_HOUR
     offset = first - round(start / width)
     first_day, before = divmod(offset, slots)
     after = -(before + len(rates)) % slots
@@ -239,7 +238,7 @@ def _unlike_others(days: _Days) -> Iterator[tuple[int, ...]]:
         distances = {}
         for first in range(WEEK_DAYS):
             rest_days = tuple(sorted((first + k) % WEEK_DAYS for k in range(length)))
-            resting = days.resting(rest_days)
+            resting = days.rest_mask(rest_days)
             if length < np.sum(resting) < len(rates):
                 apart = _mean_by_slot(rates[resting]) - _mean_by_slot(rates[~resting])
                 distances[rest_days] = float(np.nansum(apart * apart))
@@ -296,7 +295,7 @@ def _predictions(
     days: _Days, rest_days: tuple[int, ...], reach: int
 ) -> Iterator[tuple[Rates, Rates, float]]:
     """Square roots of each day's rates, of the profile before it, and of the mean before it."""
-    resting = days.resting(rest_days)
+    resting = days.rest_mask(rest_days)
     for day in range(1, len(days.rates)):
         before = days.rates[:day]
         alike = before[resting[:day] == resting[day]]
@@ -323,7 +322,7 @@ def _profile(rates: Rates, slot_seconds: float, reach: int) -> Rates:
     slots = np.arange(len(mean))
     # Slots that no day knows lie between those before and after them, round the clock.
     mean = np.interp(slots, known, mean[known], period=len(mean))
-    mean = mean + PRIOR_REQUESTS / (used * slot_seconds)
+    mean = mean + JEFFREYS_REQUESTS / (used * slot_seconds)
     weights = np.bartlett(2 * reach + 3)[1:-1]
     wrapped = np.concatenate([mean[len(mean) - reach :], mean, mean[:reach]])
     smooth: Rates = np.convolve(wrapped, weights / np.sum(weights), "valid")
@@ -331,7 +330,7 @@ def _profile(rates: Rates, slot_seconds: float, reach: int) -> Rates:
 
 
 def _season(days: _Days, rest_days: tuple[int, ...], reach: int, strength: float) -> Season:
-    resting = days.resting(rest_days)
+    resting = days.rest_mask(rest_days)
     classes = [days.rates[~resting], days.rates[resting]] if rest_days else [days.rates]
     profiles = [_profile(rates, days.slot_seconds, reach) for rates in classes]
     variances = [
@@ -354,7 +353,7 @@ def _slot_variances(rates: Rates, profile: Rates, slot_seconds: float) -> Rates:
     Without the odd day, if there are enough others; the largest of each slot and its neighbours,
     because what happens at nine may happen at five past nine.
     """
-    counts = rates * slot_seconds + PRIOR_REQUESTS
+    counts = rates * slot_seconds + JEFFREYS_REQUESTS
     change = np.log(np.roll(counts, -1, axis=1) / counts)
     change[:, -1] = math.nan
     beyond = change - np.log(np.roll(profile, -1) / profile)

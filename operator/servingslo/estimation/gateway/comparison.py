@@ -13,6 +13,7 @@ from typing import NamedTuple
 from servingslo.estimation.windows.plausible import can_have_passed
 
 # A gateway that counts less than this share of what the engines got is not all there is.
+# Judgement; measured by false alarms of a real gateway whose scrapes are out of step.
 UNDERCOUNT_RATIO = 0.9
 MEMORY_COMPARISONS = 20.0
 PRIOR_COMPARISONS = 5.0
@@ -42,12 +43,12 @@ class Comparison:
     engines_open: float | None = None
     gateway_seconds: float = 0.0
 
-    def counted(self, gateway: Told | None, engines: Told | None) -> "Comparison":
+    def add_windows(self, gateway: Told | None, engines: Told | None) -> "Comparison":
         """With the windows that ended now; None where none did."""
         told = replace(
             self,
-            gateway_open=_added(self.gateway_open, gateway),
-            engines_open=_added(self.engines_open, engines),
+            gateway_open=_add(self.gateway_open, gateway),
+            engines_open=_add(self.engines_open, engines),
             gateway_seconds=self.gateway_seconds + (gateway.seconds if gateway else 0.0),
         )
         passed_on, received = told.gateway_open, told.engines_open
@@ -79,5 +80,5 @@ class Comparison:
 NOT_COMPARED = Comparison()
 
 
-def _added(requests: float | None, told: Told | None) -> float | None:
+def _add(requests: float | None, told: Told | None) -> float | None:
     return requests if told is None else (requests or 0.0) + told.requests

@@ -136,7 +136,7 @@ def mean_deltas(windows: Sequence[Window]) -> dict[str, HistogramDelta]:
     }
 
 
-def summarized(
+def summary_deltas(
     engines: Sequence[EngineSample], windows: Sequence[Window]
 ) -> dict[str, HistogramDelta]:
     """Latencies by the summaries of servers, by metric; nothing where none are exported.

@@ -17,7 +17,7 @@ from servingslo.estimation.law.least_squares import (
     Information,
     Vector,
     add_row,
-    pulled,
+    pull,
     residual_variance,
     solve_nonnegative,
     standard_error,
@@ -27,18 +27,21 @@ from servingslo.models.engine.service_time import ServiceLaw
 
 # Windows before a prediction is scored.
 LEAST_SCORED_WINDOWS = 4
-EXTRAPOLATION_FACTOR = 2.0
+JUDGED_CONCURRENCY_FACTOR = 2.0
 # Memory of the error average, in windows.
+# Judgement; measured by the windows after which a changed engine is noticed, and by false alarms.
 ERROR_MEMORY_WINDOWS = 20.0
 # Memory of the fit, in windows; long, because a law changes with its configuration, not with time.
 FIT_MEMORY_WINDOWS = 2000.0
 # Share of the information that survives when predictions stay biased: the engine itself changed.
+# Judgement; measured by the error in the hour after another engine begins, on a simulated one.
 CHANGED_ENGINE_KEEP_RATIO = 0.05
 BIASED_RATIO = 0.10
 # A law that is wrong by half gives nothing away: what it rests on did not happen, as where a page
 # told a window of twenty times its work.
 WRONG_RATIO = 0.5
 # Weight, in windows, of what an unchanged engine under new limits inherits.
+# Judgement; measured by the windows until a fit under new limits is trusted, and its error then.
 INHERITED_WINDOWS = 8.0
 
 # What b and c are where nothing tells, relative to the mean step time, and how uncertain: between
@@ -139,7 +142,7 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
         predicted = (
             None if law is None else sum(x * value for x, value in zip(row.x, law, strict=True))
         )
-        fit = _updated(fit, row, predicted)
+        fit = _update(fit, row, predicted)
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
         # Errors stay on one side: the engine itself changed under the same configuration, and what
         # was trusted was the law of another one.
@@ -155,7 +158,7 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     return fit
 
 
-def _updated(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
+def _update(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
     """The fit with one more window; a residual that stands out loses weight (Huber).
 
     predicted_ratio: predicted over observed busy time, out of sample; None before there is a law.
@@ -214,7 +217,7 @@ def _with_prior(information: Information, sequence_ratio: float) -> Information:
         strength = max(information.weight, 1.0)
     for unknown, ratio in ((1, sequence_ratio), (2, PRIOR_PREFILL_RATIO)):
         deviation = PRIOR_SPREAD * ratio * step_seconds
-        information = pulled(information, unknown, ratio, strength / deviation**2)
+        information = pull(information, unknown, ratio, strength / deviation**2)
     return information
 
 
@@ -229,10 +232,10 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     values = solution(fit)
     if values is None:
         return None
-    sequences = EXTRAPOLATION_FACTOR * fit.sequences_high
+    sequences = JUDGED_CONCURRENCY_FACTOR * fit.sequences_high
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
-    prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else EXTRAPOLATION_FACTOR)
+    prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
     variance = residual_variance(fit.information, values)

@@ -62,7 +62,7 @@ def add_row(information: Information, x: Vector, weight: float, keep_ratio: floa
     )
 
 
-def pulled(information: Information, unknown: int, ratio: float, weight: float) -> Information:
+def pull(information: Information, unknown: int, ratio: float, weight: float) -> Information:
     """The equations with 0 = θ[unknown] − ratio·θ[0] added at this weight; unknown is 1 or 2."""
     n = list(information.normal)
     n[0] += weight * ratio * ratio

@@ -13,13 +13,12 @@ What data show, and what they rule out:
   when its last chunk is computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.estimation.stored_fields import items_of, numbers_of, rounded, text_of
+from servingslo.estimation.stored_fields import TEXT, Items, Keys, Number, Numbers, One, Record
 from servingslo.estimation.windows.counters import EngineStep, Window
 from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.runtimes import catalogue
@@ -28,10 +27,12 @@ from servingslo.runtimes.vllm_images import vllm_version
 
 # Scrapes at the highest value with requests waiting before it is taken for the limit. One or two
 # may be the token budget's doing; it does not hold the count of sequences at one value.
+# Judgement; measured by limits found wrongly on recordings whose limits are known.
 STANDING_SCRAPES = 3
 # A request that has just ended leaves a place until the next step.
 STANDING_RATIO = 0.95
 # Above, waiting requests may wait for memory.
+# Judgement; measured by the KV use at which a recorded engine first makes requests wait.
 FREE_KV_RATIO = 0.9
 # A window whose queue was empty in between is not full throughout: there were more at both ends
 # than a few steps admit, and two windows agree on what a full step holds.
@@ -51,7 +52,6 @@ ASSUMED_ERROR_RATIO = 0.1
 _VERSION_UNKNOWN = (
     "the tag of image {} does not say vLLM's version; defaults of 0.9 to 0.31 are assumed"
 )
-_NUMBERS_STORED = 6
 # Fields of the limits, as a runtime's knobs name them.
 _SEQUENCES, _BUDGET = "max_num_seqs", "max_num_batched_tokens"
 
@@ -254,8 +254,8 @@ def resolve(
     runtime: whose defaults are assumed; without one no limit is.
     """
     engine = newest.engines[0]
-    sequences = _known(stated.max_num_seqs, engine.num_seqs_in_force, engine.max_num_seqs)
-    budget = _known(
+    sequences = _known_limit(stated.max_num_seqs, engine.num_seqs_in_force, engine.max_num_seqs)
+    budget = _known_limit(
         stated.max_num_batched_tokens, engine.batched_tokens_in_force, engine.max_num_batched_tokens
     )
     if sequences is not None and budget is not None:
@@ -267,27 +267,29 @@ def resolve(
     if runtime is not None:
         profile = catalogue.profile(runtime)
         usual_sequences, usual_tokens = profile.usual_sequences, profile.usual_batched_tokens
-        setting = _setting(
+        setting = _engine_setting(
             newest,
             None if sequences is None else sequences.value,
             None if budget is None else budget.value,
         )
-        assumed = _assumed(newest, profile, setting)
+        assumed = _defaults_of(newest, profile, setting)
         decides = profile.version_decides
         if newest.image and assumed and decides is not None and decides(setting):
             unread.append(_VERSION_UNKNOWN.format(newest.image))
     return LimitsInForce(
         max_num_seqs=sequences
-        or _shown(
+        or _inferred_limit(
             evidence.sequences, evidence.running_high, assumed.get(_SEQUENCES), usual_sequences
         ),
         max_num_batched_tokens=budget
-        or _shown(evidence.batched_tokens, evidence.tokens_low, assumed.get(_BUDGET), usual_tokens),
+        or _inferred_limit(
+            evidence.batched_tokens, evidence.tokens_low, assumed.get(_BUDGET), usual_tokens
+        ),
         unread="; ".join(unread),
     )
 
 
-def _assumed(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) -> dict[str, int]:
+def _defaults_of(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) -> dict[str, int]:
     """Defaults by field; none for a limit that is given and could not be read."""
     if profile.default_limits is None:
         return {}
@@ -297,7 +299,7 @@ def _assumed(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) ->
     return {name: value for name, value in values.items() if name not in unread}
 
 
-def _known(stated: int | None, exported: float | None, given: int | None) -> Limit | None:
+def _known_limit(stated: int | None, exported: float | None, given: int | None) -> Limit | None:
     if stated is not None:
         return Limit(value=stated, source=LimitSource.STATED)
     if exported is not None and exported >= 1.0:
@@ -305,7 +307,7 @@ def _known(stated: int | None, exported: float | None, given: int | None) -> Lim
     return None if given is None else Limit(value=given, source=LimitSource.ARGUMENTS)
 
 
-def _shown(
+def _inferred_limit(
     shown: int | None, least: float, assumed: int | None, usual: Sequence[int]
 ) -> Limit | None:
     """What data show, else the default, or the next usual value where data refute it."""
@@ -319,7 +321,7 @@ def _shown(
     return Limit(value=corrected, source=LimitSource.LEARNT, assumed=assumed)
 
 
-def _setting(pod: PodSample, sequences: int | None, budget: int | None) -> EngineSetting:
+def _engine_setting(pod: PodSample, sequences: int | None, budget: int | None) -> EngineSetting:
     launch = pod.launch
     memory = [
         gpu.memory_used_bytes + gpu.memory_free_bytes
@@ -340,29 +342,25 @@ def _setting(pod: PodSample, sequences: int | None, budget: int | None) -> Engin
     )
 
 
-def dump(evidence: LimitEvidence) -> dict[str, Any]:
-    """The evidence as JSON values."""
-    e = evidence
-    numbers = (e.running_high, e.standing_count, e.below_count, e.tokens_low, *e.full_tokens)
-    return {"of": [e.template_hash, e.image], "seen": rounded(numbers, 6)}
+def _few(evidence: LimitEvidence) -> LimitEvidence | None:
+    return evidence if len(evidence.full_tokens) <= LEAST_FULL_WINDOWS else None
 
 
-def load(stored: object) -> LimitEvidence:
-    """The evidence that was stored; none where it cannot be read."""
-    if not isinstance(stored, Mapping):
-        return LimitEvidence()
-    of, seen = items_of(stored.get("of")), items_of(stored.get("seen"))
-    numbers = numbers_of(seen, len(seen))
-    if len(of) != 2 or numbers is None or not 4 <= len(seen) <= _NUMBERS_STORED:
-        return LimitEvidence()
-    if min(numbers) < 0 or not (numbers[1].is_integer() and numbers[2].is_integer()):
-        return LimitEvidence()
-    return LimitEvidence(
-        template_hash=text_of(of[0]),
-        image=text_of(of[1]),
-        running_high=numbers[0],
-        standing_count=int(numbers[1]),
-        below_count=int(numbers[2]),
-        tokens_low=numbers[3],
-        full_tokens=tuple(numbers[4:]),
-    )
+# How the evidence is kept over a restart; six digits hold any limit.
+EVIDENCE = Record(
+    LimitEvidence,
+    Keys(
+        {
+            "of": Items(One("template_hash", TEXT), One("image", TEXT)),
+            "seen": Numbers(
+                Number("running_high", digits=6, least=0.0),
+                Number("standing_count", digits=6, least=0.0, whole=True),
+                Number("below_count", digits=6, least=0.0, whole=True),
+                Number("tokens_low", digits=6, least=0.0),
+                Number("full_tokens", digits=6, least=0.0, rest=True),
+            ),
+        },
+        needed=("of", "seen"),
+    ),
+    finish=_few,
+)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from servingslo.estimation.sample import PodSample
 
 # Before any pod of the workload was measured: pulling an image and loading weights takes minutes.
+# Judgement; measured by the median first start over clusters that send theirs.
 PRIOR_MEAN_SECONDS = 120.0
 REMEMBERED_PODS = 16
 # Waiting for a GPU is shortage, not cold start: scheduling beyond this is left out.

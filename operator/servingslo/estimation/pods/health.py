@@ -7,11 +7,13 @@ from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows.counters import Window
 
 # Two windows in a row: one alone may be a long prefill or a scrape in the wrong moment.
+# Judgement; measured by the fault rows of `tests/chaos`: pods that lie found, and honest ones.
 SUSPICIOUS_WINDOWS = 2
 # Requests that a pod's fair share of traffic would have brought before silence is proof: Poisson
 # gives e^−20 to receiving none by chance.
 EXPECTED_REQUESTS = 20.0
 # A pod's endpoint needs time to reach every client before silence counts.
+# Judgement; measured by the time from readiness to the first request on a real cluster.
 ENDPOINT_GRACE_SECONDS = 60.0
 # XID errors after which the driver or the card needs a reset (NVIDIA XID catalogue): double-bit
 # ECC, micro-controller halt, ECC page retirement, NVLink, fallen off the bus, contained and

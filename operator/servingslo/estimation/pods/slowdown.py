@@ -13,10 +13,11 @@ from servingslo.estimation.law.least_squares import Vector
 from servingslo.estimation.law.rows import Row
 
 # Windows of a pod that count: two minutes at 15 s scrapes.
-MEMORY_WINDOWS = 8.0
-LEAST_WINDOWS = 8
+PACE_MEMORY_WINDOWS = 8.0
+LEAST_PACE_WINDOWS = 8
 # Steps this many times as long as the siblings' are no scatter: windows are known to 1 to 5 %, and
 # what the law leaves out (few sequences, long prompts) moves all of them alike.
+# Judgement; measured by `python -m tests.benchmarks.pod_laws`: slow pods found, and false ones.
 SLOW_RATIO = 1.3
 # One wild window must not name a pod.
 LARGEST_LOG = math.log(4.0)
@@ -62,7 +63,7 @@ def observe(
 
 def slow_pods(slowdowns: Sequence[PodSlowdown]) -> tuple[SlowPod, ...]:
     """Pods that are slower than their siblings, the slowest first; none where fewer than two."""
-    settled = [slowdown for slowdown in slowdowns if slowdown.window_count >= LEAST_WINDOWS]
+    settled = [slowdown for slowdown in slowdowns if slowdown.window_count >= LEAST_PACE_WINDOWS]
     if len(settled) < 2:
         return ()
     usual = median_low([slowdown.log_ratio for slowdown in settled])
@@ -76,7 +77,7 @@ def slow_pods(slowdowns: Sequence[PodSlowdown]) -> tuple[SlowPod, ...]:
 
 def _after(slowdown: PodSlowdown, log_ratio: float) -> PodSlowdown:
     bounded = min(max(log_ratio, -LARGEST_LOG), LARGEST_LOG)
-    share = 1.0 / min(slowdown.window_count + 1.0, MEMORY_WINDOWS)
+    share = 1.0 / min(slowdown.window_count + 1.0, PACE_MEMORY_WINDOWS)
     return PodSlowdown(
         pod=slowdown.pod,
         log_ratio=slowdown.log_ratio + share * (bounded - slowdown.log_ratio),

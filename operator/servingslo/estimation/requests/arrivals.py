@@ -35,6 +35,7 @@ from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
 # Memory of the dispersion, in windows (20 minutes at 15 s), and the Poisson windows it starts from.
+# Judgement; measured by `make guard` with half and twice the memory on its bursty rows.
 DISPERSION_MEMORY_WINDOWS = 80.0
 DISPERSION_PRIOR_WINDOWS = 20.0
 # Traffic smoother than Poisson is not believed: the estimate is noisy and the error unsafe.
@@ -52,6 +53,7 @@ UNSETTLED_KEEP_RATIO = 0.5
 # than this share of them nothing is concluded for the others.
 LEAST_TOLD_RATIO = 0.5
 # Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
+# Judgement; measured by the demand that is planned for in a rolling restart, by simulation.
 VANISHED_SHARE = 0.5
 # Windows of gateway and engines are not in step: a single one in which it counts too little of what
 # they got counts only where it is this many deviations below as well.
@@ -173,7 +175,7 @@ def measure(
     unsettled = max(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
     )
-    told = 1.0 if state.all_told else _told_ratio(flows, fresh)
+    told = 1.0 if state.all_told else _reporting_ratio(flows, fresh)
     all_told = state.all_told or (bool(flows) and told == 1.0)
     state = replace(state, flows=flows, unsettled_ratio=unsettled, all_told=all_told)
     coverage = fresh.coverage_ratio * told
@@ -251,7 +253,7 @@ def _with_gateway(
     passed_on = rate - gateway.rejected_per_second - gateway.queueing_per_second
     if own is not None and not can_have_passed(passed_on, own, gateway.seconds):
         return state, engines, replace(use, reason=Reason.GATEWAY_IMPLAUSIBLE)
-    comparison = state.comparison.counted(
+    comparison = state.comparison.add_windows(
         Told(max(passed_on, 0.0) * gateway.seconds, gateway.seconds) if gateway.is_new else None,
         Told(engines.requests, engines.seconds) if engines.is_new else None,
     )
@@ -297,7 +299,7 @@ def _far_below(
     return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
 
 
-def _told_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
+def _reporting_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
     """Share of the engines that have told of a window: at a first look none has."""
     known = {(flow.pod, flow.engine) for flow in flows}
     engines = [(pod.name, engine.engine) for pod, engine in fresh.engines]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from servingslo.estimation.sample import HistogramSample
+from servingslo.models.numerics import ROUNDING
 from servingslo.models.workload import LengthDistribution
 
 # How much wider than its lower edge the open last bucket is taken to be where nothing tells more.
@@ -127,7 +128,7 @@ def pooled_delta(
     )
 
 
-def merged(
+def merge(
     deltas: Sequence[HistogramDelta], weights: Sequence[float] | None = None
 ) -> HistogramDelta | None:
     """Weighted sum of windows with the edges of the last one; others are left out."""
@@ -205,7 +206,7 @@ def _harmonic(one: float, other: float) -> float:
 
 def _places(low: float, high: float) -> list[float]:
     """Where the mid-quantiles of a linear density lie in the unit interval."""
-    if abs(high - low) <= 1e-9 * (low + high) or low + high <= 0:
+    if abs(high - low) <= ROUNDING * (low + high) or low + high <= 0:
         return list(POINTS_OF_BUCKET)
     square = high * high - low * low
     return [(math.sqrt(low * low + square * u) - low) / (high - low) for u in POINTS_OF_BUCKET]

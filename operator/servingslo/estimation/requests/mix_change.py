@@ -16,8 +16,8 @@ from servingslo.models.workload import LengthDistribution
 LONGEST_SECONDS = 60.0
 # Nothing is concluded from less time than one of Prometheus's default scrapes, which jitter, or
 # from fewer requests: as many as a histogram needs before its shape is preferred to the prior's.
-LEAST_SECONDS = 12.0
-LEAST_REQUESTS = 20.0
+LEAST_MIX_SECONDS = 12.0
+LEAST_MIX_REQUESTS = 20.0
 # A change of the workload: requests so much longer than those remembered that memory would follow
 # too late. With prompts three times as long a fleet was sized for the old work for 12 minutes
 # without one request in its objectives. Within the hour of the Azure conversation trace windows are
@@ -25,6 +25,7 @@ LEAST_REQUESTS = 20.0
 # replica-hours and meets no more.
 CHANGED_RATIO = 2.0
 # And beyond so many standard deviations of what chance makes of the requests counted.
+# Judgement; measured by false changes on the hours of the Azure traces.
 CHANGED_DEVIATIONS = 5.0
 # As many requests end as begin, but for this share of them.
 STEADY_RATIO = 0.1
@@ -66,7 +67,7 @@ class Evidence:
         return self.generated_tokens / self.ended
 
 
-def gathered(
+def gather(
     old: tuple[Evidence, ...], windows: Sequence[Window], *, unbroken: bool
 ) -> tuple[Evidence, ...]:
     """The ticks of the last minute, the newest first.
@@ -109,7 +110,7 @@ def enough(ticks: Sequence[Evidence]) -> Iterator[Evidence]:
             cached_tokens=total.cached_tokens + tick.cached_tokens,
             generated_tokens=total.generated_tokens + tick.generated_tokens,
         )
-        if total.seconds >= LEAST_SECONDS and total.started >= LEAST_REQUESTS:
+        if total.seconds >= LEAST_MIX_SECONDS and total.started >= LEAST_MIX_REQUESTS:
             yield total
 
 
@@ -130,7 +131,7 @@ def is_longer(known: LengthDistribution | None, mean_tokens: float, count: float
     Source: the renewal reward theorem and its central limit (W. Feller, "An Introduction to
     Probability Theory and Its Applications", vol. 2, 1971, section XI.5).
     """
-    if known is None or count < LEAST_REQUESTS:
+    if known is None or count < LEAST_MIX_REQUESTS:
         return False
     usual = mean_tokens * count / known.mean_tokens
     spread = known.second_moment_tokens2 / (known.mean_tokens * known.mean_tokens)

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from servingslo.estimation.requests.histograms import HistogramDelta, merged, pooled_delta
+from servingslo.estimation.requests.histograms import HistogramDelta, merge, pooled_delta
 from servingslo.estimation.windows.counters import EngineStep
 from servingslo.models.fleet.objective_metrics import ROWS
 
 # Recent enough for the present load, long enough for a p99 at a few requests per second.
+# Judgement; measured by the error of a p99 at one request per second, beside its age.
 RECENT_SECONDS = 120.0
 REMEMBERED_WINDOWS = 24
 LATENCIES = tuple(row.metric.value for row in ROWS)
@@ -46,13 +47,13 @@ class ObservedState:
     def _recent(self, names: Mapping[str, str], now_seconds: float) -> dict[str, HistogramDelta]:
         recent = [w for w in self.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
         found = {
-            metric: merged([w.deltas[name] for w in recent if name in w.deltas])
+            metric: merge([w.deltas[name] for w in recent if name in w.deltas])
             for metric, name in names.items()
         }
         return {metric: delta for metric, delta in found.items() if delta and delta.count > 0}
 
 
-def pooled(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
+def pool(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
     """Observations since the last tick over all engines, by metric."""
     ended = [s for s in steps if s.flow is not None and s.after is not None]
     if not ended:

@@ -22,14 +22,15 @@ PRIOR_RETRIES_PER_REFUSAL = 1.0 / 3.0
 MOST_RETRIES_PER_REFUSAL = 1.0
 # Refusals have fallen by this share of their most, and this much more is admitted than then:
 # capacity came, it was not chance.
+# Judgement; measured by the share of retries that is learnt from simulated clients of known habit.
 FALLEN_RATIO = 0.25
 CAPACITY_CAME_RATIO = 0.25
 # Less admitted than a moment before by more than chance: demand has fallen, and nothing is told.
 DEMAND_FELL_RATIO = 0.1
 # Windows that capacity has to come in, a minute: what happens later is no answer to it.
-REMEMBERED_WINDOWS = 5
+ANSWER_WINDOWS = 5
 # Memory of what shortages told, in windows that told something.
-MEMORY_WINDOWS = 40.0
+RETRY_MEMORY_WINDOWS = 40.0
 # What was left out may all have been demand: the error of a value at one end of a uniform law.
 ECHO_DEVIATIONS = 1.0 / math.sqrt(3.0)
 
@@ -85,7 +86,7 @@ def first_attempts(
     )
     learnt = _learnt(state, now)
     first = offered_per_second - learnt.retries_per_refusal * _again(state, offered_per_second)
-    windows = (*state.windows, now)[-REMEMBERED_WINDOWS:]
+    windows = (*state.windows, now)[-ANSWER_WINDOWS:]
     refusing = any(w.refused_per_second > 0.0 for w in windows)
     return replace(learnt, windows=windows if refusing else ()), max(first, 0.0)
 
@@ -125,7 +126,7 @@ def _learnt(state: RetryState, now: RefusedWindow) -> RetryState:
     fell = now.admitted_per_second < (1.0 - DEMAND_FELL_RATIO) * highest
     if not came or fell or fall <= FALLEN_RATIO * most.refused_per_second:
         return state
-    memory = 1.0 - 1.0 / MEMORY_WINDOWS
+    memory = 1.0 - 1.0 / RETRY_MEMORY_WINDOWS
     return replace(
         state,
         squares=memory * state.squares + fall * fall,

@@ -16,8 +16,8 @@ from servingslo.estimation.windows.scrapes import (
     Scrape,
     counters_time_seconds,
     histograms_time_seconds,
-    measured_from,
     next_scrape,
+    window_start,
 )
 from servingslo.models.engine.service_time import ServiceLaw
 
@@ -29,6 +29,7 @@ SHORTEST_WINDOW_SECONDS = 0.5
 LONGEST_WINDOW_SECONDS = 300.0
 # After so many windows in a row that cannot be, what the engine counts now is a new beginning. And
 # after so many its law may be that of another engine.
+# Judgement; measured by the fault rows of `tests/chaos` that cut or exchange pages.
 DOUBTED_WINDOWS = 3
 DOUBTED_LAW_WINDOWS = 20
 # After so many without a number that moved the engine hangs, and is told as a pod that lies.
@@ -175,7 +176,7 @@ def advance(
     histograms_time = histograms_time_seconds(sample, now_seconds)
     new_counters = has_counters(sample) and _is_newer(counters_time, old, old.counters)
     new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old, old.histograms)
-    old = _measured_from(old, sample, pod.restarts)
+    old = _with_window_start(old, sample, pod.restarts)
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
     same = new_counters and old.counters is not None and tells_the_same(old.counters.sample, sample)
     # What moves again after it stood still is not of the last window alone.
@@ -247,11 +248,11 @@ def _same_since(old: EngineMemory, *, same: bool) -> float | None:
     return old.counters.time_seconds if old.same_since_seconds is None else old.same_since_seconds
 
 
-def _measured_from(memory: EngineMemory, sample: EngineSample, restarts: int) -> EngineMemory:
+def _with_window_start(memory: EngineMemory, sample: EngineSample, restarts: int) -> EngineMemory:
     """The memory with the scrapes that windows to this sample begin with."""
-    counters = histograms = measured_from(memory.counters, sample, restarts)
+    counters = histograms = window_start(memory.counters, sample, restarts)
     if memory.histograms is not memory.counters:
-        histograms = measured_from(memory.histograms, sample, restarts)
+        histograms = window_start(memory.histograms, sample, restarts)
     return replace(memory, counters=counters, histograms=histograms)
 
 
@@ -311,15 +312,15 @@ def _window(
     fell, why = False, ""
     if before is not None:
         started = before.restarts != pod.restarts
-        fell, why = plausible.fallen(before.sample, after, container_started=started)
+        fell, why = plausible.find_restart(before.sample, after, container_started=started)
     old = zero_like(after) if before is None or fell else before.sample
-    window = _between(pod, old, after, seconds)
+    window = _flow_between(pod, old, after, seconds)
     window = replace(window, restarted=fell, from_zero=before is None, paired=paired)
     slots = after.num_seqs_in_force or after.max_num_seqs
     return window, why or _doubt(window, law, slots)
 
 
-def _between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: float) -> Window:
+def _flow_between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: float) -> Window:
     return Window(
         pod=pod.name,
         engine=after.engine,
@@ -340,7 +341,7 @@ def _between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: fl
         ),
         prompt_tokens=increase(after.prompt_tokens_total, old.prompt_tokens_total),
         cached_tokens=increase(after.cached_prompt_tokens_total, old.cached_prompt_tokens_total),
-        finished=increase(_finished(after), _finished(old)),
+        finished=increase(_finished_count(after), _finished_count(old)),
         aborted=increase(after.finished_total.get(ABORTED), old.finished_total.get(ABORTED, 0.0)),
         rejected=increase(after.rejected_total, old.rejected_total),
         executions=increase(after.executions_total, old.executions_total),
@@ -389,7 +390,7 @@ def _sum_increase(after: HistogramSample | None, before: HistogramSample | None)
     return increase(after.sum, before.sum)
 
 
-def _finished(sample: EngineSample) -> float | None:
+def _finished_count(sample: EngineSample) -> float | None:
     return sum(sample.finished_total.values()) if sample.finished_total else None
 
 

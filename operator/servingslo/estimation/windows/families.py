@@ -28,7 +28,7 @@ SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_qu
 # Without these there is no law, whatever the objectives are.
 _OF_LAWS = ("ttft_seconds", "inter_token_seconds")
 # Of one engine: further ones are counted.
-MOST_NAMED = 3
+MOST_NAMED_SERIES = 3
 # Some engines export a family with the first request that ends, and that may take minutes.
 FIRST_REQUEST_SECONDS = 300.0
 
@@ -52,7 +52,7 @@ def is_busy(engine: EngineSample) -> bool:
     return any(counted) or any(engine.finished_total.values())
 
 
-def lacked_by(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
+def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
     """Names of the series of these fields that the engine does not export.
 
     None where its runtime is not known: an observation that was stored without it.
@@ -64,7 +64,7 @@ def lacked_by(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
     return tuple(_series(metric) for metric in profile.metrics if metric.field in lacking)
 
 
-def lacked_beside_siblings(
+def missing_beside_siblings(
     seen: Sequence[tuple[PodSample, EngineSample]], long_known: Collection[tuple[str, str]] = ()
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """By pod and engine, the series that engines of pods like it export and it does not.
@@ -82,7 +82,7 @@ def lacked_beside_siblings(
         wanted = kinds[_kind(pod, engine)] - exported_fields(engine)
         if (pod.name, engine.engine) not in long_known and not _has_histograms(engine):
             wanted = wanted - {*_HISTOGRAMS}
-        if lacking := lacked_by(engine, wanted):
+        if lacking := missing_series(engine, wanted):
             found[pod.name, engine.engine] = lacking
     return found
 
@@ -96,11 +96,11 @@ def exported_by_none(
 
     histograms: fields that the objectives are observed by. long_known: as for siblings.
     """
-    engines = _served(pods)
+    engines = _engines_if_served(pods)
     wanted = {*GAUGES, *COUNTERS}
     if _are_read(pods, long_known):
         wanted |= {*_OF_LAWS, *histograms}
-    return _common([lacked_by(engine, wanted) for engine in engines])
+    return _common([missing_series(engine, wanted) for engine in engines])
 
 
 def missing_observations(
@@ -110,14 +110,14 @@ def missing_observations(
 
     histogram: the field that observes the objective. long_known: as for siblings.
     """
-    engines = _served(pods)
+    engines = _engines_if_served(pods)
     summary = SUMMARY_OF.get(histogram)
     if not engines or any(getattr(engine, histogram) is not None for engine in engines):
         return ""
     if summary is not None and any(getattr(engine, summary) for engine in engines):
         return ""
     read = _are_read(pods, long_known)
-    named = _common([lacked_by(engine, {histogram}) for engine in engines]) if read else ()
+    named = _common([missing_series(engine, {histogram}) for engine in engines]) if read else ()
     if not named and summary is not None:
         profile = _profile(engines[0])
         named = () if profile is None else _names(profile, summary)
@@ -130,7 +130,7 @@ def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
     Of engines that export other metrics of their runtime: the scrape works.
     """
     lacking = [
-        lacked_by(engine, GAUGES)
+        missing_series(engine, GAUGES)
         for pod in pods
         for engine in pod.engines
         if engine.running is None and engine.waiting is None
@@ -140,8 +140,8 @@ def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
 
 def in_words(series: Sequence[str]) -> str:
     """Some of these series, and how many there are beside."""
-    shown = ", ".join(series[:MOST_NAMED])
-    more = len(series) - MOST_NAMED
+    shown = ", ".join(series[:MOST_NAMED_SERIES])
+    more = len(series) - MOST_NAMED_SERIES
     return f"{shown} and {more} more" if more > 0 else shown
 
 
@@ -166,7 +166,7 @@ def _has_served(pod: PodSample, engine: EngineSample) -> bool:
     return is_busy(engine) and (ready_for is None or ready_for >= FIRST_REQUEST_SECONDS)
 
 
-def _served(pods: Sequence[PodSample]) -> list[EngineSample]:
+def _engines_if_served(pods: Sequence[PodSample]) -> list[EngineSample]:
     """All engines of these pods, where one of them has served for a while; else none."""
     each = [(pod, engine) for pod in pods for engine in pod.engines]
     return [engine for _, engine in each] if any(_has_served(*one) for one in each) else []

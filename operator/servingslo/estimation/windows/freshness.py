@@ -23,6 +23,7 @@ MISSED_SCRAPES = 3.0
 DEFAULT_SCRAPE_SECONDS = 15.0
 SHORTEST_FRESH_SECONDS = 15.0
 # A pod that became ready this recently may not have been scraped yet, at the least.
+# Judgement; measured by the time from readiness to the first scrape on a real Prometheus.
 FIRST_SCRAPE_SECONDS = 45.0
 # A distance of scrapes that grows is believed by so much more at each look.
 SLOWER_RATIO = 1.1

@@ -12,6 +12,7 @@ from servingslo.models.engine.service_time import ServiceLaw
 
 # Requests that an engine may well have served since it restarted without its container: by a
 # supervisor, or in a container whose new start is not known yet. And tokens, where none are told.
+# Judgement; measured by restarts of a supervised engine between two scrapes.
 FEW_REQUESTS = 100.0
 FEW_TOKENS = 1e5
 # No engine makes a step faster (the stated law's lower bound), with more sequences than this, or
@@ -34,6 +35,7 @@ _MOST = {
 }
 # How much longer than the window an engine's own law may say that its work takes: at few sequences
 # what another one adds to a step is known to a factor of three.
+# Judgement; measured by the largest ratio over honest windows of the recordings.
 FASTER_THAN_LAW = 4.0
 # Between two of its tokens a sequence has a slot. A gap counts when it ends, and may have begun
 # before the window, one for each slot.
@@ -62,7 +64,7 @@ def can_be_counts(histogram: HistogramSample) -> bool:
     )
 
 
-def fallen(
+def find_restart(
     before: EngineSample, after: EngineSample, *, container_started: bool
 ) -> tuple[bool, str]:
     """Whether the counters began again at zero, and why that cannot be; '' where it can."""

@@ -21,12 +21,12 @@ class Scrape:
     fell_from: "Scrape | None" = None
 
 
-def measured_from(before: Scrape | None, after: EngineSample, restarts: int) -> Scrape | None:
+def window_start(before: Scrape | None, after: EngineSample, restarts: int) -> Scrape | None:
     """The scrape that a window to this sample begins with: what fell and came back never fell."""
     whole = None if before is None else before.fell_from
     if whole is None or whole.restarts != restarts:
         return before
-    fell, doubt = plausible.fallen(whole.sample, after, container_started=False)
+    fell, doubt = plausible.find_restart(whole.sample, after, container_started=False)
     return before if fell or doubt else whole
 
 

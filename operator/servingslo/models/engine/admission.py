@@ -8,6 +8,7 @@ from scipy.special import betainc
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import RequestDemand
+from servingslo.models.numerics import TINY_NUMBER
 
 # A full engine stays at its bound all the time, so the bound lies below what percentiles allow for
 # moments. Of 50 to 99 tried in simulation on crowds, ramps and mixes of lengths, 80 to 90 served
@@ -27,7 +28,7 @@ def queue_bound(drain_rate_per_second: float, wait_budget_seconds: float) -> int
         raise InvalidInputError(
             "wait_budget_seconds", (drain_rate_per_second, wait_budget_seconds), "0 or more"
         )
-    return math.floor(drain_rate_per_second * wait_budget_seconds * (1.0 + 1e-12))
+    return math.floor(drain_rate_per_second * wait_budget_seconds * (1.0 + TINY_NUMBER))
 
 
 @lru_cache(maxsize=_BOUNDS_KEPT)

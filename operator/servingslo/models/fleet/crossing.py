@@ -76,7 +76,7 @@ class CrossingSearch:
             self._at <= _place(IDLE_UTILIZATION)
         )
 
-    def told(self, ratio: float) -> None:
+    def add_value(self, ratio: float) -> None:
         """What the percentile is where it was looked at, over its limit."""
         at, excess = self._at, math.log(ratio) if ratio > 0.0 else -math.inf
         self._known.append((at, excess))

@@ -19,6 +19,7 @@ from servingslo.models.fleet.full_batch import full_batch_of
 from servingslo.models.fleet.latency import LatencyModel
 from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
 from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.numerics import ROUNDING
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 
 # No engine is planned at more of its saturation rate: percentiles diverge there, and laws take
@@ -33,8 +34,6 @@ LEAST_READ_UTILIZATION = 1e-4
 # Counts are guessed from the rate of an engine at the last one, which hardly depends on the count;
 # where that does not end a search the rest is halved.
 GUESSED_ROUNDS = 4
-# A quotient such as 3.0000000001 is 3.
-ROUNDING = 1e-9
 
 
 class Limit(NamedTuple):
@@ -108,7 +107,7 @@ class Frontier:
         engines would be as busy as any may be.
         """
         busiest = GREATEST_UTILIZATION * self.model.saturation_rate_per_second
-        first = counted(rate_per_second / (busiest * engines_per_replica), high)
+        first = whole_count(rate_per_second / (busiest * engines_per_replica), high)
         searches = {
             limit: _CountSearch(low, high, start or self.counts.get(limit[:2], first))
             for limit in limits
@@ -121,7 +120,7 @@ class Frontier:
             }
             self.solve(rows.values())
             for (limit, count), row in rows.items():
-                open_[limit].told(count, self._rate(*row), rate_per_second)
+                open_[limit].add_count(count, self._rate(*row), rate_per_second)
         for limit, one in searches.items():
             if start is None and one.answer is not None:
                 self.counts[limit[:2]] = one.answer
@@ -136,11 +135,11 @@ class Frontier:
             if row[0].most <= 0.0:
                 self.crossings[row] = Crossing(0.0, None)
                 continue
-            searches[row] = self._begun(row)
+            searches[row] = self._begin_search(row)
         while searches:
             for row, value in self._values(searches).items():
                 search = searches[row]
-                search.told(value / row[0].most)
+                search.add_value(value / row[0].most)
                 if search.hopeless and self._misses_unloaded(row[0]):
                     search.ended = Crossing(0.0, None)
                 if search.ended is not None:
@@ -201,7 +200,7 @@ class Frontier:
         utilization = self.crossings[limit, fleet].utilization
         return utilization * self.model.saturation_rate_per_second * fleet.engines
 
-    def _begun(self, row: Row) -> CrossingSearch:
+    def _begin_search(self, row: Row) -> CrossingSearch:
         """A search that begins where the row of the nearest fleet ended, else anywhere."""
         limit, fleet = row
         for known in (self.crossings, self._hints):
@@ -270,7 +269,7 @@ class _CountSearch:
         self._rounds += 1
         return [count for count in (self._guess - 1, self._guess) if count > self._failing]
 
-    def told(self, count: int, greatest_per_second: float, rate_per_second: float) -> None:
+    def add_count(self, count: int, greatest_per_second: float, rate_per_second: float) -> None:
         """What a count carries: 0 where no count carries anything."""
         if greatest_per_second <= 0.0:
             self.hopeless = True
@@ -282,11 +281,11 @@ class _CountSearch:
         guess = rate_per_second * count / greatest_per_second
         if self._rounds > GUESSED_ROUNDS:
             guess = (self._failing + self._found) / 2
-        self._guess = counted(guess, self._found - 1)
+        self._guess = whole_count(guess, self._found - 1)
         self._guess = max(self._guess, self._failing + 1)
 
 
-def counted(replicas: float, largest: int) -> int:
+def whole_count(replicas: float, largest: int) -> int:
     """A whole number of replicas, 1 at least; a quotient such as 3.0000000001 is 3.
 
     Source: ⌈λ/(ρ*·μ)⌉, Machine Learning Systems (V. J. Reddi), "Serving and Systems Tradeoffs".

@@ -16,12 +16,11 @@ import numpy as np
 
 from servingslo.models.engine.service_time import RequestDemand
 from servingslo.models.fleet.load_laws import EngineLaws
+from servingslo.models.numerics import TINY_SECONDS
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.models.tokens.output_laws import Moments, spread_points
 from servingslo.models.tokens.prefill_interference import prefill_square_seconds2
 
-# Against a division by zero: far below any deviation of a step.
-LEAST_SECONDS = 1e-12
 # Batches looked at in each round, between the neighbours of the best of the round before: a
 # handful of rounds for any number of slots.
 TRIALS = 16
@@ -38,7 +37,7 @@ def full_batch_moments(engine: EngineLaws, sequences: Sequence[int]) -> Moments:
     second = prefill_square_seconds2(demand)
     means = [[mean_gap_seconds(demand, engine.budget_tokens, count)] for count in sequences]
     started = np.array([[started_per_step(demand, count)] for count in sequences])
-    deviation = np.maximum(np.sqrt(started * second / gaps), LEAST_SECONDS)
+    deviation = np.maximum(np.sqrt(started * second / gaps), TINY_SECONDS)
     mean = np.broadcast_to(np.array(means), deviation.shape)
     return Moments(mean, deviation)
 

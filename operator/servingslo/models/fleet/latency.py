@@ -136,15 +136,15 @@ def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int)
 
 
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)
-def _prepared(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
+def _prepare(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     return LatencyModel(workload_at_one, law, limits)
 
 
 def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     """The prepared model of this mix on this engine; recent ones are kept."""
-    return _prepared(workload.at_rate(1.0), law, limits)
+    return _prepare(workload.at_rate(1.0), law, limits)
 
 
 def forget_models() -> None:
     """Prepare each model anew that is asked for from now on, as after a start."""
-    _prepared.cache_clear()
+    _prepare.cache_clear()

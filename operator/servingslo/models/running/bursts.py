@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from servingslo.models.engine.service_time import FloatArray, RequestDemand
+from servingslo.models.numerics import SMALL_RATIO
 
 # Correlation time of a rate that stays at each of two values for a mean time of 1: both ends of a
 # burst forget it. Bursts of which nothing is known are taken to last as long as a residence.
@@ -26,8 +27,6 @@ _LARGEST_SWING = 0.9
 _LARGEST_PREFILL_RATIO = 0.9
 # Swings below this move no percentile by more than 1 %, and are mostly noise of the measurement.
 _LEAST_SWING = 0.1
-# Against a division by zero, as a share of the memory.
-_LEAST_STAY = 1e-6
 # Rounds of a fixed point: twice as many move no percentile by more than 0.06 %.
 _MEMORY_ITERATIONS = 4
 # Halvings of the range of logarithms below: to 1e-12 of it.
@@ -94,7 +93,7 @@ def swing_of(bursts: Bursts, prefill_ratio: float) -> float:
 
 def remembered_share(seconds: FloatArray, correlation_seconds: float | FloatArray) -> FloatArray:
     """Share of a burst at arrival that is left on average over a time in seconds."""
-    ratio = np.maximum(seconds / correlation_seconds, _LEAST_STAY)
+    ratio = np.maximum(seconds / correlation_seconds, SMALL_RATIO)
     share: FloatArray = np.expm1(-ratio)
     share /= -ratio
     return share
@@ -123,7 +122,7 @@ def bursts_of(
     (I − 1)/(1 + κτ), I that over a long time, and their covariance with the rate is σ²/(κ + 1/τ).
     Both are exact for a linear system (an Ornstein–Uhlenbeck process).
     """
-    residence = max(running_mean, _LEAST_STAY) / rate_per_second
+    residence = max(running_mean, SMALL_RATIO) / rate_per_second
     step = demand.step_fixed_seconds + demand.step_growth_seconds * running_mean
     stays = CORRELATION_PER_BURST
     if not math.isnan(correlation_seconds):
@@ -160,5 +159,5 @@ def correlation_seconds(
 
 def measured_share(ratio: float) -> float:
     """Excess dispersion over a time in units of the memory, as a share of that over a long one."""
-    ratio = max(ratio, _LEAST_STAY)
+    ratio = max(ratio, SMALL_RATIO)
     return 1.0 + math.expm1(-ratio) / ratio

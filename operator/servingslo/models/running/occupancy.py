@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from servingslo.models.engine.service_time import FloatArray, RequestDemand
+from servingslo.models.numerics import LEAST_MASS, ROUNDING, SMALL_RATIO
 from servingslo.models.rows import columns
 from servingslo.models.running.bursts import STEADY, Bursts, bursts_of
 
@@ -31,13 +32,8 @@ _OFFSETS: FloatArray = _NODES - INDEX_CENTRE
 _INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2), axis=1)
 _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
-# A law without marginal decode work is Poisson; the negative binomial tends to it as this → 0.
-_LEAST_GROWTH_RATIO = 1e-6
-# Against rounding of node positions, and of a mass that underflows.
-_ROUNDING = 1e-9
-_LEAST_MASS = 1e-200
 # Where the negative binomial law would have no mean; no load below saturation comes near it.
-_LARGEST_RATIO = 0.999
+_LARGEST_BUSY_RATIO = 0.999
 # Rounds of a fixed point: twice as many change nothing by 1e-5.
 _BURST_ITERATIONS = 4
 
@@ -126,7 +122,7 @@ def running_mean(demand: RequestDemand, rate_per_second: float, factor: float) -
     That of a negative binomial law to the power 1/F: (O·a/(O·β) + F)·ρ′/(1 − ρ′).
     """
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
-    ratio = min(rate_per_second * demand.decode_seconds / slack, _LARGEST_RATIO)
+    ratio = min(rate_per_second * demand.decode_seconds / slack, _LARGEST_BUSY_RATIO)
     return (demand.fixed_seconds * rate_per_second / slack + factor * ratio) / (1.0 - ratio)
 
 
@@ -216,7 +212,7 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
     masses = [(inner[0] + tail[0],) for inner, tail in zip(moments, tails, strict=True)]
     weights /= columns(masses)[0]
     return [
-        summed(load, lattice, probabilities, inner, tail)
+        summarize(load, lattice, probabilities, inner, tail)
         for load, lattice, probabilities, inner, tail in zip(
             loads, lattices, weights, moments, tails, strict=True
         )
@@ -230,7 +226,7 @@ def even_moments(weights: FloatArray) -> list[tuple[float, float, float]]:
 
 def central(mass: float, first: float, second: float) -> tuple[float, float, float]:
     """Mass, mean and variance from sums of powers about the middle node."""
-    mass = max(mass, _LEAST_MASS)
+    mass = max(mass, LEAST_MASS)
     first /= mass
     # With all mass at one node rounding alone is left of it.
     return mass, first + INDEX_CENTRE, max(second / mass - first**2, 0.0)
@@ -252,7 +248,7 @@ class _Lattice(NamedTuple):
 
 def lattice_of(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
     """Spacing and nodes that cover the law of the total number, ending at the cap if it is near."""
-    decode = max(demand.decode_seconds, _LEAST_GROWTH_RATIO * demand.fixed_seconds)
+    decode = max(demand.decode_seconds, SMALL_RATIO * demand.fixed_seconds)
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     ratio = load.rate_per_second * decode / slack
     shape = load.pool_count * demand.fixed_seconds / decode
@@ -266,7 +262,7 @@ def lattice_of(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
         step, count = 1.0, max(round(high - low), 1)
     else:
         step, count = (high - low) / _NODE_COUNT, _NODE_COUNT
-    at_cap = low + step * count >= top * (1.0 - _ROUNDING)
+    at_cap = low + step * count >= top * (1.0 - ROUNDING)
     return _Lattice(low, step, count + 1, shape, ratio, at_cap)
 
 
@@ -292,7 +288,7 @@ def above_cap(
     return waiting, load.pool_count * saturation * (1.0 - ratio)
 
 
-def summed(
+def summarize(
     load: ReplicaLoad,
     lattice: _Lattice,
     weights: FloatArray,

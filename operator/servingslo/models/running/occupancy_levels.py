@@ -17,23 +17,18 @@ import numpy as np
 from scipy.special import gammaln
 
 from servingslo.models.engine.service_time import RequestDemand
+from servingslo.models.numerics import ALMOST_ONE, TINY_SECONDS
 
 # Pools are not idle this many deviations below their mean. A Poisson law is close to this.
 # Measured: 9 deviations move no percentile by more than 0.02 %.
 _IDLE_DEVIATIONS = 6.0
 # A replica that always runs more than these is never found idle.
 _BUSY = 2.0
-# Against the end of the range of a negative binomial law; a Poisson law is within a millionth.
-_LARGEST_SUCCESS = 1.0 - 1e-6
 # Shares of arrivals that move no percentile below p99.9.
 _NEGLIGIBLE_IDLE = 1e-4
 # Pools with fewer requests for each replica are told by their levels, others by the mean. Measured:
 # with 3 in place of 4 gaps of twelve replicas are 2 % longer, of outputs of 30 tokens 0.4 %.
 _FEW = 4.0
-# Probability from which on pools have as few requests always: what is left has no moments.
-_ALL_FEW = 1.0 - 1e-6
-# Against divisions by zero where nothing is computed.
-_TINY_SECONDS = 1e-12
 
 
 class Pool(NamedTuple):
@@ -98,7 +93,7 @@ class Averages(NamedTuple):
     busy: float
 
 
-def found_by_arrivals(demand: RequestDemand, pool: Pool) -> Found:
+def level_at_arrival(demand: RequestDemand, pool: Pool) -> Found:
     """What the arrivals of a pool find at the least loaded of its replicas.
 
     Prompts stand at λ·T of the busy replicas, T their prefill, and a pool sends fewer requests
@@ -127,7 +122,7 @@ def found_by_arrivals(demand: RequestDemand, pool: Pool) -> Found:
         averages.idle + avoided,
         delayed,
         before / stay,
-        1.0 if averages.few > _ALL_FEW else averages.few,
+        1.0 if averages.few > ALMOST_ONE else averages.few,
     )
 
 
@@ -188,7 +183,7 @@ def most_few(pool_count: int) -> float:
 
 def law_of_number(mean: float, excess: float) -> tuple[float, float]:
     """Shape and success of a negative binomial law with this mean, and excess of variance."""
-    success = min(1.0 / (1.0 + excess), _LARGEST_SUCCESS)
+    success = min(1.0 / (1.0 + excess), ALMOST_ONE)
     return mean * success / (1.0 - success), success
 
 
@@ -206,5 +201,5 @@ def requests_of(demand: RequestDemand, pool: Pool) -> Requests:
         count * pool.rate_per_second,
         first,
         prefill,
-        max(first + max(demand.output_mean_tokens - 1.0, 0.0) * step, _TINY_SECONDS),
+        max(first + max(demand.output_mean_tokens - 1.0, 0.0) * step, TINY_SECONDS),
     )

@@ -17,7 +17,7 @@ from servingslo.models.running.occupancy import (
 )
 
 # Below this utilization requests meet no others, however bursty: one in as many finds company.
-_LEAST_UTILIZATION = 1e-4
+_COMPANY_UTILIZATION = 1e-4
 
 
 class FleetLaw(NamedTuple):
@@ -47,7 +47,7 @@ def replica_load(
     pooled: whether a request goes where the fewest run, in place of anywhere.
     """
     # Replicas that share arrivals at random each see the bursts of the fleet thinned out.
-    company = rate_per_second > _LEAST_UTILIZATION * fleet.saturation_rate_per_second
+    company = rate_per_second > _COMPANY_UTILIZATION * fleet.saturation_rate_per_second
     excess = (fleet.dispersion - 1.0) / replica_count if company else 0.0
     pool = replica_count if pooled else 1
     # Arrivals that are evener than Poisson have no bursts.

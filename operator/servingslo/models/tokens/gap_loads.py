@@ -7,10 +7,8 @@ of Series of Events (1966), chapter 7.
 from typing import NamedTuple
 
 from servingslo.models.engine.service_time import RequestDemand
+from servingslo.models.numerics import TINY_VARIANCE
 from servingslo.models.running.bursts import STEADY, Bursts, lasting_change
-
-# Against a division by zero where nothing varies.
-_LEAST_VARIANCE = 1e-30
 
 
 class GapLoad(NamedTuple):
@@ -35,7 +33,7 @@ def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: 
     ratio = load.rate_per_second * demand.prefill_mean_seconds
     step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
     followed = bursts.followed_ratio * load.mean
-    left = max(1.0 - (swing * followed) ** 2 / max(load.variance, _LEAST_VARIANCE), 0.0)
+    left = max(1.0 - (swing * followed) ** 2 / max(load.variance, TINY_VARIANCE), 0.0)
     lasting = lasting_change(bursts, change, step, ratio)
     return GapLoad(
         rate_per_second=load.rate_per_second * (1.0 + lasting),

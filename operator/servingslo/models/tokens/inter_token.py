@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from servingslo.models.engine.service_time import FloatArray, RequestDemand
+from servingslo.models.numerics import TINY_VARIANCE
 from servingslo.models.running.bursts import remembered_share, swing_of, unchanged_share
-from servingslo.models.running.occupancy_levels import NEVER_IDLE, Found, Pool, found_by_arrivals
+from servingslo.models.running.occupancy_levels import NEVER_IDLE, Found, Pool, level_at_arrival
 from servingslo.models.tokens.gap_loads import GapLoad, at_changed_rate, own_step
 from servingslo.models.tokens.light_traffic import light_load, mixed_with_bare
 from servingslo.models.tokens.output_laws import GapMoments, Moments, OutputGaps
@@ -27,8 +28,6 @@ from servingslo.models.tokens.prefill_interference import (
     prefill_square_seconds2,
 )
 
-# Against divisions by zero where nothing varies.
-_LEAST_VARIANCE = 1e-24
 # Variance of the running sequences among the replicas of a pool that sends to the least loaded: 1/2
 # on two (chain of their difference), 1/6 on very many; the middle. Either end moves a mean or a
 # percentile by 2 % at most in 95 of 100 loads.
@@ -61,7 +60,7 @@ def _moments_of(
     budget_tokens: float,
 ) -> GapMoments:
     pooled = load.pool_count > 1
-    found = found_by_arrivals(demand, pool_of(load, step)) if pooled else NEVER_IDLE
+    found = level_at_arrival(demand, pool_of(load, step)) if pooled else NEVER_IDLE
     room = budget_tokens - load.mean
     first = first_step_of(demand, load.rate_per_second, step, load.pool_count, room)
     prefill = first_token_after(demand, load, step, budget_tokens, first, found)
@@ -95,7 +94,7 @@ def _usual_moments(
     together = growth * step * cluster_covariance(demand, load) / (load.pool_count * slack)
     forgotten = gaps * (demand.step_fixed_seconds / (step * demand.output_mean_tokens))
     averaging = 2.0 * (forgotten + np.expm1(-forgotten)) / forgotten**2
-    variance = np.maximum(prefill.variance + averaging * (moved + together), _LEAST_VARIANCE)
+    variance = np.maximum(prefill.variance + averaging * (moved + together), TINY_VARIANCE)
     return Moments(mean, np.sqrt(variance))
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from servingslo.models.engine.service_time import RequestDemand
+from servingslo.models.numerics import TINY_TOKENS
 from servingslo.models.running.occupancy_levels import Found
 from servingslo.models.tokens.gap_loads import GapLoad
 from servingslo.models.tokens.output_laws import Moments
@@ -23,8 +24,6 @@ from servingslo.models.tokens.prefill_interference import prefill_square_seconds
 # but rounding in their higher moments.
 _LEAST_SHARE = 1e-6
 _LEAST_DEVIATION = 1e-3
-# Against a division by zero where nothing is prefilled.
-_TINY_TOKENS = 1e-9
 
 
 class LightLoad(NamedTuple):
@@ -58,7 +57,7 @@ def light_load(
     full_step = step + per_token * budget_tokens
     full_steps = (load.prefill_steps - 1.0) * full_step
     full_steps /= demand.prefill_mean_seconds + load.prefill_steps * step
-    room = load.prefill_steps * budget_tokens / max(tokens, _TINY_TOKENS) - 1.0
+    room = load.prefill_steps * budget_tokens / max(tokens, TINY_TOKENS) - 1.0
     together = min(full_steps, 1.0) * min(max(room, 0.0), 1.0)
     return LightLoad(
         found.few,

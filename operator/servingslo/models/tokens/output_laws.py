@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from servingslo.models.engine.service_time import FloatArray
+from servingslo.models.numerics import TINY_NUMBER, TINY_SECONDS
 from servingslo.models.workload import LengthDistribution
 
 # Points for the lengths of outputs, and for the spread of one length. Measured: with three times as
@@ -24,8 +25,6 @@ from servingslo.models.workload import LengthDistribution
 # the time goes with both.
 OUTPUT_POINTS = 20
 DEVIATE_COUNT = 24
-# Against divisions by zero: far below any step.
-TINY_SECONDS = 1e-12
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
 # the same law do not fall together.
@@ -90,7 +89,7 @@ class GapMoments(NamedTuple):
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
     """Gap counts of these outputs, compacted to a few points."""
-    compact = output.compacted(OUTPUT_POINTS, keep_short=True)
+    compact = output.compact(OUTPUT_POINTS, keep_short=True)
     tokens = np.array(compact.tokens)
     weights = np.array(compact.weights)
     several = tokens > 1.0
@@ -159,7 +158,7 @@ def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
         return
     room = most_seconds - points
     below = np.maximum(room, 0.0)
-    kept = 1.0 - (below - room) @ mass / max(float(below @ mass), TINY_SECONDS)
+    kept = 1.0 - (below - room) @ mass / max(float(below @ mass), TINY_NUMBER)
     points[:] = most_seconds - below * max(float(kept), 0.0)
 
 

@@ -13,11 +13,7 @@ Shown by: `make validate`, "one replica, Poisson": TPOT p95 within 5 %; "short o
 from typing import Any, NamedTuple
 
 from servingslo.models.engine.service_time import FloatArray, RequestDemand
-
-# Loads of prefill are taken as in this range, so that nothing is divided by zero, and steps that
-# make the next one longer come to an end.
-_LEAST_RATIO = 1e-9
-_LARGEST_RATIO = 0.98
+from servingslo.models.numerics import LARGEST_LOAD, TINY_RATIO
 
 
 class Cumulants(NamedTuple):
@@ -68,7 +64,7 @@ def first_step_of(
     step: seconds without prefill. room_tokens: for prefill in a step.
     """
     ratio = rate_per_second * demand.prefill_mean_seconds
-    ratio = min(max(ratio, _LEAST_RATIO), _LARGEST_RATIO)
+    ratio = min(max(ratio, TINY_RATIO), LARGEST_LOAD)
     full = step + demand.prefill_per_token_seconds * max(room_tokens, 0.0)
     second = rate_per_second * prefill_square_seconds2(demand)
     longer = second / (pool_count * (1.0 - ratio**2)) + second * (1.0 - 1.0 / pool_count)

@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 from servingslo.models.engine.service_time import RequestDemand
+from servingslo.models.numerics import LEAST_GROWTH_SECONDS, TINY_NUMBER, TINY_SECONDS
 from servingslo.models.running.bursts import lasting_change, swing_of
 from servingslo.models.running.occupancy import Occupancy
 from servingslo.models.waits.prompt_work import RANGE_RATIO, PromptWork, mean_steps, paired_steps
@@ -27,8 +28,6 @@ _LEAST_SLACK = 0.02
 # Deviations that the range of an inversion is wide. Measured: 11 move TTFT by 0.6 % at most in 95
 # of 100 loads.
 _RANGE_SPREADS = 9.0
-# Against divisions by zero: far below any step.
-_TINY_SECONDS = 1e-12
 
 
 class ArrivalState(NamedTuple):
@@ -73,7 +72,7 @@ def states_seen(
         load = rate_per_second, budget_tokens
         return [_state(demand, prompts, running, load, (1.0, shift, 1.0))]
     followed = bursts.followed_ratio * running.mean
-    left = max(1.0 - (swing * followed) ** 2 / max(running.variance, _TINY_SECONDS), 0.0)
+    left = max(1.0 - (swing * followed) ** 2 / max(running.variance, TINY_NUMBER), 0.0)
     spread = math.sqrt(left)
     batch_work = demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
     states = []
@@ -99,7 +98,9 @@ def _budget_use(
 def _lowest_shift(demand: RequestDemand, running: Occupancy, spread: float) -> float:
     """How far below the mean n may lie so that no step of its law is shorter than half of a."""
     lowest = (1.0 - spread) * running.mean + spread * running.lowest
-    return -lowest - 0.5 * demand.step_fixed_seconds / max(demand.step_growth_seconds, 1e-9)
+    return -lowest - 0.5 * demand.step_fixed_seconds / max(
+        demand.step_growth_seconds, LEAST_GROWTH_SECONDS
+    )
 
 
 def _state(
@@ -138,7 +139,7 @@ def range_level(
 ) -> int:
     """Level of the shortest range that holds all but the last 0.01 % of the law."""
     cycle = state.mean_step / (1.0 - state.prefill_ratio)
-    stretch = 1.0 + state.further / max(demand.prefill_mean_seconds, _TINY_SECONDS)
+    stretch = 1.0 + state.further / max(demand.prefill_mean_seconds, TINY_SECONDS)
     arrivals = state.rate_per_second * cycle / (1.0 - state.prefill_ratio**2)
     mean = 2.0 * cycle + prompts.mean_seconds * stretch
     square = prompts.second_moment_seconds2 * stretch**2

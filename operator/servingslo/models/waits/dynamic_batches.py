@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from servingslo.models.engine.service_time import DynamicBatcher, FloatArray, ServiceLaw
+from servingslo.models.numerics import TINY_SECONDS
 
 # Numbers at a start that are told apart: so many full batches, and at least so many requests; near
 # saturation the tail of the queue falls by e for every 1/(2·(1 − ρ)) requests.
@@ -60,7 +61,7 @@ class Times:
         kept = weight > 0.0
         self._parts.append((wait[kept], batch[kept], weight[kept]))
 
-    def joined(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def join(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """All waits, batches and weights."""
         wait, batch, weight = (np.concatenate(one) for one in zip(*self._parts, strict=True))
         return wait, batch, weight
@@ -85,11 +86,11 @@ class BatchTimes:
         part = self._servers / batcher.instances
         self._rate = arrival_rate_per_second * part
         self._room = batcher.room and max(int(batcher.room * part), 1)
-        self._starts = self._told_apart()
+        self._starts = self._numbered_starts()
         self._windows: FloatArray = np.linspace(
             0.0, self._window, _WINDOWS if self._window > 0.0 else 1
         )
-        wait, batch, weight = self._solved()
+        wait, batch, weight = self._solve()
         self.wait_seconds = wait
         self.latency_seconds = wait + self._seconds(batch)
         self.weight = weight / weight.sum()
@@ -112,7 +113,7 @@ class BatchTimes:
         law = self._law
         return law.step_fixed_seconds + law.step_per_sequence_seconds * batch
 
-    def _told_apart(self) -> Starts:
+    def _numbered_starts(self) -> Starts:
         size, full = self._size, float(self._seconds(np.array([self._size]))[0])
         busy = min(self._rate * full / (size * self._servers), NEAREST_SATURATION)
         states = max(_LEAST_STATES, _BATCHES * size, size + int(_TAIL / (1.0 - busy)))
@@ -121,13 +122,13 @@ class BatchTimes:
         batch = np.minimum(number, size)
         return Starts(number, number - batch, self._seconds(batch))
 
-    def _solved(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _solve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The chain's law, then the times that it means."""
         count, servers = len(self._starts.number), self._servers
         # From each start to the next: instances busy then, number then.
         chain = np.zeros((servers, count, servers, count))
         blocked = self._starts.seconds[:, None] / servers
-        arrived = self._arrived(blocked)
+        arrived = self._arrival_law(blocked)
         waited = self._window_weights(blocked, arrived)
         self._add_full(chain[-1], blocked, arrived, waited)
         for busy in range(1, servers):
@@ -135,7 +136,7 @@ class BatchTimes:
         share = _stationary(chain.reshape(servers * count, servers * count))
         share = share.reshape(servers, count)
         full = share[-1]
-        lost = self._lost(full, arrived, blocked)
+        lost = self._losses(full, arrived, blocked)
         taken = float(share.sum(axis=0) @ np.minimum(self._starts.number, self._size))
         self.batch_mean = taken / float(share.sum())
         self.lost_ratio = lost / (lost + taken)
@@ -146,7 +147,7 @@ class BatchTimes:
         alone = float(full @ arrived[:, :, 0].mean(axis=1))
         alone += float(share[:-1, self._starts.left == 0.0].sum())
         self._add_idle_times(times, alone)
-        return times.joined()
+        return times.join()
 
     def _blocked_seconds(self) -> FloatArray:
         """After a start on the last free instance, until one is free: starts × points."""
@@ -157,7 +158,7 @@ class BatchTimes:
         blocked: FloatArray = seconds * (_SPREAD * shares + (1.0 - _SPREAD) / self._servers)
         return blocked
 
-    def _arrived(self, blocked: FloatArray) -> FloatArray:
+    def _arrival_law(self, blocked: FloatArray) -> FloatArray:
         """P(so many wait when an instance is free): starts × points × (0 to all states)."""
         count = len(self._starts.number)
         shares = _poisson(self._rate * blocked, count + 1)
@@ -192,7 +193,7 @@ class BatchTimes:
             weights[..., one] = shares * at.mean(axis=-1)
         return weights
 
-    def _filled(self) -> FloatArray:
+    def _fill_law(self) -> FloatArray:
         """P(number at the start | number before, window left): number × window × number."""
         size, grid = self._size, self._windows
         known = min(size - 1, len(self._starts.number))
@@ -205,7 +206,7 @@ class BatchTimes:
 
     def _first_filled(self) -> FloatArray:
         """P(number at the start) where the first came to an idle server."""
-        filled = self._filled()
+        filled = self._fill_law()
         return filled[0, -1] if len(filled) else np.ones(1)
 
     def _add_full(
@@ -217,18 +218,18 @@ class BatchTimes:
         at_once = arrived[:, :, size:].mean(axis=1)
         chain[:, -1, size - 1 :] += at_once
         remaining = self._starts.seconds[:, None] - blocked
-        filled = self._filled()
+        filled = self._fill_law()
         if len(filled):
             gaps = self._windows
             own = (gaps < remaining[..., None]).astype(float)
-            rest = np.maximum(1.0 - gaps / np.maximum(remaining[..., None], 1e-12), 0.0)
+            rest = np.maximum(1.0 - gaps / np.maximum(remaining[..., None], TINY_SECONDS), 0.0)
             for busy, share in _busy_shares(own, rest, servers, servers - 2):
                 part = np.einsum("nqxg,nqg->nxg", waited, share) / points
                 known = part.reshape(len(part), -1) @ filled.reshape(-1, filled.shape[2])
                 chain[:, busy - 1, : filled.shape[2]] += known
         first = self._first_filled()
         idle = arrived[:, :, 0]
-        own, rest = self._left_after_idle(remaining)
+        own, rest = self._busy_after_idle(remaining)
         for busy, share in _busy_shares(own, rest, servers, servers - 2):
             chain[:, busy - 1, : len(first)] += (idle * share).mean(axis=1)[:, None] * first
 
@@ -238,21 +239,21 @@ class BatchTimes:
         for at in np.flatnonzero(left > 0.0):
             chain[at, busy, int(left[at]) - 1] = 1.0
         first, none = self._first_filled(), left == 0.0
-        own, rest = self._left_after_idle(self._starts.seconds[none])
+        own, rest = self._busy_after_idle(self._starts.seconds[none])
         for then, share in _busy_shares(own, rest, self._servers, busy - 1):
             chain[none, then - 1, : len(first)] += share[:, None] * first
 
-    def _left_after_idle(self, remaining: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _busy_after_idle(self, remaining: FloatArray) -> tuple[FloatArray, FloatArray]:
         """P(busy at the next start) after an idle time and a window.
 
         Of what has so much left, and of what has a uniform part of it left.
         """
         longer = np.maximum(remaining - self._window, 0.0)
         own = -np.expm1(-self._rate * longer)
-        rest = (longer - own / self._rate) / np.maximum(remaining, 1e-12)
+        rest = (longer - own / self._rate) / np.maximum(remaining, TINY_SECONDS)
         return own, np.maximum(rest, 0.0)
 
-    def _lost(self, full: FloatArray, arrived: FloatArray, blocked: FloatArray) -> float:
+    def _losses(self, full: FloatArray, arrived: FloatArray, blocked: FloatArray) -> float:
         """Requests that find no room, for each start."""
         if not self._room:
             return 0.0
@@ -292,20 +293,20 @@ class BatchTimes:
 
     def _add_window_times(self, times: Times, opened: FloatArray) -> None:
         """Requests that come while a batch forms on a free instance: number before × window."""
-        filled = self._filled()
+        filled = self._fill_law()
         if not len(filled):
             return
         number = np.arange(1.0, filled.shape[2] + 1.0)
         before = np.arange(1.0, len(filled) + 1.0)[:, None, None]
         came = np.maximum(number - before, 0.0)
-        lasted = self._formed_in(self._windows[:, None], self._size - before, number)
+        lasted = self._forming_seconds(self._windows[:, None], self._size - before, number)
         self._add_uniform(times, lasted, number, opened[:, :, None] * filled * came)
 
     def _add_idle_times(self, times: Times, alone: float) -> None:
         """Requests that come to a free instance and an empty queue, and those that join them."""
         first = self._first_filled()
         number = np.arange(1.0, len(first) + 1.0)
-        lasted = self._formed_in(np.array(self._window), np.array(self._size - 1.0), number)
+        lasted = self._forming_seconds(np.array(self._window), np.array(self._size - 1.0), number)
         times.add(lasted, number, alone * first)
         self._add_uniform(times, lasted, number, alone * first * (number - 1.0))
 
@@ -316,7 +317,9 @@ class BatchTimes:
         wait = lasted[..., None] * shares
         times.add(wait, number[..., None], weight[..., None] / _AFTER)
 
-    def _formed_in(self, window: FloatArray, lacking: FloatArray, number: FloatArray) -> FloatArray:
+    def _forming_seconds(
+        self, window: FloatArray, lacking: FloatArray, number: FloatArray
+    ) -> FloatArray:
         """How long a batch formed: the window, or less where it was full before."""
         filling = np.minimum(lacking / self._rate, window * lacking / (lacking + 1.0))
         return np.where(number >= self._size, filling, window)

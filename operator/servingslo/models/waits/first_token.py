@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from servingslo.models.engine.service_time import ComplexArray, FloatArray, RequestDemand
-from servingslo.models.rows import columns, stacked
+from servingslo.models.numerics import TINY_NUMBER, TINY_SECONDS
+from servingslo.models.rows import columns, stack
 from servingslo.models.running.occupancy import Occupancy, even_moments
-from servingslo.models.running.occupancy_levels import Pool, found_by_arrivals
+from servingslo.models.running.occupancy_levels import Pool, level_at_arrival
 from servingslo.models.transform import TabulatedLaw, invert
 from servingslo.models.waits.arrival_states import ArrivalState, range_level, states_seen
 from servingslo.models.waits.branching import Branching, grow
@@ -39,8 +40,6 @@ _OFFSETS: FloatArray = np.arange(32.0)
 # Further steps, and prefill, that move no percentile by more than 0.1 %.
 _NEGLIGIBLE_FURTHER = 1e-3
 _NEGLIGIBLE_PREFILL = 1e-5
-# Against divisions by zero: far below any step.
-_TINY_SECONDS = 1e-12
 
 
 class Arrival(NamedTuple):
@@ -127,7 +126,7 @@ def _flow_of(
     state, even = arrival.state, arrival.even_ratio
     rate, mean = state.rate_per_second, demand.prefill_mean_seconds
     kappa = rate * (1.0 + (arrival.running.pool_count - 1.0) * even)
-    lag = prompts.lag_seconds * (1.0 + state.further / max(mean, _TINY_SECONDS))
+    lag = prompts.lag_seconds * (1.0 + state.further / max(mean, TINY_SECONDS))
     filling = rate * (1.0 - even) / (1.0 - state.prefill_ratio)
     flow = _Flow(rate * even, kappa, filling, mean + state.further, -lag, (1.0 - even) * kappa)
     return flow, Branching(rate * even, state.prefill_ratio * even, lag, filling)
@@ -138,7 +137,7 @@ def _work(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> Promp
     state, mean = arrival.state, demand.prefill_mean_seconds
     if state.prefill_ratio < _NEGLIGIBLE_PREFILL or state.further <= _NEGLIGIBLE_FURTHER * mean:
         return prompts.table(arrival.level)
-    return prompts.stretched(arrival.level, 1.0 + state.further / mean)
+    return prompts.stretch(arrival.level, 1.0 + state.further / mean)
 
 
 def _characteristics(
@@ -150,7 +149,7 @@ def _characteristics(
     what arrives before it; and, in pools, the latter less κ, for arrivals that fill vacancies.
     """
     works = [_work(demand, prompts, arrival) for arrival in arrivals]
-    z, excess, slope = (stacked([getattr(w, name) for w in works]) for name in _TRANSFORMS)
+    z, excess, slope = (stack([getattr(w, name) for w in works]) for name in _TRANSFORMS)
     pooled = any(arrival.even_ratio < 1.0 for arrival in arrivals)
     flows, branchings = zip(
         *[_flow_of(demand, prompts, arrival) for arrival in arrivals], strict=True
@@ -171,7 +170,7 @@ def _characteristics(
     exponents[0] += arriving[0] + z
     exponents[1:] += arriving
     exponents += z + excess * filling
-    mixtures = _averaged(demand, exponents, arrivals)
+    mixtures = _average(demand, exponents, arrivals)
     evenly = z.copy()
     evenly[..., 0] = 1.0
     seen = (mixtures[0] - mixtures[1]) / evenly
@@ -181,7 +180,7 @@ def _characteristics(
         whole = filled[..., :1].real
         share = np.divide(filling_share, whole, out=np.zeros_like(whole), where=whole != 0.0)
         seen += filled / (z + kappa) * share
-    own = stacked([_own(demand, prompts, arrival) for arrival in arrivals])
+    own = stack([_own_prefill(demand, prompts, arrival) for arrival in arrivals])
     characteristic: FloatArray = (seen * own).real
     _meet_idle(demand, prompts, arrivals, characteristic, own, z)
     characteristic = characteristic.reshape(len(arrivals), -1)
@@ -192,7 +191,7 @@ def _characteristics(
 _TRANSFORMS = "z", "excess", "slope"
 
 
-def _own(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> ComplexArray:
+def _own_prefill(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> ComplexArray:
     """Transform of the own prefill, with what comes while it lasts several steps.
 
     A pool of c sends arrivals where sequences leave, which is n/O of them at the end of a step
@@ -217,7 +216,7 @@ def _meet_idle(
 ) -> None:
     """Let some arrivals find a replica idle, in place: they take their own prefill and a step."""
     pools = [_pool_of(prompts, arrival) for arrival in arrivals]
-    shares = [found_by_arrivals(demand, pool).free for pool in pools]
+    shares = [level_at_arrival(demand, pool).free for pool in pools]
     if any(shares):
         (idle,) = columns([(share,) for share in shares])
         characteristic *= 1.0 - idle
@@ -237,7 +236,7 @@ def _pool_of(prompts: PromptWork, arrival: Arrival) -> Pool:
     )
 
 
-def _averaged(
+def _average(
     demand: RequestDemand, exponents: ComplexArray, arrivals: Sequence[Arrival]
 ) -> ComplexArray:
     """Σ w·exp(s·x)/s over the steps s of each state, at each exponent x, by two cumulants of s.
@@ -271,7 +270,7 @@ def _steps_of(demand: RequestDemand, arrival: Arrival) -> tuple[float, float, fl
     running, state = arrival.running, arrival.state
     growth = demand.step_growth_seconds * state.spread
     first = state.mean_step + growth * (running.lowest - running.mean)
-    below = max(running.below_cap, _TINY_SECONDS)
+    below = max(running.below_cap, TINY_NUMBER)
     per_even = below / (1.0 - state.prefill_ratio) / arrival.even_ratio
     return first, growth * running.spacing, per_even
 

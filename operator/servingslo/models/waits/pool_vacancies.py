@@ -11,14 +11,10 @@ Shown by: `make validate`, "least-loaded routing" and "short outputs".
 import math
 
 from servingslo.models.engine.service_time import RequestDemand
+from servingslo.models.numerics import LARGEST_LOAD, TINY_TOKENS
 
-# Loads of prefill from here on are taken as this one, so that steps stay finite. Measured: 0.96 and
-# 0.99 change nothing up to a utilization of 0.95.
-_LARGEST_RATIO = 0.98
-# Against a division by zero where prompts cost nothing.
-_TINY_TOKENS = 1e-12
 # The share settles to four digits in these.
-_ITERATIONS = 4
+_SHARE_ITERATIONS = 4
 # Arrivals in a step, below which nobody meets another.
 _NEGLIGIBLE_ARRIVALS = 1e-6
 
@@ -39,13 +35,13 @@ def even_arrivals(
     if pool_count == 1:
         return 1.0
     work = demand.prefill_mean_seconds + further_seconds
-    load = min(rate_per_second * work, _LARGEST_RATIO)
+    load = min(rate_per_second * work, LARGEST_LOAD)
     if rate_per_second * step_seconds < _NEGLIGIBLE_ARRIVALS or load < _NEGLIGIBLE_ARRIVALS:
         return 1.0
-    per_token = work / max(demand.uncached_mean_tokens, _TINY_TOKENS)
+    per_token = work / max(demand.uncached_mean_tokens, TINY_TOKENS)
     arriving = rate_per_second * step_seconds * per_token**2
     even = 1.0
-    for _ in range(_ITERATIONS):
+    for _ in range(_SHARE_ITERATIONS):
         ratio = even * load
         variance = arriving * demand.uncached_second_moment_tokens2 / (1.0 - ratio**2)
         skew = arriving * per_token * demand.uncached_third_moment_tokens3 / (1.0 - ratio**3)
