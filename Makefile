@@ -24,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock chaos acceptance interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd chart-docs dashboard lock chaos acceptance interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ sbom: ## what the image's Python environment holds, as CycloneDX with licences, 
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd
+
+chart-docs: setup ## write the chart's README and the descriptions of its schema from values.yaml
+	$(BIN)/python -m tests.charts.reference
 
 dashboard: setup ## write the Grafana dashboard of the chart anew
 	$(BIN)/python -m tests.dashboards.servingslo
