@@ -33,11 +33,14 @@ setup: $(VENV)/.installed ## the development environment in .venv, pinned by has
 
 $(VENV)/.installed: requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=" >&2; exit 1; }
+	@echo "setup: $$(grep -c '^[a-z]' requirements-dev.lock) pinned packages into $(VENV), about a minute and a half; pip names each of them:"
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	@echo "setup: the operator itself"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m pip check
 	@touch $@
+	@echo "setup: done"
 
 rig: setup ## build once, into the user's cache, all that `make test` and `make demo` need (about twenty minutes on two cores)
 	$(BIN)/python -m servingslo.rig.build
