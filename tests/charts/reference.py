@@ -24,11 +24,12 @@ _HEAD = """\
 
 {description}
 
-Version {version}, for Kubernetes 1.30 and newer, Helm 3 and 4. No image is published: build one from the
-repository's Dockerfile and push it to a registry of yours.
+Version {version}, for Kubernetes 1.30 and newer, Helm 3 and 4. No image is published: build one
+from the repository's Dockerfile and push it to a registry of yours.
 
 ```sh
-helm install servingslo charts/servingslo-operator --namespace servingslo-system --create-namespace \\
+helm install servingslo charts/servingslo-operator \\
+  --namespace servingslo-system --create-namespace \\
   --set image.repository=REGISTRY/servingslo \\
   --set prometheus.url=http://prometheus-operated.monitoring.svc:9090
 ```
