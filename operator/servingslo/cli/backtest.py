@@ -177,8 +177,8 @@ def backtest(
     The planner is the operator's own. Runs are kept, so the same call goes on where it was
     stopped. Exit code 1: with --against-oracle, no schedule meets the objectives.
 
-    Example: servingslo backtest --trace requests.csv -f slo.yaml --fleet h100-8b --seeds 3
-    --html report.html
+    Example: servingslo backtest --trace examples/traces/azure_llm_2023_conversation.csv --scale 8
+    --objective ttft:p99:1s --objective tpot:p95:50ms --seeds 3 --html report.html
     """
     if list_policies:
         typer.echo(policies_text())
