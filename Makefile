@@ -31,19 +31,19 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## the development environment in .venv, pinned by hash
 
-$(VENV)/.installed: requirements-dev.lock pyproject.toml
+$(VENV)/.installed: requirements-dev.lock pyproject.toml lab/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=" >&2; exit 1; }
 	@echo "setup: $$(grep -c '^[a-z]' requirements-dev.lock) pinned packages into $(VENV), about a minute and a half; pip names each of them:"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
-	@echo "setup: the operator itself"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "setup: the operator and its lab"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable ./lab
 	$(BIN)/python -m pip check
 	@touch $@
 	@echo "setup: done"
 
 rig: setup ## build once, into the user's cache, all that `make test` and `make demo` need (about twenty minutes on two cores)
-	$(BIN)/python -m servingslo.rig.build
+	$(BIN)/python -m servingslo_lab.rig.build
 
 demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers
 	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
@@ -56,8 +56,8 @@ floors: lint types layers ## ruff, mypy and import-linter
 check: floors unit ## the floors, unit, property and golden tests
 
 lint: setup ## ruff and the Dockerfile's linter
-	$(BIN)/ruff check operator tests
-	$(BIN)/ruff format --check operator tests
+	$(BIN)/ruff check operator lab tests
+	$(BIN)/ruff format --check operator lab tests
 	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this machine; Dockerfile not linted"; fi
 
 types: setup ## mypy, strict
@@ -87,7 +87,7 @@ bench: setup ## time of an evaluation, a plan and a search over batch limits, be
 benchmark: setup ## docs/benchmarks.md: every policy on the standard traces; goes on where it stopped; PLAN=small SEEDS=1 for less
 	$(BIN)/python -m tests.benchmarks.matrix_report --plan $(PLAN) --processes $(PROCESSES) $(if $(SEEDS),--seeds $(SEEDS))
 
-benchmark-search: setup ## the best settings of other autoscalers' rules, into sim/baselines/tuned.yaml
+benchmark-search: setup ## the best settings of other autoscalers' rules, into the lab's sim/baselines/tuned.yaml
 	$(BIN)/python -m tests.benchmarks.matrix_search --processes $(PROCESSES)
 
 benchmark-full: setup ## as benchmark, with every cold start and failures on every trace
@@ -113,7 +113,7 @@ real-engine: rig ## real vLLM engines, one, two and one again, scaled by the ope
 	$(BIN)/python -m tests.validation.real_engine_loop --vllm $(VLLM)
 
 interop: setup ## beside real KEDA and istiod, which are built first (once); part of acceptance
-	$(BIN)/python -m servingslo.rig.build --all
+	$(BIN)/python -m servingslo_lab.rig.build --all
 	$(BIN)/python -m tests.acceptance.run --only interop
 
 image-check: setup ## the image's own steps in a temporary folder, as its user on a read-only root where this machine lets us
@@ -138,9 +138,9 @@ dashboard: setup ## write the Grafana dashboard of the chart anew
 lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml -o requirements.lock
 	$(COMPILE) --upgrade pyproject.toml --extra keda --constraints requirements.lock -o requirements-keda.lock
-	$(COMPILE) --upgrade pyproject.toml --group dev --all-extras -o requirements-dev.lock
+	$(COMPILE) --upgrade pyproject.toml lab/pyproject.toml --group dev --all-extras --no-emit-package servingslo -o requirements-dev.lock
 	$(COMPILE) --upgrade --group build --constraints requirements-dev.lock -o requirements-build.lock
 	$(COMPILE) --upgrade --group sbom -o requirements-sbom.lock
 
 clean: ## remove what was made in this checkout; the rig's binaries stay in the user's cache
-	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache operator/*.egg-info
+	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache operator/*.egg-info lab/*.egg-info lab/build

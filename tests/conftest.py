@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from servingslo.errors import RigError
-from servingslo.rig.build import ensure_rig
-from servingslo.rig.cluster import Rig, RigOptions
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig.build import ensure_rig
+from servingslo_lab.rig.cluster import Rig, RigOptions
 
 # Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
 _SHARED_NODE_COUNT = 8

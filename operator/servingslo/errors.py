@@ -40,6 +40,21 @@ class UnknownRuntimeError(InvalidInputError):
     """The runtime profile is not in the catalogue."""
 
 
+class LabMissingError(ServingSLOError):
+    """A command needs servingslo-lab, which is not installed; names the command."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(
+            f"servingslo {command} is part of servingslo-lab, which is not installed; "
+            "install it from a checkout of ServingSLO: pip install ./lab"
+        )
+        self.command = command
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Made again from its command."""
+        return type(self), (self.command,)
+
+
 class MetricsError(ServingSLOError):
     """Metrics could not be read as asked."""
 
@@ -98,10 +113,6 @@ class LimitNotEnforceableError(ClusterError):
 
 class EngineRefusedError(ClusterError):
     """An engine's own API refused a request, or answered with what is no answer."""
-
-
-class RigError(ServingSLOError):
-    """The rig could not be built or started."""
 
 
 class ArgumentsNotUnderstoodError(ServingSLOError):

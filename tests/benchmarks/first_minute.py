@@ -21,7 +21,7 @@ from tests.integration.operator_under_test import (
     process_use,
 )
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 TICK_SECONDS = 15.0
 SETTINGS = (f"--tick-seconds={TICK_SECONDS:g}", "--prometheus-timeout-seconds=10")

@@ -36,13 +36,13 @@ from tests.benchmarks.matrix import ROOT
 
 from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.policy.decision import Decision
-from servingslo.sim.backtest import _workers
-from servingslo.sim.cluster import simulate
-from servingslo.sim.hindsight import LEAST_FORESIGHT_WORK, best_foresight, foresight_at
-from servingslo.sim.kept import source_digest, store
-from servingslo.sim.policies import OURS
-from servingslo.sim.production import Knobs, Production, benchmark_targets
-from servingslo.sim.scenario import objectives_of
+from servingslo_lab.sim.backtest import _workers
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.hindsight import LEAST_FORESIGHT_WORK, best_foresight, foresight_at
+from servingslo_lab.sim.kept import source_digest, store
+from servingslo_lab.sim.policies import OURS
+from servingslo_lab.sim.production import Knobs, Production, benchmark_targets
+from servingslo_lab.sim.scenario import objectives_of
 
 BASELINE = Path(__file__).with_name("guard_baseline.json")
 KEPT_BASELINE = Path(__file__).with_name("guard_kept_baseline.json")

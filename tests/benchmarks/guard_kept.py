@@ -16,10 +16,10 @@ from tests.benchmarks.guard_traffic import (
 from tests.benchmarks.guard_unseen import fleet_of
 from tests.benchmarks.matrix_blind_cases import CARD_RATES
 
-from servingslo.sim.fleet import ClientSpec, SlowPods
-from servingslo.sim.service import Routing
-from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import generated, uniform_lengths
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.fleet import ClientSpec, SlowPods
+from servingslo_lab.sim.service import Routing
+from servingslo_lab.sim.workloads import generated, uniform_lengths
 
 _TAG = 89  # of random generators
 # Prompts that take at most half of the TTFT objective alone, on the small card.

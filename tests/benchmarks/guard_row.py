@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.oracle import interval_work
-from servingslo.sim.scenario import WARM_SECONDS
-from servingslo.sim.trace import Trace
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.oracle import interval_work
+from servingslo_lab.sim.scenario import WARM_SECONDS
 
 # None of them is a seed of the benchmark (1 to 3), of the search for settings, or of the blind
 # cases (31, 32).

@@ -19,10 +19,10 @@ from tests.benchmarks.matrix_blind_cases import (
     trace_of,
 )
 
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.standard import standard_case
-from servingslo.sim.trace import Trace, read_trace
-from servingslo.sim.workloads import (
+from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.standard import standard_case
+from servingslo_lab.sim.workloads import (
     LengthSource,
     RateCourse,
     generated,

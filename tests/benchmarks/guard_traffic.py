@@ -9,8 +9,9 @@ from collections.abc import Callable
 import numpy as np
 from tests.benchmarks.matrix_blind_cases import points
 
-from servingslo.sim.trace import IntArray, Trace, superposed
-from servingslo.sim.workloads import LengthSource, RateCourse, generated
+from servingslo.traces.trace import IntArray, Trace
+from servingslo_lab.sim.transforms import superposed
+from servingslo_lab.sim.workloads import LengthSource, RateCourse, generated
 
 _TAG = 83  # of random generators, beside 77 of the blind cases and 79 of the older rows
 # Lengths are lognormal. Means and spreads of prompts and outputs are drawn from these ranges.

@@ -12,12 +12,12 @@ from itertools import product
 from pathlib import Path
 
 from servingslo.errors import InvalidInputError
-from servingslo.sim.backtest import run, runs_of
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.outcome import Outcome
-from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, RULES, STATIC, Policy, policy_of
-from servingslo.sim.scenario import Cell, Scenario
-from servingslo.sim.standard import CASE_NAMES
+from servingslo_lab.sim.backtest import run, runs_of
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, RULES, STATIC, Policy, policy_of
+from servingslo_lab.sim.scenario import Cell, Scenario
+from servingslo_lab.sim.standard import CASE_NAMES
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "examples" / "traces" / "azure_llm_2023_conversation.csv"

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 from tests.benchmarks.matrix import COLD_START_SECONDS, KEPT, SMALL, TRACE
 
-from servingslo.sim.backtest import run_cell
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.outcome import Outcome
-from servingslo.sim.policies import ORACLE, OURS, policy_of
-from servingslo.sim.production import benchmark_targets
-from servingslo.sim.scenario import Cell, Scenario
-from servingslo.sim.trace import Trace, read_trace, scaled, superposed, write_trace
-from servingslo.sim.workloads import diurnal
+from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.sim.backtest import run_cell
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.policies import ORACLE, OURS, policy_of
+from servingslo_lab.sim.production import benchmark_targets
+from servingslo_lab.sim.scenario import Cell, Scenario
+from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.transforms import scaled, superposed
+from servingslo_lab.sim.workloads import diurnal
 
 HOURS = 24
 # The peak has four times the trace's rate, about eight replicas of the small card.

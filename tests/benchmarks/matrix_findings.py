@@ -21,13 +21,13 @@ from tests.benchmarks.matrix_offices import outcomes_of_offices
 from tests.benchmarks.matrix_parts import outcomes_without, scenarios
 from tests.benchmarks.matrix_search import CASES, SEED, Setting, near, searched
 
-from servingslo.sim import bound
-from servingslo.sim.kept import key_of, store
-from servingslo.sim.policies import ORACLE, OURS, policy_of
-from servingslo.sim.scenario import Cell, Scenario
-from servingslo.sim.scoring import interval
-from servingslo.sim.standard import SHARE_TARGET
-from servingslo.sim.summary import PolicySummary, summaries
+from servingslo_lab.sim import bound
+from servingslo_lab.sim.kept import key_of, store
+from servingslo_lab.sim.policies import ORACLE, OURS, policy_of
+from servingslo_lab.sim.scenario import Cell, Scenario
+from servingslo_lab.sim.scoring import interval
+from servingslo_lab.sim.standard import SHARE_TARGET
+from servingslo_lab.sim.summary import PolicySummary, summaries
 
 
 class Findings:

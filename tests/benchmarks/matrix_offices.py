@@ -1,7 +1,7 @@
 """Days with office hours: what two weeks of past rates are worth to the planner.
 
 Sunday evening to Tuesday noon, after two weeks that were not served but counted. The past is
-handed over as the operator reads it (`servingslo.sim.past`).
+handed over as the operator reads it (`servingslo_lab.sim.past`).
 """
 
 import hashlib
@@ -15,13 +15,14 @@ from tests.benchmarks import seasons
 from tests.benchmarks.matrix import COLD_START_SECONDS, KEPT, SMALL, TRACE, outcomes
 from tests.benchmarks.seasons import BIN_SECONDS, DAY, DAY_DEVIATION, HOUR, MONDAY, offices
 
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.outcome import Outcome
-from servingslo.sim.past import Past
-from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, Policy, policy_of
-from servingslo.sim.scenario import Cell, Scenario
-from servingslo.sim.trace import Trace, read_trace, write_trace
-from servingslo.sim.workloads import RateCourse, generated, lengths_of
+from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.past import Past
+from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, Policy, policy_of
+from servingslo_lab.sim.scenario import Cell, Scenario
+from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.workloads import RateCourse, generated, lengths_of
 
 OFFICE_SEEDS = (1, 2)
 NAME = "l4 offices"

@@ -18,22 +18,22 @@ from tests.benchmarks.matrix import KEPT, LARGE, SMALL, VARIED_CASES, scenario
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.forecast import Forecast
-from servingslo.models import frontier
-from servingslo.models.latency import LatencyMetric, Prediction
+from servingslo.estimation.forecast.demand import Forecast
+from servingslo.models.fleet import frontier
+from servingslo.models.fleet.latency import LatencyMetric, Prediction
 from servingslo.policy import demand, requirement
 from servingslo.policy.context import TickContext
 from servingslo.policy.learning import calibrated
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.sizing import SizingCase
 from servingslo.policy.stages import STAGES, Guard, Learner, Stages, safe
-from servingslo.sim import production
-from servingslo.sim.backtest import oracle_of
-from servingslo.sim.cluster import simulate
-from servingslo.sim.kept import key_of, store
-from servingslo.sim.outcome import Outcome, outcome_of
-from servingslo.sim.policies import OURS, policy_of
-from servingslo.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of
+from servingslo_lab.sim import production
+from servingslo_lab.sim.backtest import oracle_of
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.kept import key_of, store
+from servingslo_lab.sim.outcome import Outcome, outcome_of
+from servingslo_lab.sim.policies import OURS, policy_of
+from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of
 
 MEDIAN = 50.0
 GREATEST_UTILIZATION = 0.95

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tests.benchmarks.matrix_search import Setting
 
-from servingslo.cli.backtesting.charts import Axis, Point, Series, frontier_chart, line_chart
-from servingslo.sim.outcome import Outcome
-from servingslo.sim.policies import ORACLE, OURS
-from servingslo.sim.standard import SHARE_TARGET
-from servingslo.sim.summary import PolicySummary, beats
 from servingslo.units import SECONDS_PER_MINUTE
+from servingslo_lab.cli.backtesting.charts import Axis, Point, Series, frontier_chart, line_chart
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.policies import ORACLE, OURS
+from servingslo_lab.sim.standard import SHARE_TARGET
+from servingslo_lab.sim.summary import PolicySummary, beats
 
 _OURS, _PEER, _KNOWN, _SETTING = "#1d4ed8", "#d97706", "#4b5563", "#d1d5db"
 _KNOBS = "#0891b2"

@@ -15,11 +15,11 @@ from tests.benchmarks.matrix_sections import bounds, days, losses, parts, season
 from tests.benchmarks.matrix_summary import summary_rows
 from tests.benchmarks.matrix_tables import brief, spread, table
 
-from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
-from servingslo.sim.scenario import Scenario
-from servingslo.sim.standard import SHARE_TARGET
-from servingslo.sim.summary import PolicySummary
 from servingslo.units import format_duration
+from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo_lab.sim.scenario import Scenario
+from servingslo_lab.sim.standard import SHARE_TARGET
+from servingslo_lab.sim.summary import PolicySummary
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "benchmarks"

@@ -16,12 +16,12 @@ from pathlib import Path
 import yaml
 from tests.benchmarks.matrix import LARGE, ROOT, SMALL, outcomes, scenario, settings_of
 
-from servingslo.sim.outcome import Outcome
-from servingslo.sim.policies import RULES, policy_of
-from servingslo.sim.scenario import Cell
-from servingslo.sim.standard import SHARE_TARGET
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.policies import RULES, policy_of
+from servingslo_lab.sim.scenario import Cell
+from servingslo_lab.sim.standard import SHARE_TARGET
 
-TUNED = ROOT / "operator" / "servingslo" / "sim" / "baselines" / "tuned.yaml"
+TUNED = ROOT / "lab" / "servingslo_lab" / "sim" / "baselines" / "tuned.yaml"
 CASES = ("azure-conv", "ramp", "flash")
 SEARCHED = Path(__file__).with_name("searched.json")
 SEED = 11
@@ -157,7 +157,14 @@ def commit() -> str:
         )
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "operator/servingslo")
+    changed = git(
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        "operator/servingslo",
+        "lab/servingslo_lab",
+    )
     return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
 
 

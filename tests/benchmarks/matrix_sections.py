@@ -10,11 +10,11 @@ from tests.benchmarks.matrix_parts import PARTS, scenarios
 from tests.benchmarks.matrix_search import NEAR_COST_RATIO, NEAR_SHARE_RATIO, SEED
 from tests.benchmarks.matrix_tables import brief, pair_text, table
 
-from servingslo.sim.outcome import Outcome
-from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
-from servingslo.sim.scenario import Scenario
-from servingslo.sim.scoring import Score
-from servingslo.sim.summary import PolicySummary, beats
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo_lab.sim.scenario import Scenario
+from servingslo_lab.sim.scoring import Score
+from servingslo_lab.sim.summary import PolicySummary, beats
 
 
 def losses(findings: Findings) -> Iterator[str]:

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 from tests.benchmarks.matrix_findings import strongest
 from tests.benchmarks.matrix_tables import brief, table
 
-from servingslo.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
-from servingslo.sim.standard import SHARE_TARGET
-from servingslo.sim.summary import PolicySummary
+from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo_lab.sim.standard import SHARE_TARGET
+from servingslo_lab.sim.summary import PolicySummary
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "benchmarks" / "results.json"

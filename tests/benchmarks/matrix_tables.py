@@ -1,7 +1,7 @@
 """Tables in Markdown, and how shares and costs are written in them."""
 
-from servingslo.sim.scoring import Interval
-from servingslo.sim.summary import PolicySummary
+from servingslo_lab.sim.scoring import Interval
+from servingslo_lab.sim.summary import PolicySummary
 
 Table = list[list[str]]
 

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 from tests.benchmarks.matrix import KEPT, LARGE, SMALL, scenario
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
 from servingslo.policy.sizing import counted
-from servingslo.sim.backtest import oracle_of
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.oracle import INTERVAL_SECONDS, interval_work
-from servingslo.sim.policies import ORACLE, policy_of
-from servingslo.sim.scenario import LARGEST_FLEET, Cell, fleet_of
-from servingslo.sim.trace import Trace
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.backtest import oracle_of
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.oracle import INTERVAL_SECONDS, interval_work
+from servingslo_lab.sim.policies import ORACLE, policy_of
+from servingslo_lab.sim.scenario import LARGEST_FLEET, Cell, fleet_of
 
 DELAYS_SECONDS = (0.0, 15.0, 30.0, 45.0, 60.0)
 SCRAPE_SECONDS, FINE_SECONDS = 15.0, 5.0

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from tests.benchmarks.simulator import CONVERSATION, Still
 
-from servingslo.sim.backend import best_backend
-from servingslo.sim.cluster import simulate
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.pools.cluster import simulate_pools
-from servingslo.sim.pools.fleet import PoolsSpec
-from servingslo.sim.result import RunResult
-from servingslo.sim.standard import TPOT_SECONDS, TTFT_SECONDS
-from servingslo.sim.trace import Trace, read_trace
-from servingslo.sim.workloads import (
+from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.sim.backend import best_backend
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.pools.cluster import simulate_pools
+from servingslo_lab.sim.pools.fleet import PoolsSpec
+from servingslo_lab.sim.result import RunResult
+from servingslo_lab.sim.standard import TPOT_SECONDS, TTFT_SECONDS
+from servingslo_lab.sim.workloads import (
     LONG_CONTEXT,
     LengthSource,
     constant,

@@ -20,8 +20,8 @@ from statistics import median
 from tests.integration.many_workloads import ManyWorkloads, Watched, orders
 from tests.integration.operator_under_test import Engines, Operator, install_chart, process_use
 
-from servingslo.rig.cluster import Rig, RigOptions
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.rig.waiting import wait_until
 
 _DECIDED = re.compile(r" decided namespace=(\S+) name=(\S+) ")
 _FIRST_WITHIN_SECONDS = 240.0

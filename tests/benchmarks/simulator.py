@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from servingslo.compiling import compiler_installed
 from servingslo.policy.inputs import Observation
-from servingslo.sim.backend import INTERPRETED, Backend, compiled_backend
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.trace import Trace, read_trace
-from servingslo.sim.workloads import constant, generated, lengths_of
+from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.compiling import compiler_installed
+from servingslo_lab.sim.backend import INTERPRETED, Backend, compiled_backend
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.workloads import constant, generated, lengths_of
 
 CONVERSATION = Path("examples/traces/azure_llm_2023_conversation.csv")
 INTERPRETED_TARGET = 0.2e6

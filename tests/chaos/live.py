@@ -19,7 +19,7 @@ from tests.chaos.live_checker import Journal, Order, told_spec, violations
 from tests.chaos.storm import TICK_SECONDS, Storm
 from tests.integration.operator_under_test import Engines, Operator, install_chart
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 _LAST_LINES = 60
 

@@ -25,7 +25,7 @@ from tests.integration.operator_under_test import (
 )
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 # Requests per second of each workload; one replica serves six or seven within the objectives, and
 # 8.4 at most. None is near a multiple of that: what an engine does at twice the load that it was

@@ -8,10 +8,10 @@ from tests.chaos.run import again, lived
 from tests.chaos.story import FAULTS
 
 from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason
-from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.engine import Engine, RequestTable
+from servingslo_lab.sim.engine import Engine, RequestTable
 
 # Each had a write beyond what the load asks for: a restart told before the scrape that shows it, a
 # process that begins after the clock was set back, scrapes that were refused as out of order, an

@@ -26,7 +26,6 @@ MOST_BYTES = 60 * (TICKS - WARM_TICKS)
 _FOLDER = Path(servingslo.__file__).parent
 COUNTED = (
     tracemalloc.Filter(inclusive=True, filename_pattern=f"{_FOLDER}/*"),
-    tracemalloc.Filter(inclusive=False, filename_pattern=f"{_FOLDER}/sim/*"),
     tracemalloc.Filter(inclusive=False, filename_pattern=f"{_FOLDER}/models/*"),
 )
 
@@ -46,7 +45,9 @@ def traced() -> Iterator[None]:
 def _held() -> tracemalloc.Snapshot:
     for cached in gc.get_objects():
         # Not isinstance, which a weak reference to what is gone answers with an error.
-        if type(cached) is _lru_cache_wrapper and cached.__module__.startswith("servingslo."):
+        if type(cached) is _lru_cache_wrapper and cached.__module__.startswith(
+            ("servingslo.", "servingslo_lab.")
+        ):
             cached.cache_clear()
     gc.collect()
     return tracemalloc.take_snapshot().filter_traces(COUNTED)

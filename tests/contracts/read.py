@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import TritonModel, TritonServer
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.triton import TritonModel, TritonServer
 
 HERE = Path(__file__).parent
 NAMED = "named"

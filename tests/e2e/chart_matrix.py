@@ -9,8 +9,8 @@ generated, and held equal to the models elsewhere.
 import subprocess
 from pathlib import Path
 
-from servingslo.rig.build import ensure_tools
-from servingslo.rig.versions import HELM
+from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.versions import HELM
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"

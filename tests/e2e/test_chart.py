@@ -7,8 +7,8 @@ import kubernetes
 import pytest
 import yaml
 
-from servingslo.errors import RigError
-from servingslo.rig.cluster import Rig
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig.cluster import Rig
 
 ROOT = Path(__file__).parents[2]
 CHART = str(ROOT / "charts" / "servingslo-operator")

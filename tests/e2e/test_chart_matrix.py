@@ -22,11 +22,11 @@ from tests.e2e.server_schemas import TEMPLATE, write_schemas
 from tests.integration.manifests import slo_spec
 
 from servingslo.api.v1alpha1 import API_VERSION, GROUP, PLURAL, VERSION
-from servingslo.errors import RigError
-from servingslo.rig.build import ensure_tools
-from servingslo.rig.cluster import Rig
-from servingslo.rig.versions import KUBECONFORM
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.versions import KUBECONFORM
+from servingslo_lab.rig.waiting import wait_until
 
 CRDS = Path(__file__).parent / "data" / "prometheus-operator"
 # The chart as it was before monitors, leader election and admission came to it.

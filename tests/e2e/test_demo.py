@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.rig.triton import missing_for_triton
+from servingslo_lab.rig.triton import missing_for_triton
 
 FULL_SECONDS = 900
 

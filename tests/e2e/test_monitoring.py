@@ -10,10 +10,10 @@ import kubernetes
 import pytest
 import yaml
 
-from servingslo.errors import RigError
-from servingslo.rig.build import ensure_tools
-from servingslo.rig.cluster import Rig
-from servingslo.rig.versions import PROMTOOL
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.versions import PROMTOOL
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"

@@ -37,7 +37,8 @@ def test_the_development_environment_installs(tmp_path: Path, pip: str) -> None:
     for name in ("requirements-dev.lock", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     leftout = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "operator", tmp_path / "operator", ignore=leftout)
+    for folder in ("operator", "lab"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=leftout)
     steps = [step.replace("$(BIN)", ".venv/bin") for step in _steps()]
     assert len(steps) == 3
     for step in (
@@ -45,6 +46,7 @@ def test_the_development_environment_installs(tmp_path: Path, pip: str) -> None:
         f".venv/bin/python -m pip install --quiet --upgrade {pip}",
         *steps,
         ".venv/bin/servingslo --version",
+        ".venv/bin/servingslo backtest --help",
     ):
         done = subprocess.run(
             ["sh", "-euc", step], cwd=tmp_path, capture_output=True, text=True, check=False

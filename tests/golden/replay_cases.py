@@ -28,17 +28,17 @@ from servingslo.controller.recording import (
     replay,
 )
 from servingslo.estimation.sample import GatewaySample
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan
 from servingslo.reasons import Reason
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
-from servingslo.sim.pods import WORKLOAD_NAME
-from servingslo.sim.production import limits_wanted
-from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import (
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
+from servingslo_lab.sim.pods import WORKLOAD_NAME
+from servingslo_lab.sim.production import limits_wanted
+from servingslo_lab.sim.workloads import (
     RateCourse,
     constant,
     flash_crowd,

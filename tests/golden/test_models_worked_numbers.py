@@ -10,7 +10,8 @@ import pytest
 from tests.textbook import batching, queueing
 from tests.textbook.batching import BatchLaw
 
-from servingslo.models import admission, cost, error_budget
+from servingslo.models import burn_rates, cost
+from servingslo.models.engine import admission
 
 FOUNDATIONS = BatchLaw(fixed_seconds=0.050, per_request_seconds=0.0005)
 SERVING = BatchLaw(fixed_seconds=0.005, per_request_seconds=0.0006)
@@ -234,7 +235,7 @@ def test_cost_of_tokens(utilization, cost_per_megatoken):
 
 def test_error_budget_of_two_million_requests():
     """0.5 % of 2,000,000 is 10,000. Source: Tradeoffs."""
-    assert error_budget.error_budget_requests(0.995, 2_000_000) == pytest.approx(10_000)
+    assert burn_rates.error_budget_requests(0.995, 2_000_000) == pytest.approx(10_000)
 
 
 def test_cost_of_the_llama_case():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import aiohttp
 
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.waiting import wait_until
 
 # Long enough that a whole burst is in flight before the first answer, on a slow machine too.
 _ANSWER_TOKENS = 120

@@ -8,15 +8,15 @@ from tests.integration.audit import differences
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
 from servingslo.api.crd import custom_resource_definition
-from servingslo.rig.cluster import Rig
-from servingslo.rig.upstream_crds import (
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.upstream_crds import (
     ENVOY_GATEWAY,
     GATEWAY_API,
     KEDA,
     install_crds,
     manifests,
 )
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.waiting import wait_until
 
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
 

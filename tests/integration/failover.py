@@ -12,7 +12,7 @@ from datetime import datetime
 
 from tests.integration.operator_under_test import RELEASE_NAMESPACE, Operator
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 LEASE = "servingslo-operator"
 SETTINGS = (f"--lease-namespace={RELEASE_NAMESPACE}", f"--lease-name={LEASE}")

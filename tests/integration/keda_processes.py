@@ -7,10 +7,10 @@ import kubernetes
 from tests.integration.keda_manifests import DATA, SCALED_OBJECTS, documented
 from tests.integration.operator_under_test import Tenant
 
-from servingslo.rig.build import ensure_tools
-from servingslo.rig.cluster import Rig
-from servingslo.rig.versions import KEDA_ADAPTER, KEDA_OPERATOR
-from servingslo.rig.waiting import free_port
+from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.versions import KEDA_ADAPTER, KEDA_OPERATOR
+from servingslo_lab.rig.waiting import free_port
 
 NAMESPACE = "kube-system"
 SERVICE = "keda-metrics-apiserver"

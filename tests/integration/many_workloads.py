@@ -18,8 +18,8 @@ from tests.integration.operator_under_test import (
 )
 
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import http_get, wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import http_get, wait_until
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1000, 500
 # Of these engines and lengths one replica saturates at 1.64 requests/s, and 85 % of it is allowed:

@@ -16,9 +16,9 @@ from tests.integration.manifests import slo_spec, workload
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
-from servingslo.errors import RigError
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import free_port, http_get, wait_until
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import free_port, http_get, wait_until
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
@@ -150,7 +150,7 @@ class Engines:
             [
                 sys.executable,
                 "-m",
-                "servingslo.rig.engines",
+                "servingslo_lab.rig.engines",
                 "--kubeconfig",
                 str(rig.admin_kubeconfig),
             ],

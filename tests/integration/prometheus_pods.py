@@ -12,7 +12,7 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.ports import ClusterMetrics, PodMetrics
-from servingslo.rig.prometheus import Prometheus
+from servingslo_lab.rig.prometheus import Prometheus
 
 CAPTURE = Path(__file__).parents[1] / "golden" / "data" / "vllm_0.32.0_metrics.txt"
 NAMESPACE = "inference"

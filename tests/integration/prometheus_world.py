@@ -11,10 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from servingslo.rig import versions
-from servingslo.rig.build import ensure_tools
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.prometheus import Prometheus, ScrapePlan
+from servingslo_lab.rig import versions
+from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.prometheus import Prometheus, ScrapePlan
 
 TEXT_FORMAT = "text/plain; version=0.0.4"
 

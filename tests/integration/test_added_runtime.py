@@ -14,7 +14,7 @@ from tests.integration.operator_under_test import (
 )
 from tests.integration.test_lifecycle_scaling import FITTED_WITHIN_SECONDS, LAW
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 pytestmark = pytest.mark.rig
 PREFIX, NAME = "house_llm_", "house"

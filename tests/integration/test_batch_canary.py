@@ -18,8 +18,8 @@ from tests.integration.canary_fleet import (
 )
 from tests.integration.operator_under_test import Engines, Operator
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import wait_until
 
 SMALL_NODE = {"rig.servingslo.dev/pool": "full"}
 

@@ -20,7 +20,7 @@ from servingslo.adapters.kubernetes.discovery import Discovery
 from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 # Few enough sequences that more of them serve the same load with fewer replicas.
 SMALL_BATCH = "--max-num-seqs=8"

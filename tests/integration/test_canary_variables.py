@@ -14,7 +14,7 @@ from tests.integration.canary_fleet import (
 )
 from tests.integration.operator_under_test import Engines, Operator
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 EDITED = 12
 

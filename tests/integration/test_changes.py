@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.audit import audited_writes, told_changes
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 
 def _told(operator: Operator, tenant: Tenant) -> list[tuple[str, tuple[tuple[str, int], ...]]]:

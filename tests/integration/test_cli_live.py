@@ -14,7 +14,7 @@ from tests.integration.prometheus_world import proxying
 
 from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 RECORDING_NAME = "recording.jsonl"
 # Long enough for several decisions with changing counts at a tick of one second.

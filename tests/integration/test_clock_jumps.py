@@ -14,7 +14,7 @@ from tests.integration.operator_under_test import (
     ticks_pass,
 )
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 HOUR_SECONDS = 3600.0
 JUMPING = "tests.integration.jumping_operator"

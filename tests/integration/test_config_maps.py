@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.integration.operator_under_test import Operator, Tenant, install_chart, ticks_pass
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 ALLOWED = "configMaps.read.enabled=true"
 PATIENCE_SECONDS = 60.0

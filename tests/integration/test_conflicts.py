@@ -10,9 +10,9 @@ import kubernetes
 import pytest
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
-from servingslo.errors import RigError
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import wait_until
 
 # The operator looks for a CRD that is not installed this often.
 ABSENT_CRD_SECONDS = 45.0

@@ -13,7 +13,7 @@ from servingslo.api.convert import parse_spec
 from servingslo.api.crd import custom_resource_definition
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 from servingslo.errors import InvalidSpecError
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 REFUSED = [
     *api_cases.bad_values(),

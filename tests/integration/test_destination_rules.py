@@ -11,8 +11,8 @@ import pytest
 from tests.integration.gateway_manifests import MANAGED, Gateway, begin
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.upstream_crds import ISTIO, install_crds
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.upstream_crds import ISTIO, install_crds
 
 RULE = ("networking.istio.io", "v1")
 RULES = "destinationrules"

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.canary_fleet import FEW, Fleet, start_fleet
 from tests.integration.operator_under_test import Engines, Operator, steady_trace
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 VIA = {"mode": "Auto", "via": {"kind": "EngineArguments"}}
 FLAG = "--max-num-queued-reqs="

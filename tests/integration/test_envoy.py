@@ -11,9 +11,9 @@ from tests.integration.bursts import statuses, wait_for_answer
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.envoy_front import EnvoyFront, policy_manifest
-from servingslo.rig.waiting import http_get, wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.envoy_front import EnvoyFront, policy_manifest
+from servingslo_lab.rig.waiting import http_get, wait_until
 
 BOUND = 5
 RAISED = 9

@@ -17,14 +17,14 @@ from tests.integration.prometheus_world import running_prometheus
 
 from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.estimation.error_budget import BudgetReading
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.estimation.requests.misses import BudgetReading
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.error_budget import budget_report
 from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion
-from servingslo.rig import versions
-from servingslo.rig.build import ensure_tools
 from servingslo.runtimes.gateways import gateway_profile
+from servingslo_lab.rig import versions
+from servingslo_lab.rig.build import ensure_tools
 
 HOUR, DAY = 3600, 86400
 DAYS = 28

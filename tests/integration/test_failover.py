@@ -21,7 +21,7 @@ from tests.integration.operator_under_test import (
 )
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 now_seconds = SystemClock.now_seconds
 PAUSE_SECONDS = 40.0

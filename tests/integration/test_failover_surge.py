@@ -24,7 +24,7 @@ from tests.integration.operator_under_test import (
 )
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 FAULTS = int(os.environ.get("SERVINGSLO_FAILOVERS", "10"))
 SEED = 31

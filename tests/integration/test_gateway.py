@@ -15,14 +15,14 @@ from pydantic import TypeAdapter
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.cli.fitting.sources import LiveSource, live_samples
 from servingslo.cli.live import Access
 from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.reasons import Reason
-from servingslo.rig.cluster import Rig
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
-from servingslo.sim.rebuilt import trace_from_metrics
+from servingslo_lab.cli.fitting.sources import LiveSource, live_samples
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.sim.rebuilt import trace_from_metrics
 
 ROUTE = "chat-route"
 GATEWAY = "envoy-gateway"

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.gateway_manifests import AUTO, LAW, VIA, Gateway, begin
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 RELEASE = (
     sys.executable, "-m", "servingslo.cli", "release", "--all",

@@ -9,8 +9,8 @@ import pytest
 
 from servingslo.adapters.kubernetes.client import connect
 from servingslo.adapters.kubernetes.gateway_routing import GatewayRouting
-from servingslo.rig.cluster import Rig
-from servingslo.rig.upstream_crds import ENVOY_GATEWAY, manifests
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.upstream_crds import ENVOY_GATEWAY, manifests
 
 GATEWAY = ("gateway.networking.k8s.io", "v1")
 ENVOY = ("gateway.envoyproxy.io", "v1alpha1")

@@ -8,7 +8,7 @@ import yaml
 from tests.integration.half_open import HalfOpenProxy
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 # 20 s of silence, and three requests that time out after 5 s.
 BOUND_SECONDS = 35.0

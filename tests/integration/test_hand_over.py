@@ -8,7 +8,7 @@ from tests.integration.audit import audited_writes
 from tests.integration.keda_manifests import SCALED_OBJECTS, documented
 from tests.integration.operator_under_test import Engines, Operator, Tenant, ticks_pass
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 # The operator looks for a CRD that is not installed this often.
 ABSENT_CRD_SECONDS = 45.0

@@ -13,11 +13,11 @@ from tests.integration.gateway_manifests import LAW, MANAGED
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.gateway_objects import ENGINE_PORT
-from servingslo.rig.istio import GATEWAY_NAMESPACE, ROOT_NAMESPACE, IstioFront
-from servingslo.rig.versions import ISTIOD
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.gateway_objects import ENGINE_PORT
+from servingslo_lab.rig.istio import GATEWAY_NAMESPACE, ROOT_NAMESPACE, IstioFront
+from servingslo_lab.rig.versions import ISTIOD
+from servingslo_lab.rig.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1200)]
 RIG_TOOLS = (ISTIOD,)

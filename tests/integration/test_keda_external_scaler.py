@@ -4,7 +4,7 @@ import pytest
 from tests.integration.keda_manifests import DATA, SCALED_OBJECTS, documented, scaler_settings
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
-from servingslo.rig.waiting import free_port
+from servingslo_lab.rig.waiting import free_port
 
 grpc = pytest.importorskip("grpc", reason="the extra `keda` is not installed")
 

@@ -15,11 +15,11 @@ from tests.integration.keda_processes import (
 )
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
-from servingslo.rig.cluster import Rig, RigOptions
-from servingslo.rig.control_plane import FrontProxy
-from servingslo.rig.upstream_crds import KEDA, install_crds
-from servingslo.rig.versions import KEDA_ADAPTER, KEDA_OPERATOR
-from servingslo.rig.waiting import free_port
+from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.rig.control_plane import FrontProxy
+from servingslo_lab.rig.upstream_crds import KEDA, install_crds
+from servingslo_lab.rig.versions import KEDA_ADAPTER, KEDA_OPERATOR
+from servingslo_lab.rig.waiting import free_port
 
 pytest.importorskip("grpc", reason="the extra `keda` is not installed")
 

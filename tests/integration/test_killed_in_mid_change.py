@@ -23,8 +23,8 @@ from tests.integration.canary_fleet import (
 from tests.integration.gateway_manifests import Gateway, begin
 from tests.integration.operator_under_test import Engines, Operator, Tenant
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import wait_until
 
 KILLS = int(os.environ.get("SERVINGSLO_KILLS", "9"))
 SEED = 29

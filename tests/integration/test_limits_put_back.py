@@ -6,7 +6,7 @@ import pytest
 from tests.integration.canary_fleet import FEW, start_fleet
 from tests.integration.operator_under_test import Engines, Operator
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 GITOPS = "argocd-controller"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.chaos.live import blown
 
-from servingslo.rig.cluster import Rig, RigOptions
+from servingslo_lab.rig.cluster import Rig, RigOptions
 
 SEED = 56
 FAULTS = 15

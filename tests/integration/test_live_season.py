@@ -15,8 +15,8 @@ from tests.integration.operator_under_test import Engines, Operator, Tenant, ste
 from tests.integration.prometheus_world import running_prometheus, serving_pages
 from tests.integration.test_lifecycle_scaling import LAW
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import http_get, wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import http_get, wait_until
 
 DAY, DAYS, SAMPLE_SECONDS = 86400, 14, 120
 NAMESPACE = "season-live"

@@ -13,8 +13,8 @@ import pytest
 from tests.integration.many_workloads import ManyWorkloads, Watched, orders
 from tests.integration.operator_under_test import Engines, Operator, install_chart
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import wait_until
 
 # Of a tick and a scrape. One tick of 140 resources takes a second or two beside the rig.
 TICK_SECONDS = 5.0

@@ -10,8 +10,8 @@ import pytest
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.upstream_crds import ARGO_ROLLOUTS, LEADER_WORKER_SET, install_crds
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.upstream_crds import ARGO_ROLLOUTS, LEADER_WORKER_SET, install_crds
 
 SELECTOR = "app=chat"
 

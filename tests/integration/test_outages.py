@@ -12,7 +12,7 @@ from tests.integration.operator_under_test import (
     ticks_pass,
 )
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 # A pod without metrics is given this long after it became ready, then they count as missing.
 GRACE_SECONDS = 60.0

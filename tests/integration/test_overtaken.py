@@ -13,7 +13,7 @@ import pytest
 from tests.integration.operator_under_test import Operator, Tenant
 from tests.integration.slow_prometheus import SlowPrometheus
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 RACES = int(os.environ.get("SERVINGSLO_RACES", "10"))
 SIDE_BY_SIDE = 5

@@ -19,8 +19,8 @@ from servingslo.adapters.prometheus.history import prometheus_now_seconds, read_
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.ports import ClusterMetrics
-from servingslo.rig.prometheus import Prometheus
 from servingslo.runtimes.gateways import CountedWhen, gateway_profile
+from servingslo_lab.rig.prometheus import Prometheus
 
 pytestmark = pytest.mark.rig
 ENVOY = Path(__file__).parents[1] / "golden" / "data" / "envoy_1.40.0_metrics.txt"

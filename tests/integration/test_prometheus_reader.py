@@ -26,9 +26,9 @@ from tests.integration.prometheus_world import Pages, proxying, running_promethe
 
 from servingslo.estimation.sample import HistogramSample
 from servingslo.policy.ports import ClusterMetrics
-from servingslo.rig.prometheus import Prometheus
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.profile import MetricKind
+from servingslo_lab.rig.prometheus import Prometheus
 
 VLLM = profile("vllm")
 pytestmark = pytest.mark.rig

@@ -21,7 +21,7 @@ from tests.integration.prometheus_world import Pages, proxying
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason
-from servingslo.rig.prometheus import Prometheus
+from servingslo_lab.rig.prometheus import Prometheus
 
 DATA = Path(__file__).parent / "data"
 pytestmark = pytest.mark.rig

@@ -14,7 +14,7 @@ from tests.integration.operator_under_test import (
 )
 
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 # Every rule, as the API server resolves it: (group, resource), and names where it is limited to
 # some; and its verbs.

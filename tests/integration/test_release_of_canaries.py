@@ -13,8 +13,8 @@ from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryOrd
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
 from servingslo.adapters.kubernetes.client import connect
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.rig.cluster import Rig
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.waiting import wait_until
 
 FAILURE = "rig.servingslo.dev/failure"
 FEW, MANY, REPLICAS = 8, 16, 2

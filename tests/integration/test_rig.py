@@ -6,9 +6,9 @@ from typing import Any
 import kubernetes
 import pytest
 
-from servingslo.errors import RigError
-from servingslo.rig import kwok, versions
-from servingslo.rig.cluster import Rig
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig import kwok, versions
+from servingslo_lab.rig.cluster import Rig
 
 _CLOCK_GRAIN = timedelta(seconds=1)  # the API stores whole seconds
 

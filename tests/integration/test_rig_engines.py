@@ -11,8 +11,8 @@ import kubernetes
 import pytest
 import requests
 
-from servingslo.rig.cluster import Rig, RigOptions
-from servingslo.rig.waiting import free_port
+from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.rig.waiting import free_port
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 
@@ -27,7 +27,7 @@ class Engines:
         self.process = rig.run_process(
             f"engines-{port}",
             [
-                sys.executable, "-m", "servingslo.rig.engines",
+                sys.executable, "-m", "servingslo_lab.rig.engines",
                 "--kubeconfig", str(rig.admin_kubeconfig), "--port", str(port),
             ],
         )  # fmt: skip

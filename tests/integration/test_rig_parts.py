@@ -17,8 +17,8 @@ from typing import Any
 import kubernetes
 import pytest
 
-from servingslo.rig.cluster import Rig, RigOptions
-from servingslo.rig.waiting import http_get, wait_until
+from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.rig.waiting import http_get, wait_until
 
 _PARTS = (
     "etcd",
@@ -177,7 +177,7 @@ def test_second_rig_runs_beside_the_first_and_leaves_nothing_behind(rig):
 
 _PARENT = """
 import time
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 with Rig.start() as rig:
     print(*(process.pid for process in rig.processes.values()), rig.work_dir, flush=True)
     time.sleep(600)

@@ -17,7 +17,7 @@ from tests.integration.operator_under_test import (
     ticks_pass,
 )
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 FIRST, SECOND = "servingslo-operator", "second-servingslo-operator"
 # With a value the Lease of the one that is gone is waited for: it ends after 40 s, and is asked for

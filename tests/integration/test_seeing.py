@@ -11,7 +11,7 @@ import requests
 from tests.dashboards.servingslo import queries
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 # More than the one replica that the resource allows carries: it is limited and misses.
 RATE_PER_SECOND = 12.0

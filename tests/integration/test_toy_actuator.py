@@ -12,9 +12,9 @@ from tests.integration.operator_under_test import (
 )
 from tests.integration.toy_actuator import KEY, LABEL, OWNER
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.processes import ManagedProcess
-from servingslo.rig.waiting import free_port, http_get
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.processes import ManagedProcess
+from servingslo_lab.rig.waiting import free_port, http_get
 
 
 @pytest.fixture

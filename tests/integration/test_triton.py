@@ -10,13 +10,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import (
-    TritonModel,
-    TritonServer,
-    affine,
-    missing_for_triton,
-)
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing_for_triton
 
 pytestmark = pytest.mark.rig
 EMBED = TritonModel(name="embed", seconds=affine(0.03, 0.005, 8), window_microseconds=5_000)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tests.integration.operator_under_test import Operator, Tenant
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.triton import TritonModel, affine, missing_for_triton
-from servingslo.rig.triton_pods import HTTP_PORT, Clients, TritonPods
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
+from servingslo_lab.rig.triton_pods import HTTP_PORT, Clients, TritonPods
 
 pytestmark = pytest.mark.rig
 # Its file allows batches of 2, which answer 10 requests per second of the 29 that 16 would.

@@ -19,13 +19,8 @@ from servingslo.adapters.kubernetes.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import EngineRefusedError
 from servingslo.policy.batchers import BatcherLimits, Owner
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import (
-    TritonModel,
-    TritonServer,
-    affine,
-    missing_for_triton,
-)
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing_for_triton
 
 pytestmark = pytest.mark.rig
 REF = ResourceRef(namespace="team-a", name="embed", uid="u-1")

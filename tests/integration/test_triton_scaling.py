@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tests.integration.operator_under_test import Operator, Tenant
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.triton import TritonModel, affine, missing_for_triton
-from servingslo.rig.triton_pods import Clients, TritonPods
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
+from servingslo_lab.rig.triton_pods import Clients, TritonPods
 
 pytestmark = [pytest.mark.rig, pytest.mark.acceptance, pytest.mark.timeout(900)]
 # T(b) = 150 ms + 25 ms·b: 22.9 requests per second of full batches.

@@ -15,19 +15,17 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.dynamic_batches import (
-    BatchCounts,
-    batch_rows,
-    counted_rows,
-    judged_by_size,
-)
-from servingslo.estimation.service_law import Configuration, LawEstimate, LawFit, judge, learn
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.service_time import DynamicBatcher
+from servingslo.estimation.law.batch_rows import batch_rows, counted_rows
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import LawFit, learn
+from servingslo.estimation.law.rows import BatchCounts
+from servingslo.estimation.law.trust import LawEstimate, distrust_if_size_misfits, judge
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.engine.service_time import DynamicBatcher
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.reasons import Reason
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import TritonModel, TritonServer, missing_for_triton
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.triton import TritonModel, TritonServer, missing_for_triton
 
 pytestmark = [pytest.mark.rig, pytest.mark.acceptance]
 STEP = TritonModel(name="step", seconds=(0.03, 0.034, 0.038, 0.1, 0.104, 0.108))
@@ -70,7 +68,7 @@ def test_a_table_with_a_step_is_not_trusted_or_errs_on_the_safe_side(served: Tri
         before, before_page = now, page
     ended.set()
     clients.join()
-    by_size = judged_by_size(judge(counted)[1], [before])
+    by_size = distrust_if_size_misfits(judge(counted)[1], [before])
     for found, source in ((by_size, "statistics"), (judge(summed)[1], "counters")):
         print(told(found, source, before, latencies))  # noqa: T201
     assert not by_size.trusted

@@ -5,7 +5,7 @@ from typing import Any
 import kubernetes
 import pytest
 
-from servingslo.rig.cluster import Rig
+from servingslo_lab.rig.cluster import Rig
 
 GROUP, VERSION, PLURAL = "gateway.envoyproxy.io", "v1alpha1", "backendtrafficpolicies"
 

@@ -10,8 +10,8 @@ import pytest
 from tests.integration.gateway_manifests import Gateway
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.envoy_front import EnvoyFront, policy_manifest
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.envoy_front import EnvoyFront, policy_manifest
 
 IDLE_AFTER_SECONDS = 20.0
 # What is seen of a workload for the first time is watched for two minutes before anything goes.

@@ -27,7 +27,6 @@ from tests.chaos.prometheus import (
 from tests.property.fuzzing import fuzzed, is_said, remembered, tell, unhurried
 from tests.unit.policy_world import TARGETS, World, steady
 
-from servingslo.adapters.prometheus.pages import engines_of_page
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import PodSample
@@ -35,6 +34,7 @@ from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.policy.state import PlannerState
+from servingslo_lab.cli.fitting.pages import engines_of_page
 
 pytestmark = unhurried
 TICK_SECONDS = 15.0

@@ -20,17 +20,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.model_fleets import ReplicaGroup, predict
 
-from servingslo.models.capacity import saturation
-from servingslo.models.latency import (
+from servingslo.models.engine.capacity import saturation
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.engine_kinds import engine_kind
+from servingslo.models.fleet.latency import (
     LatencyMetric,
     LatencyModel,
     Routing,
     metric_seconds,
     prepare,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.sim.catalogue import engine_kind
 
 # Numerical noise of the inversion: a percentile may fall by this much between two loads.
 NOISE = 0.02

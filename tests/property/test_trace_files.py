@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.errors import InvalidInputError
-from servingslo.sim.trace import PLAIN_COLUMNS, Trace, read_trace, write_trace
+from servingslo.traces.trace import PLAIN_COLUMNS, Trace, read_trace
+from servingslo_lab.sim.trace_files import write_trace
 
 _GAPS = st.lists(st.integers(0, 60), min_size=1, max_size=30)
 _BLANKS = st.sampled_from(["", " ", "  ", "\t"])

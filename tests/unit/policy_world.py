@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import (
     EngineLaunch,
     EngineSample,
@@ -12,15 +13,14 @@ from servingslo.estimation.sample import (
     HistogramSample,
     PodSample,
 )
-from servingslo.estimation.season import RateHistory
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.engine_kinds import engine_kind
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
-from servingslo.sim import layout
-from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.engine import Engine, Outcome
-from servingslo.sim.service import Service
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.engine import Engine, Outcome
+from servingslo_lab.sim.service import Service
 
 TICK_SECONDS = 15.0
 SCRAPE_AGE_SECONDS = 2.0

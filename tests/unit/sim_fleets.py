@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from servingslo.policy.inputs import Observation
-from servingslo.sim.backend import INTERPRETED, compiled_backend
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.result import RunResult
-from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import constant, generated, uniform_lengths
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.backend import INTERPRETED, compiled_backend
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.result import RunResult
+from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
 
 FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=60, variation_ratio=0.0))
 

@@ -7,13 +7,13 @@ from tests.benchmarks.matrix_gap import capacity, gap_of
 from tests.benchmarks.matrix_offices import BEGIN, MORNINGS, past
 from tests.benchmarks.seasons import DAY, HOUR, MONDAY
 
-from servingslo.estimation.forecast import ForecastState, with_history
+from servingslo.estimation.forecast.demand import ForecastState, with_history
 from servingslo.reasons import Reason
-from servingslo.sim.bound import least_replica_hours
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.scenario import Scenario
-from servingslo.sim.trace import write_trace
-from servingslo.sim.workloads import constant, generated, uniform_lengths
+from servingslo_lab.sim.bound import least_replica_hours
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.scenario import Scenario
+from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
 
 
 def test_a_season_is_found_in_the_past():

@@ -3,8 +3,8 @@
 from tests.benchmarks.matrix_search import Setting, near
 from tests.benchmarks.matrix_sections import beating_near
 
-from servingslo.sim.scoring import Interval
-from servingslo.sim.summary import PolicySummary
+from servingslo_lab.sim.scoring import Interval
+from servingslo_lab.sim.summary import PolicySummary
 
 
 def setting(share_ratio: float, hours: float) -> Setting:

@@ -10,11 +10,11 @@ from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
 from tests.unit.cli_calls import MANIFEST
 
 from servingslo.controller.recording import observation_line
-from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import FleetSpec, read_fleet
-from servingslo.sim.policies import OTHERS, RULES
-from servingslo.sim.workloads import constant, generated, uniform_lengths
+from servingslo.models.engine_kinds import engine_kind
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import FleetSpec, read_fleet
+from servingslo_lab.sim.policies import OTHERS, RULES
+from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.unit.cli_backtests import OBJECTIVES
 
-from servingslo.cli.backtesting.pasts import read_past, write_past
-from servingslo.sim.past import Past
+from servingslo_lab.cli.backtesting.pasts import read_past, write_past
+from servingslo_lab.sim.past import Past
 
 DAY, NINE, LEAD = 86400.0, 9 * 3600.0, 600.0
 BEGIN = 4 * DAY + NINE - LEAD

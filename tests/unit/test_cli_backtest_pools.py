@@ -7,11 +7,11 @@ import pytest
 from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
 from tests.unit.cli_calls import MANIFEST
 
-from servingslo.sim.policies import IN_POOLS, policy_of
-from servingslo.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
-from servingslo.sim.pools.replay import best_pair, costs_of
-from servingslo.sim.scoring import Objectives
-from servingslo.sim.trace import read_trace
+from servingslo.traces.trace import read_trace
+from servingslo_lab.sim.policies import IN_POOLS, policy_of
+from servingslo_lab.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
+from servingslo_lab.sim.pools.replay import best_pair, costs_of
+from servingslo_lab.sim.scoring import Objectives
 
 POOLS = """\
 prefill: {engine: l4-small, price_per_hour: 2.0}

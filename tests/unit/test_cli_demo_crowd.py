@@ -4,8 +4,14 @@ import dataclasses
 
 import pytest
 
-from servingslo.cli.demo.crowd_verdict import ArmFigures, figures_of, missed, not_enforced, table
-from servingslo.rig.http_clients import ClientRecord, Ending
+from servingslo_lab.cli.demo.crowd_verdict import (
+    ArmFigures,
+    figures_of,
+    missed,
+    not_enforced,
+    table,
+)
+from servingslo_lab.rig.http_clients import ClientRecord, Ending
 
 OFF = ArmFigures(
     name="off", requests=1000, admitted=1000, admitted_in_slo=600, refused=0, refusals=0, broken=0,

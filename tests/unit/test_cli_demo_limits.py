@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from servingslo.cli.demo.limits_verdict import LimitsFigures, Shares, missed, shares_of, table
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.rig.http_clients import ClientRecord, Ending
+from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, Shares, missed, shares_of, table
+from servingslo_lab.rig.http_clients import ClientRecord, Ending
 
 OBJECTIVES = (
     Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),

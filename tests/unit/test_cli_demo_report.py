@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.cli.demo.report import PAGE_NAME, Truth, summary, write
-from servingslo.cli.demo.timeline import DemoObjective, DemoSample, Timeline
+from servingslo_lab.cli.demo.report import PAGE_NAME, Truth, summary, write
+from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
 
 SERVED = DemoSample(
     elapsed_seconds=60.0,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from servingslo.cli.demo.triton_verdict import Answer, Phase, TritonFigures, draw, missed, table
+from servingslo_lab.cli.demo.triton_verdict import Answer, Phase, TritonFigures, draw, missed, table
 
 GOOD = TritonFigures(
     percentile=95.0, threshold_seconds=0.7,

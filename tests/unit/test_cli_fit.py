@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.unit.cli_calls import MANIFEST
 
-from servingslo.adapters.prometheus.pages import engines_of_page
 from servingslo.api.convert import targets_from_spec
 from servingslo.cli.manifest import read_spec
 from servingslo.controller.recording import observation_line
@@ -18,11 +17,12 @@ from servingslo.estimation.sample import (
     GatewaySample,
     PodSample,
 )
+from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.inputs import Observation
-from servingslo.rig.engine_metrics import vllm_page
 from servingslo.runtimes.gateways import CountedWhen
-from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.engine import Engine
+from servingslo_lab.cli.fitting.pages import engines_of_page
+from servingslo_lab.rig.engine_metrics import vllm_page
+from servingslo_lab.sim.engine import Engine
 
 KIND = engine_kind("l4-small")
 INTERVAL_SECONDS = 15.0

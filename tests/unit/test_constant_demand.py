@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from tests.benchmarks.guard_traffic import lengths_drawn
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.estimation.lengths import LengthState, observe, publish
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.lengths import LengthState, observe, publish
+from servingslo.estimation.windows.counters import Window
 from servingslo.policy.behavior import Behavior, ScalingRules
-from servingslo.sim.cluster import simulate
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.oracle import interval_work
-from servingslo.sim.production import Production, benchmark_targets
-from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import constant, generated, uniform_lengths
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.oracle import interval_work
+from servingslo_lab.sim.production import Production, benchmark_targets
+from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
 
 # Of one l4-small at these lengths 1.43 requests/s are 85 % of what it can serve.
 PROMPT_TOKENS, OUTPUT_TOKENS, RATE_PER_REPLICA = 1000, 500, 1.43

@@ -16,8 +16,8 @@ from tests.contracts.read import (
     names_in,
 )
 
-from servingslo.rig.versions import LOCK, TOOLS_DIRECTORY
 from servingslo.runtimes.catalogue import profile
+from servingslo_lab.rig.versions import LOCK, TOOLS_DIRECTORY
 
 ROOT = Path(__file__).parents[2]
 

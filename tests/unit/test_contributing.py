@@ -12,10 +12,10 @@ from tests.benchmarks.guard_verdict import MEAN_PRICE_RATIO, PRICE_OF_A_POINT, R
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.api.v1alpha1.status import PredictedStatus
 from servingslo.controller.actuators import catalogue
-from servingslo.estimation.observed import LATENCIES
+from servingslo.estimation.requests.observed import LATENCIES
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.explain.summary import CONSTRAINTS
-from servingslo.models.objective_metrics import ROW_OF, ROW_OF_CONSTRAINT, ROWS
+from servingslo.models.fleet.objective_metrics import ROW_OF, ROW_OF_CONSTRAINT, ROWS
 from servingslo.models.objectives import LatencyMetric
 from servingslo.reasons import BOUND_REASON
 from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE
@@ -25,9 +25,8 @@ SOURCES = ROOT / "operator" / "servingslo"
 ACTUATORS = "operator/servingslo/controller/actuators"
 # What every actuator shares, and no actuator itself.
 SHARED = {"__init__", "protocol", "catalogue"}
-# Where a runtime may be named: its own files, the rig that plays one, the simulator, and what old
-# recordings are of, and its demo.
-NAMED_IN = ("runtimes/", "rig/", "sim/", "cli/demo/", "controller/recording.py")
+# Where a runtime may be named: its own files, and what old recordings are of.
+NAMED_IN = ("runtimes/", "controller/recording.py")
 
 
 def section(title: str) -> str:
@@ -63,7 +62,7 @@ def test_an_actuator_is_one_file_and_one_row():
 
 
 def test_each_runtime_is_one_file_and_one_row():
-    """No module but a runtime's own, the rig, the simulator and old recordings names it."""
+    """No module but a runtime's own and old recordings names it; the lab plays some."""
     imported = re.compile(rf"runtimes\.({'|'.join(one.name for one in CATALOGUE)})\b")
     named = re.compile(rf"[\"']({'|'.join(one.name for one in CATALOGUE)})[\"']")
     found = [
@@ -108,7 +107,7 @@ def test_no_other_file_knows_a_metric_of_objectives():
         for path in SOURCES.rglob("*.py")
         if named.search(path.read_text(encoding="utf-8"))
     }
-    beside = ("rig/", "sim/", "runtimes/", "models/batch_model.py", "estimation/dynamic_batches.py")
+    beside = ("runtimes/", "models/fleet/batch_model.py", "estimation/law/batch_rows.py")
     others = [
         path
         for path in found - listed

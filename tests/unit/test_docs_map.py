@@ -10,6 +10,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = ROOT / "operator" / "servingslo"
+LAB = ROOT / "lab" / "servingslo_lab"
 PAGES = (
     *sorted(ROOT.glob("*.md")),
     *sorted(DOCS.rglob("*.md")),
@@ -90,7 +91,11 @@ def test_every_folder_of_the_map_exists_and_every_package_is_in_it() -> None:
     cells = [row[0] for row in row_cells(DOCS / "architecture.md", "The map")]
     named = [path for cell in cells for path in CODE.findall(cell)]
     assert [path for path in named if not (ROOT / path).is_dir()] == []
-    packages = {path.parent.relative_to(ROOT).as_posix() for path in SOURCES.glob("*/__init__.py")}
+    packages = {
+        path.parent.relative_to(ROOT).as_posix()
+        for sources in (SOURCES, LAB)
+        for path in sources.glob("*/__init__.py")
+    }
     assert packages - set(named) == set()
     tests = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*/test_*.py")}
     assert tests - set(named) == set()
@@ -142,7 +147,8 @@ def test_every_law_of_the_note_has_its_module() -> None:
 def test_every_word_of_the_glossary_is_in_code() -> None:
     """The last column names what is there."""
     code = "".join(
-        path.read_text(encoding="utf-8") for path in (*SOURCES.rglob("*.py"), ROOT / "Makefile")
+        path.read_text(encoding="utf-8")
+        for path in (*SOURCES.rglob("*.py"), *LAB.rglob("*.py"), ROOT / "Makefile")
     )
     page = (DOCS / "glossary.md").read_text(encoding="utf-8")
     titles = re.findall(r"^## (.+)$", page, re.MULTILINE)

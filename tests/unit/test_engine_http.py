@@ -10,12 +10,12 @@ import aiohttp
 import pytest
 from tests.unit.test_engine_host import pod
 
-from servingslo.rig.engine_host import EngineHost
-from servingslo.rig.engine_http import EngineDoors
-from servingslo.rig.engine_pods import EnginePod
-from servingslo.rig.http_clients import ClientPlan, Clients, Ending, read_records
-from servingslo.rig.traffic import TrafficPlan
-from servingslo.rig.waiting import free_port
+from servingslo_lab.rig.engine_host import EngineHost
+from servingslo_lab.rig.engine_http import EngineDoors
+from servingslo_lab.rig.engine_pods import EnginePod
+from servingslo_lab.rig.http_clients import ClientPlan, Clients, Ending, read_records
+from servingslo_lab.rig.traffic import TrafficPlan
+from servingslo_lab.rig.waiting import free_port
 
 PATIENCE_SECONDS = 20.0
 

@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.dynamic_batches import (
+from servingslo.estimation.law.batch_rows import (
     batch_rows,
     batcher_in_requests,
     counted_rows,
-    judged_by_size,
     summarized,
 )
-from servingslo.estimation.lengths import LengthState
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import LawFit, learn
+from servingslo.estimation.law.trust import LawEstimate, distrust_if_size_misfits, judge
+from servingslo.estimation.requests.lengths import LengthState
 from servingslo.estimation.sample import EngineSample
-from servingslo.estimation.service_law import Configuration, LawEstimate, LawFit, judge, learn
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.service_time import DynamicBatcher, ServiceLaw
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.06, step_per_sequence_seconds=0.01, prefill_per_token_seconds=0.0
@@ -108,7 +109,7 @@ def learnt(table: dict[int, float], often: int = 1) -> LawEstimate:
 def test_time_by_size_gives_the_law_itself():
     """What was counted before is not counted again; counts that fell are of a new load."""
     table = {size: LAW.step_seconds(size) for size in (1, 2, 5)}
-    found = judged_by_size(learnt(table), [counts(table)])
+    found = distrust_if_size_misfits(learnt(table), [counts(table)])
     assert found.trusted
     assert found.law is not None
     assert found.law.step_seconds(8) == pytest.approx(LAW.step_seconds(8), rel=0.01)
@@ -123,11 +124,11 @@ def test_a_law_that_fails_at_one_size_is_not_trusted_however_seldom_it_runs():
     table = {1: 0.03, 2: 0.034, 3: 0.038, 6: 0.108}
     found = learnt({size: table[size] for size in (1, 2, 3)}, often=5)
     assert found.trusted
-    judged = judged_by_size(found, [counts(table, executions=8)])
+    judged = distrust_if_size_misfits(found, [counts(table, executions=8)])
     assert not judged.trusted
     assert judged.fit_error is not None
     assert judged.fit_error > 0.4
-    assert judged_by_size(found, [counts(table, executions=7)]).trusted
+    assert distrust_if_size_misfits(found, [counts(table, executions=7)]).trusted
 
 
 def test_summaries_tell_the_percentiles_of_the_worst_server():

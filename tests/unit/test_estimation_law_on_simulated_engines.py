@@ -9,12 +9,12 @@ from estimation_fleet import SimulatedFleet, poisson
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.models.latency import Routing as Learnt
+from servingslo.models.engine_kinds import EngineKind, engine_kind
+from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo.models.workload import LengthDistribution
 from servingslo.reasons import Reason
-from servingslo.sim.catalogue import EngineKind, engine_kind
-from servingslo.sim.service import Routing
-from servingslo.sim.trace import read_trace
+from servingslo.traces.trace import read_trace
+from servingslo_lab.sim.service import Routing
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 # E[O·(P + O/2)]/E[O] of the trace: tokens that a running sequence holds.

@@ -6,24 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servingslo.estimation.counters import Window
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.regression_rows import busy_ratio, regression_rows
-from servingslo.estimation.service_law import (
-    Configuration,
-    LawFit,
-    judge,
-    learn,
-    solution,
-    standard_error_ratio,
-)
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import LawFit, learn, solution, standard_error_ratio
+from servingslo.estimation.law.rows import busy_ratio, regression_rows
+from servingslo.estimation.law.trust import judge
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.reasons import Reason
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.production import Production, benchmark_targets
-from servingslo.sim.workloads import RateCourse, generated, ramp, uniform_lengths
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.production import Production, benchmark_targets
+from servingslo_lab.sim.workloads import RateCourse, generated, ramp, uniform_lengths
 
 # Ten requests of 1,000 tokens in fifteen seconds, 0.1 s each until their only token.
 WINDOW = Window(

@@ -5,11 +5,17 @@ import pytest
 from estimation_fleet import SimulatedFleet
 
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
-from servingslo.models.latency import Routing as Learnt
-from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.service import Routing
-from servingslo.sim.workloads import LengthSource, RateCourse, constant, generated, uniform_lengths
+from servingslo.estimation.requests.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
+from servingslo.models.engine_kinds import engine_kind
+from servingslo.models.fleet.latency import Routing as Learnt
+from servingslo_lab.sim.service import Routing
+from servingslo_lab.sim.workloads import (
+    LengthSource,
+    RateCourse,
+    constant,
+    generated,
+    uniform_lengths,
+)
 
 TALK = uniform_lengths((200, 2_000), (50, 400))
 DOCUMENTS = uniform_lengths((1_000, 4_000), (10, 60))

@@ -4,16 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation import service_law
-from servingslo.estimation.regression_rows import Row
-from servingslo.estimation.service_law import (
-    CARD_SEPARATOR,
-    FIT_MEMORY_WINDOWS,
-    PRIOR_SEQUENCE_RATIO,
-    Configuration,
-    LawState,
-)
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.law import fit as service_law
+from servingslo.estimation.law import trust
+from servingslo.estimation.law.configuration import CARD_SEPARATOR, Configuration
+from servingslo.estimation.law.fit import FIT_MEMORY_WINDOWS, PRIOR_SEQUENCE_RATIO, LawState
+from servingslo.estimation.law.rows import Row
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
 
@@ -46,14 +42,14 @@ def _learnt(state: LawState, configuration: Configuration, law: ServiceLaw, coun
     state = service_law.select_configuration(state, configuration)
     fit = state.fits[0]
     for row in _rows(law, count):
-        fit, _ = service_law.judge(service_law.learn(fit, [row]))
+        fit, _ = trust.judge(service_law.learn(fit, [row]))
     return LawState(fits=(fit, *state.fits[1:]))
 
 
 def test_exact_windows_give_the_exact_law() -> None:
     """Thirty windows without error: a, b and c to within a tenth of a percent."""
     state = _learnt(LawState(), ONE, FAST, 30)
-    _, found = service_law.judge(state.fits[0])
+    _, found = trust.judge(state.fits[0])
     assert found.trusted
     assert found.reason is Reason.MODEL_TRUSTED
     assert found.law is not None
@@ -68,7 +64,7 @@ def test_new_limits_keep_the_law_of_the_same_engine() -> None:
     state = service_law.select_configuration(
         state, replace(ONE, template_hash="v2", max_num_seqs=64)
     )
-    _, found = service_law.judge(state.fits[0])
+    _, found = trust.judge(state.fits[0])
     assert found.trusted
     assert found.reason is Reason.CONFIGURATION_CHANGED
     assert found.source == "last-trusted"
@@ -85,12 +81,12 @@ def test_another_engine_starts_from_nothing(changed: dict[str, str]) -> None:
     """The old law is not used for it, and is still there when the change is rolled back."""
     state = _learnt(LawState(), ONE, FAST, 30)
     state = service_law.select_configuration(state, replace(ONE, **changed))
-    _, found = service_law.judge(state.fits[0])
+    _, found = trust.judge(state.fits[0])
     assert not found.trusted
     assert found.law is None
     assert found.reason is Reason.CONFIGURATION_CHANGED
     back = service_law.select_configuration(state, ONE)
-    assert service_law.judge(back.fits[0])[1].trusted
+    assert trust.judge(back.fits[0])[1].trusted
 
 
 def test_a_card_that_is_not_told_is_no_other_card() -> None:
@@ -100,7 +96,7 @@ def test_a_card_that_is_not_told_is_no_other_card() -> None:
     for configuration in (ONE, untold, ONE):
         state = service_law.select_configuration(state, configuration)
         assert len(state.fits) == 1
-        assert service_law.judge(state.fits[0])[1].source == "fit"
+        assert trust.judge(state.fits[0])[1].source == "fit"
     assert state.fits[0].configuration == ONE
 
 
@@ -109,20 +105,20 @@ def test_a_second_kind_of_card_in_the_fleet_inherits_the_law() -> None:
     state = _learnt(LawState(), ONE, FAST, 30)
     mixed = replace(ONE, gpu_product=CARD_SEPARATOR.join(("A100", "H100")))
     state = service_law.select_configuration(state, mixed)
-    _, found = service_law.judge(state.fits[0])
+    _, found = trust.judge(state.fits[0])
     assert (found.trusted, found.source) == (True, "last-trusted")
     state = _learnt(state, mixed, SLOW, 60)
-    assert service_law.judge(state.fits[0])[1].source == "fit"
+    assert trust.judge(state.fits[0])[1].source == "fit"
 
 
 def test_law_that_stops_predicting_is_not_used() -> None:
     """The card slows down to half: distrusted at once, learnt anew, trusted again."""
     state = _learnt(LawState(), ONE, FAST, 60)
     wrong = _learnt(state, ONE, SLOW, 15)
-    _, found = service_law.judge(wrong.fits[0])
+    _, found = trust.judge(wrong.fits[0])
     assert not found.trusted
     assert found.reason is Reason.MODEL_DOES_NOT_PREDICT
-    _, later = service_law.judge(_learnt(wrong, ONE, SLOW, 120).fits[0])
+    _, later = trust.judge(_learnt(wrong, ONE, SLOW, 120).fits[0])
     assert later.trusted
     assert later.law is not None
     assert later.law.step_seconds(30.0) == pytest.approx(SLOW.step_seconds(30.0), rel=0.05)
@@ -138,7 +134,7 @@ def test_a_law_of_a_window_that_never_was_gives_nothing_away_and_is_forgotten() 
     for row in (*others[:2], replace(first, x=tuple(20.0 * value for value in first.x))):
         fit = service_law.learn(fit, [row])
     for number, row in enumerate(others[2:]):
-        fit, found = service_law.judge(service_law.learn(fit, [row]))
+        fit, found = trust.judge(service_law.learn(fit, [row]))
         if number >= service_law.LEAST_SCORED_WINDOWS and not found.trusted and found.law:
             assert found.law.step_seconds(20.0) > 0.5 * FAST.step_seconds(20.0), number
     assert found.trusted
@@ -153,7 +149,7 @@ def test_a_law_that_was_refuted_never_comes_back() -> None:
     rows = [row for row in _rows(SLOW, 40) if row.sequences == _rows(SLOW, 40)[0].sequences]
     refuted = False
     for number in range(120):
-        fit, found = service_law.judge(service_law.learn(fit, [rows[number % len(rows)]]))
+        fit, found = trust.judge(service_law.learn(fit, [rows[number % len(rows)]]))
         refuted = refuted or found.reason is Reason.MODEL_DOES_NOT_PREDICT
         if refuted:
             assert found.source != "last-trusted"
@@ -214,7 +210,7 @@ def test_one_concurrency_alone_does_not_identify_the_law() -> None:
     fit = service_law.learn(state.fits[0], [])
     for _ in range(40):
         fit = service_law.learn(fit, _rows(FAST, 1))
-    _, found = service_law.judge(fit)
+    _, found = trust.judge(fit)
     assert not found.trusted
     assert found.reason is Reason.MODEL_NOT_IDENTIFIABLE
     assert found.fit_error is not None

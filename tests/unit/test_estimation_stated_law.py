@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation import calibration, service_law, stated_law
-from servingslo.estimation.calibration import CalibrationState
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.learned import learned, restore
-from servingslo.estimation.regression_rows import Row
-from servingslo.estimation.service_law import Configuration, LawFit, LawState, ScoredLaw
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.law import calibration, trust
+from servingslo.estimation.law import fit as service_law
+from servingslo.estimation.law import stated as stated_law
+from servingslo.estimation.law.calibration import CalibrationState
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import LawFit, LawState, ScoredLaw
+from servingslo.estimation.law.rows import Row
+from servingslo.estimation.stored_estimator import learned, restore
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
 TRUE = ServiceLaw(
@@ -53,14 +56,14 @@ def after(windows, law, fit=None):
     """The fit of the configuration after these windows, the stated law judged by them."""
     fit = fit or LawFit(configuration=HERE)
     for one in windows:
-        fit = stated_law.scored(fit, law, [one], **NEVER_KNOWN)
+        fit = stated_law.score_stated(fit, law, [one], **NEVER_KNOWN)
         fit = service_law.learn(fit, [one])
     return fit
 
 
 def judged(fit, law):
     """The estimate."""
-    return stated_law.judged(LawState(fits=(fit,)), law)[1]
+    return trust.law_in_force(LawState(fits=(fit,)), law)[1]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +76,10 @@ def judged(fit, law):
 )
 def test_the_stated_law_is_used_until_there_is_a_fit(state):
     """From the first moment, and said to be the spec's."""
-    _, estimate = stated_law.judged(state, TRUE)
+    _, estimate = trust.law_in_force(state, TRUE)
     assert (estimate.law, estimate.trusted) == (TRUE, True)
     assert (estimate.source, estimate.reason) == ("spec", Reason.LAW_FROM_SPEC)
-    _, without = stated_law.judged(state, None)
+    _, without = trust.law_in_force(state, None)
     assert not without.trusted
 
 
@@ -92,19 +95,19 @@ def test_a_trusted_fit_goes_before_the_stated_law():
 
 def test_the_last_trusted_fit_goes_before_the_stated_law():
     """New limits on the same engine: what was fitted on it is known better than what is stated."""
-    fit, _ = service_law.judge(after(rows(40), None))
+    fit, _ = trust.judge(after(rows(40), None))
     other = replace(HERE, template_hash="t2", max_num_seqs=64)
     state = service_law.select_configuration(LawState(fits=(fit,)), other)
-    _, estimate = stated_law.judged(state, scaled(TRUE, 1.1))
+    _, estimate = trust.law_in_force(state, scaled(TRUE, 1.1))
     assert estimate.source == "last-trusted"
 
 
 def test_the_stated_law_is_used_again_for_another_engine():
     """Another image starts from nothing, and so does the score of the stated law."""
-    fit, _ = service_law.judge(after(rows(40), scaled(TRUE, 2.0)))
+    fit, _ = trust.judge(after(rows(40), scaled(TRUE, 2.0)))
     other = replace(HERE, template_hash="t2", image="vllm:2")
     state = service_law.select_configuration(LawState(fits=(fit,)), other)
-    _, estimate = stated_law.judged(state, scaled(TRUE, 2.0))
+    _, estimate = trust.law_in_force(state, scaled(TRUE, 2.0))
     assert (estimate.source, estimate.sample_count) == ("spec", 0)
 
 
@@ -155,9 +158,9 @@ def test_the_context_term_counts_at_the_mean_context():
     """d·k̄ is in the time of a sequence; while k̄ is unknown the law is not judged."""
     law = replace(TRUE, context_per_token_seconds=2e-7)
     seen = rows(6, law=law, context=1500.0)
-    known = stated_law.scored(LawFit(configuration=HERE), law, seen, lambda: 1500.0)
+    known = stated_law.score_stated(LawFit(configuration=HERE), law, seen, lambda: 1500.0)
     assert known.stated.error_ratio < 1e-9
-    unknown = stated_law.scored(LawFit(configuration=HERE), law, seen, lambda: None)
+    unknown = stated_law.score_stated(LawFit(configuration=HERE), law, seen, lambda: None)
     assert unknown.stated is None
 
 

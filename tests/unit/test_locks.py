@@ -15,7 +15,12 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LAB = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
+LAB_EXTRAS = LAB["project"]["optional-dependencies"]
+# Of the same checkout, and of no index.
+OPERATOR = f"servingslo=={PROJECT['project']['version']}"
+DEVELOPMENT = "requirements-dev.lock"
 # Each lock with the extras and the dependency groups that it installs; none of the project's own
 # requirements where only a group is meant.
 LOCKS = {
@@ -23,7 +28,7 @@ LOCKS = {
     "requirements-keda.lock": (True, ("keda",), ()),
     "requirements-build.lock": (False, (), ("build",)),
     "requirements-sbom.lock": (False, (), ("sbom",)),
-    "requirements-dev.lock": (True, tuple(EXTRAS), ("dev",)),
+    DEVELOPMENT: (True, tuple(EXTRAS), ("dev",)),
 }
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
@@ -56,14 +61,23 @@ def _group(name: str) -> list[str]:
 
 
 def _asked(lock: str) -> list[Requirement]:
-    """What the project itself asks for in a lock."""
+    """What the project asks for in a lock; what its lab asks for in that of development alone."""
     own, extras, groups = LOCKS[lock]
     lines = list(PROJECT["project"]["dependencies"]) if own else []
     for extra in extras:
         lines += EXTRAS[extra]
     for group in groups:
         lines += _group(group)
+    if lock == DEVELOPMENT:
+        lines += [line for line in LAB["project"]["dependencies"] if line != OPERATOR]
+        lines += [line for extra in LAB_EXTRAS.values() for line in extra]
     return [Requirement(line) for line in lines]
+
+
+def test_the_lab_is_of_the_operator_s_version() -> None:
+    """It asks for that one and no other."""
+    assert LAB["project"]["version"] == PROJECT["project"]["version"]
+    assert OPERATOR in LAB["project"]["dependencies"]
 
 
 def _applies(requirement: Requirement, environment: dict[str, str]) -> bool:
@@ -157,10 +171,10 @@ def test_a_lock_that_is_not_complete_is_found_out(
 ) -> None:
     """A pin that is missing or does not fit is named with who asks for it."""
     name, version = change
-    pins = _pins(_lock("requirements-dev.lock"))
+    pins = _pins(_lock(DEVELOPMENT))
     pins[name] = [] if version is None else [Requirement(f"{name}=={version}")]
     environment = _environment("3.11", "x86_64")
-    left = _left_to_a_resolver(_asked("requirements-dev.lock"), pins, environment)
+    left = _left_to_a_resolver(_asked(DEVELOPMENT), pins, environment)
     assert any(told in line for line in left)
 
 
@@ -168,7 +182,7 @@ def test_an_extra_of_a_requirement_is_followed() -> None:
     """`coverage[toml]` asks for what the extra asks for, not for coverage alone."""
     extras = {
         (r.name, extra)
-        for name in _pins(_lock("requirements-dev.lock"))
+        for name in _pins(_lock(DEVELOPMENT))
         for r in _required(name, "", _environment("3.11", "x86_64"))
         for extra in r.extras
     }

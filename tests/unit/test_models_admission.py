@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from servingslo.models.admission import (
+from servingslo.models.engine.admission import (
     RUNNING_PERCENTILE,
     EngineBound,
     in_flight_bound,
     prefilling_count,
     running_bound,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.sim.cluster import simulate
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.hindsight import Static
-from servingslo.sim.workloads import constant, generated
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.hindsight import Static
+from servingslo_lab.sim.workloads import constant, generated
 
 DEMAND = request_demand(
     Workload(

@@ -9,15 +9,15 @@ from tests.model_fleets import ReplicaGroup, predict
 from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
-from servingslo.models.batch_model import BatchPrediction
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
+from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
+from servingslo.models.fleet.batch_model import BatchPrediction
 from servingslo.models.objectives import LatencyMetric, Routing
-from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.sim.backend import compiled_backend
-from servingslo.sim.cluster import simulate
-from servingslo.sim.fleet import ColdStart, DynamicBatching, FleetSpec
-from servingslo.sim.trace import Trace
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.backend import compiled_backend
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import ColdStart, DynamicBatching, FleetSpec
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.06, step_per_sequence_seconds=0.01, prefill_per_token_seconds=0.0

@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servingslo.models.full_batch import (
+from servingslo.models.fleet.full_batch import (
     best_full_batch,
     full_batch_moments,
     full_batch_now,
     full_batch_of,
 )
-from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
-from servingslo.models.output_laws import AtomLaw, Moments, time_per_output_token_law
+from servingslo.models.fleet.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.tokens.output_laws import AtomLaw, Moments, time_per_output_token_law
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.sim.cluster import simulate
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.hindsight import Static
-from servingslo.sim.trace import read_trace
-from servingslo.sim.workloads import constant, generated, lengths_of
+from servingslo.traces.trace import read_trace
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.hindsight import Static
+from servingslo_lab.sim.workloads import constant, generated, lengths_of
 
 TRACE = read_trace(
     Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"

@@ -7,8 +7,9 @@ import pytest
 from canary_story import FEW, RATE_PER_SECOND, TARGETS, story
 from policy_world import Run
 
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.models.latency import LatencyMetric
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.models.engine_kinds import engine_kind
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_canary import (
     COMPARED_WITHIN_SECONDS,
@@ -25,7 +26,6 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.state import BatchLimits, PlannerState
 from servingslo.reasons import Reason
-from servingslo.sim.catalogue import engine_kind
 
 
 def test_good_limits_reach_one_pod_first_and_then_all() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, TICK_SECONDS, World, reasons, run, stepped
 
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.policy.inputs import (
     ForecastMode,
     ForecastTargets,
@@ -15,7 +15,7 @@ from servingslo.policy.inputs import (
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
-from servingslo.sim.engine import Outcome
+from servingslo_lab.sim.engine import Outcome
 
 
 def test_a_step_down_of_demand_is_followed_once_and_keeps_the_objectives():

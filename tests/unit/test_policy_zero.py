@@ -21,7 +21,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.reasons import Action, Reason
 from servingslo.runtimes.gateways import CountedWhen
-from servingslo.sim.service import Service, WhenNoEngine
+from servingslo_lab.sim.service import Service, WhenNoEngine
 
 IDLE_SECONDS = 600.0
 TARGETS_TO_ZERO = replace(

@@ -8,8 +8,8 @@ import pytest
 from tests.benchmarks import matrix_summary
 from tests.benchmarks.matrix_tables import table
 
-from servingslo.sim.policies import RULES
-from servingslo.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS
+from servingslo_lab.sim.policies import RULES
+from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.errors import RigError
-from servingslo.rig import build, build_minutes, downloads, toolchain, versions
-from servingslo.rig.commands import CommandRunner, without_addresses
-from servingslo.rig.progress import BuildProgress
-from servingslo.rig.upstream_crds import ENVOY_GATEWAY
-from servingslo.rig.waiting import wait_until
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig import build, build_minutes, downloads, toolchain, versions
+from servingslo_lab.rig.commands import CommandRunner, without_addresses
+from servingslo_lab.rig.progress import BuildProgress
+from servingslo_lab.rig.upstream_crds import ENVOY_GATEWAY
+from servingslo_lab.rig.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -211,7 +211,7 @@ def test_concurrent_builds_build_once(monkeypatch, tmp_path):
     _go(tmp_path, version="1.99.0", build_script=script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
-    command = [sys.executable, "-m", "servingslo.rig.build", "etcd"]
+    command = [sys.executable, "-m", "servingslo_lab.rig.build", "etcd"]
     builders = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [builder.wait(timeout=60) for builder in builders] == [0, 0]
     assert (tmp_path / "count").read_text().splitlines() == ["compiled"]
@@ -223,7 +223,9 @@ def test_interrupted_build_ends_what_it_started_and_leaves_no_scratch(monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
     builder = subprocess.Popen(
-        [sys.executable, "-m", "servingslo.rig.build", "etcd"], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "servingslo_lab.rig.build", "etcd"],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     pid_file = tmp_path / "pid"
     wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", what="a running compiler")
@@ -410,7 +412,7 @@ def test_the_rig_is_all_that_tests_and_demos_need(monkeypatch):
     assert asked[0] == (versions.ALL_TOOLS, downloads.DOWNLOADS)
     assert asked[1] == ((*versions.ALL_TOOLS, *versions.INTEROP_TOOLS), downloads.DOWNLOADS)
     needed = set()
-    for folder in ("operator/servingslo", "tests"):
+    for folder in ("lab/servingslo_lab", "tests"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             for call in re.findall(r"ensure_tools\(\(?([^)]*)\)", text):

@@ -9,11 +9,11 @@ import stat
 import pytest
 import yaml
 
-from servingslo.errors import RigError
-from servingslo.rig import credentials, kwok
-from servingslo.rig.processes import ProcessFamily, uninterrupted
-from servingslo.rig.prometheus import ScrapePlan
-from servingslo.rig.waiting import free_port, http_get, http_post, wait_until
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig import credentials, kwok
+from servingslo_lab.rig.processes import ProcessFamily, uninterrupted
+from servingslo_lab.rig.prometheus import ScrapePlan
+from servingslo_lab.rig.waiting import free_port, http_get, http_post, wait_until
 
 
 @pytest.fixture

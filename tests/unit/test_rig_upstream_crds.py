@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.errors import RigError
-from servingslo.rig import upstream_crds, versions
-from servingslo.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, UpstreamCRDs
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig import upstream_crds, versions
+from servingslo_lab.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, UpstreamCRDs
 
 _TEMPLATE = """{{- if .Values.crds.enabled }}
 ---

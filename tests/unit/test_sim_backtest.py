@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError, ServingSLOError
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.sim.backtest import run, run_cell, runs_of
-from servingslo.sim.cluster import simulate
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.hindsight import best_foresight, best_static, refined
-from servingslo.sim.kept import key_of, source_digest
-from servingslo.sim.oracle import find_oracle
-from servingslo.sim.outcome import Outcome
-from servingslo.sim.past import Past
-from servingslo.sim.policies import RULES, policy_of
-from servingslo.sim.production import benchmark_targets
-from servingslo.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
-from servingslo.sim.scoring import Objectives, Score, interval, score
-from servingslo.sim.summary import beats, summaries
-from servingslo.sim.trace import Trace, write_trace
-from servingslo.sim.workloads import flash_crowd, generated, uniform_lengths
+from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.backtest import run, run_cell, runs_of
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.hindsight import best_foresight, best_static, refined
+from servingslo_lab.sim.kept import key_of, source_digest
+from servingslo_lab.sim.oracle import find_oracle
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.past import Past
+from servingslo_lab.sim.policies import RULES, policy_of
+from servingslo_lab.sim.production import benchmark_targets
+from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
+from servingslo_lab.sim.scoring import Objectives, Score, interval, score
+from servingslo_lab.sim.summary import beats, summaries
+from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.workloads import flash_crowd, generated, uniform_lengths
 
 FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=30.0))
 OBJECTIVES = Objectives(ttft_seconds=1.0, tpot_seconds=0.05, share=0.99)

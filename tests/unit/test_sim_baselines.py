@@ -7,11 +7,11 @@ import pytest
 from tests.unit.rule_world import SETTING, histogram, world
 
 from servingslo.errors import InvalidInputError
-from servingslo.sim.baselines.aibrix import apa_replicas
-from servingslo.sim.baselines.horizontal import external_metric_replicas, pods_metric_replicas
-from servingslo.sim.baselines.keda import law_replicas
-from servingslo.sim.baselines.setting import merged
-from servingslo.sim.policies import OTHERS, RULES, policy_of
+from servingslo_lab.sim.baselines.aibrix import apa_replicas
+from servingslo_lab.sim.baselines.horizontal import external_metric_replicas, pods_metric_replicas
+from servingslo_lab.sim.baselines.keda import law_replicas
+from servingslo_lab.sim.baselines.setting import merged
+from servingslo_lab.sim.policies import OTHERS, RULES, policy_of
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim.bound import least_replica_hours, least_work_seconds
-from servingslo.sim.fleet import DynamicBatching, FleetSpec
-from servingslo.sim.oracle import find_oracle
-from servingslo.sim.scoring import Objectives
-from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import flash_crowd, generated, uniform_lengths
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.bound import least_replica_hours, least_work_seconds
+from servingslo_lab.sim.fleet import DynamicBatching, FleetSpec
+from servingslo_lab.sim.oracle import find_oracle
+from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.workloads import flash_crowd, generated, uniform_lengths
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.01, step_per_sequence_seconds=0.001,

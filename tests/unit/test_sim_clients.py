@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sim_fleets import FLEET, Script, agreeing, run, trace
 
-from servingslo.sim import layout
-from servingslo.sim.cluster import Wanted
-from servingslo.sim.fleet import ClientSpec, ColdStart, read_fleet
-from servingslo.sim.trace import Trace
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleet import ClientSpec, ColdStart, read_fleet
 
 
 def burst(count: int, output: int = 400, seconds: float = 120.0) -> Trace:

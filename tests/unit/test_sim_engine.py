@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim import layout
-from servingslo.sim.engine import Engine, Outcome, RequestRecord
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.engine import Engine, Outcome, RequestRecord
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.010,

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from servingslo.adapters.prometheus import past_rates
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.policy.inputs import Observation
-from servingslo.sim import past
-from servingslo.sim.cluster import Wanted
-from servingslo.sim.past import Past, Remembering, history_of_arrivals, past_of_history
-from servingslo.sim.trace import Trace, window
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim import past
+from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.past import Past, Remembering, history_of_arrivals, past_of_history
+from servingslo_lab.sim.transforms import window
 
 DAY = 86400.0
 TWO_WEEKS = tuple(float(place) for place in range(14 * 288))

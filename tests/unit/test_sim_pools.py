@@ -14,16 +14,16 @@ import pytest
 from sim_fleets import Script, run, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim import layout
-from servingslo.sim.backend import INTERPRETED, compiled_backend
-from servingslo.sim.cluster import Wanted
-from servingslo.sim.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
-from servingslo.sim.pools.cluster import Pools, PoolsResult, simulate_pools
-from servingslo.sim.pools.fleet import PoolsSpec, Transfer, read_pools
-from servingslo.sim.service import Routing
-from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import constant, generated, uniform_lengths
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.backend import INTERPRETED, compiled_backend
+from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
+from servingslo_lab.sim.pools.cluster import Pools, PoolsResult, simulate_pools
+from servingslo_lab.sim.pools.fleet import PoolsSpec, Transfer, read_pools
+from servingslo_lab.sim.service import Routing
+from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
 
 SMALL = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=20, variation_ratio=0.3))
 LAW, LIMITS = SMALL.engine_law, SMALL.engine_limits

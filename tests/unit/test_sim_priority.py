@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sim_fleets import FLEET, Script, agreeing, trace
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim import layout
-from servingslo.sim.engine import Engine, Scheduling
-from servingslo.sim.fleet import read_fleet
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.engine import Engine, Scheduling
+from servingslo_lab.sim.fleet import read_fleet
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.010, step_per_sequence_seconds=0.001, prefill_per_token_seconds=0.0001

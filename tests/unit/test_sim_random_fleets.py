@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from sim_fleets import Script, agreeing, with_sessions
 
-from servingslo.models.service_time import EngineLimits
-from servingslo.sim import layout
-from servingslo.sim.backend import INTERPRETED
-from servingslo.sim.cluster import Cluster, Wanted
-from servingslo.sim.engine import Scheduling
-from servingslo.sim.fleet import ClientSpec, ColdStart, DynamicBatching, FleetSpec, SlowPods
-from servingslo.sim.service import Routing
-from servingslo.sim.trace import Trace
-from servingslo.sim.workloads import constant, generated, uniform_lengths
+from servingslo.models.engine.service_time import EngineLimits
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.backend import INTERPRETED
+from servingslo_lab.sim.cluster import Cluster, Wanted
+from servingslo_lab.sim.engine import Scheduling
+from servingslo_lab.sim.fleet import ClientSpec, ColdStart, DynamicBatching, FleetSpec, SlowPods
+from servingslo_lab.sim.service import Routing
+from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
 
 SECONDS = 60.0
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim import layout
-from servingslo.sim.engine import Engine, Outcome
-from servingslo.sim.service import Routing, Service, WhenNoEngine
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.engine import Engine, Outcome
+from servingslo_lab.sim.service import Routing, Service, WhenNoEngine
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.01, step_per_sequence_seconds=0.001, prefill_per_token_seconds=0.0001

@@ -7,10 +7,12 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits
-from servingslo.sim.cluster import Wanted
-from servingslo.sim.service import Routing, Service
-from servingslo.sim.trace import Trace, read_trace, scaled, superposed, window, write_trace
+from servingslo.models.engine.service_time import EngineLimits
+from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.service import Routing, Service
+from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.transforms import scaled, superposed, window
 
 SHARED = 640
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import ServiceLaw
-from servingslo.sim.backend import compiled_backend
-from servingslo.sim.cluster import simulate
-from servingslo.sim.fleet import DynamicBatching, SlowPods
-from servingslo.sim.oracle import find_oracle, schedule
-from servingslo.sim.production import Production, benchmark_targets
-from servingslo.sim.standard import CASE_NAMES, Case, standard_case
-from servingslo.sim.trace import read_trace
+from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.traces.trace import read_trace
+from servingslo_lab.sim.backend import compiled_backend
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import DynamicBatching, SlowPods
+from servingslo_lab.sim.oracle import find_oracle, schedule
+from servingslo_lab.sim.production import Production, benchmark_targets
+from servingslo_lab.sim.standard import CASE_NAMES, Case, standard_case
 
 TRACES = Path(__file__).parents[2] / "examples" / "traces"
 CONVERSATION = read_trace(TRACES / "azure_llm_2023_conversation.csv")

@@ -8,6 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "operator/servingslo"
 # Evaluate, prepare and pass on what other modules derive.
 WITHOUT_FORMULAS = {
+    "engine_kinds",
     "judging",
     "kernel",
     "latency",
@@ -18,10 +19,10 @@ WITHOUT_FORMULAS = {
     "rows",
 }
 MODELS = sorted(
-    path for path in (PACKAGE / "models").glob("*.py") if path.stem not in WITHOUT_FORMULAS
+    path for path in (PACKAGE / "models").rglob("*.py") if path.stem not in WITHOUT_FORMULAS
 )
 PURE = sorted(
-    path for layer in ("models", "estimation", "policy") for path in (PACKAGE / layer).glob("*.py")
+    path for layer in ("models", "estimation", "policy") for path in (PACKAGE / layer).rglob("*.py")
 )
 # Changes of units, and neutral values.
 PLAIN = {"SECONDS_PER_MINUTE", "PERCENT", "ALONE", "_NO_NUMBERS"}

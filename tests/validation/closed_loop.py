@@ -26,11 +26,12 @@ from servingslo.controller.recording import HEADER, observations
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
-from servingslo.rig.cluster import Rig, RigOptions
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import ColdStart, FleetSpec
-from servingslo.sim.trace import Trace, write_trace
-from servingslo.sim.workloads import RateCourse, generated, uniform_lengths
+from servingslo.traces.trace import Trace
+from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.workloads import RateCourse, generated, uniform_lengths
 
 TICK_SECONDS, SCRAPE_SECONDS = 15.0, 1.0
 COLD_START_SECONDS = 30.0

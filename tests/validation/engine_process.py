@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servingslo.errors import RigError
-from servingslo.rig.cluster import Rig
-from servingslo.rig.processes import ManagedProcess
-from servingslo.rig.waiting import free_port, http_get
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.processes import ManagedProcess
+from servingslo_lab.rig.waiting import free_port, http_get
 
 MODEL_NAME = "tiny"
 VOCABULARY_COUNT = 2000

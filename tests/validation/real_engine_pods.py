@@ -27,10 +27,14 @@ from tests.validation.engine_process import (
     start_vllm,
 )
 
-from servingslo.rig.cluster import Rig
-from servingslo.rig.kwok import FAILURE_ANNOTATION, READY_DELAY_ANNOTATION, STOP_DELAY_ANNOTATION
-from servingslo.rig.processes import ManagedProcess
-from servingslo.rig.waiting import http_get
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.kwok import (
+    FAILURE_ANNOTATION,
+    READY_DELAY_ANNOTATION,
+    STOP_DELAY_ANNOTATION,
+)
+from servingslo_lab.rig.processes import ManagedProcess
+from servingslo_lab.rig.waiting import http_get
 
 GRACE_SECONDS = 150
 _PORT = 8000

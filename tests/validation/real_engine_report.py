@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tests.validation.engine_requests import Served, read_served
 
-from servingslo.cli.backtesting.charts import Axis, Series, line_chart
+from servingslo_lab.cli.backtesting.charts import Axis, Series, line_chart
 
 PICTURE = "picture.html"
 WANTED = (1, 2, 1)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from tests.validation import step_simulation
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim import layout
-from servingslo.sim.backend import compiled_backend
-from servingslo.sim.catalogue import engine_kind
-from servingslo.sim.cluster import FINISHING_SECONDS, Wanted, simulate
-from servingslo.sim.engine import Engine, Outcome
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.service import Routing, Service
-from servingslo.sim.trace import Trace
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine_kinds import engine_kind
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.backend import compiled_backend
+from servingslo_lab.sim.cluster import FINISHING_SECONDS, Wanted, simulate
+from servingslo_lab.sim.engine import Engine, Outcome
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.service import Routing, Service
 
 COUNT = 6000
 

@@ -14,10 +14,10 @@ import pytest
 from scipy.special import stdtrit
 from tests.textbook import queueing
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
-from servingslo.sim import layout
-from servingslo.sim.engine import Engine, Outcome, RequestRecord
-from servingslo.sim.workloads import constant, generated
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.engine import Engine, Outcome, RequestRecord
+from servingslo_lab.sim.workloads import constant, generated
 
 REPLICATIONS = 8
 CONFIDENCE = 0.999

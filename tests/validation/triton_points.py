@@ -21,16 +21,21 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.service_time import DynamicBatcher, EngineLimits, FloatArray, ServiceLaw
+from servingslo.models.engine.service_time import (
+    DynamicBatcher,
+    EngineLimits,
+    FloatArray,
+    ServiceLaw,
+)
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.policy.inputs import Observation
-from servingslo.rig.processes import ProcessFamily
-from servingslo.rig.triton import TritonModel, TritonServer, affine
-from servingslo.sim import layout
-from servingslo.sim.backend import compiled_backend
-from servingslo.sim.cluster import Wanted, simulate
-from servingslo.sim.fleet import ColdStart, DynamicBatching, FleetSpec
-from servingslo.sim.trace import Trace
+from servingslo.traces.trace import Trace
+from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.triton import TritonModel, TritonServer, affine
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.backend import compiled_backend
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import ColdStart, DynamicBatching, FleetSpec
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.3, step_per_sequence_seconds=0.05, prefill_per_token_seconds=0.0

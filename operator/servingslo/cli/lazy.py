@@ -9,21 +9,24 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from servingslo.cli import lab
 from servingslo.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Where a command's function is, and the line that the list of commands has for it."""
+    """The line that the list of commands has for a command, and where its function is.
 
-    module: str
+    module: None for a command of servingslo-lab, which is found by its entry point.
+    """
+
     summary: str
+    module: str | None = None
 
 
 COMMANDS: dict[str, Entry] = {
     "run": Entry(module="servingslo.cli.run", summary="Run the operator until it is told to stop."),
     "demo": Entry(
-        module="servingslo.cli.demo.command",
         summary="Run the system on this machine, with simulated engines.",
     ),
     "size": Entry(
@@ -35,11 +38,9 @@ COMMANDS: dict[str, Entry] = {
         summary="Make the operator's decisions again from recorded observations.",
     ),
     "fit": Entry(
-        module="servingslo.cli.fit",
         summary="Fit the service law of an engine to what it measured.",
     ),
     "backtest": Entry(
-        module="servingslo.cli.backtest",
         summary="Replay a trace against policies: share in SLO against cost.",
     ),
     "explain": Entry(
@@ -83,6 +84,13 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else _loaded(name), rest
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands; one that is not installed says which distribution has it."""
+        for name, entry in COMMANDS.items():
+            if entry.module is None and not lab.installed(lab.COMMANDS, name):
+                self.commands[name].help = f"Not installed: {lab.DISTRIBUTION} has it."
+        super().format_commands(ctx, formatter)
+
     def invoke(self, ctx: Any) -> Any:
         """What the command returns. Raises: InvalidInputError for a value that it does not take."""
         try:
@@ -95,7 +103,11 @@ class LazyGroup(TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    function = getattr(import_module(COMMANDS[name].module), name)
+    module = COMMANDS[name].module
+    if module is None:
+        function = lab.loaded(lab.COMMANDS, name, name)
+    else:
+        function = getattr(import_module(module), name)
     # Rich's tables cut long flags and texts where the terminal is narrow; plain text is whole.
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(name, help=_help(getdoc(function) or ""))(function)

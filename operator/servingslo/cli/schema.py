@@ -9,11 +9,10 @@ import typer
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from servingslo.cli import lab
 from servingslo.controller.recording import Header, Outcome
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
-from servingslo.sim.fleet import FleetSpec
-from servingslo.sim.pools.fleet import PoolsSpec
 
 
 class Document(StrEnum):
@@ -43,7 +42,6 @@ _TYPES: dict[Document, Any] = {
     Document.OBSERVATION: Observation,
     Document.DECISION: Decision,
     Document.RECORDING: HeaderLine | OutcomeLine | Observation,
-    Document.FLEET: FleetSpec | PoolsSpec,
 }
 # The last edge of a histogram is infinite, which JSON has no number for.
 _EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}
@@ -60,8 +58,11 @@ def schema(
 
 
 def schema_of(document: Document) -> dict[str, Any]:
-    """The JSON schema of a document, as it stands in files."""
-    described = TypeAdapter(_TYPES[document]).json_schema()
+    """The JSON schema of a document, as it stands in files.
+
+    Raises: LabMissingError for a fleet, where servingslo-lab is not installed.
+    """
+    described = TypeAdapter(_type_of(document)).json_schema()
     kinds = described.get("$defs", {})
     if "HistogramSample" in kinds:
         kinds["HistogramSample"]["properties"]["upper_bounds"]["items"] = _EDGE
@@ -70,3 +71,11 @@ def schema_of(document: Document) -> dict[str, Any]:
             # As the readers have it: a name that is not known is misspelt.
             kind["additionalProperties"] = False
     return {"$schema": GenerateJsonSchema.schema_dialect, **described}
+
+
+def _type_of(document: Document) -> Any:
+    known = _TYPES.get(document)
+    if known is None:
+        # Fleets are simulated: the lab reads their files.
+        known = lab.loaded(lab.DOCUMENTS, document.value, f"schema {document.value}")
+    return known

@@ -8,35 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from servingslo.estimation import (
-    arrivals,
-    calibration,
-    cold_start,
-    forecast,
-    gateway,
-    health,
-    lengths,
-    limits,
-    pod_slowdown,
-    service_law,
-    stated_law,
-)
-from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState
-from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
-from servingslo.estimation.cold_start import ColdStartState
-from servingslo.estimation.configuration import fleet_configuration, newest_pod
-from servingslo.estimation.counters import EngineMemory, EngineStep, Window
-from servingslo.estimation.dynamic_batches import (
-    WHOLE_REQUESTS,
-    BatchCounts,
-    batch_rows,
-    batcher_in_requests,
-    counted_rows,
-    judged_by_size,
-    limits_of,
-    mean_deltas,
-    summarized,
-)
 from servingslo.estimation.engine_steps import (
     counting_nothing,
     doubts_of,
@@ -45,26 +16,45 @@ from servingslo.estimation.engine_steps import (
     lost_families,
 )
 from servingslo.estimation.estimate import Estimate, FleetSample
-from servingslo.estimation.forecast import ForecastState
-from servingslo.estimation.freshness import (
-    Freshness,
-    assess,
-    seen_scrape_seconds,
+from servingslo.estimation.forecast import demand as forecast
+from servingslo.estimation.forecast.demand import ForecastState
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.gateway import counts as gateway
+from servingslo.estimation.law import calibration
+from servingslo.estimation.law.batch_rows import (
+    WHOLE_REQUESTS,
+    batch_rows,
+    batcher_in_requests,
+    counted_rows,
+    limits_of,
+    mean_deltas,
+    summarized,
 )
-from servingslo.estimation.health import HealthState
-from servingslo.estimation.lengths import Lengths, LengthState
-from servingslo.estimation.limits import (
-    LimitEvidence,
-    LimitsInForce,
+from servingslo.estimation.law.calibration import EMPTY_CALIBRATION, CalibrationState
+from servingslo.estimation.law.configuration import fleet_configuration, newest_pod
+from servingslo.estimation.law.fit import LawState, learn, select_configuration, solution
+from servingslo.estimation.law.rows import BatchCounts, Row, regression_rows
+from servingslo.estimation.law.stated import score_stated
+from servingslo.estimation.law.trust import (
+    LawSource,
+    add_assumed_error,
+    distrust_if_size_misfits,
+    law_in_force,
 )
-from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
-from servingslo.estimation.pod_slowdown import PodSlowdown
-from servingslo.estimation.rate_filters import RateWindow
-from servingslo.estimation.regression_rows import Row, regression_rows
-from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
+from servingslo.estimation.pods import batch_limits, cold_start, health, slowdown
+from servingslo.estimation.pods.batch_limits import LimitEvidence, LimitsInForce
+from servingslo.estimation.pods.cold_start import ColdStartState
+from servingslo.estimation.pods.health import HealthState
+from servingslo.estimation.pods.slowdown import PodSlowdown
+from servingslo.estimation.requests import arrivals, lengths
+from servingslo.estimation.requests.arrivals import ArrivalMeasurement, ArrivalState
+from servingslo.estimation.requests.lengths import Lengths, LengthState
+from servingslo.estimation.requests.observed import ObservedState, observe_latencies, pooled
+from servingslo.estimation.requests.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample
-from servingslo.estimation.service_law import LawSource, LawState
-from servingslo.models.service_time import EngineLimits
+from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
+from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
@@ -237,9 +227,9 @@ def _learn_law(
     if found is None:
         return state.law, state.slowdowns
     configuration, same = found
-    law = service_law.select_configuration(state.law, configuration)
+    law = select_configuration(state.law, configuration)
     rows: dict[str, list[Row]] = {}
-    several = {p.name for p in sample.pods if limits.counted_several_times(p)}
+    several = {p.name for p in sample.pods if batch_limits.counted_several_times(p)}
     alike = [
         replace(window, step_count=None) if window.pod in several else window
         for window in windows
@@ -255,13 +245,11 @@ def _learn_law(
             rows.setdefault(window.pod, []).extend(found_rows)
     for pod in same & sample.batches.keys() & state.batches.keys():
         rows[pod] = list(counted_rows(state.batches[pod], sample.batches[pod]))
-    slowdowns = pod_slowdown.observe(state.slowdowns, rows, service_law.solution(law.fits[0]), same)
-    slow = {pod.pod: pod.ratio for pod in pod_slowdown.slow_pods(slowdowns)}
+    slowdowns = slowdown.observe(state.slowdowns, rows, solution(law.fits[0]), same)
+    slow = {pod.pod: pod.ratio for pod in slowdown.slow_pods(slowdowns)}
     learnt = [row.scaled(slow.get(pod, 1.0)) for pod, each in rows.items() for row in each]
-    fit = stated_law.scored(
-        law.fits[0], sample.service_law, learnt, partial(_context_tokens, state)
-    )
-    fit = service_law.learn(fit, learnt)
+    fit = score_stated(law.fits[0], sample.service_law, learnt, partial(_context_tokens, state))
+    fit = learn(fit, learnt)
     return LawState(fits=(fit, *law.fits[1:])), slowdowns
 
 
@@ -272,7 +260,7 @@ def _learn_limits(
     found, newest = fleet_configuration(sample.pods), newest_pod(sample.pods)
     if found is None or newest is None:
         return evidence
-    return limits.observe(evidence, newest, steps, found[1])
+    return batch_limits.observe(evidence, newest, steps, found[1])
 
 
 def _context_tokens(state: EstimatorState) -> float | None:
@@ -293,7 +281,7 @@ def _estimate(
     batcher = batcher_in_requests(sample.batcher, state.lengths)
     if batcher is not None:
         now_lengths = WHOLE_REQUESTS
-    law_state, law = stated_law.judged(state.law, sample.service_law)
+    law_state, law = law_in_force(state.law, sample.service_law)
     stated = law.law if law.source is LawSource.STATED else None
     state = replace(
         state,
@@ -311,9 +299,9 @@ def _estimate(
     first = newest.engines[0] if newest else None
     in_force = LimitsInForce()
     if newest is not None:
-        in_force = limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
-        law = service_law.with_assumed(law, in_force.assumed_count * [limits.ASSUMED_ERROR_RATIO])
-    law = judged_by_size(law, sample.batches.values())
+        in_force = batch_limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
+        law = add_assumed_error(law, in_force.assumed_count * [batch_limits.ASSUMED_ERROR_RATIO])
+    law = distrust_if_size_misfits(law, sample.batches.values())
     if batcher is not None and law.source is LawSource.FIT:
         source = LawSource.STATISTICS if sample.batches else LawSource.COUNTERS
         law = replace(law, source=source)
@@ -349,7 +337,7 @@ def _estimate(
         calibration=calibration.ratios(state.calibration),
         routing=routing_of(state.routing),
         unreliable_pods=unreliable,
-        slow_pods=pod_slowdown.slow_pods(state.slowdowns),
+        slow_pods=slowdown.slow_pods(state.slowdowns),
         saturation_signal=signal,
         gateway=measured.gateway,
         retries_known=measured.retries_known,

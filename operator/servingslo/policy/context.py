@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
+from servingslo.estimation.law import trust
+from servingslo.estimation.pods.health import RECEIVING_NOTHING
 from servingslo.estimation.sample import PodSample
-from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.estimation.windows.freshness import METRICS_MISSING, METRICS_STALE
+from servingslo.models.engine.kv_cache import kv_bytes_per_token, kv_capacity_tokens
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import BudgetReport
 from servingslo.policy.demand import (
@@ -119,15 +121,16 @@ class TickContext:
     @property
     def trusted(self) -> bool:
         """Whether the latency model decides."""
-        return self.prepared is not None and self.estimate.law.trusted
+        return trust.model_decides(self.estimate.law, prepared=self.prepared is not None)
 
     @property
     def model_reason(self) -> Reason:
         """Why the latency model decides or does not: a law alone is not enough for one."""
-        law = self.estimate.law
-        if law.law is None or self.prepared is not None:
-            return law.reason
-        return Reason.LIMITS_UNKNOWN if self.estimate.limits is None else Reason.MODEL_LEARNING
+        return trust.model_reason(
+            self.estimate.law,
+            prepared=self.prepared is not None,
+            limits_known=self.estimate.limits is not None,
+        )
 
 
 def tick_context(  # noqa: PLR0913 - gathers what a tick is made of

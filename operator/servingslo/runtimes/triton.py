@@ -1,6 +1,6 @@
 """Triton Inference Server with dynamic batching; each model that it serves is an engine.
 
-Source: a tritonserver 2.51 (`operator/servingslo/rig/triton.py`), and docs/user_guide/metrics.md of
+Source: a tritonserver 2.51 (`lab/servingslo_lab/rig/triton.py`), and docs/user_guide/metrics.md of
 triton-inference-server/server. Its counters add what a batch takes once for each request in it, not
 for each execution, and nothing is told by batch size. Batch size, window, room and instances stand
 in the model's configuration and in no metric: its model repository API tells them where the

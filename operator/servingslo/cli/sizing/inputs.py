@@ -9,11 +9,11 @@ import numpy as np
 from scipy.special import gammainc, gammaincinv
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine_kinds import ENGINE_KINDS, EngineKind, engine_kind
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.sim.catalogue import ENGINE_KINDS, EngineKind, engine_kind
-from servingslo.sim.trace import Trace, read_trace
+from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import (
     SECONDS_PER_MINUTE,
     format_duration,

@@ -1,0 +1,189 @@
+"""What a user states about a backtest, checked before anything is simulated."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from servingslo.api.convert import targets_from_spec
+from servingslo.cli.manifest import read_spec
+from servingslo.cli.sizing.inputs import parse_objectives
+from servingslo.errors import InvalidInputError
+from servingslo.models.engine_kinds import ENGINE_KINDS
+from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.policies import (
+    FORESIGHT,
+    IN_POOLS,
+    ORACLE,
+    OURS,
+    STATIC,
+    TUNED,
+    Policy,
+    policy_of,
+)
+from servingslo_lab.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
+from servingslo_lab.sim.pools.replay import DECIDES, DECODE, PREFILL
+from servingslo_lab.sim.scenario import Cell, Scenario
+
+DEFAULT_POLICIES = (OURS, "hpa-waiting", "hpa-kv", "keda-slo", "knative", STATIC)
+MOST_SEEDS = 100
+MOST_PROCESSES = 256
+LARGEST_SCALE = 1000.0
+_TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="backtest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """A checked backtest. policies: as they were written, once each."""
+
+    scenario: Scenario
+    policies: tuple[Policy, ...]
+    seeds: tuple[int, ...]
+    against_oracle: bool
+    request_count: int
+    duration_seconds: float
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The runs, all policies of a seed together."""
+        return [
+            Cell(
+                scenario=self.scenario,
+                policy=policy,
+                seed=seed,
+                against_oracle=self.against_oracle,
+            )
+            for seed in self.seeds
+            for policy in self.policies
+        ]
+
+
+def stated_targets(manifest: Path | None, objectives: Sequence[str]) -> Targets:
+    """The resource of a manifest, or one of the objectives alone.
+
+    Raises: InvalidInputError unless exactly one of both is given, and for objectives that a trace
+    cannot be held against.
+    """
+    if (manifest is None) == (not objectives):
+        raise InvalidInputError(
+            "-f", None if manifest is None else str(manifest), "either -f or --objective"
+        )
+    if manifest is not None:
+        targets = targets_from_spec(read_spec(manifest))
+        field = f"{manifest}: spec.objectives"
+    else:
+        targets = Targets(
+            target=_TARGET,
+            objectives=parse_objectives(objectives),
+            replicas=ReplicaTargets(),
+        )
+        field = "--objective"
+    measured = {LatencyMetric.TTFT, LatencyMetric.TPOT, LatencyMetric.LATENCY}
+    found = {objective.metric for objective in targets.objectives}
+    if not found & measured:
+        allowed = f"one of {', '.join(sorted(measured))} at least"
+        raise InvalidInputError(field, ", ".join(sorted(found)), allowed)
+    return targets
+
+
+def stated_fleet(text: str) -> FleetSpec | PoolsSpec:
+    """The fleet or the pools of a file, or engines that are known by name.
+
+    Raises: InvalidInputError for neither, and as `read_fleet` does.
+    """
+    if text in ENGINE_KINDS:
+        return FleetSpec(engine=text)
+    path = Path(text)
+    if not path.exists():
+        raise InvalidInputError("--fleet", text, f"a YAML file, or {', '.join(ENGINE_KINDS)}")
+    try:
+        found = read_fleet_or_pools(path)
+    except InvalidInputError as error:
+        # A file that cannot be read has no field to name.
+        field = "--fleet" if error.value == text else error.field
+        raise InvalidInputError(field, error.value, error.allowed) from error
+    if isinstance(found, FleetSpec):
+        _check_fleet(f"{path}: ", found)
+    else:
+        _check_fleet(f"{path}: {PREFILL}.", found.prefill)
+        _check_fleet(f"{path}: {DECODE}.", found.decode)
+    return found
+
+
+def _check_fleet(place: str, fleet: FleetSpec) -> None:
+    """Raises: InvalidInputError for what a simulation may be but a fleet is not."""
+    for name, value in (
+        ("initial_replicas", fleet.initial_replicas),
+        ("max_replicas", fleet.max_replicas),
+        ("gpu_quota", fleet.gpu_quota),
+    ):
+        if value is not None and value < 1:
+            raise InvalidInputError(f"{place}{name}", value, "1 or more")
+    for name, seconds, least in (
+        ("cold_start.mean_seconds", fleet.cold_start.mean_seconds, 0.0),
+        ("scrape_interval_seconds", fleet.scrape_interval_seconds, 1.0),
+    ):
+        if not least <= seconds < float("inf"):
+            raise InvalidInputError(f"{place}{name}", seconds, f"{least:g} seconds or more")
+    if not 0.0 <= fleet.scrape_lag_seconds < fleet.scrape_interval_seconds:
+        allowed = f"0 to below {fleet.scrape_interval_seconds:g} (scrape_interval_seconds)"
+        lag = fleet.scrape_lag_seconds
+        raise InvalidInputError(f"{place}scrape_lag_seconds", lag, allowed)
+
+
+def stated_policies_of_pools(names: Sequence[str], *, against_oracle: bool) -> list[Policy]:
+    """The policies by name, each once; of those that scale pools, at settings that are stated.
+
+    Raises: InvalidInputError for others, and as `stated_policies`.
+    """
+    if against_oracle:
+        raise InvalidInputError("--against-oracle", "pools", "a fleet of one pool")
+    for name in names:
+        rule, _, settings = name.partition(":")
+        if rule not in IN_POOLS:
+            allowed = f"with prefill and decode pools {', '.join(IN_POOLS)}"
+            raise InvalidInputError("--policy", rule, allowed)
+        if settings == TUNED:
+            allowed = "name=number: the tuned ones are of one pool"
+            raise InvalidInputError(f"--policy: settings of {rule}", settings, allowed)
+    return stated_policies(names, "", against_oracle=False)
+
+
+def check_objectives_of_pools(targets: Targets) -> None:
+    """Raises: InvalidInputError unless each pool has an objective, and each objective a pool."""
+    metrics = {objective.metric for objective in targets.objectives}
+    for metric in sorted(metrics - DECIDES[PREFILL] - DECIDES[DECODE]):
+        raise InvalidInputError("objective", metric, "with pools those that one of them decides")
+    for pool, decided in DECIDES.items():
+        if not metrics & decided:
+            allowed = f"with pools an objective of {pool}: {' or '.join(sorted(decided))}"
+            raise InvalidInputError("objectives", ", ".join(sorted(metrics)), allowed)
+
+
+def stated_policies(names: Sequence[str], engine: str, *, against_oracle: bool) -> list[Policy]:
+    """The policies by name, each once; the oracle last where costs are set beside it.
+
+    Raises: InvalidInputError for a name or a setting that does not exist.
+    """
+    wanted = list(names or DEFAULT_POLICIES)
+    if against_oracle:
+        wanted += [FORESIGHT, ORACLE]
+    try:
+        return [policy_of(name, tuned_for=engine) for name in dict.fromkeys(wanted)]
+    except InvalidInputError as error:
+        inner = error.field.removeprefix("policy").removeprefix(": ")
+        field = f"--policy: {inner}" if inner else "--policy"
+        raise InvalidInputError(field, error.value, error.allowed) from error
+
+
+def default_processes() -> int:
+    """One for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_cache() -> Path:
+    """Where runs are kept: with the user's other caches."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "servingslo" / "backtests"

@@ -1,0 +1,31 @@
+"""Parts of the rig that are not compiled: CRDs of other projects, and the wheels of Triton."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from servingslo_lab.rig import triton, upstream_crds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """One part that is fetched ready-made.
+
+    is_here: whether the cache has it, or this machine has no use for it. fetch: brings it, while
+    the cache's lock is held.
+    """
+
+    label: str
+    is_here: Callable[[], bool]
+    fetch: Callable[[], None]
+
+
+DOWNLOADS = (
+    Download(
+        label=upstream_crds.LABEL, is_here=upstream_crds.all_here, fetch=upstream_crds.download_all
+    ),
+    Download(
+        label=triton.LABEL,
+        is_here=lambda: bool(triton.missing_for_triton()) or triton.installed_at().is_dir(),
+        fetch=triton.install,
+    ),
+)

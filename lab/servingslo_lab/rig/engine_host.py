@@ -1,0 +1,370 @@
+"""The engines of the rig's ready pods and the traffic on them, on one clock."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from servingslo.errors import InvalidInputError
+from servingslo_lab.rig.direct_requests import DirectRequest, DirectRequests
+from servingslo_lab.rig.engine_metrics import GPUReading, dcgm_page, vllm_page
+from servingslo_lab.rig.engine_pods import EnginePod
+from servingslo_lab.rig.gateway_metrics import envoy_page
+from servingslo_lab.rig.traffic import Traffic, TrafficPlan
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.engine import Engine, RequestTable
+
+_TICK_SECONDS = 0.05
+# Hundreds of engines would keep a core busy with looking whether anything has happened.
+_TICK_SECONDS_PER_ENGINE = 0.001
+# An answer comes up to this much late; a step of an engine takes longer.
+_HTTP_TICK_SECONDS = 0.01
+_UTILIZATION_SPAN_SECONDS = 1.0
+_ENVOY = {"namespace": "envoy-gateway-system", "pod": "envoy-rig", "container": "envoy"}
+_DCGM_EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter", "container": "dcgm"}
+
+
+class FaultKind(StrEnum):
+    """How a pod's metrics or its engine can be broken."""
+
+    NONE = "none"
+    NAN = "nan"
+    EMPTY = "empty"
+    ERROR = "error"
+    SLOW = "slow"
+    FROZEN = "frozen"
+    XID = "xid"
+    SLOWNESS = "slowness"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is broken, in which pod.
+
+    `slow` answers after so many seconds (value), `frozen` repeats one page, `xid` reports an XID
+    error (value), `slowness` multiplies step times (value); the others need no value. `none`
+    repairs everything.
+    """
+
+    namespace: str
+    pod: str
+    kind: FaultKind
+    value: float = 1.0
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """A ready pod and its engine."""
+
+    pod: EnginePod
+    engine: Engine
+    since: float
+    direct: DirectRequests | None
+    gpu: int = 0
+    sampled: tuple[float, float] = (0.0, 0.0)
+    utilization: float = 0.0
+    faults: dict[FaultKind, float] | None = None
+    frozen_page: str = ""
+
+    def fault(self, kind: FaultKind) -> float | None:
+        """The value of a fault, None when it is not there."""
+        return (self.faults or {}).get(kind)
+
+
+class EngineHost:
+    """Runs the engines of ready pods, and traffic on them, on one clock.
+
+    clock: seconds that never go back. exported_gpu_labels: let Prometheus store GPU metrics under
+    exported_namespace and exported_pod, as it does when it scrapes DCGM without honorLabels.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        exported_gpu_labels: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._exported_gpu_labels = exported_gpu_labels
+        self._hosted: dict[str, _Hosted] = {}
+        self._draining: dict[str, tuple[str, DirectRequests]] = {}
+        self._traffic: dict[str, Traffic] = {}
+        self._random = random.Random(0)  # noqa: S311  how long steps take is no secret
+        self.synced = False
+        self.changed = asyncio.Event()
+
+    def set_pods(self, pods: Sequence[EnginePod]) -> None:
+        """Make the engines fit these pods: new ones start empty, those of gone pods end."""
+        now = self._clock()
+        self.synced = True
+        ready = {pod.key: pod for pod in pods if pod.ready}
+        ended = [key for key, hosted in self._hosted.items() if not _goes_on(hosted, ready)]
+        for key in ended:
+            self._advance_one(self._hosted[key], now)
+            self._end(key, now)
+        begun = [key for key in ready if key not in self._hosted]
+        for key in begun:
+            if (traffic := self._traffic_of(ready[key])) is not None:
+                traffic.advance(now)
+            self._begin(key, ready[key], now)
+        # Most of what is told of pods changes no engine, and looking at hundreds takes long.
+        if ended or begun:
+            self.changed.set()
+
+    def _begin(self, key: str, pod: EnginePod, now: float) -> None:
+        traffic = self._traffic_of(pod)
+        engine = Engine(
+            law=pod.kind.law,
+            limits=pod.limits,
+            requests=traffic.service.requests if traffic else RequestTable(),
+            max_queued=pod.max_queued,
+            max_model_len=pod.max_model_len,
+        )
+        taken = {other.gpu for other in self._hosted.values() if other.pod.node == pod.node}
+        gpu = next(index for index in itertools.count() if index not in taken)
+        direct = None if traffic else DirectRequests(engine)
+        self._hosted[key] = _Hosted(
+            pod=pod, engine=engine, since=now, direct=direct, gpu=gpu, sampled=(now, 0.0)
+        )
+        if traffic:
+            traffic.service.add(key, engine, now)
+
+    def _end(self, key: str, now: float) -> None:
+        hosted = self._hosted.pop(key)
+        if hosted.direct is not None and hosted.pod.drain:
+            self._draining[key] = (hosted.pod.incarnation, hosted.direct)
+        elif hosted.direct is not None:
+            hosted.direct.fail(now)
+        for traffic in self._traffic.values():
+            traffic.service.remove(key, now, drain=hosted.pod.drain)
+
+    def _traffic_of(self, pod: EnginePod) -> Traffic | None:
+        for traffic in self._traffic.values():
+            if traffic.serves(pod.namespace, pod.labels):
+                return traffic
+        return None
+
+    def begin_traffic(self, plan: TrafficPlan) -> None:
+        """Begin traffic now. Pods that it takes over start with empty engines.
+
+        Raises: InvalidInputError when the name is taken or the trace cannot be read.
+        """
+        if plan.name in self._traffic:
+            raise InvalidInputError("name", plan.name, "a name that no traffic has")
+        traffic = Traffic(plan, began=self._clock())  # reads the trace before time is taken
+        traffic.rebase(self._clock())
+        self._traffic[plan.name] = traffic
+        for key, hosted in list(self._hosted.items()):
+            if traffic.serves(hosted.pod.namespace, hosted.pod.labels):
+                self._end(key, self._clock())
+                self._begin(key, hosted.pod, self._clock())
+
+    def end_traffic(self, name: str) -> None:
+        """Stop offering requests; those in flight are lost. Raises: InvalidInputError."""
+        if name not in self._traffic:
+            raise InvalidInputError("traffic", name, ", ".join(self._traffic) or "none runs")
+        now = self._clock()
+        self._advance(now)
+        traffic = self._traffic.pop(name)
+        for key, hosted in list(self._hosted.items()):
+            if traffic.serves(hosted.pod.namespace, hosted.pod.labels):
+                self._end(key, now)
+                self._begin(key, hosted.pod, now)
+
+    def set_fault(self, fault: Fault) -> None:
+        """Break or repair a pod. Raises: InvalidInputError when no engine of that name runs."""
+        hosted = self._hosted.get(f"{fault.namespace}/{fault.pod}")
+        if hosted is None:
+            raise InvalidInputError("pod", fault.pod, ", ".join(self._hosted) or "no pod is ready")
+        self._advance(self._clock())
+        if fault.kind is FaultKind.NONE:
+            hosted.faults = None
+            hosted.engine.row.floats[layout.SLOWNESS] = 1.0
+            return
+        if fault.kind is FaultKind.FROZEN:
+            hosted.frozen_page = vllm_page(hosted.engine, model_name=hosted.pod.model_name)
+        if fault.kind is FaultKind.SLOWNESS:
+            hosted.engine.row.floats[layout.SLOWNESS] = fault.value
+        hosted.faults = {**(hosted.faults or {}), fault.kind: fault.value}
+
+    def _advance(self, now: float) -> None:
+        for hosted in self._hosted.values():
+            if hosted.pod.uneven is not None:
+                factor = hosted.pod.uneven.factor(hosted.engine.running, self._random)
+                fault = hosted.fault(FaultKind.SLOWNESS) or 1.0
+                hosted.engine.row.floats[layout.SLOWNESS] = fault * factor
+        for traffic in self._traffic.values():
+            traffic.advance(now)
+        for hosted in self._hosted.values():
+            if hosted.direct is not None and not hosted.direct.is_idle:
+                hosted.direct.advance(now)
+        for key, (_, direct) in list(self._draining.items()):
+            direct.advance(now)
+            if direct.is_idle:
+                del self._draining[key]
+                self.changed.set()
+
+    def _advance_one(self, hosted: _Hosted, now: float) -> None:
+        """Let time pass for one pod and those it shares its traffic with, not for thousands."""
+        traffic = self._traffic_of(hosted.pod)
+        if traffic is not None:
+            traffic.advance(now)
+        elif hosted.direct is not None:
+            hosted.direct.advance(now)
+
+    # Requests over HTTP
+
+    def pods(self) -> tuple[EnginePod, ...]:
+        """The pods that an engine runs for."""
+        return tuple(hosted.pod for hosted in self._hosted.values())
+
+    def has_left(self, key: str, incarnation: str) -> bool:
+        """Whether this incarnation of a pod has ended and has nothing more to finish."""
+        hosted, draining = self._hosted.get(key), self._draining.get(key)
+        runs = hosted is not None and hosted.pod.incarnation == incarnation
+        return not runs and (draining is None or draining[0] != incarnation)
+
+    def submit(self, key: str, *, prompt_tokens: int, output_tokens: int) -> DirectRequest | None:
+        """Hand a request to a pod's engine now; None where none takes any but a trace's."""
+        hosted = self._hosted.get(key)
+        if hosted is None or hosted.direct is None:
+            return None
+        return hosted.direct.submit(
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, now=self._clock()
+        )
+
+    def abort(self, key: str, request: DirectRequest) -> None:
+        """The client of a request has gone."""
+        hosted, draining = self._hosted.get(key), self._draining.get(key)
+        if hosted is not None and hosted.direct is not None:
+            hosted.direct.abort(request, self._clock())
+        if draining is not None:
+            draining[1].abort(request, self._clock())
+
+    async def run(self) -> None:
+        """Let time pass until cancelled."""
+        while True:
+            now = self._clock()
+            self._advance(now)
+            for hosted in self._hosted.values():
+                _sample_utilization(hosted, now)
+            await asyncio.sleep(_HTTP_TICK_SECONDS if self._answers() else self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        """Longer with hundreds of engines: a page brings its own up to its time anyway."""
+        return max(_TICK_SECONDS, _TICK_SECONDS_PER_ENGINE * len(self._hosted))
+
+    def _answers(self) -> bool:
+        """Whether somebody waits for an answer over HTTP."""
+        direct = [hosted.direct for hosted in self._hosted.values() if hosted.direct is not None]
+        return bool(self._draining) or not all(one.is_idle for one in direct)
+
+    def discovery(self, address: str) -> list[dict[str, Any]]:
+        """Prometheus's HTTP discovery answer: every ready pod, and one exporter for all GPUs.
+
+        Beside them one gateway, once it counts any traffic.
+        """
+        targets: list[dict[str, Any]] = [
+            {
+                "targets": [address],
+                "labels": {
+                    "__metrics_path__": f"/metrics/{key}",
+                    "instance": key,
+                    "namespace": hosted.pod.namespace,
+                    "pod": hosted.pod.name,
+                    "container": hosted.pod.container,
+                },
+            }
+            for key, hosted in self._hosted.items()
+        ]
+        # Target labels clash with those on the page, and Prometheus renames the latter.
+        labels = _DCGM_EXPORTER if self._exported_gpu_labels else {}
+        gpus = {"__metrics_path__": "/dcgm", "instance": "dcgm", **labels}
+        targets.append({"targets": [address], "labels": gpus})
+        if any(traffic.counted() for traffic in self._traffic.values()):
+            envoy = {"__metrics_path__": "/envoy", "instance": "envoy", **_ENVOY}
+            targets.append({"targets": [address], "labels": envoy})
+        return targets
+
+    async def page(self, key: str) -> str | None:
+        """The metrics page of a pod with its faults, None when no engine of that name runs."""
+        hosted = self._hosted.get(key)
+        if hosted is None:
+            return None
+        delay = hosted.fault(FaultKind.SLOW)
+        if delay is not None:
+            await asyncio.sleep(delay)
+        if hosted.fault(FaultKind.EMPTY) is not None:
+            return ""
+        if hosted.fault(FaultKind.FROZEN) is not None:
+            return hosted.frozen_page
+        self._advance_one(hosted, self._clock())
+        broken = hosted.fault(FaultKind.NAN) is not None
+        return vllm_page(hosted.engine, model_name=hosted.pod.model_name, nan=broken)
+
+    def failing(self, key: str) -> bool:
+        """Whether scrapes of this pod are answered with an error."""
+        hosted = self._hosted.get(key)
+        return hosted is not None and hosted.fault(FaultKind.ERROR) is not None
+
+    def gpu_page(self) -> str:
+        """The page of the GPU exporter."""
+        self._advance(self._clock())
+        return dcgm_page(
+            GPUReading(
+                namespace=hosted.pod.namespace,
+                pod=hosted.pod.name,
+                container=hosted.pod.container,
+                node=hosted.pod.node,
+                index=hosted.gpu,
+                utilization_ratio=hosted.utilization,
+                kv_usage_ratio=hosted.engine.kv_usage_ratio,
+                xid_error=int(hosted.fault(FaultKind.XID) or 0),
+                product=hosted.pod.kind.gpu_product,
+            )
+            for hosted in self._hosted.values()
+        )
+
+    def gateway_page(self) -> str:
+        """The page of the gateway in front of all traffic that it counts."""
+        self._advance(self._clock())
+        counted = (traffic.counted() for traffic in self._traffic.values())
+        return envoy_page(route for route in counted if route is not None)
+
+    def stats(self) -> dict[str, Any]:
+        """The truth about all traffic, by its name, and the pods that serve, for JSON."""
+        now = self._clock()
+        self._advance(now)
+        return {
+            "traffic": {name: traffic.stats(now) for name, traffic in self._traffic.items()},
+            "pods": [
+                {
+                    "namespace": hosted.pod.namespace,
+                    "pod": hosted.pod.name,
+                    "ready_for_seconds": now - hosted.since,
+                    "max_num_seqs": hosted.pod.limits.max_num_seqs,
+                    "max_num_batched_tokens": hosted.pod.limits.max_num_batched_tokens,
+                    "max_queued": hosted.pod.max_queued,
+                    "gpu_utilization_ratio": hosted.utilization,
+                }
+                for hosted in self._hosted.values()
+            ],
+        }
+
+
+def _goes_on(hosted: _Hosted, ready: Mapping[str, EnginePod]) -> bool:
+    pod = ready.get(hosted.pod.key)
+    return pod is not None and pod.incarnation == hosted.pod.incarnation
+
+
+def _sample_utilization(hosted: _Hosted, now: float) -> None:
+    then, busy_then = hosted.sampled
+    if now - then < _UTILIZATION_SPAN_SECONDS:
+        return
+    busy = hosted.engine.busy_seconds
+    hosted.utilization = min(max((busy - busy_then) / (now - then), 0.0), 1.0)
+    hosted.sampled = (now, busy)

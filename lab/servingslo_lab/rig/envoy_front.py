@@ -1,0 +1,199 @@
+"""A Gateway of the rig with a real Envoy behind it, for tests and demos."""
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import kubernetes
+
+from servingslo_lab.errors import RigError
+from servingslo_lab.rig import versions
+from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.gateway_objects import ENGINE_PORT
+from servingslo_lab.rig.prometheus import ScrapedProxy
+from servingslo_lab.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, install_crds
+from servingslo_lab.rig.waiting import http_get
+
+GATEWAY_GROUP, GATEWAY_VERSION = "gateway.networking.k8s.io", "v1"
+POLICY_GROUP, POLICY_VERSION, POLICIES = (
+    "gateway.envoyproxy.io",
+    "v1alpha1",
+    "backendtrafficpolicies",
+)
+_CLASS = "envoy"
+_CONTROLLER = "gateway.envoyproxy.io/gatewayclass-controller"
+_NAMESPACE = "envoy-gateway-system"
+# Without one Envoy ends every answer after 15 s (its default of a route's timeout), long ones of a
+# model among them.
+_ROUTE_TIMEOUT = "300s"
+_READY_SECONDS = 60.0
+_STARTED = re.compile(r"^gateway at (\S+) statistics at (\S+)$", re.MULTILINE)
+_ALREADY_THERE = 409
+
+
+def policy_manifest(
+    name: str,
+    *,
+    route: str,
+    max_parallel_requests: int | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A BackendTrafficPolicy of a route.
+
+    max_parallel_requests: bound on its requests in flight, for each proxy; None for none.
+    """
+    bound = {"maxParallelRequests": max_parallel_requests}
+    target = {"group": GATEWAY_GROUP, "kind": "HTTPRoute", "name": route}
+    return {
+        "apiVersion": f"{POLICY_GROUP}/{POLICY_VERSION}",
+        "kind": "BackendTrafficPolicy",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": {
+            "targetRefs": [target],
+            **({} if max_parallel_requests is None else {"circuitBreaker": bound}),
+        },
+    }
+
+
+class EnvoyFront:
+    """The Gateway `gate` of a namespace and the Envoy that serves it.
+
+    Each route leads to the pods of one workload, by their label `app`.
+    """
+
+    def __init__(self, rig: Rig, namespace: str) -> None:
+        self._rig = rig
+        self.namespace = namespace
+        self._custom = kubernetes.client.CustomObjectsApi(rig.api_client())
+        self._core = kubernetes.client.CoreV1Api(rig.api_client())
+        self._name = f"gateway-{namespace}"
+        self._addresses = ("", "")
+
+    def create(self, *workloads: str) -> None:
+        """Put GatewayClass, Gateway, and a Service and an HTTPRoute for each workload there.
+
+        Routes and Services have the workloads' names. CRDs are installed where they are missing.
+        """
+        install_crds(self._rig.api_client(), GATEWAY_API, ENVOY_GATEWAY)
+        try:
+            self._custom.create_cluster_custom_object(
+                GATEWAY_GROUP, GATEWAY_VERSION, "gatewayclasses", _object("GatewayClass", _CLASS,
+                {"controllerName": _CONTROLLER}),
+            )  # fmt: skip
+        except kubernetes.client.ApiException as error:
+            if error.status != _ALREADY_THERE:
+                raise
+        listener = {"name": "http", "protocol": "HTTP", "port": 80}
+        self._create("gateways", _object("Gateway", "gate",
+            {"gatewayClassName": _CLASS, "listeners": [listener]}))  # fmt: skip
+        for name in workloads:
+            self._core.create_namespaced_service(self.namespace, _service(name))
+            self._create("httproutes", _route(name, alone=len(workloads) == 1))
+
+    def start(self, *, with_policies: bool = True) -> None:
+        """Start Envoy, wait until it serves, and have Prometheus scrape it too.
+
+        with_policies: False leaves every BackendTrafficPolicy out, so that none reaches Envoy.
+        Raises: RigError when Envoy or its translator cannot be built, or does not serve in time.
+        """
+        # A first build takes minutes, which are no part of the time that a gateway has to serve.
+        ensure_tools(versions.GATEWAY_TOOLS)
+        folder = self._rig.work_dir / self._name
+        folder.mkdir()
+        process = self._rig.run_process(
+            self._name,
+            [
+                sys.executable, "-m", "servingslo_lab.rig.gateway",
+                f"--kubeconfig={self._rig.admin_kubeconfig}",
+                f"--namespace={self.namespace}", "--gateway=gate", f"--folder={folder}",
+                *([] if with_policies else ["--without-policies"]),
+            ],
+        )  # fmt: skip
+
+        def started() -> bool:
+            found = _STARTED.search(process.log_path.read_text(encoding="utf-8"))
+            if found is not None:
+                self._addresses = (found[1], found[2])
+            return found is not None
+
+        process.wait_for(started, what="the gateway serves", timeout_seconds=_READY_SECONDS)
+        self._rig.scrape_proxy(self.scraped())
+
+    def stop(self) -> None:
+        """Stop Envoy."""
+        self._rig.processes[self._name].stop()
+
+    @property
+    def url(self) -> str:
+        """Where clients send their requests."""
+        return self._addresses[0]
+
+    def scraped(self) -> ScrapedProxy:
+        """The proxy as a PodMonitor would find it."""
+        address, _, path = self._addresses[1].removeprefix("http://").partition("/")
+        pod = f"envoy-{self.namespace}-gate-0"
+        labels = {"namespace": _NAMESPACE, "pod": pod, "container": "envoy"}
+        return ScrapedProxy(name=pod, address=address, path=f"/{path}", labels=labels)
+
+    def counter(self, name: str, route: str) -> float:
+        """A counter or gauge of a route's cluster as Envoy tells it now; 0 where it has none yet.
+
+        name: without `envoy_cluster_`. Raises: RigError when Envoy does not answer.
+        """
+        page = http_get(self._addresses[1])
+        if page is None:
+            raise RigError(f"envoy: no answer from {self._addresses[1]}")
+        cluster = f"httproute/{self.namespace}/{route}/rule/0"
+        pattern = rf'^envoy_cluster_{name}{{[^}}]*envoy_cluster_name="{cluster}"[^}}]*}} (\S+)$'
+        return sum(float(found) for found in re.findall(pattern, page, re.MULTILINE))
+
+    def put_policy(self, manifest: Mapping[str, Any]) -> None:
+        """Create a BackendTrafficPolicy."""
+        self._custom.create_namespaced_custom_object(
+            POLICY_GROUP, POLICY_VERSION, self.namespace, POLICIES, manifest
+        )
+
+    def change_policy(self, name: str, max_parallel_requests: int) -> None:
+        """Change the bound of a BackendTrafficPolicy."""
+        change = {"spec": {"circuitBreaker": {"maxParallelRequests": max_parallel_requests}}}
+        self._custom.patch_namespaced_custom_object(
+            POLICY_GROUP, POLICY_VERSION, self.namespace, POLICIES, name, change
+        )
+
+    def policy(self, name: str) -> dict[str, Any]:
+        """A BackendTrafficPolicy as it is now."""
+        found: dict[str, Any] = self._custom.get_namespaced_custom_object(
+            POLICY_GROUP, POLICY_VERSION, self.namespace, POLICIES, name
+        )
+        return found
+
+    def _create(self, plural: str, manifest: Mapping[str, Any]) -> None:
+        self._custom.create_namespaced_custom_object(
+            GATEWAY_GROUP, GATEWAY_VERSION, self.namespace, plural, manifest
+        )
+
+
+def _object(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": f"{GATEWAY_GROUP}/{GATEWAY_VERSION}",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": dict(spec),
+    }
+
+
+def _service(name: str) -> dict[str, Any]:
+    port = {"name": "http", "port": ENGINE_PORT, "targetPort": ENGINE_PORT}
+    return {"metadata": {"name": name}, "spec": {"selector": {"app": name}, "ports": [port]}}
+
+
+def _route(name: str, *, alone: bool) -> dict[str, Any]:
+    """Everything to the only workload, or what names it as the host to one of several."""
+    rule = {
+        "backendRefs": [{"name": name, "port": ENGINE_PORT}],
+        "timeouts": {"request": _ROUTE_TIMEOUT},
+    }
+    hosts = {} if alone else {"hostnames": [f"{name}.example"]}
+    return _object("HTTPRoute", name, {"parentRefs": [{"name": "gate"}], "rules": [rule], **hosts})

@@ -1,0 +1,116 @@
+"""Progress of a build on one line: parts done of all, what is at work, and minutes left."""
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TextIO
+
+from servingslo_lab.rig.build_minutes import minutes_left, minutes_of
+
+# Without a terminal nobody waits for longer than this without a line.
+LONGEST_SILENCE_SECONDS = 120.0
+# A terminal's line is written no more often than this.
+_REDRAW_SECONDS = 0.5
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class BuildProgress:
+    """What a build reports, called from several threads.
+
+    On a terminal one line is written over again and again; elsewhere there is a line whenever a
+    part begins or is ready, and one every two minutes in between.
+    labels: of the parts to be built, each beginning with its name. found: parts that were there.
+    at_once: parts that are built at a time.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        *,
+        found: int = 0,
+        at_once: int = 1,
+        stream: TextIO | None = None,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._now = now_seconds
+        self._lock = threading.Lock()
+        self._found, self._at_once = found, max(at_once, 1)
+        self._waiting = {label: minutes_of(label) for label in labels}
+        self._working: dict[str, str] = {}
+        self._share = dict.fromkeys(labels, 0.0)
+        self._step = dict.fromkeys(labels, 0.0)
+        self._all = found + len(labels)
+        self._done_minutes = 0.0
+        self._began = self._written = now_seconds()
+
+    def begin(self, label: str) -> None:
+        """The build of ``label`` starts: modules are being fetched."""
+        with self._lock:
+            self._working[label] = "fetching"
+            self._write()
+
+    def expect(self, label: str, package_count: int) -> None:
+        """The program consists of this many packages."""
+        with self._lock:
+            self._working[label] = "compiling"
+            self._step[label] = 1.0 / max(package_count, 1)
+            if self._stream.isatty():
+                self._write()
+
+    def advance(self, label: str) -> None:
+        """One more package was compiled."""
+        with self._lock:
+            self._share[label] = min(self._share[label] + self._step[label], 1.0)
+            pause = _REDRAW_SECONDS if self._stream.isatty() else LONGEST_SILENCE_SECONDS
+            if self._now() - self._written >= pause:
+                self._write()
+
+    def finish(self, label: str) -> None:
+        """The part is ready."""
+        with self._lock:
+            self._done_minutes += self._waiting.pop(label)
+            self._working.pop(label, None)
+            self._write()
+
+    def line(self) -> str:
+        """The line as it is now."""
+        text = f"rig: {self._all - len(self._waiting)} of {self._all} built"
+        if not self._waiting:
+            return text
+        if self._working:
+            text += f" ({', '.join(f'{label}: {what}' for label, what in self._working.items())})"
+        rest = {label: m * (1.0 - self._share[label]) for label, m in self._waiting.items()}
+        left = minutes_left(
+            rest.values(),
+            done=self._done_minutes + sum(self._waiting.values()) - sum(rest.values()),
+            elapsed_minutes=(self._now() - self._began) / 60.0,
+            at_once=self._at_once,
+        )
+        return f"{text}, about {left} minute{'s' if left > 1 else ''} left"
+
+    def _write(self) -> None:
+        self._written = self._now()
+        line = self.line()
+        if self._stream.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(_CLEAR_LINE + line[:width])
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._stream.isatty():
+            self._stream.write("\n")
+            self._stream.flush()

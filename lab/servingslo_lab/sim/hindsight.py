@@ -1,0 +1,168 @@
+"""The best that could have been had, found by trying on the trace itself.
+
+A refined oracle, the best constant count, and the best rule that knows the mean of demand one cold
+start ahead. All are schedules that were run, so their numbers can be had; none is proven least.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.backend import Backend
+from servingslo_lab.sim.baselines.clairvoyant import Foresight, Static
+from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.oracle import INTERVAL_SECONDS, Oracle, Schedule, interval_work
+from servingslo_lab.sim.result import RunResult
+from servingslo_lab.sim.scoring import Objectives
+
+LARGEST_ATTEMPTS = 36
+_WORK_STEPS = 8
+LEAST_FORESIGHT_WORK, _MOST_WORK = 0.2, 1.2
+_FIRST_WORK, _GROWTH = 0.8, 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A schedule that was run. setting: the count or the work per replica that was found."""
+
+    setting: float
+    result: RunResult
+
+
+def refined(
+    oracle: Oracle,
+    fleet: FleetSpec,
+    trace: Trace,
+    objectives: Objectives,
+    *,
+    backend: Backend | None = None,
+    attempts: int = LARGEST_ATTEMPTS,
+) -> Oracle:
+    """The oracle with a replica less wherever the trace still meets its share without it.
+
+    Takes intervals in order of the load that would be left, many at once, half as many after each
+    refusal. What remains is at most one replica in any one of the intervals that were refused
+    alone, so the gap to the least schedule of this interval length is small, but not proven.
+    """
+    replicas = np.array(oracle.replicas)
+    work = interval_work(fleet, trace)[: len(replicas)]
+    fixed = replicas <= 1
+    best, batch = oracle, len(replicas)
+    for _ in range(attempts):
+        risk = np.where(fixed, np.inf, work / np.maximum(replicas - 1, 1))
+        order = np.argsort(risk, kind="stable")
+        chosen = order[np.isfinite(risk[order])][:batch]
+        if not len(chosen):
+            break
+        trial = replicas.copy()
+        trial[chosen] -= 1
+        tried = _followed(trial.tolist(), fleet, trace, backend)
+        if objectives.share_of(tried) >= objectives.share:
+            replicas = trial
+            fixed |= replicas <= 1
+            best = Oracle(
+                replicas=tuple(int(n) for n in trial),
+                work_per_replica=oracle.work_per_replica,
+                result=tried,
+            )
+        elif len(chosen) == 1:
+            fixed[chosen] = True
+        else:
+            batch = max(len(chosen) // 2, 1)
+    return best
+
+
+def _followed(
+    replicas: list[int], fleet: FleetSpec, trace: Trace, backend: Backend | None
+) -> RunResult:
+    free = replace(
+        fleet,
+        initial_replicas=replicas[0],
+        max_replicas=None,
+        cold_start=ColdStart(mean_seconds=1e-3, variation_ratio=0.0),
+        mean_seconds_to_failure=None,
+        gpu_quota=None,
+        scrape_interval_seconds=INTERVAL_SECONDS,
+        scrape_lag_seconds=0.0,
+    )
+    return simulate(free, trace, Schedule(tuple(replicas)), seed=0, backend=backend)
+
+
+def best_static(
+    fleet: FleetSpec,
+    trace: Trace,
+    objectives: Objectives,
+    *,
+    most: int,
+    seed: int,
+    backend: Backend | None = None,
+) -> Tried | None:
+    """The least constant count up to `most` that meets the share; None when none does."""
+
+    def attempt(count: int) -> RunResult:
+        held = replace(fleet, initial_replicas=count, max_replicas=None)
+        return simulate(held, trace, Static(count), seed=seed, backend=backend)
+
+    # Counts far above demand say nothing, so the search grows from the work of the trace itself.
+    low, high, best = 0, most + 1, None
+    guess = math.ceil(float(interval_work(fleet, trace).mean()) / _FIRST_WORK)
+    while high - low > 1:
+        middle = min(max(guess, low + 1), high - 1) if best is None else (low + high) // 2
+        result = attempt(middle)
+        guess = math.ceil(middle * _GROWTH)
+        if objectives.share_of(result) < objectives.share:
+            low = middle
+        else:
+            high, best = middle, Tried(setting=middle, result=result)
+    return best
+
+
+def best_foresight(
+    fleet: FleetSpec,
+    trace: Trace,
+    objectives: Objectives,
+    *,
+    seed: int,
+    backend: Backend | None = None,
+) -> Tried | None:
+    """The cheapest rule of its kind that meets the share; None when none does."""
+
+    def attempt(allowed: float) -> RunResult:
+        return foresight_at(allowed, fleet, trace, seed=seed, backend=backend).result
+
+    return _most_that_holds(attempt, objectives)
+
+
+def foresight_at(
+    work_per_replica: float,
+    fleet: FleetSpec,
+    trace: Trace,
+    *,
+    seed: int,
+    backend: Backend | None = None,
+) -> Tried:
+    """The rule that gives each replica so much of the mean work, seconds a second, ahead of it."""
+    rule = Foresight(
+        interval_work(fleet, trace),
+        interval_seconds=INTERVAL_SECONDS,
+        per_replica=work_per_replica,
+        ahead_seconds=fleet.cold_start.mean_seconds,
+    )
+    result = simulate(fleet, trace, rule, seed=seed, backend=backend)
+    return Tried(setting=work_per_replica, result=result)
+
+
+def _most_that_holds(attempt: Callable[[float], RunResult], objectives: Objectives) -> Tried | None:
+    low, high, best = LEAST_FORESIGHT_WORK, _MOST_WORK, None
+    for _ in range(_WORK_STEPS):
+        middle = (low + high) / 2
+        result = attempt(middle)
+        if objectives.share_of(result) < objectives.share:
+            high = middle
+        else:
+            low, best = middle, Tried(setting=middle, result=result)
+    return best

@@ -1,0 +1,99 @@
+"""Runs that are kept: under a key made of everything that a run depends on, its source included."""
+
+import hashlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+import servingslo
+import servingslo_lab
+from servingslo_lab.sim.policies import RULES, is_ours
+from servingslo_lab.sim.scenario import Cell
+
+FORMAT_VERSION = 2
+_BASELINES = "servingslo_lab.sim.baselines"
+# The planner's own runs depend on all of it.
+_PLANNER = ("policy", "estimation", "models", "runtimes")
+# Arithmetic outside the simulator that rules of others run on. Of laws and limits they have the
+# numbers alone, and those are in the key.
+_SHARED = ("policy/behavior.py", "estimation/requests/histograms.py")
+_SHARED_BASELINES = ("setting.py", "view.py", "clairvoyant.py")
+# Of a fleet and of requests: what the simulator is told.
+_TOLD = ("models/engine_kinds.py", "traces/trace.py", "traces/cells.py")
+# What reads and compares runs, and does not decide them.
+_BESIDE_RUNS = frozenset(
+    {
+        "backtest.py", "bound.py", "kept.py", "outcome.py", "policies.py", "rebuilt.py",
+        "summary.py",
+    }
+)  # fmt: skip
+_PLANNER_ALONE = "production.py"
+_CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
+
+
+def key_of(cell: Cell) -> str:
+    """A digest of all that the outcome of a cell depends on.
+
+    Names do not count, nor where the file lies, only what is in it; so a run is found again under
+    another label.
+    """
+    document = json.loads(_CELL.dump_json(cell))
+    document["scenario"].pop("name")
+    document["policy"].pop("label")
+    if not is_ours(cell.policy.name):
+        document["scenario"].pop("past")  # nobody else is told
+    document["scenario"]["trace_path"] = _file_digest(cell.scenario.trace_path)
+    text = json.dumps([FORMAT_VERSION, document, source_digest(cell.policy.name)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def store(path: Path, content: bytes) -> None:
+    """Write at once or not at all: another process may do the same."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+@cache
+def _file_digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+@cache
+def source_digest(policy_name: str) -> str:
+    """A digest of the source that runs of this policy depend on."""
+    digest = hashlib.sha256()
+    for path in sorted(set(_sources(policy_name))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(policy_name: str) -> Iterator[Path]:
+    product = Path(servingslo.__file__).parent
+    simulator = Path(servingslo_lab.__file__).parent / "sim"
+    ours = is_ours(policy_name)
+    beside = _BESIDE_RUNS if ours else _BESIDE_RUNS | {_PLANNER_ALONE}
+    yield from (path for path in simulator.glob("*.py") if path.name not in beside)
+    yield from (simulator / "pools").glob("*.py")
+    yield from (simulator / "baselines" / name for name in _SHARED_BASELINES)
+    yield from (product / name for name in (*_SHARED, *_TOLD))
+    if ours:
+        for package in _PLANNER:
+            yield from (product / package).rglob("*.py")
+    elif policy_name in RULES:
+        yield from _modules_of(inspect.getmodule(RULES[policy_name].build))
+
+
+def _modules_of(module: object) -> Iterator[Path]:
+    """The file of a rule's module and of the modules of other rules that it imports."""
+    yield Path(inspect.getfile(module))  # type: ignore[arg-type]
+    for value in vars(module).values():
+        name = getattr(value, "__module__", "") or ""
+        if name.startswith(_BASELINES) and name != getattr(module, "__name__", ""):
+            yield from _modules_of(sys.modules[name])

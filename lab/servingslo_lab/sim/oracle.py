@@ -1,0 +1,142 @@
+"""The clairvoyant oracle: what a fleet costs that knows this very trace in advance.
+
+It follows one number: the work that a replica can take in a second and still meet the objectives.
+For each interval it has just enough replicas for the work that arrives then, ready in time and
+without other friction; the number is the largest with which the trace meets its share. So the
+oracle is a schedule that exists, not a bound: another schedule may be cheaper by what smoothing
+over intervals saves, a few per cent.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from servingslo.models.engine.service_time import FloatArray
+from servingslo.policy.inputs import Observation
+from servingslo.traces.trace import Trace
+from servingslo_lab.sim.backend import Backend
+from servingslo_lab.sim.cluster import Wanted, simulate
+from servingslo_lab.sim.fleet import ColdStart, FleetSpec, SlowPods
+from servingslo_lab.sim.result import RunResult
+from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS
+
+INTERVAL_SECONDS = 60.0
+_STEPS = 9
+# No engine of the catalogue serves more than this share of the time of one request after another.
+_REPLICA_BUSY_BATCH = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """The oracle's schedule and its run.
+
+    replicas: of each interval. work_per_replica: seconds of work a second that it allows.
+    """
+
+    replicas: tuple[int, ...]
+    work_per_replica: float
+    result: RunResult
+
+    @property
+    def peak(self) -> int:
+        """The largest count of the schedule."""
+        return max(self.replicas)
+
+
+class Schedule:
+    """An autoscaler that follows a schedule, from the start of each interval."""
+
+    def __init__(self, replicas: tuple[int, ...]) -> None:
+        self._replicas = replicas
+
+    def decide(self, observation: Observation) -> Wanted:
+        """The count of the interval that begins."""
+        interval = int(observation.time_seconds / INTERVAL_SECONDS + 0.5)
+        return Wanted(replicas=self._replicas[min(interval, len(self._replicas) - 1)])
+
+
+def work_seconds(fleet: FleetSpec, trace: Trace) -> FloatArray:
+    """Engine time that each request takes for itself, its share of the fixed step time included.
+
+    Source: the closed form of continuous batching, t_req + O·a/n at a full batch n.
+    """
+    law, limits = fleet.engine_law, fleet.engine_limits
+    prompt = trace.prompt_tokens.astype(np.float64)
+    output = trace.output_tokens.astype(np.float64)
+    held = (output * (prompt + output / 2)).sum() / output.sum()
+    batch = min(limits.max_num_seqs, limits.kv_capacity_tokens / held, _REPLICA_BUSY_BATCH)
+    steps = output * (law.step_fixed_seconds / batch + law.step_per_sequence_seconds)
+    prefill = (1.0 - fleet.cached_ratio) * prompt * law.prefill_per_token_seconds
+    context = (output - 1.0) * (prompt + output / 2) * law.context_per_token_seconds
+    work: FloatArray = steps + prefill + context
+    return work
+
+
+def interval_work(fleet: FleetSpec, trace: Trace) -> FloatArray:
+    """Work that arrives in each interval, as seconds a second."""
+    place = (trace.arrival_seconds // INTERVAL_SECONDS).astype(np.int64)
+    count = int(np.ceil(trace.duration_seconds / INTERVAL_SECONDS))
+    total = np.bincount(place, weights=work_seconds(fleet, trace), minlength=count)
+    lasted = np.full(len(total), INTERVAL_SECONDS)
+    lasted[-1] = trace.duration_seconds - (len(total) - 1) * INTERVAL_SECONDS
+    work: FloatArray = total / np.maximum(lasted, 1.0)
+    return work
+
+
+def find_oracle(
+    fleet: FleetSpec,
+    trace: Trace,
+    *,
+    share: float = SHARE_TARGET,
+    ttft_seconds: float = TTFT_SECONDS,
+    tpot_seconds: float = TPOT_SECONDS,
+    latency_seconds: float = math.inf,
+    backend: Backend | None = None,
+) -> Oracle | None:
+    """The cheapest schedule of this kind that meets the share; None when none does."""
+    work = interval_work(fleet, trace)
+
+    def attempt(allowed: float) -> Oracle:
+        replicas = schedule(work, allowed)
+        friction_free = replace(
+            fleet,
+            initial_replicas=replicas[0],
+            max_replicas=None,
+            max_queued=None,
+            gpu_quota=None,
+            drain=True,
+            drain_seconds=None,
+            mean_seconds_to_failure=None,
+            slow_pods=SlowPods(),
+            cold_start=ColdStart(mean_seconds=1e-3, variation_ratio=0.0),
+            scrape_interval_seconds=INTERVAL_SECONDS,
+            scrape_lag_seconds=0.0,
+        )
+        result = simulate(friction_free, trace, Schedule(replicas), seed=0, backend=backend)
+        return Oracle(replicas=replicas, work_per_replica=allowed, result=result)
+
+    low, high = 0.2, 1.1
+    best: Oracle | None = None
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        oracle = attempt(middle)
+        met = oracle.result.share_in_slo(ttft_seconds, tpot_seconds, latency_seconds)
+        if met >= share:
+            low = middle
+            if best is None or oracle.result.replica_seconds < best.result.replica_seconds:
+                best = oracle
+        else:
+            high = middle
+    return best
+
+
+def schedule(work: FloatArray, allowed: float) -> tuple[int, ...]:
+    """Replicas of each interval, for its own work and for what is left of the one before.
+
+    Requests live on into the next interval, so its count may not fall at once below what the
+    last one needed; the mean of both is enough.
+    """
+    before = np.concatenate([work[:1], work[:-1]])
+    needed = np.maximum(work, (work + before) / 2) / allowed
+    return tuple(int(n) for n in np.maximum(np.ceil(needed - 1e-9), 1))

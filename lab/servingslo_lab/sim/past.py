@@ -1,0 +1,122 @@
+"""The past of a trace as the operator reads it: mean arrival rates of bins, for two weeks.
+
+Past and trace lie on one clock, the planner's, on which bins begin at multiples of their width.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from servingslo.estimation.forecast.season_profile import DAY_SECONDS, RateHistory
+from servingslo.models.engine.service_time import FloatArray
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Observation
+from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.production import Production
+
+# As `adapters.prometheus.past_rates` reads them, which the simulator does not know; equal by test.
+BIN_SECONDS = 300.0
+HISTORY_DAYS = 14
+_DIGITS = 4
+_MOST_BINS = round(HISTORY_DAYS * DAY_SECONDS / BIN_SECONDS)
+
+Rates = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What is remembered when a trace begins.
+
+    begin_seconds: the planner's clock at second 0 of the trace. rates_per_second: of the bins up
+    to the one that the trace begins in, None where nothing is known; empty for a memory that has
+    just begun.
+    """
+
+    begin_seconds: float = 0.0
+    rates_per_second: Rates = ()
+
+    @property
+    def duration_seconds(self) -> float:
+        """How far back it goes."""
+        return len(self.rates_per_second) * BIN_SECONDS
+
+    def history_at(self, arrival_seconds: FloatArray, now_seconds: float) -> RateHistory:
+        """What is remembered this long after the begin, what arrived by then included.
+
+        arrival_seconds: of the trace, from its second 0.
+        """
+        begin = self.begin_seconds
+        first, end = (math.floor(at / BIN_SECONDS) for at in (begin, begin + now_seconds))
+        since: Rates = ()
+        if end > first:
+            since = _rates((begin + arrival_seconds) / BIN_SECONDS, first, end)
+            # The bin that the trace begins in is counted from there alone.
+            since = since if begin == first * BIN_SECONDS else (None, *since[1:])
+        rates = (*self.rates_per_second, *since)[-_MOST_BINS:]
+        return RateHistory(
+            start_seconds=(end - len(rates)) * BIN_SECONDS,
+            bin_seconds=BIN_SECONDS,
+            rates_per_second=rates,
+        )
+
+
+def history_of_arrivals(
+    arrival_seconds: FloatArray, since_seconds: float, until_seconds: float
+) -> RateHistory:
+    """The rates of the whole bins between both times; all on the planner's clock."""
+    first, end = math.ceil(since_seconds / BIN_SECONDS), math.floor(until_seconds / BIN_SECONDS)
+    return RateHistory(
+        start_seconds=first * BIN_SECONDS,
+        bin_seconds=BIN_SECONDS,
+        rates_per_second=_rates(arrival_seconds / BIN_SECONDS, first, end) if end > first else (),
+    )
+
+
+def past_of_history(history: RateHistory, *, begin_seconds: float, scale: float = 1.0) -> Past:
+    """What a history tells of the time before a trace begins; unknown where it ends earlier.
+
+    history: in bins of BIN_SECONDS. scale: times its rates, as those of the trace are scaled.
+    """
+    end = math.floor(begin_seconds / BIN_SECONDS)
+    first = round(history.start_seconds / BIN_SECONDS)
+    known = history.rates_per_second[: max(end - first, 0)]
+    rates: Rates = tuple(None if rate is None else _rounded(scale * rate) for rate in known)
+    if rates:
+        rates += (None,) * (end - first - len(rates))
+    return Past(begin_seconds=begin_seconds, rates_per_second=rates[-_MOST_BINS:])
+
+
+def _rates(places: FloatArray, first: int, end: int) -> Rates:
+    """Rates of the bins from first to before end, of arrivals at these places in bins."""
+    bins = np.floor(places).astype(np.int64)
+    inside = bins[(bins >= first) & (bins < end)] - first
+    counts = np.bincount(inside, minlength=end - first)
+    return tuple(_rounded(count / BIN_SECONDS) for count in counts.tolist())
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.{_DIGITS}g}")
+
+
+class Remembering:
+    """The planner with a memory: it is told the past at its first tick and once a day after."""
+
+    def __init__(self, planner: Production, past: Past, arrival_seconds: FloatArray) -> None:
+        self._planner, self._past, self._arrivals = planner, past, arrival_seconds
+        self._due = 0.0
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions, at the times of the trace."""
+        begin = self._past.begin_seconds
+        return [replace(d, time_seconds=d.time_seconds - begin) for d in self._planner.decisions]
+
+    def decide(self, observation: Observation) -> Wanted:
+        """What the planner decides at this time of its clock."""
+        now, history = observation.time_seconds, None
+        if now >= self._due:
+            history = self._past.history_at(self._arrivals, now)
+            self._due = now + DAY_SECONDS
+        dated = replace(observation, time_seconds=self._past.begin_seconds + now, history=history)
+        return self._planner.decide(dated)

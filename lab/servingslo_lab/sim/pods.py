@@ -1,0 +1,82 @@
+"""The pods of a simulated fleet, and what an observation tells of them."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.models.engine.service_time import EngineLimits
+from servingslo_lab.sim import layout
+
+WORKLOAD_NAMESPACE, WORKLOAD_NAME = "simulation", "fleet"
+UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+class PodPhase(StrEnum):
+    """Where a pod is in its life."""
+
+    UNSCHEDULABLE = "unschedulable"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class SimulatedPod:
+    """One pod. Times in seconds; row is the place of its engine, once it is ready.
+
+    slowness: how many times as long its steps take as those of others.
+    """
+
+    number: int
+    ordered: float
+    limits: EngineLimits
+    generation: int
+    phase: PodPhase = PodPhase.STARTING
+    scheduled: float | None = None
+    ready: float | None = None
+    ended: float | None = None
+    row: int = layout.NONE
+    slowness: float = 1.0
+    scraped: EngineSample | None = None
+
+
+def removal_order(pod: SimulatedPod) -> tuple[int, float]:
+    """Pods that go first: not scheduled, then not ready, then the latest to become ready.
+
+    Source: Kubernetes, pkg/controller/controller_utils.go, ActivePodsWithRanks.
+    """
+    if pod.phase is PodPhase.UNSCHEDULABLE:
+        return 0, -pod.ordered
+    if pod.ready is None:
+        return 1, -pod.ordered
+    return 2, -pod.ready
+
+
+def pod_sample(pod: SimulatedPod, now: float, age: float) -> PodSample:
+    """What the observation tells of a pod; age of its newest scrape, in seconds."""
+    engines: tuple[EngineSample, ...] = ()
+    if pod.scraped is not None and pod.phase is PodPhase.READY:
+        engines = (_aged(pod.scraped, age),)
+    ready = pod.phase is PodPhase.READY
+    return PodSample(
+        name=f"{WORKLOAD_NAME}-{pod.number}",
+        template_hash=str(pod.generation),
+        ready=ready,
+        deleting=pod.phase is PodPhase.DRAINING,
+        age_seconds=now - pod.ordered,
+        scheduled_after_seconds=None if pod.scheduled is None else pod.scheduled - pod.ordered,
+        ready_after_seconds=None if pod.ready is None else pod.ready - pod.ordered,
+        ready_for_seconds=now - pod.ready if ready and pod.ready is not None else None,
+        unschedulable_reason=UNSCHEDULABLE if pod.phase is PodPhase.UNSCHEDULABLE else None,
+        engines=engines,
+    )
+
+
+def _aged(sample: EngineSample, age: float) -> EngineSample:
+    return replace(
+        sample,
+        gauges_age_seconds=age,
+        counters_age_seconds=age,
+        histograms_age_seconds=age,
+    )

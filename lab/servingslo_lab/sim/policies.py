@@ -1,0 +1,216 @@
+"""All policies that can be simulated, by name: the planner, other autoscalers, schedules.
+
+A policy is written `NAME`, `NAME:tuned` (its best settings, found by a search on other seeds and
+kept in `baselines/tuned.yaml`) or `NAME:key=value,key=value`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+import yaml
+
+from servingslo.errors import InvalidInputError
+from servingslo_lab.sim.baselines import (
+    aibrix,
+    dynamo,
+    hpa,
+    keda,
+    knative,
+    ray_serve,
+    wva,
+    wva_queueing,
+)
+from servingslo_lab.sim.baselines.setting import Parameters, Setting, merged
+from servingslo_lab.sim.cluster import Autoscaler
+
+OURS, STATIC, ORACLE, FORESIGHT = "servingslo", "static", "oracle", "foresight"
+TUNED = "tuned"
+# Settings of these names are times, margins and lower thresholds; others divide, or are counts.
+_MAY_BE_ZERO = ("_seconds", "_tolerance", "_spare", "_down")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A published rule: its settings by default, and the grid that a search tries."""
+
+    summary: str
+    build: Callable[[Setting, Parameters], Autoscaler]
+    defaults: Parameters
+    grid: Mapping[str, tuple[float, ...]]
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "hpa-waiting": Rule(
+            summary="HPA v2 on waiting requests per pod",
+            build=hpa.on_waiting, defaults=hpa.WAITING_DEFAULTS, grid=hpa.WAITING_GRID,
+        ),
+        "hpa-kv": Rule(
+            summary="HPA v2 on KV cache use",
+            build=hpa.on_kv, defaults=hpa.KV_DEFAULTS, grid=hpa.KV_GRID,
+        ),
+        "hpa-both": Rule(
+            summary="HPA v2 on waiting requests and KV cache use",
+            build=hpa.on_both, defaults=hpa.BOTH_DEFAULTS, grid=hpa.BOTH_GRID,
+        ),
+        "hpa-busy": Rule(
+            summary="HPA v2 on the share of time that engines compute",
+            build=hpa.Busy, defaults=hpa.BUSY_DEFAULTS, grid=hpa.BUSY_GRID,
+        ),
+        "keda-guide": Rule(
+            summary="KEDA on queue and running requests (llm-d guide)",
+            build=keda.guide, defaults=keda.GUIDE_DEFAULTS, grid=keda.GUIDE_GRID,
+        ),
+        "keda-raw": Rule(
+            summary="KEDA on KV use and waiting requests of vLLM",
+            build=keda.raw, defaults=keda.RAW_DEFAULTS, grid=keda.RAW_GRID,
+        ),
+        "keda-slo": Rule(
+            summary="KEDA with the SLO law of the llm-d guide",
+            build=keda.SLOLaw, defaults=keda.LAW_DEFAULTS, grid=keda.LAW_GRID,
+        ),
+        "knative": Rule(
+            summary="Knative Pod Autoscaler on concurrency",
+            build=knative.PodAutoscaler, defaults=knative.DEFAULTS, grid=knative.GRID,
+        ),
+        "aibrix-apa": Rule(
+            summary="AIBrix APA on KV cache use",
+            build=aibrix.APA, defaults=aibrix.APA_DEFAULTS, grid=aibrix.APA_GRID,
+        ),
+        "aibrix-kpa": Rule(
+            summary="AIBrix KPA on requests in the system",
+            build=aibrix.KPA, defaults=aibrix.KPA_DEFAULTS, grid=aibrix.KPA_GRID,
+        ),
+        "wva-v1": Rule(
+            summary="llm-d WVA, saturation V1",
+            build=wva.SaturationV1, defaults=wva.V1_DEFAULTS, grid=wva.V1_GRID,
+        ),
+        "wva-v2": Rule(
+            summary="llm-d WVA, saturation V2",
+            build=wva.SaturationV2, defaults=wva.V2_DEFAULTS, grid=wva.V2_GRID,
+        ),
+        "wva-queueing": Rule(
+            summary="llm-d WVA, queueing analyzer",
+            build=wva_queueing.QueueingAnalyzer,
+            defaults=wva_queueing.DEFAULTS, grid=wva_queueing.GRID,
+        ),
+        "dynamo-load": Rule(
+            summary="Dynamo load loop on its SLA target, profile exact",
+            build=dynamo.LoadLoop, defaults=dynamo.LOAD_DEFAULTS, grid=dynamo.LOAD_GRID,
+        ),
+        "dynamo-threshold": Rule(
+            summary="Dynamo load loop on its default target, throughput",
+            build=dynamo.ThresholdLoop,
+            defaults=dynamo.THRESHOLD_DEFAULTS, grid=dynamo.THRESHOLD_GRID,
+        ),
+        "dynamo-throughput": Rule(
+            summary="Dynamo throughput loop, profile exact",
+            build=dynamo.ThroughputLoop,
+            defaults=dynamo.THROUGHPUT_DEFAULTS, grid=dynamo.THROUGHPUT_GRID,
+        ),
+        "ray-serve": Rule(
+            summary="Ray Serve on ongoing requests",
+            build=ray_serve.RayServe, defaults=ray_serve.DEFAULTS, grid=ray_serve.GRID,
+        ),
+    }
+)  # fmt: skip
+
+OTHERS: Mapping[str, str] = MappingProxyType(
+    {
+        OURS: "the production planner, replicas only",
+        f"{OURS}+knobs": "the production planner, with batch limits, and bounds that only the "
+        "simulator enforces",
+        STATIC: "the least constant count that meets the share, chosen in hindsight",
+        FORESIGHT: "knows the mean demand one cold start ahead, tuned in hindsight",
+        ORACLE: "the clairvoyant oracle",
+    }
+)
+
+
+# What scales prefill and decode pools each for itself: rules on the load of a pool's own engines.
+# WVA and Dynamo have rules of their own for pools, which are not built here.
+IN_POOLS = (
+    OURS, STATIC, "hpa-waiting", "hpa-kv", "hpa-both", "hpa-busy", "keda-guide", "keda-raw",
+    "keda-slo", "knative", "aibrix-apa", "aibrix-kpa", "ray-serve",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A policy with its settings. label: as it was asked for."""
+
+    label: str
+    name: str
+    parameters: Parameters = field(default_factory=dict)
+
+    @property
+    def in_hindsight(self) -> bool:
+        """Whether it is made from the trace itself."""
+        return self.name in {STATIC, FORESIGHT, ORACLE}
+
+    def rule(self, setting: Setting) -> Autoscaler:
+        """A fresh autoscaler by this rule; only for names of RULES."""
+        return RULES[self.name].build(setting, self.parameters)
+
+
+def is_ours(name: str) -> bool:
+    """Whether it is the planner, with or without its other knobs."""
+    return name.partition("+")[0] == OURS
+
+
+def policy_of(text: str, *, tuned_for: str | None = None) -> Policy:
+    """The policy that is written like this.
+
+    tuned_for: name of the card whose tuned settings `:tuned` means.
+    Raises: InvalidInputError for a name or a setting that does not exist.
+    """
+    name, _, rest = text.partition(":")
+    if name in OTHERS:
+        if rest:
+            raise InvalidInputError("policy", text, f"{name} without settings")
+        return Policy(label=text, name=name)
+    if name not in RULES:
+        raise InvalidInputError("policy", name, ", ".join((*OTHERS, *RULES)))
+    if rest == TUNED:
+        return Policy(label=text, name=name, parameters=tuned_parameters(name, tuned_for))
+    return Policy(label=text, name=name, parameters=merged(RULES[name].defaults, _settings(rest)))
+
+
+def tuned_parameters(name: str, card: str | None) -> Parameters:
+    """The best settings that a search found for this rule on this card, over the defaults.
+
+    Raises: InvalidInputError where there are none.
+    """
+    found = _tuned().get(card or "", {}).get(name)
+    if found is None:
+        raise InvalidInputError("policy", f"{name}:{TUNED}", f"settings for {card or 'a card'}")
+    return merged(RULES[name].defaults, found)
+
+
+@cache
+def _tuned() -> Mapping[str, Mapping[str, Parameters]]:
+    text = (files("servingslo_lab.sim.baselines") / "tuned.yaml").read_text(encoding="utf-8")
+    document = yaml.safe_load(text) or {}
+    cards: Mapping[str, Mapping[str, Parameters]] = document.get("cards") or {}
+    return cards
+
+
+def _settings(text: str) -> dict[str, float]:
+    chosen = {}
+    for part in filter(None, text.split(",")):
+        key, _, value = part.partition("=")
+        if key.strip() in chosen:
+            raise InvalidInputError("policy", part, "each setting once")
+        try:
+            number = float(value)
+        except ValueError as error:
+            raise InvalidInputError("policy", part, "name=number") from error
+        least = "≥" if key.strip().endswith(_MAY_BE_ZERO) else ">"
+        if not (number > 0 or (number == 0 and least == "≥")) or math.isinf(number):
+            raise InvalidInputError(f"policy: {key.strip()}", value, f"numbers {least} 0")
+        chosen[key.strip()] = number
+    return chosen

@@ -1,0 +1,164 @@
+"""What is replayed: a trace on a fleet, and one policy on it with one seed."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.policy.inputs import Targets
+from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.sim.baselines.setting import Setting
+from servingslo_lab.sim.cluster import Autoscaler
+from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.oracle import INTERVAL_SECONDS, interval_work
+from servingslo_lab.sim.past import Past, Remembering
+from servingslo_lab.sim.policies import OURS, Policy, is_ours
+from servingslo_lab.sim.pools.fleet import PoolsSpec
+from servingslo_lab.sim.production import Knobs, Production, benchmark_targets
+from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS, standard_case
+from servingslo_lab.sim.transforms import scaled, window
+
+# Without an oracle and without a maximum in the resource.
+LARGEST_FLEET = 1000
+# A fleet that has served for long is ready for what its first minutes bring: a trace that is cut
+# out of a day begins at once with the rate that took hours to build up.
+WARM_SECONDS = 240.0
+# Work a second that a replica of a warm fleet without an oracle is begun with.
+_WARM_WORK = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A trace on a fleet, or on two pools: fleet is then that of prefill.
+
+    trace_path: a CSV file, the trace itself, or for a standard case the one it takes lengths from.
+    case: name of a standard case, whose trace is then generated from the seed of each run; None
+    for the file as it is. part: of the case's time. skipped_seconds: of the file, before what is
+    played. scale: times the file's rate, by copies laid over each other. targets: the resource;
+    None for the benchmark's. warm: the fleet begins with as many as the first minutes need, and
+    without another bound may grow to twice the oracle's peak. past: what the planner is told of
+    rates before the trace and, a day later, in it; None for nothing.
+    """
+
+    name: str
+    fleet: FleetSpec
+    trace_path: str
+    case: str | None = None
+    part: float = 1.0
+    skipped_seconds: float = 0.0
+    scale: float = 1.0
+    targets: Targets | None = None
+    warm: bool = False
+    past: Past | None = None
+    pools: PoolsSpec | None = None
+
+    def trace(self, seed: int) -> Trace:
+        """The trace that is played with this seed."""
+        source = _read(self.trace_path)
+        if self.case is not None:
+            return standard_case(
+                self.case, self.fleet.engine, source, seed=seed, part=self.part
+            ).trace
+        if self.skipped_seconds > 0:
+            end = math.nextafter(source.duration_seconds, math.inf)  # the last arrival is inside
+            source = window(source, self.skipped_seconds, end)
+        if self.scale != 1.0:
+            return scaled(source, self.scale, np.random.default_rng(seed))
+        return source
+
+    @property
+    def objectives(self) -> Objectives:
+        """What a request must meet: the thresholds of the resource."""
+        if self.targets is None:
+            return Objectives(
+                ttft_seconds=TTFT_SECONDS, tpot_seconds=TPOT_SECONDS, share=SHARE_TARGET
+            )
+        return objectives_of(self.targets)
+
+    @property
+    def bound(self) -> int | None:
+        """The largest count that resource and fleet allow; None without a bound."""
+        stated = [self.fleet.max_replicas, self.targets.replicas.maximum if self.targets else None]
+        return min((bound for bound in stated if bound is not None), default=None)
+
+
+@cache
+def _read(path: str) -> Trace:
+    return read_trace(Path(path))
+
+
+def objectives_of(targets: Targets) -> Objectives:
+    """Thresholds of the resource, infinite where there is none, and its highest percentile."""
+
+    def least(metric: LatencyMetric) -> float:
+        found = [o.threshold_seconds for o in targets.objectives if o.metric is metric]
+        return min(found, default=math.inf)
+
+    return Objectives(
+        ttft_seconds=least(LatencyMetric.TTFT),
+        tpot_seconds=least(LatencyMetric.TPOT),
+        latency_seconds=least(LatencyMetric.LATENCY),
+        share=max((o.percentile for o in targets.objectives), default=99.0) / 100.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One policy on one scenario with one seed.
+
+    against_oracle: costs are set beside it. with_timeline: the outcome has the run over time.
+    """
+
+    scenario: Scenario
+    policy: Policy
+    seed: int
+    against_oracle: bool = True
+    with_timeline: bool = True
+
+
+def fleet_of(scenario: Scenario, trace: Trace, oracle_replicas: tuple[int, ...]) -> FleetSpec:
+    """The fleet with its first and its largest count; oracle_replicas: empty without an oracle."""
+    fleet = scenario.fleet
+    most = scenario.bound
+    if most is None:
+        most = 2 * max(oracle_replicas) if scenario.warm and oracle_replicas else LARGEST_FLEET
+    if not scenario.warm:
+        return replace(fleet, max_replicas=most)
+    intervals = max(round(WARM_SECONDS / INTERVAL_SECONDS), 1)
+    if oracle_replicas:
+        first = max(oracle_replicas[:intervals])
+    else:
+        work = float(interval_work(fleet, trace)[:intervals].max())
+        first = max(math.ceil(work / _WARM_WORK), 1)
+    least = max(scenario.targets.replicas.minimum, 1) if scenario.targets is not None else 1
+    return replace(fleet, initial_replicas=max(min(first, most), least), max_replicas=most)
+
+
+def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec, trace: Trace) -> Autoscaler:
+    """A fresh autoscaler for one run of this trace."""
+    maximum = fleet.max_replicas or LARGEST_FLEET
+    objectives = scenario.objectives
+    if is_ours(policy.name):
+        targets = scenario.targets or benchmark_targets()
+        bounded = replace(targets.replicas, maximum=targets.replicas.maximum or maximum)
+        knobs = Knobs(batching=True, admission=True) if policy.name != OURS else Knobs()
+        planner = Production(replace(targets, replicas=bounded), knobs)
+        if scenario.past is None:
+            return planner
+        return Remembering(planner, scenario.past, trace.arrival_seconds)
+    minimum = scenario.targets.replicas.minimum if scenario.targets is not None else 1
+    return policy.rule(
+        Setting(
+            minimum=max(minimum, 1),
+            maximum=maximum,
+            ttft_seconds=objectives.ttft_seconds,
+            tpot_seconds=objectives.tpot_seconds,
+            law=fleet.engine_law,
+            limits=fleet.engine_limits,
+            cold_start_seconds=fleet.cold_start.mean_seconds,
+        )
+    )

@@ -1,0 +1,198 @@
+"""Which law is planned with, whether it is trusted, and why: the only place that decides that.
+
+A fit is trusted if it predicts windows that it has not seen, and if it is identifiable: the step
+time at twice the concurrency seen has a small standard error. Else an earlier fit that still
+predicts is used, else the law that the resource states, unless the windows refute it. A server of
+dynamic batches is held to each size of batch that ran as well. The model decides if the law is
+trusted and a prediction could be prepared with it; otherwise measured saturation decides.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from servingslo.estimation.law.fit import (
+    LEAST_SCORED_WINDOWS,
+    WRONG_RATIO,
+    LawFit,
+    LawState,
+    ScoredLaw,
+    law_of,
+    solution,
+    standard_error_ratio,
+)
+from servingslo.estimation.law.least_squares import Vector
+from servingslo.estimation.law.rows import BatchCounts
+from servingslo.estimation.windows.plausible import is_law
+from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.reasons import Reason
+
+# Windows before a fit may be trusted: two minutes of one engine at 15 s scrapes.
+LEAST_WINDOWS = 8
+# Largest mean out-of-sample error of a window's busy time, and largest relative standard error of
+# the step time extrapolated to twice the concurrency seen: beyond either, sizing would be a guess.
+TRUSTED_ERROR_RATIO = 0.15
+TRUSTED_STANDARD_ERROR_RATIO = 0.20
+# Of one size, so that its mean is known to a few per cent.
+LEAST_EXECUTIONS = 8
+
+
+class LawSource(StrEnum):
+    """Where the law that is planned with comes from.
+
+    FIT: the running fit. LAST_TRUSTED: an earlier fit of this engine that still predicts. STATED:
+    the resource. COUNTERS, STATISTICS: a fit of whole requests, to a server's counters or to what
+    it tells by size of a batch. SATURATION: measured saturation decides, whatever law there is.
+    """
+
+    FIT = "fit"
+    LAST_TRUSTED = "last-trusted"
+    STATED = "spec"
+    COUNTERS = "counters"
+    STATISTICS = "statistics"
+    SATURATION = "saturation"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawEstimate:
+    """The law to plan with, whether it may be used, and why.
+
+    law: None when there is none at all.
+    fit_error: mean out-of-sample error of a window's busy time, with that of limits which are
+    assumed. standard_error_ratio: of the
+    step time at twice the concurrency seen. sample_count: windows behind the fit, or behind the
+    error of a stated law. stated_error_ratio: of a law that the resource states, where it is known.
+    Use it only when `trusted`.
+    """
+
+    law: ServiceLaw | None = None
+    trusted: bool = False
+    reason: Reason = Reason.MODEL_LEARNING
+    source: LawSource = LawSource.NONE
+    fit_error: float | None = None
+    sample_count: int = 0
+    standard_error_ratio: float | None = None
+    stated_error_ratio: float | None = None
+
+
+def law_in_force(law: LawState, stated: ServiceLaw | None) -> tuple[LawState, LawEstimate]:
+    """The law to use: a trusted fit of the configuration in force, else the stated one.
+
+    stated: None where no law is. Where neither can be used the estimate is not trusted, and says
+    so of the stated law, which somebody can correct.
+    """
+    estimate, score = LawEstimate(), None
+    if law.fits:
+        fit, estimate = judge(law.fits[0])
+        law, score = LawState(fits=(fit, *law.fits[1:])), fit.stated
+    if stated is None or estimate.trusted:
+        return law, estimate
+    if score is None or score.law != stated:
+        return law, _stated_estimate(stated, None)
+    enough = score.window_count >= LEAST_SCORED_WINDOWS
+    if enough and score.error_ratio > TRUSTED_ERROR_RATIO:
+        refused = Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT
+        return law, replace(estimate, reason=refused, stated_error_ratio=score.error_ratio)
+    return law, _stated_estimate(stated, score)
+
+
+def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
+    error_ratio = None if score is None else score.error_ratio
+    return LawEstimate(
+        law=law,
+        trusted=True,
+        reason=Reason.LAW_FROM_SPEC,
+        source=LawSource.STATED,
+        fit_error=error_ratio,
+        sample_count=0 if score is None else score.window_count,
+        stated_error_ratio=error_ratio,
+    )
+
+
+def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
+    """The law to use from this fit, and the fit with its last trusted law brought up to date."""
+    values = solution(fit)
+    error = standard_error_ratio(fit)
+    reason = _reason(fit, values, error)
+    wrong = fit.error_ratio is not None and fit.error_ratio > WRONG_RATIO
+    law = None if values is None or wrong else law_of(values)
+    estimate = LawEstimate(
+        law=law,
+        reason=reason,
+        source=LawSource.NONE if law is None else LawSource.FIT,
+        fit_error=fit.error_ratio,
+        sample_count=fit.window_count,
+        standard_error_ratio=error,
+    )
+    if reason is Reason.MODEL_TRUSTED and estimate.law is not None:
+        trusted = ScoredLaw(
+            law=estimate.law, error_ratio=fit.error_ratio or 0.0, window_count=fit.window_count
+        )
+        return replace(fit, trusted=trusted, inherited=False), replace(estimate, trusted=True)
+    last = fit.trusted
+    if last is None or reason is Reason.MODEL_DOES_NOT_PREDICT:
+        return fit, estimate
+    return fit, replace(
+        estimate,
+        law=last.law,
+        trusted=True,
+        reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
+        source=LawSource.LAST_TRUSTED,
+        fit_error=last.error_ratio,
+        sample_count=last.window_count,
+    )
+
+
+def add_assumed_error(estimate: LawEstimate, error_ratios: Sequence[float]) -> LawEstimate:
+    """The estimate with a stated error that tells of what is assumed beside the law."""
+    if estimate.fit_error is None or not error_ratios:
+        return estimate
+    return replace(estimate, fit_error=math.hypot(estimate.fit_error, *error_ratios))
+
+
+def distrust_if_size_misfits(found: LawEstimate, counts: Iterable[BatchCounts]) -> LawEstimate:
+    """The law as it stands beside each size of batch that ran, not beside the mean of them all.
+
+    Where most batches are small a table with a step predicts them well on average, and a full batch
+    not at all. Not trusted where any size is further off than a law may be.
+    """
+    law = found.law
+    ran: dict[int, tuple[int, int]] = {}
+    for size, (count, microseconds) in (item for one in counts for item in one.items()):
+        known = ran.get(size, (0, 0))
+        ran[size] = known[0] + count, known[1] + microseconds
+    means = {size: took / n / 1e6 for size, (n, took) in ran.items() if n >= LEAST_EXECUTIONS}
+    if law is None or not means:
+        return found
+    error = max(abs(law.step_seconds(size) / mean - 1.0) for size, mean in means.items())
+    found = replace(found, fit_error=max(found.fit_error or 0.0, error))
+    if not found.trusted or error <= TRUSTED_ERROR_RATIO:
+        return found
+    return replace(found, trusted=False, reason=Reason.MODEL_DOES_NOT_PREDICT)
+
+
+def model_decides(law: LawEstimate, *, prepared: bool) -> bool:
+    """Whether the latency model decides. prepared: a prediction could be made with the law."""
+    return prepared and law.trusted
+
+
+def model_reason(law: LawEstimate, *, prepared: bool, limits_known: bool) -> Reason:
+    """Why the latency model decides or does not: a law alone is not enough for a prediction.
+
+    limits_known: whether the batch limits in force are known, which a prediction needs.
+    """
+    if law.law is None or prepared:
+        return law.reason
+    return Reason.MODEL_LEARNING if limits_known else Reason.LIMITS_UNKNOWN
+
+
+def _reason(fit: LawFit, values: Vector | None, error: float | None) -> Reason:
+    if fit.error_ratio is not None and fit.error_ratio > TRUSTED_ERROR_RATIO:
+        return Reason.MODEL_DOES_NOT_PREDICT
+    if values is None or fit.window_count < LEAST_WINDOWS:
+        return Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_LEARNING
+    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO or not is_law(law_of(values)):
+        return Reason.MODEL_NOT_IDENTIFIABLE
+    return Reason.MODEL_TRUSTED

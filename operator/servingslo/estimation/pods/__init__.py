@@ -1,0 +1,5 @@
+"""Which pods are capacity, how soon are new ones, and which batch limits do they have?
+
+Cold starts, health, pods slower than their siblings, and the batch limits in force.
+Must not import forecast.
+"""

@@ -1,0 +1,67 @@
+"""Cards with a model on them, as service laws: what can be sized or simulated by its name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One card with one model: its service law, its limits by default, its price and its label.
+
+    price_per_hour: in dollars. gpu_product: as the GPU operator labels nodes.
+    """
+
+    name: str
+    law: ServiceLaw
+    limits: EngineLimits
+    price_per_hour: float
+    gpu_product: str
+
+
+# The two fleets that every comparison of this project is measured on: an 8B model on a large card
+# and on a small one whose KV cache binds before its batch limit. Prices are on-demand list prices
+# of 2025, rounded.
+_KINDS = (
+    EngineKind(
+        name="h100-8b",
+        law=ServiceLaw(
+            step_fixed_seconds=6.5e-3,
+            step_per_sequence_seconds=0.04e-3,
+            prefill_per_token_seconds=0.03e-3,
+            context_per_token_seconds=0.05e-6,
+        ),
+        limits=EngineLimits(
+            max_num_seqs=256, max_num_batched_tokens=8192, kv_capacity_tokens=400_000
+        ),
+        price_per_hour=4.0,
+        gpu_product="NVIDIA-H100-80GB-HBM3",
+    ),
+    EngineKind(
+        name="l4-small",
+        law=ServiceLaw(
+            step_fixed_seconds=15e-3,
+            step_per_sequence_seconds=0.15e-3,
+            prefill_per_token_seconds=0.08e-3,
+            context_per_token_seconds=0.4e-6,
+        ),
+        limits=EngineLimits(
+            max_num_seqs=64, max_num_batched_tokens=2048, kv_capacity_tokens=60_000
+        ),
+        price_per_hour=0.8,
+        gpu_product="NVIDIA-L4",
+    ),
+)
+
+ENGINE_KINDS: Mapping[str, EngineKind] = MappingProxyType({kind.name: kind for kind in _KINDS})
+
+
+def engine_kind(name: str) -> EngineKind:
+    """The kind with this name. Raises: InvalidInputError when there is none."""
+    kind = ENGINE_KINDS.get(name)
+    if kind is None:
+        raise InvalidInputError("engine kind", name, ", ".join(ENGINE_KINDS))
+    return kind

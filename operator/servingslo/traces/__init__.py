@@ -1,0 +1,1 @@
+"""Traces of requests as files have them: one line for each request, its arrival and its tokens."""
