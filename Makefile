@@ -24,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd dashboard lock chaos acceptance interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd chart-docs dashboard lock chaos acceptance interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,11 +33,14 @@ setup: $(VENV)/.installed ## the development environment in .venv, pinned by has
 
 $(VENV)/.installed: requirements-dev.lock pyproject.toml lab/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=" >&2; exit 1; }
+	@echo "setup: $$(grep -c '^[a-z]' requirements-dev.lock) pinned packages into $(VENV), about a minute and a half; pip names each of them:"
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	@echo "setup: the operator and its lab"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable ./lab
 	$(BIN)/python -m pip check
 	@touch $@
+	@echo "setup: done"
 
 rig: setup ## build once, into the user's cache, all that `make test` and `make demo` need (about twenty minutes on two cores)
 	$(BIN)/python -m servingslo_lab.rig.build
@@ -126,6 +129,9 @@ sbom: ## what the image's Python environment holds, as CycloneDX with licences, 
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd
+
+chart-docs: setup ## write the chart's README and the descriptions of its schema from values.yaml
+	$(BIN)/python -m tests.charts.reference
 
 dashboard: setup ## write the Grafana dashboard of the chart anew
 	$(BIN)/python -m tests.dashboards.servingslo

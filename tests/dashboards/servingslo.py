@@ -130,7 +130,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
             says="What is ready, what the last decision set, and what it would set in mode Auto.",
             unit="short",
             queries=(
-                Query(expression=_of("servingslo_replicas_desired"), legend=f"{_NAME} desired"),
+                Query(expression=_of("servingslo_desired_replicas"), legend=f"{_NAME} desired"),
                 Query(expression=_of("servingslo_replicas_ready"), legend=f"{_NAME} ready"),
                 Query(
                     expression=_of("servingslo_replicas_recommended"),
@@ -230,12 +230,12 @@ ROWS: dict[str, tuple[Picture, ...]] = {
         ),
         Picture(
             title="Replica-hours of the last day",
-            says="Decided count over time.",
+            says="Replica count over time.",
             unit="short",
             queries=(
                 Query(
                     expression="24 * "
-                    f"avg_over_time(({_of('servingslo_replicas_desired')})[1d:15s])",
+                    f"avg_over_time(({_of('servingslo_replicas_current')})[1d:15s])",
                     legend=_NAME,
                 ),
             ),

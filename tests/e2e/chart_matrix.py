@@ -68,6 +68,18 @@ CASES: dict[str, tuple[str, ...]] = {
         "engines.ranges[0]=10.0.0.0/16",
         "networkPolicy.enabled=true",
     ),
+    "named": (
+        "fullnameOverride=scaler",
+        "nameOverride=slo",
+        f"image.digest=sha256:{'0123456789abcdef' * 4}",
+        "logLevel=DEBUG",
+        "extraArgs[0]=--max-step=3",
+        "extraEnv[0].name=HTTPS_PROXY",
+        "extraEnv[0].value=http://proxy:3128",
+        "podLabels.team=serving",
+        "podSecurityContext.runAsUser=1000",
+        "admission.kinds[0]=DestinationRule",
+    ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
         "extraScalableKinds[0].resource=leaderworkersets",

@@ -87,8 +87,8 @@ def test_the_other_takes_over_from_a_leader_that_is_killed(
     """It leads within 15 s and then decides; only the leader shows what it decides."""
     first, second = pair
     assert not leads(second)
-    assert "servingslo_replicas_desired" in first.metrics()
-    assert "servingslo_replicas_desired{" not in second.metrics()
+    assert "servingslo_desired_replicas" in first.metrics()
+    assert "servingslo_desired_replicas{" not in second.metrics()
     scale(user, 2)
     killed = now_seconds()
     assert first.process is not None

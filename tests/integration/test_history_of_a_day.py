@@ -33,7 +33,7 @@ def _at(hours_ago: float) -> Mapping[str, float]:
     limited = LIMITED[1] <= hours_ago < LIMITED[0]
     blind = BLIND[1] <= hours_ago < BLIND[0]
     found: dict[str, float] = {
-        "replicas_desired": 5 if by_day else 1,
+        "replicas_current": 5 if by_day else 1,
         "replicas_ready": 5 if hours_ago < DAY_BEGAN - 0.05 else 1,
     }
     if blind:

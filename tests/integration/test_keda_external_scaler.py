@@ -75,7 +75,8 @@ def test_keda_gets_the_count_of_its_own_namespace(
     assert _told(port, "kube-system", "chat") == "NOT_FOUND"
     ticks_pass(operator)
     assert tenant.replicas() == 2
-    assert "servingslo_desired_replicas{" not in operator.metrics()
+    given = f'servingslo_desired_replicas{{name="other-name",namespace="{tenant.namespace}"}} 3.0'
+    assert given in operator.metrics()
     tenant.patch_slo({"mode": "Recommend"}, name="other-name")
     tenant.wait(
         lambda: _told(port, tenant.namespace, "chat") == "UNAVAILABLE",

@@ -10,7 +10,8 @@ import sys
 from tests.integration.toy_actuator import ToyActuator
 
 from servingslo.cli.operate import operate
-from servingslo.cli.run_options import PrometheusOptions, RunOptions
+from servingslo.cli.prometheus_flags import PrometheusFlags
+from servingslo.cli.run_options import RunOptions
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.controller.leadership import NAMESPACE_TERMS
 from servingslo.policy.inputs import Limits
@@ -19,17 +20,8 @@ from servingslo.policy.inputs import Limits
 def options(prometheus_url: str, namespace: str, health_port: int) -> RunOptions:
     """As `servingslo run` has them by default, with ticks of a second in one namespace."""
     return RunOptions(
-        prometheus=PrometheusOptions(
-            url=prometheus_url,
-            timeout_seconds=2.0,
-            namespace_label="namespace",
-            pod_label="pod",
-            tenant=None,
-            bearer_token_file=None,
-            username_file=None,
-            password_file=None,
-            ca_file=None,
-        ),
+        prometheus_url=prometheus_url,
+        prometheus=PrometheusFlags(timeout_seconds=2.0),
         gateway=None,
         limits=Limits(tick_seconds=1.0),
         namespaces=(namespace,),

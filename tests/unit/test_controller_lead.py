@@ -53,7 +53,7 @@ def operator_with(turn: Turn) -> Operator:
 
 def desired(operator: Operator) -> float | None:
     """The gauge."""
-    return operator.exporter.registry.get_sample_value("servingslo_replicas_desired", GAUGES)
+    return operator.exporter.registry.get_sample_value("servingslo_desired_replicas", GAUGES)
 
 
 async def test_a_standby_reads_no_metrics_and_tells_nothing():

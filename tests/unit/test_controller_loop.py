@@ -80,11 +80,11 @@ async def test_what_is_deleted_is_forgotten():
     operator.apply(record_of())
     await operator.tick()
     labels = {"namespace": NAMESPACE, "name": NAME}
-    assert operator.counted("servingslo_replicas_desired", **labels) == 2
+    assert operator.counted("servingslo_desired_replicas", **labels) == 2
     operator.delete()
     await operator.tick()
     assert (
-        operator.exporter.registry.get_sample_value("servingslo_replicas_desired", labels) is None
+        operator.exporter.registry.get_sample_value("servingslo_desired_replicas", labels) is None
     )
     assert [ref.name for ref in operator.events.forgotten] == [NAME]
 

@@ -60,14 +60,15 @@ def test_what_is_never_granted_is_never_granted() -> None:
 
 
 def test_the_process_runs_as_the_page_says() -> None:
-    """User, file system, capabilities and profile."""
-    pod = (CHART / "templates" / "deployment.yaml").read_text(encoding="utf-8")
-    for line in (
-        "runAsUser: 65532",
-        "readOnlyRootFilesystem: true",
-        "allowPrivilegeEscalation: false",
-        "capabilities: {drop: [ALL]}",
-        "seccompProfile: {type: RuntimeDefault}",
-    ):
-        assert line in pod
+    """File system, capabilities, profile, and the image's own user, since the chart names none."""
+    assert VALUES["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert VALUES["podSecurityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert "USER 65532:65532" in (CHART.parents[1] / "Dockerfile").read_text(encoding="utf-8")
     assert "user 65532" in PAGE

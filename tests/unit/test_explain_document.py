@@ -61,7 +61,7 @@ def test_an_unknown_count_is_said_so():
     assert " replicas=unknown " in explain.log_line(decision)
     assert "hold, unknown replicas" in explain.text(decision)
     names = {sample.name for sample in explain.metric_samples(decision)}
-    assert "servingslo_replicas_desired" not in names
+    assert "servingslo_desired_replicas" not in names
 
 
 @given(
@@ -136,7 +136,7 @@ def test_every_sample_belongs_to_a_declared_gauge():
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
     values = {s.name: s.value for s in explain.metric_samples(SCALE_UP) if not s.labels}
-    assert values["servingslo_replicas_desired"] == 5
+    assert values["servingslo_desired_replicas"] == 5
     assert values["servingslo_utilization_ratio"] == 0.64
 
 

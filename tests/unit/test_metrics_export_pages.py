@@ -14,7 +14,7 @@ from servingslo.adapters.metrics_export import (
     HealthServer,
     OperatorMetrics,
 )
-from servingslo.explain.samples import HANDED_OVER
+from servingslo.explain.samples import DESIRED
 from servingslo.policy.decision import HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Reason
@@ -52,7 +52,7 @@ def test_decisions_are_counted_by_action_and_reason_and_shown_by_resource():
     metrics.observe_decision(replace(SCALE_UP, replicas_after=6))
     page = "servingslo_decisions_total"
     assert _of(metrics, page, action="scale-up", reason="KVCacheBound") == 2
-    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) == 6
+    assert _of(metrics, DESIRED, **LLAMA) == 6
     assert (
         _of(metrics, "servingslo_predicted_seconds", **LLAMA, metric="ttft", percentile="99")
         == 0.38
@@ -64,7 +64,7 @@ def test_what_became_unknown_is_shown_no_more():
     metrics = OperatorMetrics()
     metrics.observe_decision(SCALE_UP)
     metrics.observe_decision(BLIND)
-    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) == 5
+    assert _of(metrics, DESIRED, **LLAMA) == 5
     assert _of(metrics, "servingslo_arrivals_per_second", **LLAMA) is None
     assert _of(metrics, "servingslo_metrics_fresh", **LLAMA) == 0
 
@@ -138,7 +138,7 @@ async def test_pages_are_served_with_their_status():
             assert await get("/healthz") == (503, "no round for 200 s\n")
             status, page = await get("/metrics")
             assert status == 200
-            assert "servingslo_replicas_desired" in page
+            assert DESIRED in page
             assert (await get("/else"))[0] == 404
     finally:
         await server.stop()
@@ -150,12 +150,12 @@ def test_a_resource_that_nothing_is_decided_for_shows_why_and_no_numbers():
     metrics = OperatorMetrics()
     metrics.observe_decision(SCALE_UP)
     metrics.observe_undecided(LLAMA["namespace"], LLAMA["name"], "InvalidSpec")
-    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) is None
+    assert _of(metrics, DESIRED, **LLAMA) is None
     assert _of(metrics, "servingslo_not_ready", **LLAMA, reason="InvalidSpec") == 1
     metrics.observe_undecided(LLAMA["namespace"], LLAMA["name"], None)
     assert _of(metrics, "servingslo_not_ready", **LLAMA, reason="InvalidSpec") is None
     metrics.observe_decision(SCALE_UP)
-    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) == 5
+    assert _of(metrics, DESIRED, **LLAMA) == 5
     assert _of(metrics, "servingslo_binding_constraint", **LLAMA, constraint="kv-cache") == 1
 
 
@@ -165,11 +165,11 @@ def test_a_count_for_others_is_gone_when_nobody_decides_any_more():
     metrics = OperatorMetrics(monotonic=clock)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
     metrics.observe_decision(replace(SCALE_UP, handed_over=given))
-    assert _of(metrics, HANDED_OVER, **LLAMA) == 5
+    assert _of(metrics, DESIRED, **LLAMA) == 5
     clock.now += HANDED_OVER_SECONDS + 1
-    assert _of(metrics, HANDED_OVER, **LLAMA) is None
-    assert _of(metrics, "servingslo_replicas_desired", **LLAMA) == 5
+    assert _of(metrics, DESIRED, **LLAMA) is None
+    assert _of(metrics, "servingslo_replicas_recommended", **LLAMA) == 5
     metrics.observe_decision(replace(SCALE_UP, handed_over=given))
-    assert _of(metrics, HANDED_OVER, **LLAMA) == 5
+    assert _of(metrics, DESIRED, **LLAMA) == 5
     metrics.follow(lambda: False, lambda: 0)
-    assert _of(metrics, HANDED_OVER, **LLAMA) is None
+    assert _of(metrics, DESIRED, **LLAMA) is None

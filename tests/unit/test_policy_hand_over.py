@@ -8,7 +8,7 @@ from policy_world import TARGETS, World, run, steady
 from servingslo.explain.condition import ConditionType
 from servingslo.explain.conditions import verdicts
 from servingslo.explain.log_line import log_line
-from servingslo.explain.samples import HANDED_OVER, metric_samples
+from servingslo.explain.samples import DESIRED, metric_samples
 from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     Actuation,
@@ -31,7 +31,7 @@ KEDA = SignalProblem(
 
 
 def _given(decision):
-    return {s.value for s in metric_samples(decision) if s.name == HANDED_OVER}
+    return {s.value for s in metric_samples(decision) if s.name == DESIRED}
 
 
 def _busy(**changes):
@@ -88,7 +88,8 @@ def test_none_tells_and_gives_to_nobody():
     [
         pytest.param(replace(METRIC, mode=Mode.RECOMMEND), Limits(), id="recommend"),
         pytest.param(METRIC, Limits(recommend_only=True), id="kill-switch"),
-        pytest.param(TARGETS, Limits(), id="scale"),
+        pytest.param(replace(METRIC, mode=Mode.PAUSED), Limits(), id="paused"),
+        pytest.param(replace(TARGETS, mode=Mode.RECOMMEND), Limits(), id="recommend-scale"),
     ],
 )
 def test_nothing_is_given_where_acting_is_off(targets, limits):
@@ -96,6 +97,25 @@ def test_nothing_is_given_where_acting_is_off(targets, limits):
     end = run(_busy(), targets, limits).until(300).at(300.0)
     assert end.handed_over is None
     assert _given(end) == set()
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [Reason.TARGET_CONFLICT, Reason.TARGET_NOT_FOUND, Reason.PERMISSION_DENIED],
+)
+def test_nothing_is_given_of_a_target_that_is_not_ours(reason):
+    """An autoscaler that follows the gauge would act on what another ServingSLO owns."""
+    problem = SignalProblem(reason=reason, detail="not ours")
+    end = run(_busy(problems=(KEDA, problem)), METRIC).until(60).at(60.0)
+    assert end.limited_by is reason
+    assert _given(end) == set()
+
+
+def test_the_gauge_is_the_count_that_the_operator_sets_itself():
+    """One gauge of what is to be set, whoever sets it; a second scaler on the target ends it."""
+    story = run(_busy(), TARGETS).until(300)
+    assert all(_given(d) == {d.replicas_after} for d in story.decisions)
+    assert _given(run(_busy(problems=(KEDA,)), TARGETS).until(60).at(60.0)) == set()
 
 
 def test_without_metrics_no_number_is_given():

@@ -242,6 +242,35 @@ def test_the_frontier_is_who_nobody_beats():
     assert found[0].dollars_per_million_tokens is None
 
 
+def test_a_place_on_the_frontier_is_claimed_where_the_intervals_allow_it():
+    """Two that the seeds do not tell apart claim none, nor one whose share may be nothing."""
+    runs = {
+        "sure": ((0.99, 10.0), (0.991, 10.1)),
+        "near": ((0.950, 6.0), (0.951, 6.05)),
+        "nearer": ((0.952, 6.1), (0.953, 6.15)),
+        "wild": ((0.02, 1.0), (0.06, 1.1)),
+    }
+    outcomes = [
+        scored(policy, *run, seed=seed)
+        for policy, seeds in runs.items()
+        for seed, run in enumerate(seeds, start=1)
+    ]
+    found = {one.policy: one for one in summaries(outcomes, dollars_per_hour=1.0)}
+    assert {name for name, one in found.items() if one.on_frontier} >= {"sure", "near", "wild"}
+    assert {name for name, one in found.items() if one.surely_on_frontier} == {"sure"}
+    assert found["wild"].may_be_beaten_by == ()
+    assert found["wild"].share_ratio.low < 0.0
+
+
+def test_one_seed_has_no_intervals_and_its_means_decide():
+    """As many stars as the frontier has places."""
+    found = summaries(
+        [scored("good", 0.99, 10.0), scored("cheap", 0.9, 6.0), scored("bad", 0.9, 10.0)],
+        dollars_per_hour=1.0,
+    )
+    assert [one.surely_on_frontier for one in found] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [

@@ -1,14 +1,33 @@
+{{- define "servingslo.shortName" -}}
+{{ .Values.nameOverride | default "servingslo-operator" | trunc 50 | trimSuffix "-" }}
+{{- end }}
 {{- define "servingslo.name" -}}
 {{- /* Release "servingslo" gives servingslo-operator, not servingslo-servingslo-operator. */ -}}
-{{- if hasPrefix .Release.Name "servingslo-operator" }}servingslo-operator
-{{- else if contains "servingslo-operator" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}
-{{- else }}{{ printf "%s-servingslo-operator" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- $short := include "servingslo.shortName" . -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if hasPrefix .Release.Name $short }}{{ $short }}
+{{- else if contains $short .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name $short | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+{{- define "servingslo.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+{{- /* Values that are new since a release was installed are absent with --reuse-values. */ -}}
+{{- define "servingslo.podSecurityContext" -}}
+{{- $default := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- toYaml (.Values.podSecurityContext | default $default) }}
+{{- end }}
+{{- define "servingslo.securityContext" -}}
+{{- $default := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- toYaml (.Values.securityContext | default $default) }}
 {{- end }}
 {{- define "servingslo.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (include "servingslo.name" .) }}
 {{- end }}
 {{- define "servingslo.selector" -}}
-app.kubernetes.io/name: servingslo-operator
+app.kubernetes.io/name: {{ include "servingslo.shortName" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- define "servingslo.labels" -}}
@@ -99,9 +118,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --lease-seconds={{ .Values.leaderElection.leaseSeconds }}
 - --lease-renew-seconds={{ .Values.leaderElection.renewSeconds }}
 - --lease-retry-seconds={{ .Values.leaderElection.retrySeconds }}
+- --log-level={{ .Values.logLevel | default "INFO" }}
 - --log-format={{ .Values.logFormat }}
 - --health-host=0.0.0.0
 - --health-port=8080
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- define "servingslo.resources" -}}
 {{- /* What values.yaml says of expectedPods; what stands under resources wins. */ -}}

@@ -17,11 +17,6 @@ from servingslo.cli.options import (
     GatewayReporter,
     GatewayWorkloadLabel,
     Kubeconfig,
-    PrometheusBearerTokenFile,
-    PrometheusCAFile,
-    PrometheusNamespaceLabel,
-    PrometheusPodLabel,
-    PrometheusTenant,
 )
 from servingslo.cli.output import (
     OutputFormat,
@@ -30,6 +25,7 @@ from servingslo.cli.output import (
     check_writable,
     written_whole,
 )
+from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
@@ -57,6 +53,7 @@ from servingslo_lab.sim.pools.fleet import PoolsSpec
 from servingslo_lab.sim.scenario import Cell, Scenario
 
 
+@asks_prometheus()
 def backtest(
     trace: Annotated[
         Path | None,
@@ -74,7 +71,11 @@ def backtest(
     ] = None,
     prometheus: Annotated[
         str | None,
-        typer.Option(help="Instead: address of Prometheus; requests are rebuilt from its memory."),
+        typer.Option(
+            "--prometheus",
+            "--prometheus-url",
+            help="Instead: address of Prometheus; requests are rebuilt from its memory.",
+        ),
     ] = None,
     namespace: Annotated[
         str | None, typer.Option(help="Namespace of the target, for --prometheus.")
@@ -86,11 +87,7 @@ def backtest(
     step: Annotated[
         str, typer.Option(help="Time between readings; not below the scrape interval.")
     ] = "15s",
-    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
-    prometheus_pod_label: PrometheusPodLabel = "pod",
-    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
-    prometheus_ca_file: PrometheusCAFile = None,
-    prometheus_tenant: PrometheusTenant = None,
+    asking: PrometheusFlags = PrometheusFlags(),
     gateway_profile_name: GatewayProfileName = NO_GATEWAY,
     gateway_workload_label: GatewayWorkloadLabel = "",
     gateway_namespace_label: GatewayNamespaceLabel = "",
@@ -180,8 +177,8 @@ def backtest(
     The planner is the operator's own. Runs are kept, so the same call goes on where it was
     stopped. Exit code 1: with --against-oracle, no schedule meets the objectives.
 
-    Example: servingslo backtest --trace requests.csv -f slo.yaml --fleet h100-8b --seeds 3
-    --html report.html
+    Example: servingslo backtest --trace examples/traces/azure_llm_2023_conversation.csv --scale 8
+    --objective ttft:p99:1s --objective tpot:p95:50ms --seeds 3 --html report.html
     """
     if list_policies:
         typer.echo(policies_text())
@@ -213,11 +210,7 @@ def backtest(
         target=target,
         window=window,
         step=step,
-        namespace_label=prometheus_namespace_label,
-        pod_label=prometheus_pod_label,
-        bearer_token_file=prometheus_bearer_token_file,
-        ca_file=prometheus_ca_file,
-        tenant=prometheus_tenant,
+        asking=asking,
         gateway=gateway_profile(
             gateway_profile_name,
             workload_label=gateway_workload_label,

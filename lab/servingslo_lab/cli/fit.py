@@ -17,15 +17,10 @@ from servingslo.cli.options import (
     GatewayReporter,
     GatewayWorkloadLabel,
     Kubeconfig,
-    PrometheusBearerTokenFile,
-    PrometheusCAFile,
-    PrometheusNamespaceLabel,
-    PrometheusPodLabel,
-    PrometheusTenant,
     flag_named,
-    path_text,
 )
 from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 from servingslo.units import format_duration, parse_duration_seconds
@@ -42,6 +37,7 @@ SHORTEST_STEP_SECONDS = 1.0
 MOST_READINGS = 1000
 
 
+@asks_prometheus()
 def fit(
     metrics: Annotated[
         list[Path] | None,
@@ -61,7 +57,12 @@ def fit(
         str | None, typer.Option(help="A recording, instead of pages; - reads standard input.")
     ] = None,
     prometheus: Annotated[
-        str | None, typer.Option(help="Address of Prometheus' HTTP API, for a live fit.")
+        str | None,
+        typer.Option(
+            "--prometheus",
+            "--prometheus-url",
+            help="Address of Prometheus' HTTP API, for a live fit.",
+        ),
     ] = None,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the target.")] = None,
     target: Annotated[
@@ -71,11 +72,7 @@ def fit(
     step: Annotated[
         str, typer.Option(help="Time between readings; not below the scrape interval.")
     ] = "15s",
-    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
-    prometheus_pod_label: PrometheusPodLabel = "pod",
-    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
-    prometheus_ca_file: PrometheusCAFile = None,
-    prometheus_tenant: PrometheusTenant = None,
+    asking: PrometheusFlags = PrometheusFlags(),
     gateway_profile_name: GatewayProfileName = NO_GATEWAY,
     gateway_workload_label: GatewayWorkloadLabel = "",
     gateway_namespace_label: GatewayNamespaceLabel = "",
@@ -114,13 +111,8 @@ def fit(
         fits = [fitted(name, samples) for name, samples in found.items()]
     else:
         with flag_named("--prometheus"):
-            config = PrometheusConfig(
-                url=prometheus or "",
-                namespace_label=prometheus_namespace_label,
-                pod_label=prometheus_pod_label,
-                bearer_token_file=path_text(prometheus_bearer_token_file),
-                ca_file=path_text(prometheus_ca_file),
-                tenant=prometheus_tenant,
+            config = asking.config(
+                prometheus or "",
                 gateway=gateway_profile(
                     gateway_profile_name,
                     workload_label=gateway_workload_label,

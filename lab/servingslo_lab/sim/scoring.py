@@ -127,6 +127,16 @@ class Interval:
     mean: float
     half_width: float | None
 
+    @property
+    def low(self) -> float:
+        """Its lower end; the mean where there is one seed."""
+        return self.mean - (self.half_width or 0.0)
+
+    @property
+    def high(self) -> float:
+        """Its upper end; the mean where there is one seed."""
+        return self.mean + (self.half_width or 0.0)
+
 
 def interval(values: Sequence[float]) -> Interval:
     """Mean of the values with a 95 % interval by Student's t; there must be one value at least."""

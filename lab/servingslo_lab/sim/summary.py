@@ -28,6 +28,8 @@ class PolicySummary:
     worst_minute_ratio: the least of all seeds. recovery_seconds: the longest of all seeds.
     beaten_by: policies with a share as high and a cost as low, one of them better; those that know
     the trace beforehand beat nobody. on_frontier: nobody does. pools: where there are several.
+    may_be_beaten_by: policies that would beat it at the favourable ends of their intervals and the
+    unfavourable ones of its own.
     """
 
     scenario: str
@@ -46,6 +48,7 @@ class PolicySummary:
     ttft_p99_seconds: float | None
     tpot_p99_seconds: float | None
     beaten_by: tuple[str, ...] = ()
+    may_be_beaten_by: tuple[str, ...] = ()
     pools: tuple[PoolSummary, ...] = ()
 
     @property
@@ -57,6 +60,15 @@ class PolicySummary:
     def on_frontier(self) -> bool:
         """Whether no policy is better in one and no worse in the other."""
         return not self.beaten_by
+
+    @property
+    def surely_on_frontier(self) -> bool:
+        """Whether it is on the frontier wherever in their intervals share and cost are.
+
+        Of a share whose interval reaches down to none of the requests nothing is sure.
+        """
+        known = self.share_ratio.half_width is None or self.share_ratio.low > 0.0
+        return known and self.on_frontier and not self.may_be_beaten_by
 
 
 def summaries(outcomes: Sequence[Outcome], *, dollars_per_hour: float) -> list[PolicySummary]:
@@ -129,15 +141,18 @@ def beats(share_ratio: float, hours: float, other_share_ratio: float, other_hour
 
 
 def _with_beaters(one: PolicySummary, known: Sequence[PolicySummary]) -> PolicySummary:
-    beaters = tuple(
-        other.policy
-        for other in known
-        if not other.in_hindsight
-        and beats(
-            other.share_ratio.mean,
-            other.replica_hours.mean,
-            one.share_ratio.mean,
-            one.replica_hours.mean,
-        )
+    share, hours = one.share_ratio, one.replica_hours
+    others = [other for other in known if other is not one and not other.in_hindsight]
+    return replace(
+        one,
+        beaten_by=tuple(
+            other.policy
+            for other in others
+            if beats(other.share_ratio.mean, other.replica_hours.mean, share.mean, hours.mean)
+        ),
+        may_be_beaten_by=tuple(
+            other.policy
+            for other in others
+            if beats(other.share_ratio.high, other.replica_hours.low, share.low, hours.high)
+        ),
     )
-    return replace(one, beaten_by=beaters)

@@ -22,7 +22,7 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from servingslo.explain.changes import Change
-from servingslo.explain.samples import GAUGES, HANDED_OVER, NOT_READY, metric_samples
+from servingslo.explain.samples import DESIRED, GAUGES, NOT_READY, metric_samples
 from servingslo.policy.decision import Decision
 
 # A loop that has not come round for this many ticks hangs: Kubernetes shall restart it.
@@ -250,11 +250,11 @@ class _Shown(Collector):
         self._recent = recent
 
     def collect(self) -> Iterable[Metric]:
-        """The families of the leader; none of a standby. No old count that others carry out."""
+        """The families of the leader; none of a standby. No old count to set."""
         if not self._leads():
             return
         for family in self._decided.collect():
-            if family.name == HANDED_OVER:
+            if family.name == DESIRED:
                 labelled = [(s.labels["namespace"], s.labels["name"]) for s in family.samples]
                 kept = zip(family.samples, labelled, strict=True)
                 family.samples = [s for s, resource in kept if self._recent(*resource)]

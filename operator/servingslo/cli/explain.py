@@ -12,17 +12,9 @@ from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli.decision_document import decision_of
 from servingslo.cli.live import Access, only_one, parsed_name, resources_of
-from servingslo.cli.options import (
-    Context,
-    Kubeconfig,
-    PrometheusBearerTokenFile,
-    PrometheusCAFile,
-    PrometheusNamespaceLabel,
-    PrometheusPodLabel,
-    PrometheusTenant,
-    path_text,
-)
+from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.cli.sizing.answer import sized
 from servingslo.cli.sizing.inputs import gpu_count, hourly_price
 from servingslo.cli.sizing.live import GPUPrice, live_question
@@ -35,6 +27,7 @@ from servingslo.explain.text import text
 _TOLD = ("replicas", "conditions", "lastDecision", "decisions")
 
 
+@asks_prometheus()
 def explain(
     resource: Annotated[
         str, typer.Argument(metavar="NAMESPACE/NAME", help="The ServingSLO to explain.")
@@ -50,11 +43,7 @@ def explain(
             envvar="SERVINGSLO_PROMETHEUS_URL", help="Address of Prometheus's HTTP API, to sweep."
         ),
     ] = None,
-    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
-    prometheus_pod_label: PrometheusPodLabel = "pod",
-    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
-    prometheus_ca_file: PrometheusCAFile = None,
-    prometheus_tenant: PrometheusTenant = None,
+    asking: PrometheusFlags = PrometheusFlags(),
     gpu_hourly: Annotated[
         float | None,
         typer.Option(help="Price of one GPU for an hour, to sweep; that of spec.cost by default."),
@@ -79,16 +68,7 @@ def explain(
     namespace, name = parsed_name(resource)
     if sweep and not prometheus_url:
         raise InvalidInputError("--prometheus-url", prometheus_url, "an address, with --sweep")
-    config = None
-    if sweep:
-        config = PrometheusConfig(
-            url=prometheus_url or "",
-            bearer_token_file=path_text(prometheus_bearer_token_file),
-            ca_file=path_text(prometheus_ca_file),
-            tenant=prometheus_tenant,
-            namespace_label=prometheus_namespace_label,
-            pod_label=prometheus_pod_label,
-        )
+    config = asking.config(prometheus_url or "") if sweep else None
     price = GPUPrice(
         hourly=None if gpu_hourly is None else hourly_price(gpu_hourly),
         count=None if gpus_per_replica is None else gpu_count(gpus_per_replica),

@@ -5,18 +5,12 @@ from typing import Annotated
 
 import typer
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.exported import Interval, Question, read_exported
 from servingslo.adapters.prometheus.history import prometheus_now_seconds
 from servingslo.cli.columns import aligned
 from servingslo.cli.live import parsed_name
-from servingslo.cli.options import (
-    PrometheusBearerTokenFile,
-    PrometheusCAFile,
-    PrometheusTenant,
-    path_text,
-)
 from servingslo.cli.output import OutputFormat, answer_no, as_json
+from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.errors import InvalidInputError
 from servingslo.explain.format import number, percent, timestamp
 from servingslo.units import parse_duration_seconds
@@ -31,6 +25,7 @@ _ABSENT = "-"
 _WHOLE, _LEAST = 0.95, 0.01
 
 
+@asks_prometheus(engines=False)
 def history(
     resource: Annotated[
         str, typer.Argument(metavar="NAMESPACE/NAME", help="The ServingSLO to look back on.")
@@ -46,9 +41,7 @@ def history(
     every: Annotated[
         str | None, typer.Option(help="Length of one row's interval; 48 rows by default.")
     ] = None,
-    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
-    prometheus_ca_file: PrometheusCAFile = None,
-    prometheus_tenant: PrometheusTenant = None,
+    asking: PrometheusFlags = PrometheusFlags(),
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="How the rows are written.")
     ] = OutputFormat.TEXT,
@@ -66,12 +59,7 @@ def history(
     """
     namespace, name = parsed_name(resource)
     interval_seconds, count = _intervals(since, every)
-    config = PrometheusConfig(
-        url=prometheus_url,
-        bearer_token_file=path_text(prometheus_bearer_token_file),
-        ca_file=path_text(prometheus_ca_file),
-        tenant=prometheus_tenant,
-    )
+    config = asking.config(prometheus_url)
     # Bad names are refused before anything is asked.
     question = Question(
         namespace=namespace,

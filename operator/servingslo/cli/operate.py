@@ -37,7 +37,6 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past_rates import PastRates
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
-from servingslo.cli.options import path_text
 from servingslo.cli.run_options import KedaOptions, RunOptions
 from servingslo.controller.actuators.catalogue import Means
 from servingslo.controller.adapters import Adapters
@@ -104,20 +103,11 @@ async def operate(options: RunOptions) -> None:
 
 def prometheus_config(options: RunOptions) -> PrometheusConfig:
     """The reader's configuration. Raises: InvalidInputError for a value out of range."""
-    prometheus = options.prometheus
-    return PrometheusConfig(
-        url=prometheus.url,
-        timeout_seconds=prometheus.timeout_seconds,
+    return options.prometheus.config(
+        options.prometheus_url,
         reading_timeout_seconds=min(
             max(options.limits.tick_seconds, _SHORTEST_READING_SECONDS), _LONGEST_READING_SECONDS
         ),
-        bearer_token_file=path_text(prometheus.bearer_token_file),
-        basic_auth_username=_username(prometheus.username_file),
-        basic_auth_password_file=path_text(prometheus.password_file),
-        ca_file=path_text(prometheus.ca_file),
-        tenant=prometheus.tenant,
-        namespace_label=prometheus.namespace_label,
-        pod_label=prometheus.pod_label,
         gateway=options.gateway,
         namespaces=options.namespaces,
     )
@@ -348,14 +338,3 @@ async def _wait_until_served(resources: KubernetesResources) -> None:
             raise ClusterError(said)
         _LOG.info("waiting detail=%r", said)
         await asyncio.sleep(_SERVED_POLL_SECONDS)
-
-
-def _username(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(
-            "--prometheus-username-file", str(path), "a readable file with a name in UTF-8"
-        ) from error

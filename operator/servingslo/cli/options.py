@@ -13,13 +13,6 @@ Kubeconfig = Annotated[
     Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
 ]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
-PrometheusNamespaceLabel = Annotated[
-    str, typer.Option(help="Label with the namespace of the scraped pod.")
-]
-PrometheusPodLabel = Annotated[str, typer.Option(help="Label with the scraped pod's name.")]
-PrometheusBearerTokenFile = Annotated[Path | None, typer.Option(help="File with a bearer token.")]
-PrometheusCAFile = Annotated[Path | None, typer.Option(help="Certificate authority of Prometheus.")]
-PrometheusTenant = Annotated[str | None, typer.Option(help="Value of the X-Scope-OrgID header.")]
 
 GatewayProfileName = Annotated[
     str,

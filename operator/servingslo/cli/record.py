@@ -33,13 +33,8 @@ from servingslo.cli.options import (
     GatewayReporter,
     GatewayWorkloadLabel,
     Kubeconfig,
-    PrometheusBearerTokenFile,
-    PrometheusCAFile,
-    PrometheusNamespaceLabel,
-    PrometheusPodLabel,
-    PrometheusTenant,
-    path_text,
 )
+from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.controller.recording import Header, Recorder
 from servingslo.controller.recording_validation import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
 from servingslo.controller.registry import Resource, target_conflicts
@@ -107,6 +102,7 @@ class _Recording:
         return told
 
 
+@asks_prometheus()
 def record(
     prometheus_url: Annotated[
         str,
@@ -119,11 +115,7 @@ def record(
     ] = None,
     duration: Annotated[str, typer.Option("--for", help="How long to record.")] = "10m",
     every: Annotated[str, typer.Option(help="Time between observations.")] = "15s",
-    prometheus_namespace_label: PrometheusNamespaceLabel = "namespace",
-    prometheus_pod_label: PrometheusPodLabel = "pod",
-    prometheus_bearer_token_file: PrometheusBearerTokenFile = None,
-    prometheus_ca_file: PrometheusCAFile = None,
-    prometheus_tenant: PrometheusTenant = None,
+    asking: PrometheusFlags = PrometheusFlags(),
     gateway_profile_name: GatewayProfileName = NO_GATEWAY,
     gateway_workload_label: GatewayWorkloadLabel = "",
     gateway_namespace_label: GatewayNamespaceLabel = "",
@@ -155,13 +147,8 @@ def record(
         raise InvalidInputError("--every", every, "500ms to 5m")
     if out.exists():
         raise InvalidInputError("--out", str(out), "a file that does not exist yet")
-    config = PrometheusConfig(
-        url=prometheus_url,
-        bearer_token_file=path_text(prometheus_bearer_token_file),
-        ca_file=path_text(prometheus_ca_file),
-        tenant=prometheus_tenant,
-        namespace_label=prometheus_namespace_label,
-        pod_label=prometheus_pod_label,
+    config = asking.config(
+        prometheus_url,
         gateway=gateway_profile(
             gateway_profile_name,
             workload_label=gateway_workload_label,

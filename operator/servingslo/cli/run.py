@@ -17,6 +17,7 @@ from servingslo.cli.options import (
     GatewayReporter,
     GatewayWorkloadLabel,
 )
+from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.controller.recording_validation import check_tick
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import LimitKind, Limits
@@ -51,64 +52,13 @@ class Switch(StrEnum):
     OFF = "false"
 
 
+@asks_prometheus()
 def run(
     prometheus_url: Annotated[
         str,
         typer.Option(envvar="SERVINGSLO_PROMETHEUS_URL", help="Address of Prometheus's HTTP API."),
     ],
-    prometheus_timeout_seconds: Annotated[
-        float,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_TIMEOUT_SECONDS",
-            help="Timeout of one query.",
-            min=0.1,
-            max=60.0,
-        ),
-    ] = 5.0,
-    prometheus_namespace_label: Annotated[
-        str,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_NAMESPACE_LABEL",
-            help="Label with the namespace of the scraped pod.",
-        ),
-    ] = "namespace",
-    prometheus_pod_label: Annotated[
-        str,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_POD_LABEL", help="Label with the scraped pod's name."
-        ),
-    ] = "pod",
-    prometheus_tenant: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_TENANT", help="Value of the X-Scope-OrgID header."
-        ),
-    ] = None,
-    prometheus_bearer_token_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_BEARER_TOKEN_FILE",
-            help="File with a bearer token; read again when it rotates.",
-        ),
-    ] = None,
-    prometheus_username_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_USERNAME_FILE", help="File with the basic-auth username."
-        ),
-    ] = None,
-    prometheus_password_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_PASSWORD_FILE", help="File with the basic-auth password."
-        ),
-    ] = None,
-    prometheus_ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SERVINGSLO_PROMETHEUS_CA_FILE", help="Certificate authority of Prometheus."
-        ),
-    ] = None,
+    asking: PrometheusFlags = PrometheusFlags(),
     gateway_profile_name: GatewayProfileName = NO_GATEWAY,
     gateway_workload_label: GatewayWorkloadLabel = "",
     gateway_namespace_label: GatewayNamespaceLabel = "",
@@ -295,7 +245,7 @@ def run(
     # kopf and the clients take a second to import, which no other command needs.
     from servingslo.adapters.engines.channel import engine_options  # noqa: PLC0415
     from servingslo.cli.operate import operate, pod_namespace  # noqa: PLC0415
-    from servingslo.cli.run_options import KedaOptions, PrometheusOptions, RunOptions  # noqa: PLC0415
+    from servingslo.cli.run_options import KedaOptions, RunOptions  # noqa: PLC0415
     from servingslo.controller.election import (  # noqa: PLC0415
         Terms,
         check_object_name,
@@ -304,17 +254,8 @@ def run(
 
     _configure_logging(log_level, log_format)
     options = RunOptions(
-        prometheus=PrometheusOptions(
-            url=prometheus_url,
-            timeout_seconds=prometheus_timeout_seconds,
-            namespace_label=prometheus_namespace_label,
-            pod_label=prometheus_pod_label,
-            tenant=prometheus_tenant or None,
-            bearer_token_file=prometheus_bearer_token_file,
-            username_file=prometheus_username_file,
-            password_file=prometheus_password_file,
-            ca_file=prometheus_ca_file,
-        ),
+        prometheus_url=prometheus_url,
+        prometheus=asking,
         gateway=gateway_profile(
             gateway_profile_name,
             workload_label=gateway_workload_label,

@@ -4,25 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo.adapters.engines.channel import EngineOptions
+from servingslo.cli.prometheus_flags import PrometheusFlags
 from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow
 from servingslo.controller.election import Terms
 from servingslo.policy.inputs import Limits
 from servingslo.runtimes.gateways import GatewayProfile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrometheusOptions:
-    """How Prometheus is reached; token and password are read again when their files change."""
-
-    url: str
-    timeout_seconds: float
-    namespace_label: str
-    pod_label: str
-    tenant: str | None
-    bearer_token_file: Path | None
-    username_file: Path | None
-    password_file: Path | None
-    ca_file: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +35,8 @@ class RunOptions:
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     """
 
-    prometheus: PrometheusOptions
+    prometheus_url: str
+    prometheus: PrometheusFlags
     gateway: GatewayProfile | None
     limits: Limits
     namespaces: tuple[str, ...]

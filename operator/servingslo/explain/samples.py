@@ -7,7 +7,7 @@ from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.condition import ConditionStatus
 from servingslo.explain.conditions import ready_verdict
 from servingslo.policy.decision import BudgetReport, Decision
-from servingslo.policy.inputs import Actuation
+from servingslo.policy.guards import NOT_CARRIED_OUT
 from servingslo.units import format_duration, ratio_from_percent
 
 
@@ -31,13 +31,12 @@ class GaugeFamily:
 
 _OBJECTIVE = ("metric", "percentile")
 NOT_READY = "servingslo_not_ready"
-HANDED_OVER = "servingslo_desired_replicas"
+DESIRED = "servingslo_desired_replicas"
 GAUGES = (
     GaugeFamily(name="servingslo_replicas_current", help="Replicas the decision started from."),
-    GaugeFamily(name="servingslo_replicas_desired", help="Replicas the last decision sets."),
     GaugeFamily(
-        name=HANDED_OVER,
-        help="Replicas for an autoscaler to set, where spec.actuation is Metric.",
+        name=DESIRED,
+        help="Replicas that the operator, or an autoscaler in its place, is to set now.",
     ),
     GaugeFamily(
         name="servingslo_replicas_recommended", help="Replicas wanted, whether or not they are set."
@@ -181,6 +180,18 @@ def metric_samples(decision: Decision) -> tuple[MetricSample, ...]:
     )
 
 
+def desired_replicas(decision: Decision) -> int | None:
+    """The count that is to be set now, by whoever sets it; None where nobody is to set one.
+
+    Whoever follows it acts, so there is none while acting is switched off, or while it would rest
+    on metrics that are not fresh and somebody else sets the count.
+    """
+    given = decision.handed_over
+    if given is not None:
+        return given.replicas
+    return None if decision.limited_by in NOT_CARRIED_OUT else decision.replicas_after
+
+
 _Value = tuple[str, dict[str, str], float | None]
 
 
@@ -188,10 +199,7 @@ def _values(decision: Decision) -> Iterator[_Value]:
     none: dict[str, str] = {}
     demand, admission, model = decision.demand, decision.admission, decision.model
     yield "servingslo_replicas_current", none, decision.replicas_before
-    yield "servingslo_replicas_desired", none, decision.replicas_after
-    given = decision.handed_over
-    if given is not None and given.actuation is Actuation.METRIC:
-        yield HANDED_OVER, none, given.replicas
+    yield DESIRED, none, desired_replicas(decision)
     yield "servingslo_replicas_recommended", none, decision.recommended_replicas
     yield "servingslo_replicas_ready", none, decision.replicas.ready
     yield "servingslo_replicas_pending", none, decision.replicas.pending

@@ -41,6 +41,10 @@ _OWNERSHIP = (
 CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
 # Acting is switched off: the decision is made all the same, and its reason is its own.
 ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
+# With each of these a decision is only reported: nobody carries its count out.
+NOT_CARRIED_OUT = frozenset(
+    {*_OWNERSHIP, *ADVICE_ONLY, Reason.SCALED_TO_ZERO_BY_USER, Reason.PAUSED}
+)
 # Pods that were ordered are not made; the plan goes on.
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _NOBODY = "no HorizontalPodAutoscaler or ScaledObject is on it"

@@ -159,7 +159,7 @@ def _table(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterato
     yield "</tr>"
     for one in policies:
         kinds = ["ours"] * is_ours(one.policy)
-        kinds += ["best"] * (one.on_frontier and not one.in_hindsight)
+        kinds += ["best"] * (one.surely_on_frontier and not one.in_hindsight)
         cells = [
             (
                 f'<span title="{html.escape(_what(one.policy))}">{dot(colors[one.policy])}'
@@ -180,9 +180,9 @@ def _table(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterato
         yield _tr(cells, " ".join(kinds))
     yield "</table></div>"
     yield (
-        '<p class="note">Bold: nobody is both cheaper and better. Recovery: the longest time on '
-        "end in which minutes stayed below the target. Rejected, lost and unfinished requests "
-        "miss.</p>"
+        '<p class="note">Bold: no other is both cheaper and better, wherever in the intervals '
+        "both are. Recovery: the longest time on end in which minutes stayed below the target. "
+        "Rejected, lost and unfinished requests miss.</p>"
     )
 
 

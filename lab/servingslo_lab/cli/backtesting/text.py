@@ -17,8 +17,16 @@ def report_text(report: Report) -> str:
     lines += ["", *aligned(rows), ""]
     lines += [f"{name}: no count or schedule meets the target" for name in result.without_solution]
     lines += gap_text(result)
-    lines.append("* nobody is both cheaper and better; ~ made from the trace itself, in hindsight")
+    lines.append(f"* {star_text(result)}; ~ made from the trace itself, in hindsight")
     return "\n".join(lines)
+
+
+def star_text(result: BacktestResult) -> str:
+    """What a star claims: with several seeds, what their intervals allow."""
+    claim = "no other is both cheaper and better"
+    if len(result.seeds) > 1:
+        return f"{claim}, wherever in the intervals both are"
+    return f"{claim}, in this one run: --seeds 3 tells chance apart"
 
 
 def gap_text(result: BacktestResult) -> list[str]:
@@ -67,7 +75,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def _row(one: PolicySummary) -> list[str]:
-    mark = "~" if one.in_hindsight else "*" if one.on_frontier else " "
+    mark = "~" if one.in_hindsight else "*" if one.surely_on_frontier else " "
     return [
         f"{mark} {one.policy}",
         spread(one.share_ratio, 100.0, 2),

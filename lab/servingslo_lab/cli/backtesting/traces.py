@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
-from servingslo.cli.options import flag_named, path_text
+from servingslo.cli.options import flag_named
 from servingslo.cli.output import check_writable, written_whole
+from servingslo.cli.prometheus_flags import PrometheusFlags
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.forecast.season_profile import RateHistory
@@ -41,7 +42,7 @@ _SEED = 1
 class TraceSource:
     """What the user said about the trace; exactly one of file, recording and Prometheus.
 
-    namespace_label to gateway_name: of what Prometheus scraped and how it is reached, as in `fit`.
+    asking to gateway_name: how Prometheus is asked, and the gateway whose counts are read.
     history: a CSV of requests before the trace, or of rates as save_history is written. no_history:
     the planner is told none. warm_up: the part of the trace that is past too; None for none of it.
     """
@@ -54,11 +55,7 @@ class TraceSource:
     target: str | None = None
     window: str = "1h"
     step: str = "15s"
-    namespace_label: str = "namespace"
-    pod_label: str = "pod"
-    bearer_token_file: Path | None = None
-    ca_file: Path | None = None
-    tenant: str | None = None
+    asking: PrometheusFlags = field(default_factory=PrometheusFlags)
     gateway: GatewayProfile | None = None
     gateway_name: str | None = None
     kubeconfig: Path | None = None
@@ -330,15 +327,5 @@ def _live(source: TraceSource) -> Sequence[FleetSample]:
 
 
 def _config(source: TraceSource) -> "PrometheusConfig":
-    from servingslo.adapters.prometheus.client import PrometheusConfig  # noqa: PLC0415 - as _live
-
     with flag_named("--prometheus"):
-        return PrometheusConfig(
-            url=source.prometheus or "",
-            namespace_label=source.namespace_label,
-            pod_label=source.pod_label,
-            bearer_token_file=path_text(source.bearer_token_file),
-            ca_file=path_text(source.ca_file),
-            tenant=source.tenant,
-            gateway=source.gateway,
-        )
+        return source.asking.config(source.prometheus or "", gateway=source.gateway)

@@ -9,13 +9,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from servingslo.units import SECONDS_PER_HOUR, format_duration
+from servingslo.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, format_duration
 from servingslo_lab.cli.demo.timeline import DemoSample, Timeline
 
 PICTURE_NAME = "demo.png"
 PAGE_NAME = "demo.html"
 SUMMARY_NAME = "summary.txt"
 BYTES_PER_MEBIBYTE = 2**20
+# Of the first column of the summary.
+_NAME_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,7 @@ def summary(timeline: Timeline, truth: Truth, use: ProcessUse | None) -> str:
     rows: list[tuple[str, str]] = [
         ("requests", f"{truth.request_count}"),
         ("share in SLO", f"{truth.share_in_slo_ratio:.2%} of requests met every objective"),
-    ]
-    rows += [
+        ("target", _target(timeline, truth)),
         ("missed minutes", minutes),
         ("replica-hours", f"{timeline.replica_seconds() / SECONDS_PER_HOUR:.3f}"),
         ("replicas", _replica_range(timeline.samples)),
@@ -75,7 +76,7 @@ def summary(timeline: Timeline, truth: Truth, use: ProcessUse | None) -> str:
         share = use.cpu_seconds / use.wall_seconds
         memory = use.peak_memory_bytes / BYTES_PER_MEBIBYTE
         rows.append(("operator", f"{share:.1%} of a core, {memory:.0f} MiB at most"))
-    return "\n".join(f"{name:<16} {value}" for name, value in rows)
+    return "\n".join(f"{name:<{_NAME_WIDTH}} {value}" for name, value in rows)
 
 
 def write(folder: Path, timeline: Timeline, text: str) -> list[Path]:
@@ -89,6 +90,41 @@ def write(folder: Path, timeline: Timeline, text: str) -> list[Path]:
     (folder / PICTURE_NAME).write_bytes(picture)
     (folder / PAGE_NAME).write_text(_page(timeline, text, picture), encoding="utf-8")
     return [*written, folder / PICTURE_NAME, folder / PAGE_NAME]
+
+
+def _target(timeline: Timeline, truth: Truth) -> str:
+    """The share that the objectives ask for, and where it was missed."""
+    target = max((o.percentile / 100.0 for o in timeline.objectives), default=None)
+    if target is None:
+        return "none: no objective was stated"
+    if truth.share_in_slo_ratio >= target:
+        return f"{_percent(target)}: kept"
+    below = [
+        minute
+        for minute, share in enumerate(truth.minute_shares, start=1)
+        if share is not None and share < target
+    ]
+    first, last = (
+        int(seconds // SECONDS_PER_MINUTE) + 1
+        for seconds in (timeline.surge_start_seconds, timeline.surge_end_seconds)
+    )
+    where = f"in minute{'s' * (len(below) > 1)} {', '.join(map(str, below))}"
+    inside = sum(first <= minute <= last for minute in below)
+    if inside == len(below):
+        where += ", all in the surge"
+    elif inside:
+        where += f", {inside} of them in the surge"
+    ready = timeline.more_ready_after(timeline.surge_start_seconds)
+    if inside and ready is not None:
+        where += (
+            f", whose first new replica was ready {format_duration(round(ready))} after it began"
+        )
+    return f"{_percent(target)}: missed {where}"
+
+
+def _percent(ratio: float) -> str:
+    """'99 %', '99.5 %'."""
+    return f"{100 * ratio:.4g} %"
 
 
 def _replica_range(samples: list[DemoSample]) -> str:
@@ -215,16 +251,27 @@ def _latency_panel(panel: Any, timeline: Timeline, minutes: list[float]) -> None
 def _page(timeline: Timeline, text: str, picture: bytes) -> str:
     lines = "\n".join(f"{at:7.1f}s  {line}" for at, line in timeline.decisions)
     image = base64.b64encode(picture).decode()
+    rows = "\n".join(
+        f"<tr><th>{html.escape(line[:_NAME_WIDTH].strip())}</th>"
+        f"<td>{html.escape(line[_NAME_WIDTH:].strip())}</td></tr>"
+        for line in text.splitlines()
+    )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>ServingSLO demo</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; color: #1d3557 }}
 body {{ max-width: 1100px; margin: 2rem auto; padding: 0 1rem }}
-pre {{ background: #f4f6f8; padding: 1rem; overflow-x: auto; font-size: 13px }}
-img {{ max-width: 100% }}
+* {{ box-sizing: border-box }}
+table, pre {{ background: #f4f6f8; width: 100%; font-size: 13px; overflow-wrap: anywhere }}
+table {{ border-spacing: 0; padding: .5rem }}
+th {{ text-align: left; vertical-align: top; white-space: nowrap; padding: 0 1rem 0 .5rem }}
+pre {{ padding: 1rem; white-space: pre-wrap }}
+img {{ max-width: 100%; height: auto }}
 </style></head><body>
 <h1>ServingSLO demo</h1>
-<pre>{html.escape(text)}</pre>
+<table>
+{rows}
+</table>
 <img alt="arrivals, requests, time to first token and replicas over time"
  src="data:image/png;base64,{image}">
 <h2>Decisions as logged</h2>

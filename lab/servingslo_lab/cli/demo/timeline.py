@@ -67,6 +67,15 @@ class Timeline:
             None,
         )
 
+    def more_ready_after(self, elapsed_seconds: float) -> float | None:
+        """Seconds from a moment until more replicas were ready than at that moment, or None."""
+        before = [s.ready_replicas for s in self.samples if s.elapsed_seconds <= elapsed_seconds]
+        later = (s for s in self.samples if s.elapsed_seconds > elapsed_seconds)
+        least = before[-1] if before else 0
+        return next(
+            (s.elapsed_seconds - elapsed_seconds for s in later if s.ready_replicas > least), None
+        )
+
     def count_decisions(self, action: str) -> int:
         """Decisions in the log with an action."""
         return sum(f"action={action} " in line for _, line in self.decisions)

@@ -57,10 +57,10 @@ class Question:
                 raise InvalidInputError(part, text, "lower-case letters, digits, '-' and '.'")
 
 
-_DESIRED = "servingslo_replicas_desired{chosen}[{window}]"
+_COUNT = "servingslo_replicas_current{chosen}[{window}]"
 _NUMBERS = {
-    "replicas_least": f"min by (name) (min_over_time({_DESIRED}))",
-    "replicas_greatest": f"max by (name) (max_over_time({_DESIRED}))",
+    "replicas_least": f"min by (name) (min_over_time({_COUNT}))",
+    "replicas_greatest": f"max by (name) (max_over_time({_COUNT}))",
     "ready_replicas": "max by (name) (avg_over_time(servingslo_replicas_ready{chosen}[{window}]))",
     "arrivals_per_second": (
         "max by (name) (avg_over_time(servingslo_arrivals_per_second{chosen}[{window}]))"
@@ -68,11 +68,11 @@ _NUMBERS = {
 }
 # Of all pods of the operator together, and from the last look before the interval on: a change
 # between two intervals, or at a takeover, is one as well.
-_CHANGES = "changes(max by (name) (servingslo_replicas_desired{chosen})[{wider}:{resolution}])"
+_CHANGES = "changes(max by (name) (servingslo_replicas_current{chosen})[{wider}:{resolution}])"
 _BINDING = "sum by (constraint) (count_over_time(servingslo_binding_constraint{chosen}[{window}]))"
 _LIMITED_BY = "sum by (reason) (count_over_time(servingslo_limited_by{chosen}[{window}]))"
 _NOT_READY = "sum by (reason) (count_over_time(servingslo_not_ready{chosen}[{window}]))"
-_SCRAPES = f"sum by (name) (count_over_time({_DESIRED}))"
+_SCRAPES = f"sum by (name) (count_over_time({_COUNT}))"
 _SHARES = (
     "min by (metric, percentile) "
     "(avg_over_time(servingslo_within_objective_ratio{chosen}[{window}]))"

@@ -1,0 +1,130 @@
+"""How Prometheus is asked: one set of flags for every command that asks it.
+
+A command takes a parameter `asking: PrometheusFlags` and is decorated; the decorator puts the flags
+into its signature in place of that parameter, which is all that Typer looks at. Credentials are
+files, never values on a command line, which every user of a machine can read.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from servingslo.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from servingslo.adapters.prometheus.client import PrometheusConfig
+
+_PARAMETER = "asking"
+_ENGINE_LABELS = frozenset({"namespace_label", "pod_label"})
+
+
+def _option(name: str, help_text: str, **bounds: float) -> Any:
+    return typer.Option(envvar=f"SERVINGSLO_PROMETHEUS_{name}", help=help_text, **bounds)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusFlags:
+    """How Prometheus is asked; token and password are read again when their files change."""
+
+    timeout_seconds: Annotated[
+        float, _option("TIMEOUT_SECONDS", "Timeout of one query.", min=0.1, max=60.0)
+    ] = 5.0
+    namespace_label: Annotated[
+        str, _option("NAMESPACE_LABEL", "Label with the namespace of the scraped pod.")
+    ] = "namespace"
+    pod_label: Annotated[str, _option("POD_LABEL", "Label with the scraped pod's name.")] = "pod"
+    tenant: Annotated[str | None, _option("TENANT", "Value of the X-Scope-OrgID header.")] = None
+    bearer_token_file: Annotated[
+        Path | None,
+        _option("BEARER_TOKEN_FILE", "File with a bearer token; read again when it rotates."),
+    ] = None
+    username_file: Annotated[
+        Path | None, _option("USERNAME_FILE", "File with the basic-auth username.")
+    ] = None
+    password_file: Annotated[
+        Path | None, _option("PASSWORD_FILE", "File with the basic-auth password.")
+    ] = None
+    ca_file: Annotated[Path | None, _option("CA_FILE", "Certificate authority of Prometheus.")] = (
+        None
+    )
+
+    def config(self, url: str, **settings: Any) -> "PrometheusConfig":
+        """The reader's configuration. settings: fields of PrometheusConfig that are no flags here.
+
+        Raises: InvalidInputError for a value out of range or a file with a name that is unreadable.
+        """
+        # The HTTP client is not needed by a command that reads a file.
+        from servingslo.adapters.prometheus.client import PrometheusConfig  # noqa: PLC0415
+
+        return PrometheusConfig(
+            url=url,
+            timeout_seconds=self.timeout_seconds,
+            namespace_label=self.namespace_label,
+            pod_label=self.pod_label,
+            tenant=self.tenant or None,
+            bearer_token_file=_text(self.bearer_token_file),
+            basic_auth_username=_username(self.username_file),
+            basic_auth_password_file=_text(self.password_file),
+            ca_file=_text(self.ca_file),
+            **settings,
+        )
+
+
+def asks_prometheus(*, engines: bool = True) -> Callable[[Callable[..., None]], Any]:
+    """Give a command the flags, as --prometheus-…, in place of its parameter `asking`.
+
+    engines: whether engines' series are read, and so the labels that name their pods matter.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        flags = {
+            f"prometheus_{field.name}": field
+            for field in fields(PrometheusFlags)
+            if engines or field.name not in _ENGINE_LABELS
+        }
+
+        @functools.wraps(command)
+        def asking(**arguments: Any) -> None:
+            stated = {field.name: arguments.pop(name) for name, field in flags.items()}
+            command(**arguments, asking=PrometheusFlags(**stated))
+
+        own = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for parameter in own.parameters.values():
+            if parameter.name != _PARAMETER:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                continue
+            parameters += (
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=field.type,
+                )
+                for name, field in flags.items()
+            )
+        asking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        asking.__annotations__ = {one.name: one.annotation for one in parameters}
+        return asking
+
+    return decorate
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _username(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            "--prometheus-username-file", str(path), "a readable file with a name in UTF-8"
+        ) from error

@@ -1,0 +1,116 @@
+"""Every command that asks Prometheus has the same flags, and logs in with each of them."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tests.unit.cli_calls import CLI
+
+from servingslo.adapters.prometheus.refusals import status_words
+from servingslo.cli.lazy import COMMANDS
+from servingslo.cli.prometheus_flags import PrometheusFlags
+from servingslo.errors import InvalidInputError
+
+CREDENTIALS = (
+    "--prometheus-bearer-token-file", "--prometheus-username-file", "--prometheus-password-file",
+    "--prometheus-ca-file", "--prometheus-tenant", "--prometheus-timeout-seconds",
+)  # fmt: skip
+LABELS = ("--prometheus-namespace-label", "--prometheus-pod-label")
+ASKING = ("run", "fit", "backtest", "record", "history", "explain")
+EMPTY = {"status": "success", "data": {"resultType": "vector", "result": []}}
+
+
+class _Guarded(BaseHTTPRequestHandler):
+    """An API that answers only to user 'me' with password 'secret' and tenant 'team'."""
+
+    seen: list[tuple[str | None, str | None]]
+
+    def do_GET(self) -> None:
+        """Answer 401 to anybody else."""
+        asked_by = (self.headers["Authorization"], self.headers["X-Scope-OrgID"])
+        self.seen.append(asked_by)
+        wanted = "Basic " + base64.b64encode(b"me:secret").decode()
+        body = json.dumps(EMPTY).encode()
+        self.send_response(200 if asked_by == (wanted, "team") else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on standard error."""
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """The address of such an API."""
+    _Guarded.seen = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Guarded)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> list[str]:
+    """Flags of the one user."""
+    (tmp_path / "user").write_text("me\n", encoding="utf-8")
+    (tmp_path / "password").write_text("secret\n", encoding="utf-8")
+    return [
+        f"--prometheus-username-file={tmp_path / 'user'}",
+        f"--prometheus-password-file={tmp_path / 'password'}",
+        "--prometheus-tenant=team",
+    ]
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_command_that_takes_an_address_takes_every_credential(cli: CLI, command: str) -> None:
+    """And one that takes none asks for none."""
+    text = cli(command, "--help").out
+    wanted = CREDENTIALS if command in ASKING else ()
+    assert tuple(flag for flag in CREDENTIALS if flag in text) == wanted
+    assert ("--prometheus-url" in text) == (command in ASKING)
+    engines = set(ASKING) - {"history"}
+    assert all((flag in text) == (command in engines) for flag in LABELS)
+
+
+def test_the_hint_of_401_names_flags_that_every_command_has() -> None:
+    """Whatever command it is printed by."""
+    hint = status_words(401, b"")
+    named = [word.strip(":,") for word in hint.split() if word.startswith("--")]
+    assert named
+    assert set(named) <= set(CREDENTIALS)
+
+
+def test_basic_auth_reaches_prometheus(cli: CLI, guarded: str, credentials: list[str]) -> None:
+    """Without it the answer is 401; with it the answer is not."""
+    arguments = ("history", "inference/llama", "--prometheus-url", guarded)
+    refused = cli(*arguments)
+    assert refused.exit_code == 1
+    assert "HTTP 401" in refused.err
+    answered = cli(*arguments, *credentials)
+    assert "401" not in answered.err
+    assert _Guarded.seen[-1][1] == "team"
+
+
+def test_the_environment_states_flags_too(
+    cli: CLI, guarded: str, credentials: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same names as for the operator."""
+    for flag in credentials:
+        name, _, value = flag.removeprefix("--").partition("=")
+        monkeypatch.setenv(f"SERVINGSLO_{name.replace('-', '_').upper()}", value)
+    cli("history", "inference/llama", "--prometheus-url", guarded)
+    assert _Guarded.seen
+    assert all(tenant == "team" and user for user, tenant in _Guarded.seen)
+
+
+def test_a_username_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """By its flag."""
+    flags = PrometheusFlags(username_file=tmp_path / "none", password_file=tmp_path / "none")
+    with pytest.raises(InvalidInputError, match="--prometheus-username-file"):
+        flags.config("http://prometheus:9090")
