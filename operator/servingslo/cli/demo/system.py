@@ -23,7 +23,7 @@ from servingslo.rig.processes import ManagedProcess
 from servingslo.units import parse_duration_seconds
 
 CHART = Path("charts/servingslo-operator")
-EXAMPLE = Path("examples/01-quickstart")
+EXAMPLE = Path("examples/01-minimal")
 TRACE = Path("examples/traces/azure_llm_2023_conversation.csv")
 OPERATOR_NAMESPACE = "servingslo-system"
 SERVICE_ACCOUNT = "servingslo-operator"
