@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from servingslo.cli.demo import report, view
+from servingslo.cli.demo import report, story, view
 from servingslo.cli.demo.batch_limits import run_limits
 from servingslo.cli.demo.flash_crowd import run_crowd
 from servingslo.cli.demo.system import (
@@ -132,7 +132,7 @@ def demo(
         truth = system.truth(MINUTE_TARGET_RATIO)
         use = system.operator_use(time.monotonic() - began)
         text = report.summary(timeline, truth, use)
-        written = report.write(out, timeline, text)
+        written = [*report.write(out, timeline, text), *story.write(out, timeline)]
     console.print(text, markup=False, highlight=False)
     for path in written:
         console.print(f"wrote {path}", markup=False, highlight=False)
