@@ -1,6 +1,6 @@
 """The table of the summary: the promise of each row, who keeps it, and at what cost.
 
-    python -m tests.benchmarks.matrix_summary    write it into README and docs/benchmarks.md anew
+    python -m tests.benchmarks.matrix_summary    write it into docs/benchmarks.md again
 
 From `docs/benchmarks/results.json`. Rows in which ours does not reach the target come first.
 """
@@ -20,7 +20,7 @@ from servingslo.sim.summary import PolicySummary
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "benchmarks" / "results.json"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (ROOT / "docs" / "benchmarks.md",)
 KNOBS = f"{OURS}+knobs"
 HEAD = (
     "trace", "target", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
