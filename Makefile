@@ -24,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd chart-docs dashboard lock chaos acceptance interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd chart-docs dashboard pictures lock chaos acceptance interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ chart-docs: setup ## write the chart's README and the descriptions of its schema
 
 dashboard: setup ## write the Grafana dashboard of the chart anew
 	$(BIN)/python -m tests.dashboards.servingslo
+
+pictures: setup ## draw docs/pictures again, from text and the recorded demo; of a new recording: copy out/surge.json there first
+	$(BIN)/python -m tests.pictures.draw
 
 lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml -o requirements.lock

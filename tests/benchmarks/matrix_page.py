@@ -1,6 +1,6 @@
 """`docs/benchmarks.md`: the summary, and the cases that ours loses.
 
-    python -m tests.benchmarks.matrix_page    write it, README's rows and results.csv; runs nothing
+    python -m tests.benchmarks.matrix_page    write it and results.csv; runs nothing
 
 From the data in `docs/benchmarks` alone: results.json, the tables that `make benchmark` writes
 beside it, and made.json, which says what they are of.
@@ -11,7 +11,6 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from tests.benchmarks.matrix import MINE, ROOT
 from tests.benchmarks.matrix_day import BUDGET_FACTOR, DAY_SEEDS
@@ -19,7 +18,7 @@ from tests.benchmarks.matrix_offices import OFFICE_SEEDS
 from tests.benchmarks.matrix_parts import PARTS
 from tests.benchmarks.matrix_pictures import PICTURED, slug
 from tests.benchmarks.matrix_search import SEED
-from tests.benchmarks.matrix_summary import Summaries, results, rewrite_rows, summary_rows
+from tests.benchmarks.matrix_summary import Summaries, results, summary_rows
 from tests.benchmarks.matrix_tables import Table, brief, table
 
 from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
@@ -238,12 +237,11 @@ def _files() -> Iterator[str]:
 
 
 def write_page() -> None:
-    """Write the page, README's rows and results.csv from the data."""
+    """Write the page and results.csv from the data."""
     found = results()
     made: dict[str, str] = json.loads(MADE.read_text(encoding="utf-8"))
     PAGE.write_text(page(found, made), encoding="utf-8")
     (DATA / "results.csv").write_text(csv_text(results_rows(found)), encoding="utf-8")
-    rewrite_rows(Path(ROOT / "README.md"), found)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """The table of the summary: the promise of each row, who keeps it, and at what cost.
 
 From `docs/benchmarks/results.json`. Rows in which ours does not reach the target come first.
-`matrix_page` writes it into README and docs/benchmarks.md.
+`matrix_page` writes it into docs/benchmarks.md.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter
 from tests.benchmarks.matrix_findings import strongest
-from tests.benchmarks.matrix_tables import brief, table
+from tests.benchmarks.matrix_tables import brief
 
 from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
 from servingslo_lab.sim.standard import SHARE_TARGET
@@ -25,9 +24,6 @@ HEAD = (
     STATIC, FORESIGHT,
 )  # fmt: skip
 _SUMMARIES = TypeAdapter(dict[str, tuple[PolicySummary, ...]])
-_BEGUN = re.escape(f"| {' | '.join(HEAD[:3])} |")
-_TABLE = re.compile(rf"^{_BEGUN}.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
-
 Summaries = Mapping[str, Sequence[PolicySummary]]
 
 
@@ -71,15 +67,3 @@ def _with_interval(one: PolicySummary | None) -> str:
         return text
     share, cost = text.split(" @ ")
     return f"{share} ± {100 * one.share_ratio.half_width:.1f} @ {cost}"
-
-
-def rewrite_rows(page: Path, known: Summaries) -> None:
-    """Write the rows that a page shows again; a page without the table stays."""
-    text = page.read_text(encoding="utf-8")
-    shown = _TABLE.search(text)
-    if shown is None:
-        return
-    cells = [line.split("|")[1].strip() for line in shown[0].splitlines()[2:]]
-    names = [name for name in known if name in cells]
-    rows = "\n".join(table(summary_rows(known, names)))
-    page.write_text(text[: shown.start()] + rows + text[shown.end() :], encoding="utf-8")

@@ -17,7 +17,7 @@ from rich.live import Live
 from servingslo.errors import InvalidInputError
 from servingslo.traces.trace import read_trace
 from servingslo.units import SECONDS_PER_MINUTE
-from servingslo_lab.cli.demo import report, view
+from servingslo_lab.cli.demo import report, story, view
 from servingslo_lab.cli.demo.batch_limits import run_limits
 from servingslo_lab.cli.demo.flash_crowd import run_crowd
 from servingslo_lab.cli.demo.system import (
@@ -132,7 +132,7 @@ def demo(
         truth = system.truth(MINUTE_TARGET_RATIO)
         use = system.operator_use(time.monotonic() - began)
         text = report.summary(timeline, truth, use)
-        written = report.write(out, timeline, text)
+        written = [*report.write(out, timeline, text), *story.write(out, timeline)]
     console.print(text, markup=False, highlight=False)
     for path in written:
         console.print(f"wrote {path}", markup=False, highlight=False)

@@ -23,7 +23,7 @@ from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.processes import ManagedProcess
 
 CHART = Path("charts/servingslo-operator")
-EXAMPLE = Path("examples/01-quickstart")
+EXAMPLE = Path("examples/01-minimal")
 TRACE = Path("examples/traces/azure_llm_2023_conversation.csv")
 OPERATOR_NAMESPACE = "servingslo-system"
 SERVICE_ACCOUNT = "servingslo-operator"

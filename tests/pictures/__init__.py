@@ -1,0 +1,1 @@
+"""Pictures of the pages, drawn from text and recordings: `make pictures`."""
