@@ -7,6 +7,8 @@ TRACE ?=
 PYTEST_ARGS ?=
 # Two that wait for the rig and, for all processors but one, one that computes: tests/scheduling.py.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(3, 1 + (os.cpu_count() or 1)))')
+# Tests that only compute: one for each processor.
+UNIT_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 PLAN ?= standard
 PROCESSES ?= 2
 SEEDS ?=
@@ -67,8 +69,8 @@ types: setup ## mypy, strict
 layers: setup ## import-linter: the layers and the purity of the core
 	$(BIN)/lint-imports
 
-unit: setup ## tests that need no rig
-	$(BIN)/python -m pytest tests/unit tests/property tests/golden $(PYTEST_ARGS)
+unit: setup ## tests that need no rig (three minutes on two cores)
+	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden $(PYTEST_ARGS)
 
 fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (some hours); FUZZ_EXAMPLES=n for fewer
 	HYPOTHESIS_PROFILE=fuzz FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)

@@ -1,13 +1,16 @@
 """Fixtures that every kind of test may use: the rig, and a namespace of its own for each test."""
 
+import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import settings
+from tests.virtual_time import VirtualTimeLoop
 
+from servingslo.adapters.clock import SystemClock
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_rig
 from servingslo_lab.rig.cluster import Rig, RigOptions
@@ -58,6 +61,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = set(others)
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=others)
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run what is marked `virtual_time` on a loop whose clock jumps from timer to timer."""
+    if item.get_closest_marker("virtual_time") is not None:
+        return {"virtual": VirtualTimeLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _stopwatch_of_the_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `virtual_time` the product's stopwatch shows the time of the loop."""
+    if request.node.get_closest_marker("virtual_time") is not None:
+        monkeypatch.setattr(
+            SystemClock, "elapsed_seconds", staticmethod(lambda: asyncio.get_running_loop().time())
+        )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -97,6 +97,11 @@ CHECKS = (
         ),
     ),
     Check(
+        name="stories",
+        shows="long stories of the planner, further cases of them, and memory over 160 ticks",
+        command=(*_TESTS, "tests/unit", "tests/golden", "tests/chaos"),
+    ),
+    Check(
         name="fuzz",
         shows="properties on new examples; 100,000 manifests, pages and command lines each",
         command=("-m", "pytest", "tests/property"),

@@ -70,6 +70,7 @@ async def _lived(story: Story) -> tuple[tracemalloc.Snapshot, tracemalloc.Snapsh
     return found[0], found[1]
 
 
+@pytest.mark.acceptance
 def test_what_the_operator_holds_does_not_grow(traced: None) -> None:
     """In half an hour one pod is lost every two minutes, and the resource is made anew thrice."""
     before, after = asyncio.run(_lived(Story(4, 0)))

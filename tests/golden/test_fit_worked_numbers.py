@@ -143,7 +143,7 @@ def test_where_context_is_dear_prompts_take_up_a_part_of_it():
     assert c == pytest.approx(1.105 * truth.prefill_per_token_seconds, rel=0.03)
 
 
-@pytest.mark.parametrize("rate", [5.0, 14.0])
+@pytest.mark.parametrize("rate", [5.0, pytest.param(14.0, marks=pytest.mark.acceptance)])
 def test_a_gauge_does_on_steady_load(rate):
     """Eight replicas, least loaded, Poisson: 1 to 3 %."""
     residual = gauge_residual(scraped("h100-8b", rate, None, 8, 1))

@@ -201,7 +201,7 @@ def test_errors_where_the_kv_cache_binds():
 
 SAME_LOAD = [
     pytest.param(1, True, 0.958, 0.005, 0.9638, id="one"),
-    pytest.param(8, False, 0.958, 0.005, 0.9638, id="eight-random"),
+    pytest.param(8, False, 0.958, 0.005, 0.9638, id="eight-random", marks=pytest.mark.acceptance),
     pytest.param(8, True, 0.9986, 0.0004, 0.9981, id="eight-least-loaded"),
 ]
 

@@ -417,6 +417,21 @@ class Tenant:
             error.add_note(f"status: {json.dumps(self.status(name), indent=1)}")
             raise
 
+    def wait_message(self, type_: str, words: str, *, name: str = "chat") -> None:
+        """Wait until the message of a condition has these words.
+
+        A message may change at each tick: the one that is read after a wait is not always the one
+        that ended it.
+        """
+        self.wait(lambda: words in self.message(type_, name), what=f"{type_} says {words!r}")
+
+    def wait_line(self, operator: Operator, *needles: str) -> None:
+        """Wait for a line of the operator's log about this namespace: it may follow the write."""
+        self.wait(
+            lambda: bool(operator.log_lines(self.namespace, *needles)),
+            what=f"a line with {needles}",
+        )
+
     def events(self, name: str = "chat") -> list[tuple[str, str]]:
         """Reason and message of the events about a ServingSLO."""
         found = self.core.list_namespaced_event(

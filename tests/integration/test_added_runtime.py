@@ -74,7 +74,7 @@ def test_replicas_follow_the_load_of_engines_that_only_the_administrator_knows(
     status = tenant.status()
     assert (status["model"]["runtime"], status["model"]["runtimeSource"]) == (NAME, "recognized")
     assert status["batching"]["current"]["maxNumSeqs"] == 64
-    assert operator.log_lines("decided", tenant.namespace, f"runtime={NAME}", "max_num_seqs=64")
+    tenant.wait_line(operator, "decided", f"runtime={NAME}", "max_num_seqs=64")
 
 
 def test_a_runtime_may_be_stated_by_the_name_that_was_given_to_it_and_by_no_other(

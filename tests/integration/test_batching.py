@@ -78,7 +78,7 @@ def test_a_larger_batch_rolls_out_once(small_batch: Tenant, operator: Operator) 
     ticks_pass(operator, 2)
     assert tenant.arguments() == changed
     assert _generation(tenant) == 2
-    assert tenant.status()["batching"]["lastChange"]
+    tenant.wait(lambda: bool(tenant.status()["batching"].get("lastChange")), what="its time")
     needles = (" changed ", f"namespace={tenant.namespace} ", "knob=batch-limits")
     (line,) = operator.log_lines(*needles)
     assert "outcome=written" in line
@@ -113,7 +113,9 @@ def test_a_shell_command_is_refused_with_a_reason(tenant: Tenant, tmp_path: Path
     tenant.wait_condition(
         "BatchingInSync", "False", "ArgumentsNotUnderstood", timeout_seconds=LEARNING_SECONDS
     )
-    assert tenant.status()["batching"]["current"]["maxNumSeqs"] == 8
+    tenant.wait(
+        lambda: tenant.status()["batching"]["current"].get("maxNumSeqs") == 8, what="8 in force"
+    )
     assert _generation(tenant) == 1
 
 

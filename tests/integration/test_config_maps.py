@@ -99,7 +99,7 @@ def test_without_the_permission_it_is_named(
     """What the API server refuses is told once, and the workload is decided for with defaults."""
     _start(tenant, "max-num-seqs: 48\n")
     _wait_told(tenant, "ConfigMap run: GET")
-    assert "403" in tenant.message("Ready")
+    tenant.wait_message("Ready", "403")
     assert _model(tenant)["maxNumSeqsSource"] == "default"
     ticks_pass(operator)
     lines = operator.log_lines("limits_unread=", f"namespace={tenant.namespace} ")

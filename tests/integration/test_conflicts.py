@@ -35,10 +35,10 @@ def test_the_older_of_two_resources_owns_the_target(tenant: Tenant, operator: Op
         replicas={"min": 3, "max": 4},
     )
     tenant.wait_condition("Ready", "False", "TargetConflict", name="younger")
-    assert "older" in tenant.message("Ready", "younger")
+    tenant.wait_message("Ready", "older", name="younger")
     ticks_pass(operator)
     assert tenant.replicas() == 1
-    assert tenant.condition("Ready", "older")[0] == "True"
+    tenant.wait_condition("Ready", "True", name="older")
     tenant.delete_slo("older")
     tenant.wait(lambda: tenant.replicas() == 3, what="the younger scales")
     tenant.wait_condition("Ready", "True", name="younger")
@@ -71,7 +71,7 @@ def test_hands_off_while_an_autoscaler_is_on_the_target(tenant: Tenant, operator
     autoscaling.create_namespaced_horizontal_pod_autoscaler(tenant.namespace, _autoscaler("old"))
     tenant.create_slo(replicas={"min": 3, "max": 4})
     tenant.wait_condition("Ready", "False", "ScalerConflict")
-    assert "HorizontalPodAutoscaler/old" in tenant.message("Ready")
+    tenant.wait_message("Ready", "HorizontalPodAutoscaler/old")
     assert "old" in tenant.wait_event("ScalerConflict")
     ticks_pass(operator)
     assert tenant.replicas() == 1
@@ -135,7 +135,7 @@ def test_hands_off_while_a_scaled_object_is_on_the_target(tenant: Tenant) -> Non
     tenant.wait(created, what="the ScaledObject is created")
     tenant.create_slo()
     tenant.wait_condition("Ready", "False", "ScalerConflict", timeout_seconds=ABSENT_CRD_SECONDS)
-    assert "ScaledObject/by-queue" in tenant.message("Ready")
+    tenant.wait_message("Ready", "ScaledObject/by-queue")
 
 
 def test_a_target_scaled_to_zero_by_hand_is_held(tenant: Tenant, operator: Operator) -> None:
@@ -218,7 +218,7 @@ def test_a_failed_write_is_not_told_as_done(
     before = tenant.replicas()
     tenant.create_slo(replicas={"min": 4, "max": 4})
     tenant.wait_condition("ScalingLimited", "True", "WriteFailed")
-    assert frozen_counts in tenant.message("ScalingLimited")
+    tenant.wait_message("ScalingLimited", frozen_counts)
     assert "counts are frozen" in tenant.wait_event("WriteFailed")
     ticks_pass(operator)
     assert tenant.replicas() == before

@@ -148,7 +148,7 @@ def test_where_it_may_not_or_cannot_work_nothing_is_written(
         where = f"DestinationRule/{name}: "
         tenant.wait(lambda where=where: where in tenant.message("AdmissionBound"), what=where)
         assert tenant.condition("AdmissionBound")[1] == reason
-        assert says in tenant.message("AdmissionBound")
+        tenant.wait_message("AdmissionBound", says)
     ticks_pass(operator)
     assert {name: rules.read(name) for name in REFUSED} == before
 

@@ -47,7 +47,9 @@ def test_keda_is_told_the_count_and_nobody_else_sets_it(
         timeout_seconds=ABSENT_CRD_SECONDS,
     )
     tenant.wait_condition("Ready", "True", "Ready")
-    assert tenant.condition("ScalingLimited")[1] != "NobodyScales"
+    tenant.wait(
+        lambda: tenant.condition("ScalingLimited")[1] != "NobodyScales", what="somebody scales"
+    )
     ticks_pass(operator)
     assert tenant.replicas() == 2
     assert tenant.status()["replicas"]["desired"] == 3
@@ -63,7 +65,7 @@ def test_keda_is_told_the_count_and_nobody_else_sets_it(
     ticks_pass(operator)
     assert tenant.replicas() == 4
     assert "ReplicasChangedByUser" not in dict(tenant.events())
-    assert operator.log_lines("decided", tenant.namespace, "actuation=Metric")
+    tenant.wait_line(operator, "decided", "actuation=Metric")
 
     for pod in tenant.pods():
         engines.break_pod(tenant.namespace, pod, "empty")

@@ -129,7 +129,7 @@ def test_keda_and_the_hpa_carry_our_count_out_exactly(
     assert want(user, 12) == {12}
     user.wait_condition("Ready", "True", "Ready")
     for name in ("ScaledObject/chat", "HorizontalPodAutoscaler/keda-hpa-chat"):
-        assert name in user.message("Ready")
+        user.wait_message("Ready", name)
 
     # Pods of a rollout come on top of the count: status.replicas is no count of ours.
     template = {"metadata": {"annotations": {"rolled": "once"}}}

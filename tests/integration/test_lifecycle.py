@@ -121,7 +121,7 @@ def test_a_missing_target_is_named_and_found_later(tenant: Tenant) -> None:
     tenant.create_slo()
     tenant.wait_condition("Ready", "False", "TargetNotFound")
     missing = f"Deployment/chat not found in namespace {tenant.namespace}"
-    assert tenant.message("Ready") == missing
+    tenant.wait(lambda: tenant.message("Ready") == missing, what=missing)
     tenant.create_deployment()
     tenant.wait_condition("Ready", "True")
 
@@ -147,7 +147,7 @@ def test_a_target_that_cannot_be_scaled_is_refused(
     """A kind without /scale, or one that the cluster does not have, is named in Ready."""
     tenant.create_slo(targetRef=reference)
     tenant.wait_condition("Ready", "False", reason)
-    assert reference["kind"] in tenant.message("Ready")
+    tenant.wait_message("Ready", reference["kind"])
 
 
 def test_a_stateful_set_is_scaled(tenant: Tenant) -> None:
@@ -191,7 +191,7 @@ def test_a_quota_of_the_namespace_is_told_in_its_own_words(tenant: Tenant) -> No
     tenant.wait_condition("MetricsFresh", "True")
     tenant.patch_slo({"replicas": {"min": 2, "max": 4}})
     tenant.wait_condition("ScalingLimited", "True", "QuotaReached")
-    assert "exceeded quota: pods" in tenant.message("ScalingLimited")
+    tenant.wait_message("ScalingLimited", "exceeded quota: pods")
     assert "exceeded quota: pods" in tenant.wait_event("QuotaReached")
     core.delete_namespaced_resource_quota("pods", tenant.namespace)
     tenant.wait(lambda: tenant.ready_replicas() == 2, what="2 ready", timeout_seconds=120)
@@ -208,4 +208,4 @@ def test_a_quota_stops_a_stateful_set_in_its_own_words_too(tenant: Tenant) -> No
         targetRef={"kind": "StatefulSet", "name": "chat"}, replicas={"min": 2, "max": 4}
     )
     tenant.wait_condition("ScalingLimited", "True", "QuotaReached")
-    assert "exceeded quota: pods" in tenant.message("ScalingLimited")
+    tenant.wait_message("ScalingLimited", "exceeded quota: pods")

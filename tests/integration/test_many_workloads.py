@@ -1,6 +1,6 @@
 """At constant demand many workloads are known as one is: laws, rates, and nothing ordered.
 
-The larger one is an acceptance test: 140 resources with 600 pods.
+The larger one has 140 resources with 600 pods.
 """
 
 import re
@@ -34,14 +34,14 @@ RATE_ERROR_OF_A_TICK = 0.8
 # A liveness probe of the kubelet waits so long (Kubernetes, probe timeoutSeconds).
 PROBE_SECONDS = 1.0
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(
     params=[
-        # Few enough for each run, and yet read in turns.
+        # Few, and yet read in turns.
         pytest.param((40, 160, "tests.integration.turns_operator"), id="40"),
-        pytest.param((140, 600, "servingslo.cli"), id="140", marks=pytest.mark.acceptance),
+        pytest.param((140, 600, "servingslo.cli"), id="140"),
     ]
 )
 def running(

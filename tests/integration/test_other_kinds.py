@@ -124,4 +124,4 @@ def test_a_kind_of_another_project_is_scaled(
     tenant.wait(lambda: told() == (2, 2), what="its pods are found")
     ticks_pass(operator)
     assert asked() == 2
-    assert tenant.condition("Ready") == ("True", "Ready")
+    tenant.wait_condition("Ready", "True", "Ready")

@@ -56,7 +56,7 @@ def test_holds_without_prometheus(
     ticks_pass(operator, 2)
     assert operator.ready()
     assert seen.version() == version
-    assert seen.condition("SLOMet")[0] == "Unknown"
+    seen.wait_condition("SLOMet", "Unknown")
     end()
     seen.wait_condition("MetricsFresh", "True")
 

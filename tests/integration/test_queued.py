@@ -28,7 +28,7 @@ def test_a_gated_pod_is_queued_by_the_name_of_its_gate(tenant: Tenant) -> None:
     _gated(tenant, [{"name": GATE}])
     tenant.patch_slo({"replicas": {"min": 2, "max": 4}})
     tenant.wait_condition("ScalingLimited", "True", "Queued")
-    assert f"scheduling gate {GATE}" in tenant.message("ScalingLimited")
+    tenant.wait_message("ScalingLimited", f"scheduling gate {GATE}")
     assert f"scheduling gate {GATE}" in tenant.wait_event("Queued")
     _gated(tenant, None)
     tenant.wait(lambda: tenant.ready_replicas() == 2, what="2 ready", timeout_seconds=120)

@@ -65,7 +65,7 @@ def test_a_whole_life_needs_no_more(tenant: Tenant, operator: Operator) -> None:
     tenant.wait_condition("MetricsFresh", "True")
     tenant.delete_slo()
     ticks_pass(operator, 2)
-    assert operator.log_lines("decided", tenant.namespace)
+    tenant.wait_line(operator, "decided")
     assert operator.log_lines("forbidden: User") == refused_before
 
 

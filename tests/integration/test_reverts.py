@@ -30,7 +30,7 @@ def test_who_puts_the_count_back_is_named_and_left_alone(
     assert 3 <= reverts <= FEW_WRITES
     tenant.wait_condition("ScalingLimited", "True", "ReplicasReverted")
     said = f"put back to 1 {reverts} times in a row by argocd-controller"
-    assert said in tenant.message("ScalingLimited")
+    tenant.wait_message("ScalingLimited", said)
     assert said in tenant.wait_event("ReplicasReverted")
     assert operator.log_lines("reason=ReplicasReverted", "argocd-controller")
     assert tenant.replicas() == 1

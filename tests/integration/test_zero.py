@@ -30,6 +30,7 @@ def operator_settings() -> tuple[str, ...]:
     return ("--gateway-profile=envoy-gateway",)
 
 
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)
 def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
     operator: Operator, tenant: Tenant, gateway_crds: None, tmp_path: Path
@@ -47,14 +48,14 @@ def test_requests_that_wait_at_the_gateway_wake_what_sleeps(
     tenant.wait(lambda: "asleep" in tenant.message("Ready"), what="it is told")
     ticks_pass(operator)
     assert tenant.replicas() == 0
-    assert tenant.condition("MetricsFresh") == ("True", "MetricsFresh")
-    assert operator.log_lines("decided", tenant.namespace, "reason=Idle", "replicas=1->0")
+    tenant.wait_condition("MetricsFresh", "True", "MetricsFresh")
+    tenant.wait_line(operator, "decided", "reason=Idle", "replicas=1->0")
 
     tenant.end_traffic()
     tenant.begin_traffic(few, duration_seconds=600.0, **plan)
     tenant.wait(lambda: tenant.replicas() >= 1, what="requests wake it")
     tenant.wait(lambda: tenant.ready_replicas() >= 1, what="a replica is ready")
-    assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
+    tenant.wait_line(operator, "decided", "reason=WokenByRequests")
     ticks_pass(operator, 20)
     assert tenant.replicas() >= 1
     served = tenant.served()
@@ -115,11 +116,11 @@ def test_what_a_real_envoy_refuses_for_want_of_a_replica_wakes_the_target(
     """It answers a first request 503, of which it had no counter yet, and serves later ones."""
     tenant.create_slo(replicas={"min": 0, "max": 4, "idleAfter": "10m"})
     tenant.wait_condition("Ready", "False", "NoWakeUpSignal")
-    assert "set routingType: Service in its BackendTrafficPolicy" in tenant.message("Ready")
+    tenant.wait_message("Ready", "set routingType: Service in its BackendTrafficPolicy")
     _route_to_service(tenant)
     _asleep(operator, tenant)
     _refusal_wakes(tenant, front)
-    assert operator.log_lines("decided", tenant.namespace, "reason=WokenByRequests")
+    tenant.wait_line(operator, "decided", "reason=WokenByRequests")
 
 
 @pytest.mark.acceptance
@@ -139,6 +140,7 @@ def test_a_target_that_a_real_envoy_woke_sleeps_again_and_is_woken_again(
     assert sum("reason=WokenByRequests" in line for line in log) == 2
 
 
+@pytest.mark.acceptance
 def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tenant: Tenant) -> None:
     """The last replica stays, and the conditions say why."""
     tenant.create_deployment()
@@ -146,5 +148,5 @@ def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tena
     tenant.wait_condition(
         "ScalingLimited", "True", "NoWakeUpSignal", timeout_seconds=PATIENCE_SECONDS
     )
-    assert "does not sleep" in tenant.message("Ready")
+    tenant.wait_message("Ready", "does not sleep")
     assert tenant.replicas() == 1

@@ -1,4 +1,4 @@
-"""How many examples a fuzz test tries: a few hundred by default, 100,000 where it is asked for."""
+"""How many examples a fuzz test tries: a hundred by default, 100,000 where it is asked for."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from servingslo.policy.learned import learned, restore
 from servingslo.policy.state import PlannerState
 
 # `make fuzz` and `make acceptance` set it.
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES") or 300)
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES") or 100)
 # A test of so many takes as long as it takes; no single example should take a second.
 unhurried = pytest.mark.timeout(max(300, EXAMPLES))
 fuzzed = settings(

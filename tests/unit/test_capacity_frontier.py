@@ -51,7 +51,13 @@ def _story(swing_per_second):
     return Run(World(rate=rate, replicas=6), targets, Limits())
 
 
-@pytest.mark.parametrize("swing_per_second", [0.0, 6.0], ids=["steady", "swinging"])
+@pytest.mark.parametrize(
+    "swing_per_second",
+    [
+        pytest.param(0.0, id="steady", marks=pytest.mark.acceptance),
+        pytest.param(6.0, id="swinging"),
+    ],
+)
 def test_a_quiet_tick_evaluates_no_law_and_a_renewal_a_bounded_number(loads, swing_per_second):
     """Most ticks keep the mix: they read what is known; a new mix is looked at near its count."""
     story = _story(swing_per_second)

@@ -5,6 +5,7 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from tests.unit.controller_fakes import NAME, Operator, record_of
 
 from servingslo.controller.pacing import PacedQueue
@@ -12,6 +13,7 @@ from servingslo.errors import ClusterUnavailableError
 from servingslo.policy.inputs import SignalProblem
 from servingslo.reasons import Reason
 
+pytestmark = pytest.mark.virtual_time
 REFUSED = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="refused")
 
 
@@ -27,15 +29,16 @@ async def test_what_is_urgent_goes_first_and_each_key_once() -> None:
 
 
 async def test_what_has_drifted_is_spread_over_most_of_a_tick() -> None:
-    """Sixteen in a tick of half a second take at least a third of it, in equal steps."""
-    queue = PacedQueue(0.5)
+    """Sixteen in a tick of two seconds take four fifths of it, in equal steps."""
+    queue = PacedQueue(2.0)
     for number in range(16):
         queue.put(str(number), urgent=False)
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    taken_at = []
     for _ in range(16):
         await queue.take()
-    assert loop.time() - began > 0.5 / 3
+        taken_at.append(loop.time())
+    assert taken_at == pytest.approx([0.1 * (1 + number) for number in range(16)], abs=1e-3)
 
 
 async def test_urgent_ones_do_not_wait_for_the_pause_of_the_others() -> None:

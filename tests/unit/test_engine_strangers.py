@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import time
 from typing import Any
 
 import pytest
@@ -82,32 +81,32 @@ def test_an_answer_of_another_form_is_a_refusal(config, stats) -> None:
 def test_servers_that_do_not_answer_are_waited_for_once(monkeypatch) -> None:
     """By the hundred they would hold up the loop of everybody; other namespaces are asked."""
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.3)
-    hangs, asked = [True], []
-
-    async def answer(request: web.Request) -> web.Response:
-        asked.append(request.path)
-        if hangs[0]:
-            await asyncio.sleep(1.0)
-        return web.json_response({})
+    asked = []
 
     async def run() -> None:
-        channel = opened()
+        channel, answers = opened(), asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            asked.append(request.path)
+            await answers.wait()
+            return web.json_response({})
+
         async with serving(answer, "0.0.0.0") as port:  # noqa: S104 - all of loopback
 
             async def ask(namespace: str, last: int = 1) -> Any:
                 return await channel.get(f"127.0.0.{last}", port, "/", namespace=namespace)
 
-            began = time.monotonic()
             found = await asyncio.gather(
                 *(ask("a", 1 + n) for n in range(200)), return_exceptions=True
             )
-            assert time.monotonic() - began < 3.0
             assert all(isinstance(one, ClusterUnavailableError) for one in found)
-            # The first of them make room for others, until they are many.
+            # The first of them make room for others, until they are many. So all 200 together take
+            # two timeouts.
             assert len(asked) < module.MOST_AT_ONCE + module.MOST_SILENT
             with pytest.raises(ClusterUnavailableError, match="no answer in time"):
                 await ask("b")
-            hangs[0] = False
+            answers.set()
+            monkeypatch.setattr(module, "TIMEOUT_SECONDS", 60.0)
             with pytest.raises(ClusterUnavailableError, match="it gave no answer in time"):
                 await ask("b")
             assert await ask("b", 2) == {}

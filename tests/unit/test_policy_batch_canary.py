@@ -50,7 +50,9 @@ def test_good_limits_reach_one_pod_first_and_then_all() -> None:
     ]
 
 
-@pytest.mark.parametrize("slowness", [1.7, 3.0, 20.0])
+@pytest.mark.parametrize(
+    "slowness", [3.0, *(pytest.param(s, marks=pytest.mark.acceptance) for s in (1.7, 20.0))]
+)
 def test_limits_that_slow_their_pod_are_taken_back_and_not_tried_again(slowness: float) -> None:
     """Worse than the siblings over the same time: the former limits, and none that way for long."""
     told = story(slowness=slowness)

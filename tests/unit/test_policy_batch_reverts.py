@@ -114,6 +114,7 @@ def verdict(decision):
     return next(one for one in told if one.type == "BatchingInSync")
 
 
+@pytest.mark.acceptance
 def test_limits_that_are_put_back_are_left_alone_and_the_manager_is_named():
     """In the hour after one revert nothing is written, whatever is wanted; then once more."""
     told = story().until_written()

@@ -71,7 +71,10 @@ class _Set(Run):
         return decision
 
 
-@pytest.mark.parametrize("back_seconds", [2.0, 120.0, 3_600.0, 86_400.0])
+@pytest.mark.parametrize(
+    "back_seconds",
+    [2.0, 86_400.0, *(pytest.param(s, marks=pytest.mark.acceptance) for s in (120.0, 3_600.0))],
+)
 def test_demand_is_followed_whatever_the_clock_did(back_seconds: float) -> None:
     """A rise four minutes after the jump is seen, with a law, as without one."""
     rise = JUMP_SECONDS + 240.0

@@ -50,6 +50,7 @@ def seasonal():
     return told(offices, history_of(offices))
 
 
+@pytest.mark.acceptance
 def test_the_morning_rise_is_met_ahead_of_time(seasonal):
     """With two weeks of history replicas are ready before they are needed; without, after."""
     plain = told(offices, None)
@@ -75,7 +76,11 @@ def test_what_history_holds_is_said_once(seasonal):
 @pytest.mark.parametrize(
     "rate",
     [
-        pytest.param(lambda t: offices(t, later_hours=0.1), id="six-minutes-late"),
+        pytest.param(
+            lambda t: offices(t, later_hours=0.1),
+            id="six-minutes-late",
+            marks=pytest.mark.acceptance,
+        ),
         pytest.param(lambda t: offices(np.asarray(t) + 5 * DAY), id="holiday"),
     ],
 )

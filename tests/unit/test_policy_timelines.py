@@ -41,7 +41,11 @@ def test_a_fleet_that_wakes_is_planned_at_the_new_rate_within_two_ticks():
 
 
 @pytest.mark.parametrize(
-    "max_queued", [pytest.param(None, id="all-wait"), pytest.param(40, id="refused")]
+    "max_queued",
+    [
+        pytest.param(None, id="all-wait", marks=pytest.mark.acceptance),
+        pytest.param(40, id="refused"),
+    ],
 )
 def test_what_a_crowd_ordered_is_given_back_once_and_not_ordered_anew(max_queued):
     """6/s, then 32/s: what old pods still owe or refuse counts while new ones come."""
@@ -70,7 +74,9 @@ def _ceilings(story, start, end):
     ]
 
 
-@pytest.mark.parametrize(("enforced", "ceiling"), [(False, 0.85), (True, 0.9)])
+@pytest.mark.parametrize(
+    ("enforced", "ceiling"), [pytest.param(False, 0.85, marks=pytest.mark.acceptance), (True, 0.9)]
+)
 def test_the_utilization_ceiling_is_one_whatever_demand_lately_did(enforced, ceiling):
     """Room for what no forecast says; a little less where engines refuse what they cannot serve."""
     targets = replace(TARGETS, admission_enforced=enforced)
@@ -87,7 +93,7 @@ def test_the_ceiling_is_not_higher_where_no_inter_token_objective_bounds_the_bat
     assert set(_ceilings(story, 300.0, 600.0)) == {0.85}
 
 
-@pytest.mark.parametrize("enforced", [False, True])
+@pytest.mark.parametrize("enforced", [pytest.param(False, marks=pytest.mark.acceptance), True])
 def test_a_stated_utilization_target_stays_the_ceiling(enforced):
     """What the user states is not derived, however calm demand is."""
     targets = replace(TARGETS, utilization_target_ratio=0.8, admission_enforced=enforced)
@@ -113,6 +119,7 @@ def test_bursts_that_recur_find_the_capacity_of_the_last_ones(bursty):
     assert Reason.SURGES_RECUR in reasons(bursty.at(1020.0))
 
 
+@pytest.mark.acceptance
 def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
     """Between bursts the same observations ask for what arrives, and no decision speaks of them."""
     off = replace(TARGETS, forecast=ForecastTargets(mode=ForecastMode.OFF))
@@ -125,6 +132,7 @@ def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
     assert min(d.recommended_replicas for d in calm) < bursty.at(1500.0).recommended_replicas
 
 
+@pytest.mark.acceptance
 def test_one_crowd_is_waited_for_again_for_as_long_as_its_return_would_cost_more():
     """One burst: what it needed is kept for five leads after its end, and released after that."""
     story = run(World(rate=stepped((0, 6.0), (600, 16.0), (840, 6.0)), replicas=3)).until(1800)

@@ -119,7 +119,10 @@ def test_a_crowd_that_comes_while_it_sleeps_wakes_as_many_as_it_needs():
     assert story.decisions[-1].replicas_after > 1
 
 
-@pytest.mark.parametrize("gateway", ["silent", "absent", "lies"])
+@pytest.mark.parametrize(
+    "gateway",
+    ["silent", *(pytest.param(g, marks=pytest.mark.acceptance) for g in ("absent", "lies"))],
+)
 def test_without_a_gateway_that_tells_the_last_replica_stays(gateway):
     """Silence is no quiet, and what a gateway does not count it would not wake for."""
     world = Gated(rate=quiet_from(900), replicas=2)

@@ -68,7 +68,7 @@ def _as_read(
     )
 
 
-@pytest.mark.parametrize("engines", [600, 4000])
+@pytest.mark.parametrize("engines", [600, pytest.param(4000, marks=pytest.mark.acceptance)])
 def test_laws_are_learnt_and_rates_are_true_in_a_cluster_of_many_engines(engines: int) -> None:
     """Four pods among hundreds: the law of the engine, and what arrives within a tenth."""
     kind = engine_kind("h100-8b")

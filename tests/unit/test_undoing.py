@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field, fields, replace
 
+import pytest
 from tests.unit.controller_fakes import Operator
 
 from servingslo.controller.loop import Controller
@@ -70,7 +71,7 @@ class Overrunning(Controller):
     async def _rest(self, until: float) -> None:
         """No time is left in which a resource that went would be looked at."""
         del until
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)
 
 
 def undoing(*standing: Standing) -> tuple[Undoing, Told]:
@@ -118,6 +119,7 @@ def test_tries_grow_no_rarer_than_a_sweep():
     assert standing.asked == known + 1
 
 
+@pytest.mark.virtual_time
 async def test_what_goes_while_ticks_overrun_is_put_back_at_the_next():
     """A resource that is deleted in a tick is looked at by the next one."""
     operator = Operator()
@@ -127,11 +129,11 @@ async def test_what_goes_while_ticks_overrun_is_put_back_at_the_next():
     kept = {name: getattr(operator.controller, name) for name in names}
     controller = Overrunning(**{**kept, "undoing": undo})
     task = asyncio.create_task(controller.run())
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(2.5)
     known = standing.asked
     standing.left = [CHANGE]
     operator.registry.wake(("team-a", "gone"))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(2.5)
     task.cancel()
     assert known == 1
     assert told.changes == [CHANGE]
