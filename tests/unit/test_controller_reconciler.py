@@ -219,7 +219,7 @@ async def test_a_restart_takes_up_what_the_status_holds():
     operator.resources.records[NAME] = replace(record, status={})
     operator.start()
     await operator.ticks(2)
-    assert operator.resources.condition("ModelTrusted")[0] == "False"
+    assert operator.resources.condition("ModelTrusted") == ("Unknown", Reason.MODEL_LEARNING)
 
 
 async def test_a_namesake_does_not_inherit():
@@ -230,7 +230,7 @@ async def test_a_namesake_does_not_inherit():
     operator.delete()
     operator.apply(record_of(uid="uid-2"))
     await operator.tick()
-    assert operator.resources.condition("ModelTrusted")[0] == "False"
+    assert operator.resources.condition("ModelTrusted") == ("Unknown", Reason.MODEL_LEARNING)
     assert [ref.uid for ref in operator.events.forgotten] == [UID]
 
 
