@@ -10,6 +10,7 @@ from servingslo.explain.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions import verdicts
 from servingslo.explain.format import rounded
 from servingslo.explain.knob_conditions import differs
+from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.policy.guards import CONFLICTS
 from servingslo.reasons import Reason
@@ -36,23 +37,6 @@ class Event:
     every_time: bool = False
 
 
-# Guards that every working day brings; they are in the log and in ScalingLimited.
-ROUTINE_LIMITS = frozenset(
-    {
-        Reason.STABILIZED,
-        Reason.STEP_DOWN_UNSAFE,
-        Reason.SCALE_UP_POLICY,
-        Reason.SCALE_DOWN_POLICY,
-        Reason.WARMING_UP,
-        Reason.ROLLOUT_IN_PROGRESS,
-        Reason.PENDING_PODS,
-        Reason.MIN_REPLICAS_REACHED,
-        Reason.RECOMMEND_ONLY,
-        Reason.REPORTED_ONLY,
-        Reason.MODEL_LEARNING,
-        Reason.DEMAND_MET,
-    }
-)
 # Conditions whose False is worth a warning, with the one whose return to True is good news.
 _WATCHED = (
     ConditionType.READY,

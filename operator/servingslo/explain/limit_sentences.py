@@ -45,3 +45,20 @@ LIMIT_SENTENCES = {
     Reason.MODEL_NOT_IDENTIFIABLE: "load has not varied enough to know the model",
     Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen",
 }
+# Guards that every working day brings; they are in the log and in ScalingLimited.
+ROUTINE_LIMITS = frozenset(
+    {
+        Reason.STABILIZED,
+        Reason.STEP_DOWN_UNSAFE,
+        Reason.SCALE_UP_POLICY,
+        Reason.SCALE_DOWN_POLICY,
+        Reason.WARMING_UP,
+        Reason.ROLLOUT_IN_PROGRESS,
+        Reason.PENDING_PODS,
+        Reason.MIN_REPLICAS_REACHED,
+        Reason.RECOMMEND_ONLY,
+        Reason.REPORTED_ONLY,
+        Reason.MODEL_LEARNING,
+        Reason.DEMAND_MET,
+    }
+)

@@ -36,9 +36,8 @@ _WAY_OUT = "only a higher threshold or faster replicas would change that"
 
 def summary(decision: Decision) -> Iterator[str]:
     """The lines, each only where there is something to say."""
-    because = _because(decision)
-    if because:
-        yield f"Because: {because}"
+    if why := because(decision):
+        yield f"Because: {why}"
     if pods := failing_pods(decision):
         yield f"Failing: {pods}"
     yield from _on_top(decision)
@@ -55,7 +54,8 @@ def summary(decision: Decision) -> Iterator[str]:
         yield f"Otherwise: {otherwise}"
 
 
-def _because(decision: Decision) -> str:
+def because(decision: Decision) -> str:
+    """Which constraint asks for the count, at which demand; '' where none does."""
     demand = decision.demand
     if decision.reason in _QUIET:
         return _QUIET[decision.reason]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from servingslo.estimation.ledger import RequestLedger
 from servingslo.explain.cause import dependent_verdict
 from servingslo.explain.format import (
     UNKNOWN,
@@ -130,10 +131,31 @@ def _demand(decision: Decision) -> Iterator[str]:
         )
     if demand.aborted_ratio is not None and demand.aborted_ratio >= _LEAST_ABORTED:
         yield f"  clients gave up {percent(demand.aborted_ratio)} of the requests that ended"
+    yield from _ledger(demand.ledger)
     yield from _swings(demand)
     start = decision.cold_start
     if start is not None:
         yield f"  a cold start takes {_cold_start(start)}"
+
+
+def _ledger(ledger: RequestLedger | None) -> Iterator[str]:
+    """Where requests went; nothing where all that came were let in."""
+    if ledger is None:
+        return
+    if ledger.refused_per_second is None:
+        yield f"  refused requests are not counted ({ledger.reason.value})"
+        return
+    rates = (
+        (ledger.offered_per_second, "offered"),
+        (ledger.admitted_per_second, "admitted"),
+        (ledger.refused_per_second, "refused"),
+        (ledger.queueing_per_second, "queued"),
+        (ledger.retried_per_second, "of them retries"),
+    )
+    shown = [(number(rate), what) for rate, what in rates]
+    if any(rate not in {"0", "-0"} for rate, _ in shown[2:]):
+        told = ", ".join(f"{rate}/s {what}" for rate, what in shown)
+        yield f"  requests: {told} ({ledger.reason.value})"
 
 
 def _swings(demand: DemandReport) -> Iterator[str]:
