@@ -20,7 +20,7 @@ from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
 from servingslo.explain.headline import answer_line, headline
-from servingslo.explain.log_line import held_by, log_line, material_change, why_line
+from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.report import with_latencies
 from servingslo.policy.reverts import LimitReverts, Reverts
@@ -80,7 +80,7 @@ class Reporter:
         material = material_change(reported.logged, decision)
         new_decision = material and _differs(reported.logged, decision)
         if material:
-            _LOG.info("%s", log_line(decision))
+            _LOG.log(logging.WARNING if fails(decision) else logging.INFO, "%s", log_line(decision))
             reported.logged = decision
         _explain_hold(reported, decision)
         for event in events(decision, reported.last):
@@ -197,7 +197,8 @@ class Reporter:
 
     def log_line(self, change: Change) -> None:
         """Log a change, of a resource that is gone: nothing more is counted of it."""
-        _LOG.info("%s", change_line(change))
+        level = logging.INFO if change.refusal is None else logging.WARNING
+        _LOG.log(level, "%s", change_line(change))
 
     async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
         """Say what of the memory in a status is not believed, and is learnt anew."""

@@ -33,6 +33,16 @@ def log_line(decision: Decision) -> str:
     return " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(decision))])
 
 
+def fails(decision: Decision) -> bool:
+    """Whether the line of a decision is a warning: nothing can be decided, or the pods fail.
+
+    That no pod is ready yet, or none was scraped, is part of each start.
+    """
+    ready = verdicts(decision)[ConditionType.READY]
+    starts = ready.reason in {Reason.PENDING_PODS, Reason.WARMING_UP}
+    return ready.status is ConditionStatus.FALSE and not starts
+
+
 def held_by(decision: Decision) -> Reason | None:
     """What keeps this decision from acting, where it holds and somebody else should know."""
     if decision.action is not Action.HOLD:
