@@ -112,7 +112,7 @@ class Reporter:
             fields["learned"] = learned_field(state, now_seconds)
             reported.learned_trusted = decision.model.trusted
             reported.learned_reverts = _put_back(state)
-        if new_decision or learned_due:
+        if material or learned_due:
             document = as_dict(with_latencies(decision, state.sized))
             fields["lastDecision"] = status_of.decision_record(document, since)
         fields["summary"] = answer_line(decision)
