@@ -60,6 +60,7 @@ class Reason(StrEnum):
     QUEUED = "Queued"
     QUOTA_REACHED = "QuotaReached"
     PODS_REFUSED = "PodsRefused"
+    PODS_FAILING = "PodsFailing"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     WARMING_UP = "WarmingUp"
     UNRELIABLE_PODS = "UnreliablePods"
@@ -141,7 +142,6 @@ class Reason(StrEnum):
     WRITE_FAILED = "WriteFailed"
     LEASE_LOST = "LeaseLost"
     ANOTHER_OPERATOR = "AnotherOperator"
-    NOT_LIMITED = "NotLimited"
 
     # Objectives
     WITHIN_OBJECTIVES = "WithinObjectives"

@@ -17,7 +17,8 @@ import numpy as np
 from tests.unit.estimation_fleet import SimulatedFleet, poisson
 
 from servingslo.estimation.law import fit as service_law
-from servingslo.estimation.law.fit import Configuration, LawFit
+from servingslo.estimation.law.configuration import Configuration
+from servingslo.estimation.law.fit import LawFit
 from servingslo.estimation.law.least_squares import Vector
 from servingslo.estimation.law.rows import Row, regression_rows
 from servingslo.estimation.pods import slowdown as pod_slowdown

@@ -37,6 +37,7 @@ from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.controller.reporter import Reporter
+from servingslo.controller.stored_state import learned_of
 from servingslo.controller.undoing import Undoing
 from servingslo.policy.inputs import Limits
 
@@ -274,7 +275,7 @@ class Story:
     def _end(self) -> None:
         cluster, told = self.cluster, self.told
         record = cluster.records[NAME]
-        learned = (record.status.get("learned") or {}).get("state")
+        learned = learned_of(record.status)
         engines = cluster.world.service.engines.values()
         told.writes = cluster.writes
         told.events, told.status_writes = cluster.events, cluster.status_writes

@@ -159,7 +159,17 @@ BLIND = Decision(
     apply_replicas=False,
     replicas=ReplicaView(current=5, ready=4, pending=1),
     limited_by=Reason.PROMETHEUS_UNAVAILABLE,
-    model=ModelUse(trusted=False, reason=Reason.MODEL_LEARNING, source="saturation"),
+    steps=(
+        DecisionStep(
+            stage="signals",
+            knob="replicas",
+            before=5,
+            after=5,
+            reason=Reason.PROMETHEUS_UNAVAILABLE,
+            inputs={"detail": "no answer within 5 s"},
+        ),
+    ),
+    model=ModelUse(trusted=False, reason=Reason.LIMITS_UNKNOWN, source="saturation"),
     batching=BatchingDecision(reason=Reason.LIMITS_UNKNOWN),
     admission=AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN),
     metrics=Reason.PROMETHEUS_UNAVAILABLE,

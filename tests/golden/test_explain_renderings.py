@@ -42,7 +42,7 @@ def test_the_log_line_of_a_blind_hold_leaves_out_what_is_unknown():
     """A hold shows one count, and nothing is invented."""
     assert explain.log_line(BLIND) == (
         "decided namespace=inference name=llama-chat action=hold replicas=5 "
-        'reason=PrometheusUnavailable detail="no answer within 5 s" batching=LimitsUnknown'
+        'reason=PrometheusUnavailable detail="no answer within 5 s"'
     )
 
 

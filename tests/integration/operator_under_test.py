@@ -16,8 +16,10 @@ from tests.integration.manifests import slo_spec, workload
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
+from servingslo.cli.decision_document import last_document
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.kwok import FAILURE_ANNOTATION
 from servingslo_lab.rig.waiting import free_port, http_get, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -197,6 +199,16 @@ class Tenant:
         self._traffic: set[str] = set()
 
     # Workloads
+
+    def deploy_failing(self, failure: str, name: str = "chat") -> None:
+        """A Deployment of one pod that KWOK never lets become ready.
+
+        failure: as in stages.yaml, such as 'image-pull'.
+        """
+        manifest = workload(name, replicas=1)
+        annotations = manifest["spec"]["template"]["metadata"]["annotations"]
+        annotations[FAILURE_ANNOTATION] = failure
+        self.apps.create_namespaced_deployment(self.namespace, manifest)
 
     def create_deployment(
         self,
@@ -384,6 +396,10 @@ class Tenant:
         found: dict[str, Any] = self.slo(name).get("status") or {}
         return found
 
+    def decision(self, name: str = "chat") -> dict[str, Any]:
+        """The whole last decision that the status holds; empty while there is none."""
+        return dict(last_document(self.status(name)) or {})
+
     def condition(self, type_: str, name: str = "chat") -> tuple[str, str]:
         """Status and reason of a condition; empty strings while it is not there."""
         for entry in self.status(name).get("conditions") or ():
@@ -475,8 +491,7 @@ class Tenant:
         found = self.custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)
         statuses = [item.get("status") or {} for item in found["items"]]
         lines = [
-            json.dumps([one.get("lastDecision"), one.get("conditions")], indent=1)
-            for one in statuses
+            json.dumps([last_document(one), one.get("conditions")], indent=1) for one in statuses
         ]
         pods = self.core.list_namespaced_pod(self.namespace).items
         return "\n".join((*lines, *(f"{pod.metadata.name}: {pod.status.phase}" for pod in pods)))

@@ -72,7 +72,8 @@ def test_replicas_follow_the_load_of_engines_that_only_the_administrator_knows(
     told = tenant.wait_event("ModelTrusted", timeout_seconds=FITTED_WITHIN_SECONDS)
     assert told.startswith("service law from fit")
     status = tenant.status()
-    assert (status["model"]["runtime"], status["model"]["runtimeSource"]) == (NAME, "recognized")
+    assert status["model"]["runtime"] == NAME
+    assert tenant.decision()["runtime"] == {"name": NAME, "source": "recognized"}
     assert status["batching"]["current"]["maxNumSeqs"] == 64
     tenant.wait_line(operator, "decided", f"runtime={NAME}", "max_num_seqs=64")
 
@@ -84,7 +85,7 @@ def test_a_runtime_may_be_stated_by_the_name_that_was_given_to_it_and_by_no_othe
     tenant.create_deployment("stated", replicas=1)
     tenant.create_slo("stated", runtime=NAME)
     tenant.wait_condition("MetricsFresh", "True", name="stated")
-    assert tenant.status("stated")["model"]["runtimeSource"] == "stated"
+    assert tenant.decision("stated")["runtime"]["source"] == "stated"
     tenant.create_deployment("mistaken", replicas=1)
     tenant.create_slo("mistaken", runtime="hoise")
     tenant.wait(

@@ -18,9 +18,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def _recommendation(tenant: Tenant) -> tuple[str | None, bool]:
-    """What binds by the last decision, and whether it asks for more than one replica."""
-    decision = tenant.status().get("lastDecision") or {}
-    return decision.get("binding"), decision.get("recommendedReplicas", 0) > 1
+    """What binds now, and whether more than one replica is asked for."""
+    status = tenant.status()
+    return status.get("bindingConstraint"), status.get("replicas", {}).get("desired", 0) > 1
 
 
 @pytest.mark.parametrize(

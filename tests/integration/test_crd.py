@@ -33,17 +33,18 @@ TIME = "2026-01-02T03:04:05Z"
 STATUS = {
     "errorBudget": {"remaining": 0.72},
     "observedGeneration": 3,
-    "replicas": {"current": 3, "ready": 2, "pending": 1, "desired": 5},
+    "reason": "KVCacheBound",
+    "summary": "ttft p99 ≤ 0.5s: met. 5 replicas: KV cache memory binds",
+    "replicas": {"current": 3, "ready": 2, "desired": 5},
     "bindingConstraint": "kv-cache",
     "observed": {
-        "sampledAt": TIME,
         "arrivalsPerSecond": 41.2,
         "objectives": [
-            {"metric": "ttft", "percentile": 99, "thresholdSeconds": 0.5, "shareLow": 0.9}
+            {"metric": "ttft", "percentile": 99, "observedSeconds": 0.5, "shareLow": 0.9}
         ],
     },
-    "predicted": {"utilization": 0.71, "kvUsage": 0.88, "ttftSeconds": 0.38},
-    "model": {"stepFixedSeconds": 0.0065, "relativeError": 0.02, "samples": 40, "source": "fit"},
+    "predicted": {"utilization": 0.71},
+    "model": {"fitError": 0.02, "source": "fit", "runtime": "vllm"},
     "batching": {"current": {"maxNumSeqs": 256}, "lastChange": TIME},
     "admission": {"admittedPerSecond": 52.5, "queueLimit": 12, "shedFraction": 0},
     "conditions": [
@@ -77,6 +78,7 @@ STATUS = {
     },
     "decisions": ["2026-01-02T03:03:50Z hold replicas=3 reason=DemandMet"],
     "learned": {
+        "data": "eJyrBQAAewB7",
         "schemaVersion": 1,
         "savedAt": TIME,
         "state": {"fit": [1.5, [2, 3]], "events": [[12.5, 2]]},
@@ -322,9 +324,9 @@ def test_there_is_no_scale_subresource(server: Server, namespace: str) -> None:
 
 
 def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
-    """`kubectl get sslo` shows target, mode, counts, binding constraint, utilization and SLO.
+    """`kubectl get sslo` shows target, counts, SLO, READY, the reason and utilization.
 
-    `-o wide` also shows whether the target can be decided, and the last decision's reason.
+    `-o wide` also shows mode, binding constraint and error budget.
     """
     created = server.create(namespace, MINIMAL, dry_run=False).json()
     path = resources(namespace)
@@ -334,28 +336,29 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
     columns = table["columnDefinitions"]
     names = [column["name"].upper() for column in columns]
     assert [name for name, c in zip(names, columns, strict=True) if c["priority"]] == [
-        "READY",
-        "REASON",
+        "MODE",
+        "BINDING",
+        "BUDGET",
     ]
     (row,) = table["rows"]
     shown = dict(zip(names, row["cells"], strict=True))
     assert list(shown) == [
         "NAME",
         "TARGET",
-        "MODE",
         "REPLICAS",
         "DESIRED",
-        "BINDING",
-        "UTIL",
         "SLO",
-        "BUDGET",
-        "AGE",
         "READY",
         "REASON",
+        "UTIL",
+        "AGE",
+        "MODE",
+        "BINDING",
+        "BUDGET",
     ]
     del shown["AGE"]
-    cells = ("llama-chat", "llama-chat", "Auto", 3, 5, "kv-cache", 0.71, "True", 0.72)
-    assert tuple(shown.values()) == (*cells, "True", "KVCacheBound")
+    cells = ("llama-chat", "llama-chat", 3, 5, "True", "True", "KVCacheBound", 0.71)
+    assert tuple(shown.values()) == (*cells, "Auto", "kv-cache", 0.72)
 
 
 def test_short_name_and_category_are_served(server: Server) -> None:

@@ -86,7 +86,7 @@ def test_a_passive_mode_changes_nothing(tenant: Tenant, operator: Operator, mode
     assert tenant.version() == before
     assert tenant.replicas() == 1
     if mode == "Recommend":
-        assert tenant.status()["lastDecision"]["recommendedReplicas"] == 3
+        assert tenant.status()["replicas"]["desired"] == 3
         assert tenant.condition("ScalingLimited") == ("True", "RecommendOnly")
     else:
         assert tenant.condition("Ready") == ("True", "Paused")

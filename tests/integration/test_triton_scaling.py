@@ -73,7 +73,7 @@ def test_replicas_of_a_real_triton_follow_its_load(
     time.sleep(20.0)
     settled = time.monotonic()
     time.sleep(20.0)
-    law = tenant.status("embed")["model"]
+    law = tenant.decision("embed")["model"]["law"]
     at_full = law["stepFixedSeconds"] + LARGEST * law["stepPerSequenceSeconds"]
     seen = [seconds for seconds, _ in clients.since(settled)]
     print(  # noqa: T201 - what a reader of the run wants

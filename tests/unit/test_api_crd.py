@@ -121,17 +121,16 @@ def test_names_columns_and_subresources() -> None:
     shown = [column["name"].upper() for column in columns if not column.get("priority")]
     assert shown == [
         "TARGET",
-        "MODE",
         "REPLICAS",
         "DESIRED",
-        "BINDING",
-        "UTIL",
         "SLO",
-        "BUDGET",
+        "READY",
+        "REASON",
+        "UTIL",
         "AGE",
     ]
     wide = [column["name"].upper() for column in columns if column.get("priority")]
-    assert wide == ["READY", "REASON"]
+    assert wide == ["MODE", "BINDING", "BUDGET"]
     assert version()["subresources"] == {"status": {}}
 
 

@@ -25,7 +25,8 @@ def _condition(type_: str, status: str, reason: str) -> dict[str, str]:
 
 BUSY = _record(
     "busy",
-    replicas={"ready": 3, "desired": 5},
+    reason="ObjectivesMissed",
+    replicas={"current": 3, "ready": 2, "desired": 5},
     observed={"arrivalsPerSecond": 12.34},
     predicted={"utilization": 0.81},
     bindingConstraint="ttft",
@@ -36,15 +37,17 @@ BUSY = _record(
         _condition("ScalingLimited", "True", "MaxReplicasReached"),
     ],
 )
-BLIND = _record("blind", conditions=[_condition("Ready", "False", "MetricsMissing")])
+BLIND = _record(
+    "blind", reason="MetricsMissing", conditions=[_condition("Ready", "False", "MetricsMissing")]
+)
 
 
 def test_a_row_tells_what_the_status_tells() -> None:
     """Counts, demand, objectives, what binds and what limits; what is unknown is a dash."""
     table = lines([row_of(BUSY), row_of(BLIND)])
-    words = "inference busy StatefulSet/busy Recommend 3 5 12.3 81.0 % False ttft"
-    assert " ".join(table[1].split()) == f"{words} MaxReplicasReached 12.5 USD"
-    assert table[2].split()[4:] == ["-", "-", "-", "-", "-", "-", "MetricsMissing", "-"]
+    words = "inference busy StatefulSet/busy Recommend 3 5 12.3 0.81 False True ObjectivesMissed"
+    assert " ".join(table[1].split()) == f"{words} ttft 12.5 USD"
+    assert table[2].split()[4:] == ["-", "-", "-", "-", "-", "False", "MetricsMissing", "-", "-"]
 
 
 @pytest.mark.parametrize(

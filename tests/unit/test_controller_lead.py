@@ -17,7 +17,9 @@ from servingslo.controller.leadership import (
     NamespaceFence,
     ReleaseFence,
 )
+from servingslo.controller.stored_state import learned_of
 from servingslo.errors import NotLeaderError
+from servingslo.packing import packed
 from servingslo.reasons import Reason
 
 GAUGES = {"namespace": NAMESPACE, "name": "llama-chat"}
@@ -97,7 +99,9 @@ async def test_a_lapse_that_nobody_used_keeps_the_memory_and_another_s_lead_void
     assert operator.reconciler._memories[UID] is memory
     learnt = memory.state
     later = copy.deepcopy(operator.resources.status()["learned"])
-    later["state"]["behavior"]["recommendations"] = [[15.0, 7]]  # as another leader had seen
+    state = learned_of({"learned": later})
+    state["behavior"]["recommendations"] = [[15.0, 7]]  # as another leader had seen
+    later["data"] = packed(state)
     renewed = operator.registry.upsert(replace(record_of(), status={"learned": later}))
     assert renewed.record.status["learned"] == later
     turn.now = "2"

@@ -11,6 +11,7 @@ from tests.unit.controller_fakes import NAME, SPEC, UID, FakeHistory, Operator, 
 from tests.unit.policy_world import World, steady, stepped
 
 from servingslo.controller.recording import Recorder, replay
+from servingslo.controller.stored_state import learned_of
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
     ClusterUnavailableError,
@@ -18,6 +19,7 @@ from servingslo.errors import (
     WriteConflictError,
 )
 from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.packing import packed
 from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason
@@ -219,7 +221,7 @@ async def test_a_restart_takes_up_what_the_status_holds():
     operator.resources.records[NAME] = replace(record, status={})
     operator.start()
     await operator.ticks(2)
-    assert operator.resources.condition("ModelTrusted")[0] == "False"
+    assert operator.resources.condition("ModelTrusted") == ("Unknown", Reason.MODEL_LEARNING)
 
 
 async def test_a_namesake_does_not_inherit():
@@ -230,7 +232,7 @@ async def test_a_namesake_does_not_inherit():
     operator.delete()
     operator.apply(record_of(uid="uid-2"))
     await operator.tick()
-    assert operator.resources.condition("ModelTrusted")[0] == "False"
+    assert operator.resources.condition("ModelTrusted") == ("Unknown", Reason.MODEL_LEARNING)
     assert [ref.uid for ref in operator.events.forgotten] == [UID]
 
 
@@ -412,15 +414,17 @@ async def test_a_stored_memory_that_cannot_be_is_told_once(caplog):
     operator = busy()
     await operator.ticks(20)
     whole = operator.resources.status()["learned"]
-    broken = deepcopy(whole)
-    broken["state"]["estimator"]["laws"][0]["trusted"] = [5e-14, 0.0, 0.0, 0.0, 0.01, 50]
-    for learned, times in ((whole, 0), (broken, 1)):
+    state = deepcopy(learned_of({"learned": whole}))
+    state["estimator"]["laws"][0]["trusted"] = [5e-14, 0.0, 0.0, 0.0, 0.01, 50]
+    cut = {"data": whole["data"][:-8]}
+    for learned, times in ((whole, 0), (cut, 1), ({"data": packed(state)}, 2)):
         caplog.clear()
         before = operator.resources.records[NAME]
         operator.resources.records[NAME] = replace(before, status={"learned": learned})
         operator.start()
         await operator.ticks(3)
         assert operator.events.reasons().count(Reason.LEARNED_DROPPED) == times
-        assert sum("reason=LearnedDropped" in line for line in caplog.messages) == times
+        assert sum("reason=LearnedDropped" in line for line in caplog.messages) == bool(times)
     told = [e for _, e in operator.events.posted if e.reason is Reason.LEARNED_DROPPED]
-    assert "laws" in told[0].message
+    assert "all of it" in told[0].message
+    assert "laws" in told[1].message

@@ -6,7 +6,9 @@ import pytest
 from tests.unit.controller_fakes import NAME, Operator, merged, record_of
 from tests.unit.policy_world import World, steady
 
+from servingslo.controller.stored_state import learned_of
 from servingslo.errors import ClusterUnavailableError, NotFoundError
+from servingslo.policy.inputs import SignalProblem
 from servingslo.reasons import Reason
 
 DOWN = ClusterUnavailableError("no answer within 5 s")
@@ -144,17 +146,17 @@ async def test_what_was_learnt_is_saved_every_few_minutes():
     await operator.ticks(45)  # eleven minutes
     saved = [patch for patch in operator.resources.patches if "learned" in patch]
     assert 3 <= len(saved) <= 5
-    assert operator.resources.status()["learned"]["state"]
+    assert learned_of(operator.resources.status())
 
 
 async def test_earlier_decisions_are_kept_newest_first():
-    """The line of the decision before the last one, and no more than nine."""
+    """The line of the decision before the last one, and no more than three."""
     operator = quiet()
     for generation, least in enumerate((3, 4, 3, 5, 3, 6, 4, 5, 6, 7, 8, 9), start=2):
         operator.apply(record_of(generation=generation, replicas={"min": least, "max": 12}))
         await operator.ticks(2)
     lines = operator.resources.status()["decisions"]
-    assert len(lines) == 9
+    assert len(lines) == 3
     times = [line.split(" ", 1)[0] for line in lines]
     assert times == sorted(times, reverse=True)
     assert operator.resources.status()["lastDecision"]["time"] > times[0]
@@ -179,3 +181,48 @@ def test_a_merge_patch_is_merged_as_the_standard_says():
     before = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
     patch = {"a": {"x": None, "z": 4}, "b": [3], "d": {"e": None, "f": 1}}
     assert merged(before, patch) == {"a": {"y": 2, "z": 4}, "b": [3], "c": 3, "d": {"f": 1}}
+
+
+async def test_what_fails_is_a_warning_and_what_is_decided_is_not(caplog):
+    """Without Prometheus the line of the decision is a warning; a pod that starts is none."""
+    caplog.set_level(logging.INFO)
+    operator = quiet()
+    await operator.ticks(4)
+    assert {r.levelname for r in caplog.records if r.message.startswith("decided ")} == {"INFO"}
+    caplog.clear()
+    operator.fleet.metrics_down = SignalProblem(
+        reason=Reason.PROMETHEUS_UNAVAILABLE, detail="no answer within 5 s"
+    )
+    await operator.ticks(2)
+    (line,) = (r for r in caplog.records if r.message.startswith("decided "))
+    assert line.levelname == "WARNING"
+    assert "reason=PrometheusUnavailable" in line.message
+
+
+async def test_a_deleted_resource_has_one_line(caplog):
+    """So that its silence from then on has a cause in the log."""
+    caplog.set_level(logging.INFO)
+    operator = quiet()
+    await operator.ticks(2)
+    operator.delete()
+    await operator.ticks(3)
+    lines = [line for line in caplog.messages if line.startswith("deleted ")]
+    assert lines == ["deleted namespace=inference name=llama-chat"]
+
+
+async def test_the_reason_column_says_what_is_wrong_first():
+    """An invalid spec, a pause and a missed objective are named; else why the count is so."""
+    operator = quiet()
+    await operator.ticks(30)
+    status = operator.resources.status()
+    assert status["reason"] == status["lastDecision"]["reason"]
+    operator.fleet.metrics_down = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="x")
+    await operator.ticks(2)
+    assert operator.resources.status()["reason"] == Reason.PROMETHEUS_UNAVAILABLE
+    operator.apply(record_of(objectives=[], generation=2))
+    await operator.ticks(2)
+    assert operator.resources.status()["reason"] == Reason.INVALID_SPEC
+    assert "summary" not in operator.resources.status()
+    operator.apply(record_of(mode="Paused", generation=3))
+    await operator.ticks(2)
+    assert operator.resources.status()["reason"] == Reason.PAUSED

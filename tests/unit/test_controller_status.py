@@ -12,10 +12,13 @@ from servingslo.controller.status import (
     conditions_field,
     conditions_of,
     decision_lines,
+    decision_record,
+    is_material,
     merge_patch,
     status_fields,
 )
 from servingslo.explain.conditions import conditions
+from servingslo.packing import packed
 from servingslo.policy.decision import Decision
 from servingslo.reasons import Action, Reason
 
@@ -38,16 +41,16 @@ def test_every_status_fits_the_schema(decision: Decision) -> None:
 
 
 def test_the_counts_are_those_of_the_decision() -> None:
-    """Current, ready, pending and desired stand side by side."""
+    """Current, ready and desired stand side by side."""
     replicas = _fields(SCALE_UP)["replicas"]
-    assert replicas == {"current": 3, "ready": 3, "pending": 0, "desired": 5}
+    assert replicas == {"current": 3, "ready": 3, "desired": 5}
 
 
 @pytest.mark.parametrize("reason", [Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH])
 def test_advice_is_shown_as_desired(reason: Reason) -> None:
     """Somebody who tries the operator sees what it would set, beside what there is."""
     advice = replace(SCALE_UP, limited_by=reason, replicas_after=3, apply_replicas=False)
-    assert _fields(advice)["replicas"] == {"current": 3, "ready": 3, "pending": 0, "desired": 5}
+    assert _fields(advice)["replicas"] == {"current": 3, "ready": 3, "desired": 5}
 
 
 def test_nothing_is_desired_while_paused() -> None:
@@ -77,7 +80,7 @@ def test_a_refused_write_shows_the_count_that_stayed() -> None:
 def test_conditions_survive_a_round_trip() -> None:
     """What a restarted operator reads from a status is what was written, times included."""
     written = conditions(SCALE_UP, generation=3, now_seconds=NOON_SECONDS)
-    status = {"conditions": conditions_field(written)}
+    status = {"observedGeneration": 3, "conditions": conditions_field(written)}
     assert conditions_of(status, now_seconds=LATER) == written
 
 
@@ -122,12 +125,17 @@ def test_measurements_ride_along_with_what_matters() -> None:
 
 
 def test_a_message_alone_is_not_written() -> None:
-    """Messages of conditions carry numbers that jitter; status and reason do not."""
+    """Messages of conditions carry numbers that jitter; Ready names pods, which do not."""
     before = {"conditions": _conditions(SCALE_UP)}
-    jitter = [{**entry, "message": "other"} for entry in before["conditions"]]
+    jitter = [
+        entry if entry["type"] == "Ready" else {**entry, "message": "other"}
+        for entry in before["conditions"]
+    ]
     turned = [{**entry, "reason": "Other"} for entry in before["conditions"]]
     assert changed_fields(before, {"conditions": jitter}, seconds_since_write=1e6) == {}
     assert changed_fields(before, {"conditions": turned}, seconds_since_write=0.0)
+    named = [{**entry, "message": "failing: llama-7 (OOMKilled)"} for entry in before["conditions"]]
+    assert changed_fields(before, {"conditions": named}, seconds_since_write=0.0)
 
 
 def test_counts_of_plans_alone_are_not_written_and_other_limits_are() -> None:
@@ -184,16 +192,20 @@ def test_a_merge_patch_leaves_nothing_behind() -> None:
     assert apply(before, merge_patch(before, after)) == after
 
 
-def test_nine_lines_are_kept_newest_first() -> None:
+def test_three_lines_are_kept_newest_first() -> None:
     """The history is bounded, and the newest entry is the first."""
     lines: list[str] = []
     for number in range(12):
         lines = decision_lines(f"line {number}", lines)
-    assert lines == [f"line {number}" for number in range(11, 2, -1)]
+    assert lines == [f"line {number}" for number in range(11, 8, -1)]
     assert decision_lines(None, lines) == lines
 
 
-def test_the_error_of_percentiles_and_that_of_the_fit_stand_side_by_side() -> None:
-    """One says how far observed percentiles are from predicted ones, the other how the law fits."""
-    model = _fields(SCALE_UP)["model"]
-    assert (model["relativeError"], model["fitError"]) == (0.12, 0.043)
+def test_only_the_head_of_a_decision_counts_as_a_change() -> None:
+    """The packed document has numbers that differ on every tick."""
+    head = {"time": "2026-11-21T12:00:00Z", "reason": "DemandMet"}
+    before = {"lastDecision": decision_record({"reason": "DemandMet", "n": 1}, head["time"])}
+    after = {"lastDecision": decision_record({"reason": "DemandMet", "n": 2}, head["time"])}
+    assert before["lastDecision"] == head | {"document": packed({"reason": "DemandMet", "n": 1})}
+    assert not is_material(before, after)
+    assert is_material(before, {"lastDecision": decision_record({"reason": "Idle"}, head["time"])})

@@ -153,10 +153,9 @@ def test_every_window_of_burn_rates_is_told() -> None:
 
 
 def test_every_source_of_limits_is_told() -> None:
-    """In the page's order, which is the code's, and in the API's own text."""
+    """In the page's order, which is the code's."""
     rows = table("how-to/batch-limits.md", "source")
     assert [CODE.findall(row[1])[0] for row in rows] == list(LimitSource)
-    assert named(model_text("maxNumSeqsSource"), LimitSource) == set(LimitSource)
 
 
 def test_every_source_of_a_law_is_told() -> None:

@@ -6,7 +6,6 @@ import pytest
 from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
-from servingslo.controller.status import status_fields
 from servingslo.estimation.requests.lengths import LengthState, observe, publish
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows.counters import Window, advance
@@ -83,13 +82,12 @@ def test_a_window_tells_the_requests_that_the_engine_counts_as_aborted(
         pytest.param(None, None, id="unknown"),
     ],
 )
-def test_the_share_given_up_stands_in_the_status_and_the_explanation(
+def test_the_share_given_up_stands_in_the_document_and_the_explanation(
     ratio: float | None, line: str | None
 ) -> None:
     """The explanation is silent below what counters out of step make of none."""
     decision = replace(SCALE_UP, demand=replace(SCALE_UP.demand, aborted_ratio=ratio))
-    told = status_fields(decision, generation=1, last_batch_change_seconds=None)
-    assert told["observed"].get("abortedFraction") == ratio
+    assert explain.as_dict(decision)["demand"].get("abortedRatio") == ratio
     text = explain.text(decision)
     assert ("clients gave up" in text) is (line is not None)
     assert line is None or line in text

@@ -45,7 +45,7 @@ UNANSWERED = explain.not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answe
         pytest.param(
             SCALED,
             "changed namespace=inference name=llama-chat target=Deployment/llama knob=replicas "
-            'replicas=3->5 outcome=written saves_replicas=-2 saves_per_hour="-5 USD" '
+            'replicas=3->5 outcome=written costs_per_hour="5 USD" '
             "reason=KVCacheBound",
             id="replicas",
         ),
@@ -74,7 +74,7 @@ UNANSWERED = explain.not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answe
         pytest.param(
             REFUSED,
             "changed namespace=inference name=llama-chat target=Deployment/llama knob=replicas "
-            'replicas=3->5 outcome=refused saves_replicas=-2 saves_per_hour="-5 USD" '
+            'replicas=3->5 outcome=refused costs_per_hour="5 USD" '
             'reason=KVCacheBound refusal=WriteConflict detail="replicas are 4"',
             id="refused",
         ),

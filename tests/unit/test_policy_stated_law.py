@@ -83,7 +83,7 @@ def test_everything_that_is_told_says_that_the_law_is_the_specs(known):
     assert Reason.LAW_FROM_SPEC not in reasons(end)
     status = status_fields(first, generation=1, last_batch_change_seconds=None)
     assert status["model"]["source"] == "spec"
-    assert status["model"]["stepFixedSeconds"] == TRUE.step_fixed_seconds
+    assert explain.as_dict(first)["model"]["law"]["stepFixedSeconds"] == TRUE.step_fixed_seconds
     verdict = verdicts(first)[ConditionType.MODEL_TRUSTED]
     assert (verdict.status, verdict.reason) == (ConditionStatus.TRUE, Reason.LAW_FROM_SPEC)
     assert "spec.serviceLaw" in verdict.message

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from tests.validation.engine_requests import Served, read_served
 
+from servingslo.cli.decision_document import last_document
+from servingslo.units import parse_duration_seconds
 from servingslo_lab.cli.backtesting.charts import Axis, Series, line_chart
 
 PICTURE = "picture.html"
@@ -116,10 +118,7 @@ def _phases(run: Mapping[str, Any], served: Sequence[Served]) -> Iterator[str]:
                 _median([_objective(look, place).get(key) for look in looks])
                 for key in ("observedSeconds", "predictedSeconds")
             )
-            threshold = next(
-                (one["thresholdSeconds"] for one in (_objective(s, place) for s in looks) if one),
-                None,
-            )
+            threshold = _threshold(run, place)
             head = f"{rate:6.2f}" if place == 0 else " " * 6
             yield (
                 f"{head}  {metric:6}  {p50:11.3f} {p95:6.3f} | "
@@ -132,7 +131,7 @@ def _law(run: Mapping[str, Any]) -> Iterator[str]:
     for phase in range(len(run["rates_per_second"])):
         end = (phase + 1) * run["phase_seconds"]
         inside = [s for s in run["samples"] if s["seconds"] < end]
-        model = inside[-1]["status"].get("model") or {} if inside else {}
+        model = _model(inside[-1]["status"]) if inside else {}
         conditions = (inside[-1]["status"].get("conditions") or []) if inside else []
         trusted = next((c["reason"] for c in conditions if c["type"] == "ModelTrusted"), "-")
         yield (
@@ -178,7 +177,7 @@ def picture(run: Mapping[str, Any], served: Sequence[Served]) -> str:
     ]
     for place, metric in enumerate(("ttft", "tpot")):
         found = [_objective(sample, place) for sample in samples]
-        threshold = next((one["thresholdSeconds"] for one in found if one), None)
+        threshold = _threshold(run, place)
         lines = [
             Series(name="observed p95", x=x, y=[one.get("observedSeconds") for one in found],
                    color=_BLUE),
@@ -208,6 +207,27 @@ def _objective(sample: Mapping[str, Any], place: int) -> Mapping[str, Any]:
     found = (sample["status"].get("observed") or {}).get("objectives") or ()
     one: Mapping[str, Any] = found[place] if place < len(found) else {}
     return one
+
+
+def _threshold(run: Mapping[str, Any], place: int) -> float | None:
+    """The threshold of one objective of the run, seconds; None where it has none."""
+    stated = run["objectives"]
+    return parse_duration_seconds(stated[place]["threshold"]) if place < len(stated) else None
+
+
+def _model(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The law, its errors, the limits and the runtime of the last decision."""
+    document = last_document(status) or {}
+    model, runtime = document.get("model") or {}, document.get("runtime") or {}
+    return {
+        **(model.get("law") or {}),
+        **(document.get("limits") or {}),
+        **{name: model.get(name) for name in ("fitError", "relativeError")},
+        "samples": model.get("sampleCount", 0),
+        "source": model.get("source", "-"),
+        "runtime": runtime.get("name"),
+        "runtimeSource": runtime.get("source", "-"),
+    }
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -21,19 +21,24 @@ from servingslo.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION, ServingSLOSpec
 HEADER = "# Generated from operator/servingslo/api by `make crd`; do not edit.\n"
 PRINTER_COLUMNS = (
     ("Target", "string", ".spec.targetRef.name", "Workload that is scaled."),
-    ("Mode", "string", ".spec.mode", "What the operator may do."),
     ("Replicas", "integer", ".status.replicas.current", "Replicas that the target reports."),
     ("Desired", "integer", ".status.replicas.desired", "Replicas that the last decision asks for."),
-    ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
-    ("Util", "number", ".status.predicted.utilization", "Predicted utilization."),
     ("SLO", "string", '.status.conditions[?(@.type=="SLOMet")].status', "Objectives met."),
-    ("Budget", "number", ".status.errorBudget.remaining", "Share of the error budget left."),
+    (
+        "Ready",
+        "string",
+        '.status.conditions[?(@.type=="Ready")].status',
+        "Target can be decided for, and its pods serve.",
+    ),
+    ("Reason", "string", ".status.reason", "What is wrong; why this count while nothing is."),
+    ("Util", "number", ".status.predicted.utilization", "Predicted utilization, 0 to 1."),
     ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
 )
-# Told by `kubectl get -o wide` only: a target that is missing or scaled by another says so here.
+# Shown by `kubectl get -o wide` only.
 WIDE_COLUMNS = (
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Target can be decided."),
-    ("Reason", "string", ".status.lastDecision.reason", "Why the last decision is as it is."),
+    ("Mode", "string", ".spec.mode", "What the operator may do."),
+    ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
+    ("Budget", "number", ".status.errorBudget.remaining", "Share of the error budget left."),
 )
 CRD_FILES = (
     Path("crds") / f"{GROUP}_{PLURAL}.yaml",

@@ -11,13 +11,33 @@ from pydantic import TypeAdapter, ValidationError
 
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
+from servingslo.packing import unpacked
 from servingslo.policy.decision import Decision
 
 _CAPITAL = re.compile(r"(?<!^)([A-Z])")
 
 
+def last_document(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The document of `status.lastDecision`; None where nothing was decided.
+
+    Former versions wrote it as fields; now it is packed.
+    Raises: InvalidInputError when it cannot be unpacked.
+    """
+    record: Mapping[str, Any] | None = status.get("lastDecision")
+    if not record or not record.get("document"):
+        return record or None
+    try:
+        found = unpacked(str(record["document"]))
+    except ValueError as error:
+        field = "status.lastDecision.document"
+        raise InvalidInputError(field, str(error), "what the operator wrote") from error
+    if not isinstance(found, dict):
+        raise InvalidInputError("status.lastDecision.document", found, "a JSON object")
+    return found
+
+
 def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decision:
-    """The decision of a `status.lastDecision`: what was left out there is unknown.
+    """The decision of a document: what was left out there is unknown.
 
     Raises: InvalidInputError when it is not the document of a decision.
     """

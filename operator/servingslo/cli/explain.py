@@ -10,7 +10,7 @@ import typer
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.cli.decision_document import decision_of
+from servingslo.cli.decision_document import decision_of, last_document
 from servingslo.cli.live import Access, only_one, parsed_name, resources_of
 from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, answer_no, as_json
@@ -20,11 +20,12 @@ from servingslo.cli.sizing.inputs import gpu_count, hourly_price
 from servingslo.cli.sizing.live import GPUPrice, live_question
 from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import price_lines
+from servingslo.controller.stored_state import learned_of
 from servingslo.errors import InvalidInputError
 from servingslo.explain.format import number
 from servingslo.explain.text import text
 
-_TOLD = ("replicas", "conditions", "lastDecision", "decisions")
+_TOLD = ("reason", "summary", "replicas", "conditions", "lastDecision", "decisions")
 
 
 @asks_prometheus()
@@ -81,6 +82,10 @@ def explain(
     status = record.status
     if output is OutputFormat.JSON:
         told = {key: status[key] for key in _TOLD if key in status}
+        if (document := last_document(status)) is not None:
+            told["lastDecision"] = document
+        if (known := learned_of(status)) is not None:
+            told["learned"] = known
         told |= {} if swept is None else {"sweep": json.loads(as_json(swept))}
         typer.echo(json.dumps({"namespace": namespace, "name": name, **told}, indent=2))
     else:
@@ -135,8 +140,8 @@ def _older(document: Mapping[str, Any], conditions: Sequence[Mapping[str, Any]])
 
 
 def _lines(status: Mapping[str, Any], namespace: str, name: str) -> Iterator[str]:
-    document = status.get("lastDecision")
-    if document:
+    document = last_document(status)
+    if document is not None:
         yield text(decision_of(document, namespace, name))
         if document.get("truncated"):
             yield "The status had no room for all of it: lists that are missing were left out"

@@ -38,6 +38,7 @@ from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.controller.recording import Header, Recorder
 from servingslo.controller.recording_validation import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
 from servingslo.controller.registry import Resource, target_conflicts
+from servingslo.controller.stored_state import learned_of
 from servingslo.errors import InvalidInputError, InvalidSpecError, MetricsUnavailableError
 from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.ports import ClusterMetrics
@@ -71,7 +72,7 @@ class _Recording:
         ref = record.ref
         known = self.generations.get(ref.uid)
         if known != record.generation:
-            learned = (record.status.get("learned") or {}).get("state")
+            learned = learned_of(record.status)
             self.recorder.header(
                 Header(
                     uid=ref.uid,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,14 +19,14 @@ from servingslo.cli.live import Access, resources_of
 from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, as_json
 from servingslo.errors import ClusterError, InvalidInputError
-from servingslo.explain.format import number, percent
+from servingslo.explain.format import number
 from servingslo.units import parse_duration_seconds
 
 _ABSENT = "-"
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.5, 3600.0
 _HEAD = (
-    *("NAMESPACE", "NAME", "TARGET", "MODE", "READY", "DESIRED", "RATE/S", "UTIL", "SLO"),
-    *("BINDING", "LIMITED BY", "COST/H"),
+    *("NAMESPACE", "NAME", "TARGET", "MODE", "REPLICAS", "DESIRED", "RATE/S", "UTIL", "SLO"),
+    *("READY", "REASON", "BINDING", "COST/H"),
 )
 _LEFT = 4
 
@@ -46,21 +46,22 @@ class SortBy(StrEnum):
 class Row:
     """One resource, as its status tells it; None is unknown.
 
-    slo: of condition SLOMet: True, False or Unknown. limited_by: of ScalingLimited, or why it is
-    not ready.
+    slo, ready: status of conditions SLOMet and Ready: True, False or Unknown. reason: of what is
+    wrong, or of the last decision. The names are those of `kubectl get`.
     """
 
     namespace: str
     name: str
     target: str
     mode: str
-    ready_replicas: int | None
+    replicas: int | None
     desired_replicas: int | None
     arrivals_per_second: float | None
     utilization_ratio: float | None
     slo: str | None
+    ready: str | None
+    reason: str | None
     binding: str | None
-    limited_by: str | None
     cost_per_hour: float | None
     currency: str | None
 
@@ -121,13 +122,14 @@ def row_of(record: ResourceRecord) -> Row:
         name=record.ref.name,
         target=f"{target.get('kind') or 'Deployment'}/{target.get('name')}",
         mode=str(spec.get("mode") or "Auto"),
-        ready_replicas=replicas.get("ready"),
+        replicas=replicas.get("current"),
         desired_replicas=replicas.get("desired"),
         arrivals_per_second=(status.get("observed") or {}).get("arrivalsPerSecond"),
         utilization_ratio=(status.get("predicted") or {}).get("utilization"),
         slo=(conditions.get("SLOMet") or {}).get("status"),
+        ready=(conditions.get("Ready") or {}).get("status"),
+        reason=status.get("reason"),
         binding=status.get("bindingConstraint"),
-        limited_by=_limited_by(conditions),
         cost_per_hour=cost.get("perHour"),
         currency=cost.get("currency"),
     )
@@ -179,14 +181,6 @@ def _picture(rows: Sequence[Row], trouble: str = "") -> Text:
     return Text("\n".join(told), no_wrap=True, overflow="crop")
 
 
-def _limited_by(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
-    ready = conditions.get("Ready") or {}
-    if ready.get("status") == "False":
-        return str(ready.get("reason"))
-    limited = conditions.get("ScalingLimited") or {}
-    return str(limited.get("reason")) if limited.get("status") == "True" else None
-
-
 def _first(value: float | None) -> float:
     """Greatest first, unknown last."""
     return 1.0 if value is None else -value
@@ -194,12 +188,11 @@ def _first(value: float | None) -> float:
 
 def _cells(row: Row) -> Iterator[str]:
     yield from (row.namespace, row.name, row.target, row.mode)
-    yield _ABSENT if row.ready_replicas is None else str(row.ready_replicas)
+    yield _ABSENT if row.replicas is None else str(row.replicas)
     yield _ABSENT if row.desired_replicas is None else str(row.desired_replicas)
     yield _ABSENT if row.arrivals_per_second is None else number(row.arrivals_per_second)
-    yield _ABSENT if row.utilization_ratio is None else percent(row.utilization_ratio)
-    yield row.slo or _ABSENT
+    yield _ABSENT if row.utilization_ratio is None else number(row.utilization_ratio)
+    yield from (row.slo or _ABSENT, row.ready or _ABSENT, row.reason or _ABSENT)
     yield row.binding or _ABSENT
-    yield row.limited_by or _ABSENT
     cost = row.cost_per_hour
     yield _ABSENT if cost is None else f"{number(cost)} {row.currency or ''}".rstrip()

@@ -143,9 +143,9 @@ def _earlier(pod: PodSample, late_seconds: float) -> PodSample:
     """The pod with its ages of the reading, which was so much earlier than the view of it."""
     if late_seconds == 0.0:
         return pod
-    ages = (pod.age_seconds, pod.ready_for_seconds)
-    age, ready_for = (None if a is None else max(a - late_seconds, 0.0) for a in ages)
-    return replace(pod, age_seconds=age, ready_for_seconds=ready_for)
+    ages = (pod.age_seconds, pod.ready_for_seconds, pod.unready_for_seconds)
+    age, ready, unready = (None if a is None else max(a - late_seconds, 0.0) for a in ages)
+    return replace(pod, age_seconds=age, ready_for_seconds=ready, unready_for_seconds=unready)
 
 
 def _pod(namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMetrics) -> PodSample:

@@ -232,6 +232,9 @@ class Controller:
             if uid not in now:
                 self.reconciler.forget(uid)
                 self.reconciler.reporter.forget(resource)
+                if self._acts(resource):
+                    ref = resource.record.ref
+                    _LOG.info("deleted namespace=%s name=%s", ref.namespace, ref.name)
                 # A namesake made meanwhile exports under the same labels again on its next tick.
         self._known = now
 

@@ -13,6 +13,7 @@ from servingslo.controller.overtaken import Standing, last_look
 from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, reconciled
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.reporter import Reporter
+from servingslo.controller.stored_state import learned_of
 from servingslo.errors import (
     ClusterUnavailableError,
     NotLeaderError,
@@ -113,7 +114,7 @@ class Reconciler:
         now_seconds = self.adapters.clock.now_seconds()
         memory = self._memories.get(record.ref.uid)
         clocks = None if metrics.time_seconds is None else metrics.clocks_set
-        stored = (record.status.get("learned") or {}).get("state")
+        stored = learned_of(record.status)
         if memory is not None and clocks is not None:
             if memory.clocks_set not in (None, clocks):
                 stored, memory = learned(memory.state, now_seconds), None

@@ -76,6 +76,7 @@ _POD = {
     "started_after_seconds": _NOT_NEGATIVE,
     "ready_after_seconds": _NOT_NEGATIVE,
     "ready_for_seconds": _NOT_NEGATIVE,
+    "unready_for_seconds": _NOT_NEGATIVE,
     "restarts": _NOT_NEGATIVE,
 }
 _ENGINE = {

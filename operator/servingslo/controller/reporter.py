@@ -11,6 +11,7 @@ from servingslo.controller.outage import Outages, Part
 from servingslo.controller.reading_news import ReadingNews
 from servingslo.controller.registry import Resource
 from servingslo.controller.status_writer import StatusWriter
+from servingslo.controller.stored_state import learned_field
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
@@ -18,9 +19,9 @@ from servingslo.explain.conditions import conditions, not_ready
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
-from servingslo.explain.log_line import held_by, log_line, material_change, why_line
+from servingslo.explain.headline import answer_line, headline
+from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.policy.decision import Decision
-from servingslo.policy.learned import LEARNED_VERSION, learned
 from servingslo.policy.report import with_latencies
 from servingslo.policy.reverts import LimitReverts, Reverts
 from servingslo.policy.state import BatchWrite, PlannerState
@@ -79,7 +80,7 @@ class Reporter:
         material = material_change(reported.logged, decision)
         new_decision = material and _differs(reported.logged, decision)
         if material:
-            _LOG.info("%s", log_line(decision))
+            _LOG.log(logging.WARNING if fails(decision) else logging.INFO, "%s", log_line(decision))
             reported.logged = decision
         _explain_hold(reported, decision)
         for event in events(decision, reported.last):
@@ -94,19 +95,27 @@ class Reporter:
             generation=generation,
             last_batch_change_seconds=state.batching.last_change_seconds,
         )
+        decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
+        since = timestamp(decision.time_seconds)
         if new_decision:
             previous = reported.line
             reported.line = summary_line(decision)
-            fields["lastDecision"] = as_dict(with_latencies(decision, state.sized))
             fields["decisions"] = status_of.decision_lines(
                 previous, self._statuses.says(uid, "decisions") or ()
             )
-        if _learned_is_due(
+        else:
+            since = decided.get("time") or since
+        learned_due = _learned_is_due(
             reported, decision, state, now_seconds, self._statuses.learned_seconds(uid)
-        ):
-            fields["learned"] = _learned(state, now_seconds)
+        )
+        if learned_due:
+            fields["learned"] = learned_field(state, now_seconds)
             reported.learned_trusted = decision.model.trusted
             reported.learned_reverts = _put_back(state)
+        if material or learned_due:
+            document = as_dict(with_latencies(decision, state.sized))
+            fields["lastDecision"] = status_of.decision_record(document, since)
+        fields["summary"] = answer_line(decision)
         await self._write(resource, reported, fields)
 
     async def refuse(self, resource: Resource) -> None:
@@ -188,7 +197,8 @@ class Reporter:
 
     def log_line(self, change: Change) -> None:
         """Log a change, of a resource that is gone: nothing more is counted of it."""
-        _LOG.info("%s", change_line(change))
+        level = logging.INFO if change.refusal is None else logging.WARNING
+        _LOG.log(level, "%s", change_line(change))
 
     async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
         """Say what of the memory in a status is not believed, and is learnt anew."""
@@ -243,12 +253,17 @@ class Reporter:
         """Write conditions alone, for a resource that nothing was decided for."""
         ref = resource.record.ref
         self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
-        await self._write(resource, reported, {"observedGeneration": resource.record.generation})
+        fields = {"observedGeneration": resource.record.generation, "summary": None}
+        await self._write(resource, reported, fields)
 
     async def _write(
         self, resource: Resource, reported: _Reported, fields: Mapping[str, Any]
     ) -> None:
-        wanted = {**fields, "conditions": status_of.conditions_field(reported.conditions)}
+        wanted = {
+            **fields,
+            "reason": headline(reported.conditions, reported.last),
+            "conditions": status_of.conditions_field(reported.conditions),
+        }
         await self._statuses.want(resource.record.ref.uid, wanted)
 
     def _now_seconds(self) -> float:
@@ -295,14 +310,6 @@ def _learned_is_due(
 def _put_back(state: PlannerState) -> _PutBack:
     """Who puts counts and limits back, and which limits of ours they may put back next."""
     return state.reverts, state.batching.reverts, state.batching.written
-
-
-def _learned(state: PlannerState, now_seconds: float) -> Mapping[str, Any]:
-    return {
-        "schemaVersion": LEARNED_VERSION,
-        "savedAt": timestamp(now_seconds),
-        "state": learned(state, now_seconds),
-    }
 
 
 def _warning(reason: Reason, message: str, key: str) -> Event:

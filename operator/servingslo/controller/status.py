@@ -21,7 +21,6 @@ from servingslo.api.v1alpha1.status import (
     BatchLimits,
     CostStatus,
     ErrorBudgetStatus,
-    LedgerStatus,
     ModelStatus,
     ObjectiveStatus,
     ObservedStatus,
@@ -29,22 +28,24 @@ from servingslo.api.v1alpha1.status import (
     ReplicaStatus,
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
-from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN
-from servingslo.models.fleet.objective_metrics import ROWS
+from servingslo.packing import packed
 from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan
 from servingslo.policy.decision import (
     BudgetReport,
     CostReport,
     Decision,
+    ObjectiveReport,
 )
 from servingslo.policy.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
 
 _SIGNIFICANT_DIGITS = 3
 # Fields that change with the noise of measurements.
-_NOISY = frozenset({"observed", "predicted", "model", "admission", "cost", "errorBudget"})
+_NOISY = frozenset(
+    {"observed", "predicted", "model", "admission", "cost", "errorBudget", "summary"}
+)
 # A measurement further than this from what the status says, relatively, has drifted.
 _DRIFT_RATIO = 0.2
 # Requests and ratios below this are told apart by nobody.
@@ -71,13 +72,11 @@ def status_fields(
     decision: Decision, *, generation: int, last_batch_change_seconds: float | None
 ) -> dict[str, Any]:
     """The fields of a status that follow from a decision alone, as JSON; unknown ones are None."""
-    limit = decision.gateway_limit
     status = ServingSLOStatus(
         observed_generation=generation,
         replicas=ReplicaStatus(
             current=decision.replicas.current,
             ready=decision.replicas.ready,
-            pending=decision.replicas.pending,
             desired=_desired(decision),
         ),
         binding_constraint=decision.binding,
@@ -85,14 +84,7 @@ def status_fields(
         predicted=_predicted(decision),
         model=_model(decision),
         batching=_batching(decision.batching, last_batch_change_seconds),
-        admission=AdmissionStatus(
-            admitted_per_second=_rounded(decision.admission.admitted_rate_per_second),
-            queue_limit=decision.admission.queue_limit,
-            in_flight_limit=decision.admission.in_flight_limit,
-            shed_fraction=_rounded(decision.admission.shed_ratio),
-            proxy_limit=None if limit is None else limit.after,
-            proxies=None if limit is None else limit.proxies,
-        ),
+        admission=_admission(decision),
         cost=None if decision.cost is None else _cost(decision.cost),
         error_budget=None if decision.error_budget is None else _budget(decision.error_budget),
     )
@@ -111,24 +103,34 @@ def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
                 "reason": condition.reason.value,
                 "message": condition.message[:_LONGEST_MESSAGE],
                 "last_transition_time": timestamp_from_seconds(condition.last_transition_seconds),
-                "observed_generation": condition.observed_generation,
             }
-        ).model_dump(by_alias=True, mode="json")
+        ).model_dump(by_alias=True, mode="json", exclude_none=True)
         for condition in conditions
     ]
 
 
 def conditions_of(status: Json, *, now_seconds: float) -> tuple[Condition, ...]:
     """The conditions that a status holds; those of unknown type or reason are left out."""
+    spoken_of = {"observedGeneration": status.get("observedGeneration")}
     return tuple(
         condition
         for entry in status.get("conditions") or ()
-        if (condition := _read_condition(entry, now_seconds)) is not None
+        if (condition := _read_condition({**spoken_of, **entry}, now_seconds)) is not None
     )
 
 
+def decision_record(document: Json, time: str) -> dict[str, Any]:
+    """`status.lastDecision`: the head of a decision's document, and all of it packed.
+
+    time: when it was decided; the document may be of a later tick that decided the same.
+    """
+    names = ("action", "reason", "replicasBefore", "replicasAfter")
+    head = {name: document[name] for name in names if name in document}
+    return {"time": time, **head, "document": packed(document)}
+
+
 def decision_lines(newest: str | None, before: Sequence[str]) -> list[str]:
-    """The decisions before the last one, newest first, at most nine."""
+    """The decisions before the last one, newest first, at most three."""
     lines = [*([newest[:MAX_LINE_LENGTH]] if newest else []), *before]
     return lines[:MAX_DECISION_LINES]
 
@@ -178,87 +180,50 @@ def _desired(decision: Decision) -> int | None:
 
 def _observed(decision: Decision) -> ObservedStatus:
     demand = decision.demand
-    age_seconds = decision.metrics_age_seconds
-    sampled_at = None if age_seconds is None else decision.time_seconds - age_seconds
     return ObservedStatus(
-        sampled_at=None if sampled_at is None else timestamp_from_seconds(sampled_at),
         arrivals_per_second=_rounded(demand.arrival_rate_per_second),
         forecast_per_second=_rounded(demand.forecast_rate_per_second),
-        lead_seconds=_rounded(demand.lead_seconds),
-        running=_rounded(demand.running_requests),
-        waiting=_rounded(demand.waiting_requests),
-        backlog=_rounded(demand.backlog_requests),
-        prompt_tokens=_rounded(demand.prompt_tokens_mean),
-        output_tokens=_rounded(demand.output_tokens_mean),
-        cached_fraction=_rounded(demand.cached_ratio),
-        kv_usage=_rounded(demand.kv_usage_ratio),
-        aborted_fraction=_rounded(demand.aborted_ratio),
-        ledger=None if demand.ledger is None else _ledger(demand.ledger),
-        objectives=tuple(
-            ObjectiveStatus(
-                metric=entry.metric,
-                percentile=entry.percentile,
-                threshold_seconds=entry.threshold_seconds,
-                predicted_seconds=_rounded(entry.predicted_seconds),
-                observed_seconds=_rounded(entry.observed_seconds),
-                share_low=_rounded(entry.share_low_ratio),
-                share_high=_rounded(entry.share_high_ratio),
-            )
-            for entry in decision.objectives
-        ),
+        objectives=tuple(map(_objective, decision.objectives)),
     )
 
 
-def _ledger(ledger: RequestLedger) -> LedgerStatus:
-    return LedgerStatus(
-        reason=ledger.reason.value,
-        offered_per_second=_rounded(ledger.offered_per_second),
-        admitted_per_second=_rounded(ledger.admitted_per_second),
-        refused_per_second=_rounded(ledger.refused_per_second),
-        queueing_per_second=_rounded(ledger.queueing_per_second),
-        retried_per_second=_rounded(ledger.retried_per_second),
+def _objective(report: ObjectiveReport) -> ObjectiveStatus:
+    low, high = _rounded(report.share_low_ratio), _rounded(report.share_high_ratio)
+    return ObjectiveStatus(
+        metric=report.metric,
+        percentile=report.percentile,
+        predicted_seconds=_rounded(report.predicted_seconds),
+        observed_seconds=_rounded(report.observed_seconds),
+        share_low=low,
+        share_high=None if high == low else high,
+    )
+
+
+def _admission(decision: Decision) -> AdmissionStatus:
+    limit = decision.gateway_limit
+    return AdmissionStatus(
+        admitted_per_second=_rounded(decision.admission.admitted_rate_per_second),
+        queue_limit=decision.admission.queue_limit,
+        in_flight_limit=decision.admission.in_flight_limit,
+        shed_fraction=_rounded(decision.admission.shed_ratio),
+        proxy_limit=None if limit is None else limit.after,
+        proxies=None if limit is None else limit.proxies,
     )
 
 
 def _predicted(decision: Decision) -> PredictedStatus | None:
-    count = next(
-        (entry for entry in decision.predicted_counts if entry.replicas == decision.replicas_after),
-        None,
-    )
-    predicted: dict[str, float] = {}
-    for entry in decision.objectives:
-        value = _rounded(entry.predicted_seconds)
-        if value is not None:
-            # Several percentiles of one metric: the strictest one is what the status shows.
-            predicted[entry.metric] = max(value, predicted.get(entry.metric, value))
-    if count is None and not predicted:
-        return None
-    return PredictedStatus(
-        utilization=None if count is None else _rounded(count.utilization_ratio),
-        kv_usage=None if count is None else _rounded(count.kv_usage_ratio),
-        **{row.status_field: predicted.get(row.metric) for row in ROWS},
-    )
+    """What is predicted of the decided count beside the objectives; None where it is unknown."""
+    for entry in decision.predicted_counts:
+        if entry.replicas == decision.replicas_after:
+            return PredictedStatus(utilization=_rounded(entry.utilization_ratio))
+    return None
 
 
-def _model(decision: Decision) -> ModelStatus | None:
-    law = decision.model.law
+def _model(decision: Decision) -> ModelStatus:
     return ModelStatus(
-        step_fixed_seconds=None if law is None else _rounded(law.step_fixed_seconds),
-        step_per_sequence_seconds=None if law is None else _rounded(law.step_per_sequence_seconds),
-        prefill_per_token_seconds=None if law is None else _rounded(law.prefill_per_token_seconds),
-        step_per_context_token_seconds=None
-        if law is None
-        else _rounded(law.context_per_token_seconds),
-        relative_error=_rounded(decision.model.relative_error),
         fit_error=_rounded(decision.model.fit_error),
-        samples=decision.model.sample_count,
         source=decision.model.source,
-        max_num_seqs=decision.limits.max_num_seqs,
-        max_num_seqs_source=decision.limits.max_num_seqs_source,
         runtime=decision.runtime.name,
-        runtime_source=decision.runtime.source,
-        max_num_batched_tokens=decision.limits.max_num_batched_tokens,
-        max_num_batched_tokens_source=decision.limits.max_num_batched_tokens_source,
     )
 
 
@@ -297,15 +262,24 @@ def _budget(budget: BudgetReport) -> ErrorBudgetStatus:
 
 
 def _batching(batching: BatchingDecision, last_change_seconds: float | None) -> BatchingStatus:
-    return BatchingStatus(
-        current=_limits(
-            batching.current_max_num_seqs, batching.current_max_num_batched_tokens, batching.today
-        ),
-        recommended=_limits(
+    """The limits in force, and those recommended with their plan where they are others."""
+    current = _limits(batching.current_max_num_seqs, batching.current_max_num_batched_tokens, None)
+    recommended = _limits(
+        batching.recommended_max_num_seqs,
+        batching.recommended_max_num_batched_tokens,
+        None,
+    )
+    if recommended == current:
+        recommended = None
+    elif recommended is not None:
+        recommended = _limits(
             batching.recommended_max_num_seqs,
             batching.recommended_max_num_batched_tokens,
             batching.better or batching.today,
-        ),
+        )
+    return BatchingStatus(
+        current=current,
+        recommended=recommended,
         last_change=None
         if last_change_seconds is None
         else timestamp_from_seconds(last_change_seconds),
@@ -331,9 +305,20 @@ def _stable(key: str, value: Any) -> Any:
     """What of a field counts as a change: messages of conditions and counts of plans jitter."""
     if key == "batching" and value:
         return {name: _without_plan(entry) for name, entry in value.items()}
+    if key == "lastDecision" and value:
+        return {name: entry for name, entry in value.items() if name != "document"}
     if key != "conditions" or not value:
         return value
-    return [{name: entry.get(name) for name in entry if name != "message"} for entry in value]
+    return [
+        entry if _names_pods(entry) else {name: entry[name] for name in entry if name != "message"}
+        for entry in value
+    ]
+
+
+def _names_pods(entry: Json) -> bool:
+    """Whether the message of a condition names pods that somebody has to look at."""
+    failing = entry.get("reason") == Reason.PODS_FAILING
+    return entry.get("type") == ConditionType.READY and (failing or entry.get("status") == "True")
 
 
 def _without_plan(entry: Any) -> Any:

@@ -162,6 +162,9 @@ class PodSample:
     of its last container, after images were pulled. launch: None in observations that were stored
     without it. metrics_off: why its engine exports no metrics at all, by its command line; '' where
     nothing says so. queued_reason: what holds it back from the scheduler, None where nothing does.
+    failing_reason: why its containers do not start or go on, such as 'CrashLoopBackOff after exit
+    code 1'; None where nothing says so. unready_for_seconds: time since it was ready last, or since
+    it was made; None while it is ready.
     """
 
     name: str
@@ -178,6 +181,8 @@ class PodSample:
     restarts: int = 0
     unschedulable_reason: str | None = None
     queued_reason: str | None = None
+    failing_reason: str | None = None
+    unready_for_seconds: float | None = None
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
     launch: EngineLaunch | None = None

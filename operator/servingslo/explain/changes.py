@@ -324,10 +324,11 @@ def _pairs(change: Change) -> Iterator[tuple[str, str]]:
     if change.flags_removed:
         yield "flags_removed", ",".join(change.flags_removed)
     yield "outcome", change.outcome.value
-    if change.replicas_saved is not None:
+    if change.replicas_saved is not None and change.replicas_saved >= 0:
         yield "saves_replicas", str(change.replicas_saved)
-    if change.cost_saved_per_hour is not None:
-        yield "saves_per_hour", f"{number(change.cost_saved_per_hour)} {change.currency}"
+    if (saved := change.cost_saved_per_hour) is not None:
+        key = "saves_per_hour" if saved >= 0 else "costs_per_hour"
+        yield key, f"{number(abs(saved))} {change.currency}"
     yield "reason", change.reason.value
     if change.refusal is not None:
         yield "refusal", change.refusal.value

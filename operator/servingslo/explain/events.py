@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.estimation.law.trust import LawSource
+from servingslo.explain.cause import NOT_READY_REASONS, blindness
 from servingslo.explain.condition import ConditionStatus, ConditionType, Verdict
-from servingslo.explain.conditions import NOT_READY_REASONS, blindness, verdicts
+from servingslo.explain.conditions import verdicts
 from servingslo.explain.format import rounded
+from servingslo.explain.knob_conditions import differs
+from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.policy.decision import Decision, DecisionStep
 from servingslo.policy.guards import CONFLICTS
 from servingslo.reasons import Reason
@@ -34,24 +37,6 @@ class Event:
     every_time: bool = False
 
 
-# Guards that every working day brings; they are in the log and in ScalingLimited.
-_ROUTINE_LIMITS = frozenset(
-    {
-        Reason.NOT_LIMITED,
-        Reason.STABILIZED,
-        Reason.STEP_DOWN_UNSAFE,
-        Reason.SCALE_UP_POLICY,
-        Reason.SCALE_DOWN_POLICY,
-        Reason.WARMING_UP,
-        Reason.ROLLOUT_IN_PROGRESS,
-        Reason.PENDING_PODS,
-        Reason.MIN_REPLICAS_REACHED,
-        Reason.RECOMMEND_ONLY,
-        Reason.REPORTED_ONLY,
-        Reason.MODEL_LEARNING,
-        Reason.DEMAND_MET,
-    }
-)
 # Conditions whose False is worth a warning, with the one whose return to True is good news.
 _WATCHED = (
     ConditionType.READY,
@@ -62,11 +47,8 @@ _WATCHED = (
 )
 _EXPECTED = frozenset(
     {
-        Reason.MODEL_LEARNING,
-        Reason.BATCHING_OFF,
         Reason.PENDING_PODS,
         Reason.WARMING_UP,
-        Reason.ADMISSION_OFF,
         Reason.ADMISSION_RECOMMENDED,
     }
 )
@@ -79,10 +61,15 @@ _TOLD_STEPS = frozenset(
         Reason.PODS_REFUSED,
         Reason.UNRELIABLE_PODS,
         Reason.SLOW_PODS,
+        Reason.PODS_FAILING,
     }
 )
 # Where a step has the names of pods: each pod that is new there is news of its own.
-_POD_INPUTS = {Reason.UNRELIABLE_PODS: "detail", Reason.SLOW_PODS: "pods"}
+_POD_INPUTS = {
+    Reason.UNRELIABLE_PODS: "detail",
+    Reason.SLOW_PODS: "pods",
+    Reason.PODS_FAILING: "detail",
+}
 _GOOD_STEPS = frozenset({Reason.REPLICAS_CHANGED_BY_USER})
 # A write that failed is told as a change: see changes.change_event.
 _TOLD_AS_CHANGES = frozenset({Reason.WRITE_CONFLICT, Reason.WRITE_FAILED})
@@ -100,30 +87,35 @@ def events(decision: Decision, previous: Decision | None) -> tuple[Event, ...]:
 def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
     now = verdicts(decision)
     before = {} if previous is None else verdicts(previous)
-    watched = _worth_telling(decision, previous)
+    watched = _worth_telling(decision, previous, now[ConditionType.READY])
     for type_ in watched:
-        yield from _condition_event(type_, now[type_], before.get(type_))
-    limit, limit_before = decision.limited_by, previous.limited_by if previous else None
-    told = _TOLD_AS_CHANGES.union(now[type_].reason for type_ in _WATCHED)
-    if limit is not None and limit is not limit_before and limit not in _ROUTINE_LIMITS | told:
-        message = now[ConditionType.SCALING_LIMITED].message
-        yield _event(EventType.WARNING, limit, message, ConditionType.SCALING_LIMITED)
-    yield from _step_events(decision, previous)
+        if type_ in now:
+            yield from _condition_event(type_, now[type_], before.get(type_))
+    told = _TOLD_AS_CHANGES.union(now[type_].reason for type_ in _WATCHED if type_ in now)
+    limited = now.get(ConditionType.SCALING_LIMITED)
+    if limited is not None and limited.reason not in ROUTINE_LIMITS | told:
+        limit_before = previous.limited_by if previous else None
+        if limited.reason is not limit_before:
+            about = ConditionType.SCALING_LIMITED
+            yield _event(EventType.WARNING, limited.reason, limited.message, about)
+    yield from _step_events(decision, previous, now)
     if watched != (ConditionType.READY,):
         yield from _law_event(decision, previous)
         yield from _batching_event(decision, now, before)
 
 
-def _worth_telling(decision: Decision, previous: Decision | None) -> tuple[ConditionType, ...]:
+def _worth_telling(
+    decision: Decision, previous: Decision | None, ready: Verdict
+) -> tuple[ConditionType, ...]:
     """The conditions whose news are told.
 
-    Without metrics Ready and MetricsFresh say the same. Of a target that cannot be used at all,
-    only that is told: that it has no metrics and no law is not the point.
+    Without metrics Ready and MetricsFresh say the same, unless pods fail. Of a target that cannot
+    be used at all, only that is told: that it has no metrics and no law is not the point.
     """
     if decision.reason in NOT_READY_REASONS - CONFLICTS:
         return (ConditionType.READY,)
     if blindness(decision) or (previous is not None and blindness(previous)):
-        owned = decision.reason in NOT_READY_REASONS
+        owned = ready.reason in NOT_READY_REASONS | {Reason.PODS_FAILING}
         return _WATCHED if owned else tuple(t for t in _WATCHED if t is not ConditionType.READY)
     return _WATCHED
 
@@ -133,7 +125,9 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
         return
     if now.status is ConditionStatus.FALSE and now.reason not in _EXPECTED | _TOLD_AS_CHANGES:
         yield _event(EventType.WARNING, now.reason, now.message, type_)
-    recovered = before is not None and before.status is ConditionStatus.FALSE
+    recovered = before is not None and (
+        before.status is ConditionStatus.FALSE or before.reason is Reason.MODEL_LEARNING
+    )
     if now.status is ConditionStatus.TRUE and recovered:
         yield _event(EventType.NORMAL, now.reason, now.message, type_)
 
@@ -155,12 +149,16 @@ def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]
     yield _event(EventType.NORMAL, decision.model.reason, message, ConditionType.MODEL_TRUSTED)
 
 
-def _step_events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
+def _step_events(
+    decision: Decision, previous: Decision | None, now: dict[ConditionType, Verdict]
+) -> Iterator[Event]:
     before = {_essence(step): step for step in previous.steps} if previous else {}
     for step in decision.steps:
         if step.reason not in _TOLD_STEPS or not _is_news(step, before.get(_essence(step))):
             continue
         if step.reason is decision.limited_by and step.reason not in _GOOD_STEPS:
+            continue
+        if step.reason is now[ConditionType.READY].reason:
             continue
         known = ((name, value) for name, value in step.inputs.items() if value is not None)
         numbers = ", ".join(f"{name} {rounded(value)}" for name, value in known)
@@ -210,15 +208,15 @@ def _batching_event(
 ) -> Iterator[Event]:
     """What other limits would be better; that they were written is told as a change."""
     type_ = ConditionType.BATCHING_IN_SYNC
-    verdict, running = now[type_], Reason.BATCHING_CANARY_RUNNING
-    if decision.batching.apply or verdict.reason in _TOLD_AS_CHANGES:
+    verdict, running = now.get(type_), Reason.BATCHING_CANARY_RUNNING
+    if verdict is None or decision.batching.apply or verdict.reason in _TOLD_AS_CHANGES:
         return
     if type_ in before and verdict.reason is running is before[type_].reason:
         return  # how far a comparison has come is in the condition
     fights = verdict.reason is Reason.BATCHING_REVERTED
     if fights and type_ in before and before[type_].reason is verdict.reason:
         return  # which limits would be better meanwhile is in the condition
-    if verdict.status is ConditionStatus.FALSE and verdict != before.get(type_):
+    if differs(verdict) and verdict != before.get(type_):
         kind = EventType.WARNING if fights else EventType.NORMAL
         yield _event(kind, verdict.reason, verdict.message, type_)
 

@@ -1,12 +1,29 @@
 """The conditions of batch limits and of the bound on admission."""
 
+from servingslo.explain.cause import dependent_verdict
 from servingslo.explain.condition import ConditionStatus, Verdict
 from servingslo.explain.format import count
 from servingslo.policy.decision import Decision, LimitDecision
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
+# Somebody has to act: what was asked for cannot be done, or was undone.
 _OUT_OF_SYNC = frozenset(
+    {
+        Reason.BATCHING_CANARY_FAILED,
+        Reason.BATCHING_CANARY_NOT_COMPARED,
+        Reason.BATCHING_CANARY_NOT_POSSIBLE,
+        Reason.BATCHING_REVERTED,
+        Reason.WRITE_CONFLICT,
+        Reason.WRITE_FAILED,
+        Reason.NOT_PERMITTED,
+        Reason.KIND_NOT_SUPPORTED,
+        Reason.ARGUMENTS_NOT_UNDERSTOOD,
+        Reason.CONTAINER_NOT_FOUND,
+    }
+)
+# Other limits are recommended or on their way: neither in sync nor wrong.
+_UNDER_WAY = frozenset(
     {
         Reason.BATCHING_RECOMMENDED,
         Reason.BATCHING_CHANGED,
@@ -14,22 +31,12 @@ _OUT_OF_SYNC = frozenset(
         Reason.BATCHING_CANARY_STARTED,
         Reason.BATCHING_CANARY_HELD,
         Reason.BATCHING_CANARY_RUNNING,
-        Reason.BATCHING_CANARY_FAILED,
-        Reason.BATCHING_CANARY_NOT_COMPARED,
-        Reason.BATCHING_CANARY_NOT_POSSIBLE,
         Reason.BATCHING_LEFT_TO_USER,
-        Reason.BATCHING_REVERTED,
         Reason.BATCHING_TOO_SOON,
         Reason.PENDING_PODS,
         Reason.STABILIZED,
-        Reason.WRITE_CONFLICT,
-        Reason.WRITE_FAILED,
         Reason.LAW_FROM_SPEC,
         Reason.ROLLOUT_IN_PROGRESS,
-        Reason.NOT_PERMITTED,
-        Reason.KIND_NOT_SUPPORTED,
-        Reason.ARGUMENTS_NOT_UNDERSTOOD,
-        Reason.CONTAINER_NOT_FOUND,
         Reason.RECOMMEND_ONLY,
         Reason.KILL_SWITCH,
         Reason.PAUSED,
@@ -48,13 +55,26 @@ _LIMIT_STATUS = {
 }
 
 
-def batching_verdict(decision: Decision) -> Verdict:
-    """Whether the engines run with the batch limits that are recommended."""
+def differs(verdict: Verdict) -> bool:
+    """Whether other limits than those in force are recommended, by a batching verdict."""
+    return verdict.reason in _OUT_OF_SYNC | _UNDER_WAY
+
+
+def batching_verdict(decision: Decision) -> Verdict | None:
+    """Whether the engines run with the batch limits that are recommended; None where it is off.
+
+    Unknown while others are recommended or on their way; False where somebody has to act.
+    """
     batching = decision.batching
+    if batching.reason is Reason.BATCHING_OFF:
+        return None
+    dependent = dependent_verdict(decision)
     if batching.reason in _IN_SYNC:
         status = ConditionStatus.TRUE
     elif batching.reason in _OUT_OF_SYNC:
         status = ConditionStatus.FALSE
+    elif dependent is not None and batching.reason not in _UNDER_WAY:
+        return dependent
     else:
         status = ConditionStatus.UNKNOWN
     changes = [
@@ -74,15 +94,16 @@ def batching_verdict(decision: Decision) -> Verdict:
     return Verdict(status, batching.reason, message + detail)
 
 
-def admission_verdict(decision: Decision) -> Verdict:
-    """Whether there is a bound in status.admission, and whether a gateway enforces it."""
+def admission_verdict(decision: Decision) -> Verdict | None:
+    """Whether there is a bound in status.admission and a gateway enforces it; None where off."""
     if decision.gateway_limit is not None:
         return _gateway_limit(decision.gateway_limit)
     reason = decision.admission.reason
-    if reason is Reason.ADMISSION_UNKNOWN:
-        return Verdict(ConditionStatus.UNKNOWN, reason, "no bound can be computed")
-    if decision.admission.queue_limit is None:
-        return Verdict(ConditionStatus.FALSE, reason, "no bound is asked for")
+    if reason is Reason.ADMISSION_OFF:
+        return None
+    if reason is Reason.ADMISSION_UNKNOWN or decision.admission.queue_limit is None:
+        unknown = Verdict(ConditionStatus.UNKNOWN, reason, "no bound can be computed")
+        return dependent_verdict(decision) or unknown
     message = "a bound is recommended in status.admission; the operator enforces none"
     return Verdict(ConditionStatus.TRUE, reason, message)
 

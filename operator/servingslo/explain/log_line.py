@@ -4,14 +4,10 @@ from collections.abc import Iterator
 
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.law.trust import LawSource
+from servingslo.explain.cause import blindness, dependent_verdict
 from servingslo.explain.condition import ConditionStatus, ConditionType
-from servingslo.explain.conditions import (
-    blindness,
-    limit_detail,
-    suspect_pods,
-    unreliable_pods,
-    verdicts,
-)
+from servingslo.explain.conditions import limit_detail, suspect_pods, unreliable_pods, verdicts
+from servingslo.explain.failing_pods import failing_pods
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
 from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.decision import (
@@ -37,6 +33,16 @@ def log_line(decision: Decision) -> str:
     return " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(decision))])
 
 
+def fails(decision: Decision) -> bool:
+    """Whether the line of a decision is a warning: nothing can be decided, or the pods fail.
+
+    That no pod is ready yet, or none was scraped, is part of each start.
+    """
+    ready = verdicts(decision)[ConditionType.READY]
+    starts = ready.reason in {Reason.PENDING_PODS, Reason.WARMING_UP}
+    return ready.status is ConditionStatus.FALSE and not starts
+
+
 def held_by(decision: Decision) -> Reason | None:
     """What keeps this decision from acting, where it holds and somebody else should know."""
     if decision.action is not Action.HOLD:
@@ -48,8 +54,9 @@ def held_by(decision: Decision) -> Reason | None:
 def why_line(decision: Decision, held_seconds: float) -> str:
     """One line on a hold that lasts: since how long, by what, and the conditions' own sentence."""
     told = verdicts(decision)
-    ready, limited = told[ConditionType.READY], told[ConditionType.SCALING_LIMITED]
-    told_by = ready if ready.status is ConditionStatus.FALSE else limited
+    ready = told[ConditionType.READY]
+    not_ready = ready.status is ConditionStatus.FALSE
+    told_by = ready if not_ready else told.get(ConditionType.SCALING_LIMITED, ready)
     pairs = {
         "namespace": decision.namespace,
         "name": decision.name,
@@ -87,6 +94,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.limits.sources,
         decision.limits.unread,
         decision.runtime,
+        failing_pods(decision),
         decision.batching.reason,
         decision.admission.reason,
         None if decision.gateway_limit is None else decision.gateway_limit.reason,
@@ -116,15 +124,24 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
             yield f"observed_{key}", format_duration(objective.observed_seconds)
     yield from _law_pairs(decision.model)
     yield from _limits_pairs(decision)
-    yield from _batching_pairs(decision.batching)
+    if dependent_verdict(decision) is None:
+        yield from _batching_pairs(decision.batching)
     yield from _admission_pairs(decision.admission)
     yield from _bound_pairs(decision.gateway_limit)
-    if pods := unreliable_pods(decision):
-        yield "unreliable_pods", pods
-    if pods := suspect_pods(decision):
-        yield "suspect_pods", pods
+    yield from _pod_pairs(decision)
     if decision.metrics_age_seconds is not None:
         yield "age", format_duration(round(decision.metrics_age_seconds))
+
+
+def _pod_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+    """The pods that fail, are left out or in doubt."""
+    for key, pods in (
+        ("failing_pods", failing_pods(decision)),
+        ("unreliable_pods", unreliable_pods(decision)),
+        ("suspect_pods", suspect_pods(decision)),
+    ):
+        if pods:
+            yield key, pods
 
 
 def _limit_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
@@ -235,6 +252,6 @@ def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _need(need: ConstraintNeed) -> str:
-    """'ttft:3', 'ttft:>24' where more were not looked at, 'ttft:none' where none is enough."""
-    told = f">{need.more_than}" if need.more_than else "none"
+    """'ttft:3', 'ttft:>24' if more were not looked at, 'ttft:infeasible' if none is enough."""
+    told = f">{need.more_than}" if need.more_than else "infeasible"
     return f"{need.constraint.value}:{told if need.replicas is None else need.replicas}"

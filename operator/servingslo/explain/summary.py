@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.law.trust import LawSource
-from servingslo.explain.conditions import (
-    infeasible_message,
-    limit_detail,
-    suspect_pods,
-    unreliable_pods,
-)
+from servingslo.explain.cause import dependent_verdict
+from servingslo.explain.conditions import limit_detail, suspect_pods, unreliable_pods
+from servingslo.explain.failing_pods import failing_pods
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
+from servingslo.explain.limit_sentences import LIMIT_SENTENCES
+from servingslo.explain.objective_conditions import infeasible_message
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision, DecisionStep, PredictedCount, StepValue
 from servingslo.reasons import Constraint, Reason
@@ -21,49 +20,6 @@ CONSTRAINTS = {
     Constraint.BACKLOG: "the backlog to be drained",
     Constraint.SATURATION: "measured saturation",
     Constraint.MIN_REPLICAS: "replicas.min",
-}
-_LIMITS = {
-    Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer, and nothing is taken away blind",
-    Reason.METRICS_MISSING: "the pods have no metrics, and nothing is taken away blind",
-    Reason.METRICS_STALE: "metrics are too old, and nothing is taken away blind",
-    Reason.METRICS_PARTIAL: "some pods are not seen, and nothing is taken away blind",
-    Reason.METRICS_NOT_A_NUMBER: "metrics are not numbers, and nothing is taken away blind",
-    Reason.SEVERAL_MODELS: "which of the served models it is about is not said in spec.model",
-    Reason.MODEL_NOT_SERVED: "no pod serves the model of spec.model",
-    Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no such metric as an objective is about",
-    Reason.SEVERAL_RUNTIMES: "which runtime the pods are is not clear; spec.runtime says it",
-    Reason.METRICS_IMPLAUSIBLE: "metrics say what cannot be, and nothing is decided on them",
-    Reason.FALLBACK_FLOOR: "metrics stay away, so fallback.replicas is the floor",
-    Reason.STABILIZED: "fewer were wanted for less than the stabilization window",
-    Reason.STEP_DOWN_UNSAFE: "fewer would not hold until a replica could be had again",
-    Reason.WARMING_UP: "the workload has been watched for too short a time",
-    Reason.ROLLOUT_IN_PROGRESS: "a rollout is in progress",
-    Reason.SCALE_UP_POLICY: "behavior.scaleUp allows no more",
-    Reason.SCALE_DOWN_POLICY: "behavior.scaleDown allows no fewer",
-    Reason.MIN_REPLICAS_REACHED: "replicas.min is reached",
-    Reason.MAX_REPLICAS_REACHED: "replicas.max is reached",
-    Reason.ADMINISTRATOR_LIMIT: "the administrator allows no more",
-    Reason.UNSCHEDULABLE_PODS: "the cluster cannot place the pods ordered",
-    Reason.QUEUED: "pods ordered wait in a queue, and more would wait too",
-    Reason.QUOTA_REACHED: "a quota of the namespace allows no more pods",
-    Reason.PODS_REFUSED: "the API server refuses the pods ordered",
-    Reason.PENDING_PODS: "no pod is ready yet",
-    Reason.UNRELIABLE_PODS: "most pods seem to serve nothing, and none is taken away",
-    Reason.BACKLOG_BOUND: "those that serve are short, and what is on its way is for them",
-    Reason.NOBODY_SCALES: "no autoscaler is on the target that would set the count",
-    Reason.SCALER_NOT_SERVED: "KEDA is to ask for the count, and the operator serves no scaler",
-    Reason.REPORTED_ONLY: "actuation is None: the count is told and not set",
-    Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
-    Reason.PAUSED: "mode is Paused: nothing is written",
-    Reason.KILL_SWITCH: "the administrator's switch is on Recommend: nothing is written",
-    Reason.SCALER_CONFLICT: "another autoscaler owns the replica count",
-    Reason.TARGET_CONFLICT: "an older ServingSLO owns the target",
-    Reason.SCALED_TO_ZERO_BY_USER: "somebody set the target to 0 by hand",
-    Reason.NO_WAKE_UP_SIGNAL: "no gateway tells of requests, which would have to wake it",
-    Reason.MODEL_LEARNING: "the model is still learning",
-    Reason.MODEL_DOES_NOT_PREDICT: "the model does not predict what is seen",
-    Reason.MODEL_NOT_IDENTIFIABLE: "load has not varied enough to know the model",
-    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen",
 }
 _QUIET = {
     Reason.IDLE: "nothing arrives and nothing is served",
@@ -80,13 +36,14 @@ _WAY_OUT = "only a higher threshold or faster replicas would change that"
 
 def summary(decision: Decision) -> Iterator[str]:
     """The lines, each only where there is something to say."""
-    because = _because(decision)
-    if because:
-        yield f"Because: {because}"
+    if why := because(decision):
+        yield f"Because: {why}"
+    if pods := failing_pods(decision):
+        yield f"Failing: {pods}"
     yield from _on_top(decision)
     yield from _out_of_reach(decision)
     if decision.limited_by is not None:
-        why = _LIMITS.get(decision.limited_by, decision.limited_by.value)
+        why = LIMIT_SENTENCES.get(decision.limited_by, decision.limited_by.value)
         # Pods in doubt are named above.
         doubted = decision.limited_by is Reason.UNRELIABLE_PODS
         detail = "" if doubted else limit_detail(decision)
@@ -97,7 +54,8 @@ def summary(decision: Decision) -> Iterator[str]:
         yield f"Otherwise: {otherwise}"
 
 
-def _because(decision: Decision) -> str:
+def because(decision: Decision) -> str:
+    """Which constraint asks for the count, at which demand; '' where none does."""
     demand = decision.demand
     if decision.reason in _QUIET:
         return _QUIET[decision.reason]
@@ -147,8 +105,10 @@ def _input(decision: Decision, reason: Reason, name: str) -> StepValue:
 def _certainty(decision: Decision) -> str:
     model, age = decision.model, decision.metrics_age_seconds
     old = UNKNOWN if age is None else f"{seconds(age)} old"
+    if dependent_verdict(decision) is not None and not model.trusted:
+        return "nothing is known without metrics; the count is held"
     if not model.trusted:
-        why = _LIMITS.get(model.reason, model.reason.value)
+        why = LIMIT_SENTENCES.get(model.reason, model.reason.value)
         return f"little; {why}, so measured saturation decides (metrics {old})"
     error = UNKNOWN if model.fit_error is None else percent(model.fit_error)
     if model.source == LawSource.STATED:
@@ -202,7 +162,7 @@ def _held(decision: Decision, count: PredictedCount) -> str:
 def _why_held(step: DecisionStep) -> str:
     if step.reason is Reason.STEP_DOWN_UNSAFE:
         return "not until a replica could be had again"
-    return f"but {_LIMITS.get(step.reason, step.reason.value)}"
+    return f"but {LIMIT_SENTENCES.get(step.reason, step.reason.value)}"
 
 
 def _refused(step: DecisionStep, replicas: int) -> bool:

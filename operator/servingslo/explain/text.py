@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.conditions import PERCENT, objective_verdict
+from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.explain.cause import dependent_verdict
 from servingslo.explain.format import (
     UNKNOWN,
     asked_count,
@@ -18,24 +19,21 @@ from servingslo.explain.format import (
     seconds,
     timestamp,
 )
+from servingslo.explain.knob_text import knob_lines
+from servingslo.explain.objective_conditions import PERCENT, objective_verdict
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
 from servingslo.policy.decision import (
-    AdmissionDecision,
     ColdStartReport,
-    CostReport,
     Decision,
     DecisionStep,
     DemandReport,
-    LimitDecision,
     LimitsUse,
     ObjectiveReport,
     PredictedCount,
     StepValue,
 )
 from servingslo.reasons import Action
-from servingslo.units import SECONDS_PER_HOUR
 
 _VERB = {
     Action.SCALE_UP: "scale up",
@@ -81,7 +79,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from _limits(decision.limits)
     yield from _steps(decision)
     yield from _alternatives(decision)
-    yield from _knobs(decision)
+    yield from knob_lines(decision)
 
 
 def _why(decision: Decision) -> Iterator[str]:
@@ -133,10 +131,31 @@ def _demand(decision: Decision) -> Iterator[str]:
         )
     if demand.aborted_ratio is not None and demand.aborted_ratio >= _LEAST_ABORTED:
         yield f"  clients gave up {percent(demand.aborted_ratio)} of the requests that ended"
+    yield from _ledger(demand.ledger)
     yield from _swings(demand)
     start = decision.cold_start
     if start is not None:
         yield f"  a cold start takes {_cold_start(start)}"
+
+
+def _ledger(ledger: RequestLedger | None) -> Iterator[str]:
+    """Where requests went; nothing where all that came were let in."""
+    if ledger is None:
+        return
+    if ledger.refused_per_second is None:
+        yield f"  refused requests are not counted ({ledger.reason.value})"
+        return
+    rates = (
+        (ledger.offered_per_second, "offered"),
+        (ledger.admitted_per_second, "admitted"),
+        (ledger.refused_per_second, "refused"),
+        (ledger.queueing_per_second, "queued"),
+        (ledger.retried_per_second, "of them retries"),
+    )
+    shown = [(number(rate), what) for rate, what in rates]
+    if any(rate not in {"0", "-0"} for rate, _ in shown[2:]):
+        told = ", ".join(f"{rate}/s {what}" for rate, what in shown)
+        yield f"  requests: {told} ({ledger.reason.value})"
 
 
 def _swings(demand: DemandReport) -> Iterator[str]:
@@ -224,7 +243,13 @@ def _certainty(decision: Decision) -> Iterator[str]:
     if decision.metrics_missing:
         yield f"  missing: {decision.metrics_missing}"
     model = decision.model
-    trusted = "trusted" if model.trusted else f"not trusted ({model.reason.value})"
+    dependent = dependent_verdict(decision)
+    if model.trusted:
+        trusted = "trusted"
+    elif dependent is not None:
+        trusted = f"not known ({dependent.reason.value})"
+    else:
+        trusted = f"not trusted ({model.reason.value})"
     fit, calibration = (_error(value) for value in (model.fit_error, model.relative_error))
     yield (
         f"Model: {trusted}, from {model.source}, {model.sample_count} samples, "
@@ -306,93 +331,3 @@ def _predicted_count(count: PredictedCount) -> str:
     most = count.greatest_rate_per_second
     holds = "" if most is None else f", holds up to {number(most)} requests/s"
     return f"{count.replicas}: {verdict[count.meets_objectives]}{usage}{latencies}{holds}"
-
-
-def _knobs(decision: Decision) -> Iterator[str]:
-    yield from _batching(decision.batching)
-    if decision.cost is not None:
-        yield f"Cost: {'; '.join(_cost(decision.cost))}"
-    yield f"Admission: {', '.join(_admission(decision.admission))}"
-    if decision.gateway_limit is not None:
-        yield f"  {_bound(decision.gateway_limit)}"
-
-
-def _admission(admission: AdmissionDecision) -> Iterator[str]:
-    yield admission.reason.value
-    if admission.admitted_rate_per_second is not None:
-        yield f"admitted {number(admission.admitted_rate_per_second)}/s"
-    if admission.queue_limit is not None:
-        yield f"queue limit {admission.queue_limit}"
-    if admission.in_flight_limit is not None:
-        yield f"in flight {admission.in_flight_limit} a replica"
-
-
-def _bound(bound: LimitDecision) -> str:
-    """'BackendTrafficPolicy/chat: LimitVerified, 45 in flight at each of 2 proxies'."""
-    set_to = "no bound of its own" if bound.after is None else f"{bound.after} in flight"
-    many = "its proxy" if bound.proxies == 1 else f"each of {bound.proxies} proxies"
-    told = f"{bound.kind}/{bound.object_name}: {bound.reason.value}, {set_to} at {many}"
-    return f"{told}; {bound.detail}" if bound.detail else told
-
-
-def _batching(batching: BatchingDecision) -> Iterator[str]:
-    """The limits; where others would be better, both plans and what it costs to go there."""
-    sequences = _knob(batching.current_max_num_seqs, batching.recommended_max_num_seqs)
-    tokens = _knob(
-        batching.current_max_num_batched_tokens, batching.recommended_max_num_batched_tokens
-    )
-    yield (
-        f"Batching: {batching.reason.value}, max_num_seqs {sequences}, "
-        f"max_num_batched_tokens {tokens}"
-    )
-    if batching.detail:
-        yield f"  {batching.detail}"
-    if batching.today is None or batching.better is None:
-        return
-    yield f"  with today's limits {_plan(batching.today)}"
-    yield f"  with the better ones {_plan(batching.better)}: {_saving(batching)}"
-    if batching.rollout is not None:
-        yield f"  the change {_rollout(batching.rollout)}"
-
-
-def _knob(now: int | None, wanted: int | None) -> str:
-    """What is in force, and what is recommended where that is another."""
-    return count(now) if wanted in {None, now} else f"{count(now)} → {wanted}"
-
-
-def _cost(cost: CostReport) -> Iterator[str]:
-    yield f"{number(cost.per_hour)} {cost.currency} an hour"
-    if cost.per_million_output_tokens is not None and cost.per_million_tokens is not None:
-        yield (
-            f"a million output tokens {number(cost.per_million_output_tokens)}, "
-            f"with prompts {number(cost.per_million_tokens)}"
-        )
-    if cost.saved_per_hour:
-        yield f"the better limits save {number(cost.saved_per_hour)} an hour"
-
-
-def _plan(plan: LimitsPlan) -> str:
-    missing = "" if plan.meets_objectives else ", which miss an objective"
-    return f"{plan.replicas} replicas, {plan.in_flight_limit} requests in flight at each{missing}"
-
-
-def _rollout(rollout: RolloutCost) -> str:
-    hours = number(rollout.surge_replica_seconds / SECONDS_PER_HOUR)
-    paid = ""
-    if rollout.payback_seconds is not None:
-        paid = f", paid back after {seconds(rollout.payback_seconds)}"
-    return f"restarts {rollout.restarted_replicas} pods, {hours} replica-hours{paid}"
-
-
-def _saving(batching: BatchingDecision) -> str:
-    saved = batching.replicas_saved or 0
-    today, better = batching.today, batching.better
-    if today is None or better is None:
-        return "saves no replica now"
-    if better.meets_objectives and not today.meets_objectives:
-        return "meets the objectives, which today's limits do not"
-    if saved <= 0 and not today.meets_objectives:
-        return "carries more, and misses an objective still"
-    if saved <= 0:
-        return "saves no replica now"
-    return f"saves {saved} ({percent(saved / today.replicas)})"

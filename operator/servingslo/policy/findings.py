@@ -7,6 +7,7 @@ from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.demand import kept_rate_per_second
+from servingslo.policy.failing_pods import failing_pods_step
 from servingslo.policy.guards import StepDownBlock
 from servingslo.policy.promise import SAFE_PROBABILITY
 from servingslo.policy.state import LIMIT_FIELDS
@@ -208,6 +209,7 @@ def latency_step(context: TickContext) -> DecisionStep | None:
 
 
 _STEPS = (
+    failing_pods_step,
     law_step,
     limits_step,
     gateway_step,

@@ -24,6 +24,8 @@ Key = tuple[str, str]
 
 _LOG = logging.getLogger(__name__)
 RELIST_SECONDS = 300.0
+# Collections that a cluster need not serve, with what their absence means.
+_OPTIONAL = (("/apis/keda.sh/", "KEDA is not installed"),)
 _PAGE = "500"
 _MOST_PAGES = 1000
 _FIRST_BACKOFF_SECONDS = 0.2
@@ -126,8 +128,13 @@ class ObjectCache(Generic[T]):
 
     def _set_problem(self, problem: ClusterError | None) -> None:
         if (problem is None) != (self.problem is None):
-            text = "readable" if problem is None else str(problem)
-            _LOG.info("cache path=%s state=%r", self.path, text)
+            absent = next((said for base, said in _OPTIONAL if self.path.startswith(base)), "")
+            if problem is None:
+                _LOG.info("cache path=%s state=readable", self.path)
+            elif absent and isinstance(problem, NotFoundError):
+                _LOG.info("%s: %s is not watched", absent, self.path)
+            else:
+                _LOG.warning("cache path=%s state=%r", self.path, str(problem))
         self.problem = problem
 
 

@@ -335,7 +335,7 @@ def _message(data: bytes) -> str:
     try:
         decoded = parsed_json(data)
     except ValueError:
-        return _brief(data.decode(errors="replace"))
+        return _brief(data.decode(errors="replace").strip())
     return _brief(str(decoded.get("message", "")) if isinstance(decoded, dict) else "")
 
 

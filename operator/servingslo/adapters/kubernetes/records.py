@@ -13,6 +13,7 @@ from servingslo.adapters.kubernetes.config_references import (
     unset_variables,
     words_of,
 )
+from servingslo.adapters.kubernetes.container_failures import container_failure
 from servingslo.adapters.kubernetes.container_fields import (
     asks_for_card,
     asks_for_device,
@@ -69,7 +70,8 @@ class PodRecord:
     first_ready_seconds: when it became ready for the first time, where that was seen or can be
     told from its status. started_seconds: when its last container started, none of them restarted.
     address: its own; None before it has one, and where it has its node's. queued_by: the gates that
-    hold it back from the scheduler, in words; None without any.
+    hold it back from the scheduler, in words; None without any. failing: why its containers do not
+    start or go on; None where nothing says so. unready_since_seconds: None while it is ready.
     """
 
     namespace: str
@@ -90,6 +92,8 @@ class PodRecord:
     unschedulable_reason: str | None
     address: str | None = None
     queued_by: str | None = None
+    failing: str | None = None
+    unready_since_seconds: float | None = None
 
     def sample(self, now_seconds: float, *, image: str | None) -> PodSample:
         """The pod as the planner sees it; engines are joined later."""
@@ -110,6 +114,8 @@ class PodRecord:
             restarts=self.restarts,
             unschedulable_reason=self.unschedulable_reason,
             queued_reason=self.queued_by,
+            failing_reason=self.failing,
+            unready_for_seconds=_between(self.unready_since_seconds, now_seconds),
         )
 
 
@@ -196,6 +202,8 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         unschedulable_reason=_unschedulable(scheduled),
         address=None if (item.get("spec") or {}).get("hostNetwork") else status.get("podIP"),
         queued_by=queued_by(item),
+        failing=container_failure(status, ready=ready),
+        unready_since_seconds=None if ready else since,
     )
 
 

@@ -5,7 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-MAX_DECISION_LINES = 9
+MAX_DECISION_LINES = 3
+MAX_SUMMARY_LENGTH = 512
+MAX_REASON_LENGTH = 1024
+MAX_PACKED_LENGTH = 16_384
 MAX_LINE_LENGTH = 1024
 MAX_CONDITIONS = 16
 MAX_MESSAGE_LENGTH = 32_768  # as metav1.Condition
@@ -38,7 +41,6 @@ class ReplicaStatus(StatusModel):
 
     current: int | None = Field(None, description="Replicas that the target reports.")
     ready: int | None = Field(None, description="Replicas whose pods are ready.")
-    pending: int | None = Field(None, description="Replicas ordered but not ready yet.")
     desired: int | None = Field(
         None,
         description="Replicas of the last decision, applied in mode Auto.",
@@ -50,7 +52,6 @@ class ObjectiveStatus(StatusModel):
 
     metric: str = Field(description="The metric of the objective.")
     percentile: float = Field(description="The percentile of the objective, percent.")
-    threshold_seconds: float = Field(description="The threshold in seconds.")
     predicted_seconds: float | None = Field(
         None, description="Predicted percentile at the desired count, seconds."
     )
@@ -67,59 +68,15 @@ class ObjectiveStatus(StatusModel):
     )
 
 
-class LedgerStatus(StatusModel):
-    """Where the requests went, per second: offered = admitted + refused + queueing."""
-
-    reason: str | None = Field(
-        None,
-        description="Who counts refusals: GatewayCounts, GatewayRefusalsAdded, "
-        "GatewayUndercounts or EnginesCountRefusals; RefusalsUnseen if neither does.",
-        max_length=63,
-    )
-    offered_per_second: float | None = Field(None, description="All requests, retries included.")
-    admitted_per_second: float | None = Field(None, description="Let into the engines.")
-    refused_per_second: float | None = Field(
-        None, description="Refused by gateway and engines; absent if unknown."
-    )
-    queueing_per_second: float | None = Field(
-        None, description="Growth of the gateway's own queue, negative while it drains."
-    )
-    retried_per_second: float | None = Field(
-        None, description="The part of the offered load that is treated as retries."
-    )
-
-
 class ObservedStatus(StatusModel):
     """What was measured."""
 
-    sampled_at: Timestamp | None = Field(
-        None, description="When the measurement was taken; unchanged while nothing changes."
-    )
     arrivals_per_second: float | None = Field(
         None, description="Arrival rate, requests per second."
     )
     forecast_per_second: float | None = Field(
         None,
         description="Arrival rate expected when capacity ordered now would be ready, per second.",
-    )
-    lead_seconds: float | None = Field(
-        None,
-        description="How far ahead the forecast looks, seconds: a scrape, a tick and a cold start.",
-    )
-    running: float | None = Field(None, description="Requests being decoded.")
-    waiting: float | None = Field(None, description="Requests waiting for a slot.")
-    backlog: float | None = Field(None, description="Requests to drain on top of new arrivals.")
-    prompt_tokens: float | None = Field(None, description="Mean prompt length, tokens.")
-    output_tokens: float | None = Field(None, description="Mean output length, tokens.")
-    cached_fraction: float | None = Field(
-        None, description="Share of prompt tokens served by the prefix cache, 0 to 1."
-    )
-    kv_usage: float | None = Field(None, description="KV cache use, 0 to 1.")
-    aborted_fraction: float | None = Field(
-        None, description="Share of the requests that ended whose clients gave up, 0 to 1."
-    )
-    ledger: LedgerStatus | None = Field(
-        None, description="Where the requests of the last scrapes went."
     )
     objectives: tuple[ObjectiveStatus, ...] = Field(
         (), description="Each objective with its prediction and its observation."
@@ -129,16 +86,19 @@ class ObservedStatus(StatusModel):
 class LearnedStatus(StatusModel):
     """What must survive a restart of the operator."""
 
-    schema_version: int | None = Field(
-        None, description="Version of the form of state; another version is not read."
-    )
     saved_at: Timestamp | None = Field(None, description="When it was written.")
-    # The form belongs to the estimators and changes with them; it is versioned by schemaVersion and
-    # read by the operator alone, so that a field-by-field schema here would only have to be
-    # migrated with each of them.
+    # The form belongs to the estimators and changes with them: a field-by-field schema here would
+    # only have to be migrated with each of them, and `kubectl describe` would list every number.
+    data: str | None = Field(
+        None,
+        max_length=MAX_PACKED_LENGTH,
+        description="Fit, windows and scale events, as base64 of zlib of JSON. Read by the "
+        "operator alone.",
+    )
+    schema_version: int | None = Field(None, description="Written by former versions.")
     state: dict[str, Any] | None = Field(
         None,
-        description="Fit, windows and scale events. Read by the operator alone, at most 4 KiB.",
+        description="What data holds, as former versions wrote it; still read.",
         json_schema_extra=dict(PRESERVE_UNKNOWN),
     )
 
@@ -146,21 +106,6 @@ class LearnedStatus(StatusModel):
 class ModelStatus(StatusModel):
     """The service law in use."""
 
-    step_fixed_seconds: float | None = Field(None, description="Fixed time of one step, seconds.")
-    step_per_sequence_seconds: float | None = Field(
-        None, description="Step time added by each decoding sequence, seconds."
-    )
-    prefill_per_token_seconds: float | None = Field(
-        None, description="Step time added by each prefilled token, seconds."
-    )
-    step_per_context_token_seconds: float | None = Field(
-        None, description="Step time added by each attended context token, seconds."
-    )
-    relative_error: float | None = Field(
-        None,
-        description="Calibration: largest deviation from 1 of observed over predicted percentiles "
-        "of the objectives, learnt slowly, within 0.7 and 2; predictions are corrected by it.",
-    )
     fit_error: float | None = Field(
         None,
         description="Mean relative error of the law's predictions of how long an engine is busy "
@@ -168,32 +113,13 @@ class ModelStatus(StatusModel):
         "most 0.15 and its step time at twice the concurrency seen is known to a fifth; each batch "
         "limit that is assumed adds 0.1 here, as an independent error, and is not judged.",
     )
-    samples: int | None = Field(None, description="Samples that the fit rests on.")
     source: str | None = Field(
         None,
         description="Where the law comes from: fit, last-trusted (an earlier fit), spec "
         "(spec.serviceLaw), of Triton counters (fitted to its metrics) or statistics (read from "
         "its servers); saturation or none: no law is in use.",
     )
-    max_num_seqs: int | None = Field(
-        None, description="Most running sequences of an engine that predictions are made with."
-    )
-    max_num_seqs_source: str | None = Field(
-        None,
-        description="Where it is known from: stated (spec.engine), exported (the engine's own "
-        "gauges), args (the container's command line), learnt (from measurements) or default (of "
-        "the engine's version and card).",
-    )
-    max_num_batched_tokens: int | None = Field(
-        None, description="Most tokens of a step that predictions are made with."
-    )
-    max_num_batched_tokens_source: str | None = Field(
-        None, description="Where it is known from, in the same words."
-    )
     runtime: str | None = Field(None, description="The engine that the pods were read as.")
-    runtime_source: str | None = Field(
-        None, description="How it is known: stated (spec.runtime) or recognized (its metrics)."
-    )
 
 
 class PredictedStatus(StatusModel):
@@ -201,19 +127,6 @@ class PredictedStatus(StatusModel):
 
     utilization: float | None = Field(
         None, description="Arrival rate divided by saturation rate, 0 to 1."
-    )
-    kv_usage: float | None = Field(None, description="KV cache use, 0 to 1.")
-    ttft_seconds: float | None = Field(
-        None, description="Time to first token at the objective's percentile, seconds."
-    )
-    tpot_seconds: float | None = Field(
-        None, description="Time per output token at the objective's percentile, seconds."
-    )
-    latency_seconds: float | None = Field(
-        None, description="Time of the whole request at the objective's percentile, seconds."
-    )
-    queue_seconds: float | None = Field(
-        None, description="Wait before the first step at the objective's percentile, seconds."
     )
 
 
@@ -234,7 +147,9 @@ class BatchingStatus(StatusModel):
     """Batch limits in force and recommended."""
 
     current: BatchLimits | None = Field(None, description="Limits in force.")
-    recommended: BatchLimits | None = Field(None, description="Limits that would serve best.")
+    recommended: BatchLimits | None = Field(
+        None, description="Limits that would serve best, where they are others."
+    )
     last_change: Timestamp | None = Field(None, description="When the limits were last changed.")
 
 
@@ -302,7 +217,9 @@ class Condition(StatusModel):
         max_length=316,
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
-    reason: str = Field(description="One CamelCase word for machines.", max_length=1024)
+    reason: str = Field(
+        description="One CamelCase word for machines.", max_length=MAX_REASON_LENGTH
+    )
     message: str = Field(description="One sentence for people.", max_length=MAX_MESSAGE_LENGTH)
     last_transition_time: Timestamp = Field(description="When the status last changed.")
     observed_generation: int | None = Field(
@@ -311,10 +228,9 @@ class Condition(StatusModel):
 
 
 class DecisionRecord(OpenStatusModel):
-    """The last decision in full.
+    """The last decision: its head, and all of it in one string.
 
-    Steps and predictions carry numbers, words and flags in turn and grow with each feature: a
-    structural schema has no such union, so only the head is fixed.
+    Former versions wrote its parts as fields here; they are still read.
     """
 
     time: Timestamp | None = Field(None, description="When it was decided.")
@@ -322,12 +238,12 @@ class DecisionRecord(OpenStatusModel):
     reason: str | None = Field(None, description="Why, one CamelCase word.")
     replicas_before: int | None = Field(None, description="Replicas before the decision.")
     replicas_after: int | None = Field(None, description="Replicas after the decision.")
-    recommended_replicas: int | None = Field(
-        None, description="Replicas wanted before the guards that only limit acting."
+    document: str | None = Field(
+        None,
+        max_length=MAX_PACKED_LENGTH,
+        description="The whole decision with its steps and numbers of the last minutes, as base64 "
+        "of zlib of JSON: servingslo explain shows it.",
     )
-    binding: str | None = Field(None, description="The constraint that binds.")
-    limited_by: str | None = Field(None, description="The guard that held the planner back.")
-    detail: str | None = Field(None, description="What else a person should know.")
 
 
 class ServingSLOStatus(StatusModel):
@@ -335,6 +251,16 @@ class ServingSLOStatus(StatusModel):
 
     observed_generation: int | None = Field(
         None, description="Generation of the spec that this status describes."
+    )
+    reason: str | None = Field(
+        None,
+        max_length=MAX_REASON_LENGTH,
+        description="The reason of what is wrong; of the last decision while nothing is.",
+    )
+    summary: str | None = Field(
+        None,
+        max_length=MAX_SUMMARY_LENGTH,
+        description="Whether the objectives are met, why this count, and what limits it.",
     )
     replicas: ReplicaStatus | None = Field(None, description="Replica counts.")
     binding_constraint: str | None = Field(
@@ -365,12 +291,12 @@ class ServingSLOStatus(StatusModel):
         },
     )
     last_decision: DecisionRecord | None = Field(
-        None, description="The last decision in full, at most 8 KiB."
+        None, description="The last decision that differed from the one before."
     )
     decisions: tuple[Annotated[str, Field(max_length=MAX_LINE_LENGTH)], ...] = Field(
         (),
         max_length=MAX_DECISION_LINES,
-        description="The nine decisions before the last one, one line each, newest first.",
+        description="The three decisions before the last one, one line each, newest first.",
     )
     learned: LearnedStatus | None = Field(
         None, description="What must survive a restart of the operator."

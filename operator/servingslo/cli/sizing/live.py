@@ -8,10 +8,11 @@ from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reader import PrometheusReader
 from servingslo.api.convert import targets_from_spec
-from servingslo.cli.decision_document import decision_of
+from servingslo.cli.decision_document import decision_of, last_document
 from servingslo.cli.live import Access, observation_of, workloads_of
 from servingslo.cli.sizing.answer import Question
 from servingslo.controller.recording import initial_state
+from servingslo.controller.stored_state import learned_of
 from servingslo.errors import ServingSLOError
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import FleetSample
@@ -54,8 +55,7 @@ async def live_question(
     finally:
         reader.close()
     targets = targets_from_spec(record.spec)
-    learned = (status.get("learned") or {}).get("state")
-    state = initial_state(learned, observation.time_seconds).estimator
+    state = initial_state(learned_of(status), observation.time_seconds).estimator
     sample = FleetSample(
         time_seconds=observation.time_seconds,
         pods=observation.pods,
@@ -66,7 +66,7 @@ async def live_question(
     )
     state, estimate = estimator.update(state, sample)
     _, known = lengths.publish(state.lengths)
-    document = status.get("lastDecision")
+    document = last_document(status)
     decision = decision_of(document, ref.namespace, ref.name) if document else None
     if decision is not None:
         decision = with_observed(decision, status.get("observed") or {})

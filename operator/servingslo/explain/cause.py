@@ -1,0 +1,56 @@
+"""The one cause that keeps a resource from being judged: what depends on it is Unknown."""
+
+from servingslo.explain.condition import ConditionStatus, Verdict
+from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.guards import CONFLICTS
+from servingslo.reasons import Reason
+
+NOT_READY_REASONS = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.TARGET_NOT_FOUND,
+        Reason.TARGET_NOT_SCALABLE,
+        Reason.TARGET_NOT_READABLE,
+        Reason.PERMISSION_DENIED,
+        Reason.CLUSTER_UNAVAILABLE,
+        Reason.SCALER_CONFLICT,
+        Reason.TARGET_CONFLICT,
+        Reason.INTERNAL_ERROR,
+    }
+)
+# Nothing was scraped because nothing was there to scrape.
+_NOTHING_TO_SCRAPE = frozenset({Reason.PENDING_PODS, Reason.WARMING_UP})
+
+
+def blindness(decision: Decision) -> DecisionStep | None:
+    """The step that says why nothing could be decided for want of metrics; None where it could."""
+    return next((step for step in decision.steps if step.stage == "signals"), None)
+
+
+def target_unusable(decision: Decision) -> Reason | None:
+    """Why the target cannot be read or scaled at all; None where it can."""
+    unusable = NOT_READY_REASONS - CONFLICTS
+    both = (decision.reason, decision.limited_by)
+    return next((reason for reason in both if reason is not None and reason in unusable), None)
+
+
+def dependent_verdict(decision: Decision) -> Verdict | None:
+    """What a condition says that needs metrics, while there are none; None where there are some."""
+    if (unusable := target_unusable(decision)) is not None:
+        message = "not known while the target cannot be used"
+        return Verdict(ConditionStatus.UNKNOWN, unusable, message)
+    blind = blindness(decision)
+    if blind is None:
+        return None
+    message = "not known without metrics"
+    if blind.reason in _NOTHING_TO_SCRAPE:
+        message = "not known before a pod is ready and scraped"
+    return Verdict(ConditionStatus.UNKNOWN, blind.reason, message)
+
+
+def nothing_to_scrape(decision: Decision) -> bool:
+    """Whether metrics are missing only because no pod can have any, or the target is unusable."""
+    if target_unusable(decision) is not None:
+        return True
+    blind = blindness(decision)
+    return blind is not None and blind.reason in _NOTHING_TO_SCRAPE

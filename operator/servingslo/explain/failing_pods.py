@@ -1,0 +1,32 @@
+"""The pods that should serve and fail, as a decision names them."""
+
+from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.failing_pods import FAILING_INPUT
+from servingslo.reasons import Reason
+
+# From this share of the pods on, the workload itself has failed and not a pod of it.
+_SHARE_OF_A_FAILURE = 0.5
+
+
+def failing_pods(decision: Decision) -> str:
+    """'llama-7 (OOMKilled), llama-9 (…)': the first failing pods with why; '' without any."""
+    step = _step(decision)
+    return "" if step is None else str(step.inputs["detail"])
+
+
+def workload_fails(decision: Decision) -> str:
+    """'3 of 5 pods fail: …' where half of the pods or more fail, or none serves; else ''."""
+    step = _step(decision)
+    if step is None:
+        return ""
+    failing, pods = step.inputs.get(FAILING_INPUT), step.inputs.get("pods")
+    if not isinstance(failing, int) or not isinstance(pods, int):
+        return ""
+    if failing < _SHARE_OF_A_FAILURE * pods and decision.replicas.ready:
+        return ""
+    verb = "fails" if failing == 1 else "fail"
+    return f"{failing} of {pods} {'pod' if pods == 1 else 'pods'} {verb}: {failing_pods(decision)}"
+
+
+def _step(decision: Decision) -> DecisionStep | None:
+    return next((step for step in decision.steps if step.reason is Reason.PODS_FAILING), None)

@@ -1,0 +1,57 @@
+"""The one reason and the one line that answer first: what is wrong, or why this count."""
+
+from collections.abc import Sequence
+
+from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions import verdicts
+from servingslo.explain.failing_pods import failing_pods
+from servingslo.explain.format import count
+from servingslo.explain.limit_sentences import ROUTINE_LIMITS
+from servingslo.explain.summary import because
+from servingslo.policy.decision import Decision
+from servingslo.reasons import Reason
+
+_LONGEST = 512
+# Whose False is reported first.
+_WORST_FIRST = (
+    ConditionType.READY,
+    ConditionType.SLO_MET,
+    ConditionType.METRICS_FRESH,
+    ConditionType.ADMISSION_BOUND,
+    ConditionType.BATCHING_IN_SYNC,
+)
+
+
+def headline(conditions: Sequence[Condition], decision: Decision | None) -> Reason | None:
+    """The reason of what is wrong; of the decision where nothing is; None before any condition.
+
+    decision: None where nothing was decided, because the spec is invalid or the mode is Paused.
+    """
+    of_type = {condition.type: condition for condition in conditions}
+    for type_ in _WORST_FIRST:
+        if type_ in of_type and of_type[type_].status is ConditionStatus.FALSE:
+            return of_type[type_].reason
+    ready = of_type.get(ConditionType.READY)
+    if decision is None:
+        return None if ready is None else ready.reason
+    if failing_pods(decision):
+        return Reason.PODS_FAILING
+    limited = of_type.get(ConditionType.SCALING_LIMITED)
+    if limited is not None and limited.reason not in ROUTINE_LIMITS:
+        return limited.reason
+    return decision.reason
+
+
+def answer_line(decision: Decision) -> str:
+    """Is it met, why this count, what limits: one line for `kubectl describe`."""
+    told = verdicts(decision)
+    ready, limited = told[ConditionType.READY], told.get(ConditionType.SCALING_LIMITED)
+    parts = [ready.message] if ready.status is ConditionStatus.FALSE else []
+    if not parts:
+        parts.append(told[ConditionType.SLO_MET].message)
+        noun = "replica" if decision.replicas_after == 1 else "replicas"
+        why = because(decision) or decision.reason.value
+        parts.append(f"{count(decision.replicas_after)} {noun}: {why}")
+        parts += [f"failing: {pods}"] if (pods := failing_pods(decision)) else []
+    parts += [] if limited is None else [limited.message]
+    return ". ".join(part for part in parts if part)[:_LONGEST]

@@ -1,0 +1,70 @@
+"""Conditions MetricsFresh and ModelTrusted: what is measured, and whether the law predicts it."""
+
+from servingslo.explain.cause import blindness, dependent_verdict, nothing_to_scrape
+from servingslo.explain.condition import ConditionStatus, Verdict
+from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.reasons import Reason
+
+# Without ages: they differ on every tick, and a condition is written when it changes.
+_METRICS = {
+    Reason.NO_WAKE_UP_SIGNAL: "the target sleeps",
+    Reason.METRICS_STALE: "samples are too old",
+    Reason.METRICS_MISSING: "no samples of the target's pods; do the labels of the scrape fit?",
+    Reason.METRICS_PARTIAL: "part of the samples is missing",
+    Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
+    Reason.METRICS_IMPLAUSIBLE: "samples say what cannot be",
+    Reason.SEVERAL_RUNTIMES: "the pods export the metrics of several runtimes",
+    Reason.SEVERAL_MODELS: "the pods serve several models",
+    Reason.MODEL_NOT_SERVED: "the pods serve other models",
+    Reason.METRIC_NOT_OF_RUNTIME: "an objective is about what the runtime does not have",
+    Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
+}
+_STATED_LAW = {
+    Reason.LAW_FROM_SPEC: "service law from spec.serviceLaw, until one is fitted here",
+    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen; "
+    "measured saturation decides meanwhile",
+}
+
+
+def metrics_fresh_verdict(decision: Decision) -> Verdict:
+    """Whether every serving pod was measured recently."""
+    dependent = dependent_verdict(decision)
+    if dependent is not None and nothing_to_scrape(decision):
+        return dependent
+    if decision.metrics is Reason.METRICS_FRESH:
+        seen, missing = "every pod was seen lately", decision.metrics_missing
+        message = f"{seen}; not exported: {missing}" if missing else seen
+        return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, message)
+    blind = blindness(decision)
+    if blind is not None:
+        return Verdict(ConditionStatus.FALSE, decision.metrics, blind_message(blind))
+    # The decision's own detail may be about something else: who owns the target, above all.
+    own = decision.detail if decision.limited_by is decision.metrics else ""
+    usual = _METRICS.get(decision.metrics, "no metrics")
+    named = f"{usual}: {decision.metrics_missing}" if decision.metrics_missing else usual
+    message = own or named
+    return Verdict(ConditionStatus.FALSE, decision.metrics, message)
+
+
+def blind_message(step: DecisionStep) -> str:
+    """What is wrong with the metrics, in words, of the step that `blindness` returns."""
+    told, detail = _METRICS.get(step.reason, ""), step.inputs.get("detail")
+    if step.inputs.get("names_cause"):
+        told = ""
+    return ": ".join(str(part) for part in (told, detail) if part) or "no metrics"
+
+
+def model_trusted_verdict(decision: Decision) -> Verdict:
+    """Whether the law predicts what is measured; Unknown while it is learnt."""
+    model = decision.model
+    dependent = dependent_verdict(decision)
+    if dependent is not None and not model.trusted:
+        return dependent
+    message = "no service law is trusted; measured saturation decides meanwhile"
+    status = ConditionStatus.FALSE
+    if model.trusted:
+        status, message = ConditionStatus.TRUE, f"service law from {model.source}"
+    elif model.reason is Reason.MODEL_LEARNING:
+        status = ConditionStatus.UNKNOWN
+        message = "the service law is still being learnt; measured saturation decides meanwhile"
+    return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))

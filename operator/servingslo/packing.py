@@ -1,0 +1,35 @@
+"""Values that machines alone read, packed into one string of a status: base64 of zlib of JSON.
+
+`kubectl describe` prints one line for each leaf of an object, so a hundred numbers that nobody
+reads would hide the ten that everybody looks for.
+"""
+
+import base64
+import binascii
+import json
+import zlib
+from typing import Any
+
+# What is packed here is 8 KiB at most; a longer value was not packed by the operator.
+_MOST_BYTES = 64 * 1024
+
+
+def packed(value: Any) -> str:
+    """The JSON value as one string without line breaks."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), level=9)).decode()
+
+
+def unpacked(text: str) -> Any:
+    """The value of a string that `packed` returned.
+
+    Raises: ValueError where the string is none, or holds more than 64 KiB.
+    """
+    try:
+        unzip = zlib.decompressobj()
+        data = unzip.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError("not a packed value") from error
+    if not unzip.eof:
+        raise ValueError(f"a packed value that is cut off or of more than {_MOST_BYTES} bytes")
+    return json.loads(data)

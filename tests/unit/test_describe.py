@@ -1,0 +1,109 @@
+"""`kubectl describe` of a ServingSLO fits on a screen or two, and each number has one name."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from controller_fakes import NAME, Operator, record_of
+
+from servingslo.cli.decision_document import decision_of, last_document
+from servingslo.controller.stored_state import learned_of
+from servingslo.policy.learned import learned
+from servingslo.policy.state import PlannerState
+
+# Of a status with two objectives; with prices and admission. It was 400 before.
+SHORT, FULL = 70, 90
+EVERYTHING = {"cost": {"gpuHourly": 2.5}, "admission": {"mode": "Recommend"}}
+
+
+def described(value: Mapping[str, Any], level: int = 0) -> Iterator[str]:
+    """The lines that `kubectl describe` prints of an object it has no printer for.
+
+    Source: kubectl, pkg/describe, printUnstructuredContent: keys in order, a line for each leaf.
+    """
+    for key, entry in sorted(value.items()):
+        indent = "  " * level
+        if isinstance(entry, Mapping):
+            yield f"{indent}{key}:"
+            yield from described(entry, level + 1)
+        elif isinstance(entry, list):
+            yield f"{indent}{key}:"
+            for part in entry:
+                if isinstance(part, Mapping):
+                    yield from described(part, level + 1)
+                else:
+                    yield f"{indent}  {part}"
+        else:
+            yield f"{indent}{key}: {entry}"
+
+
+async def _status(**spec: Any) -> Mapping[str, Any]:
+    operator = Operator()
+    operator.apply(record_of(**spec))
+    await operator.ticks(60)
+    return operator.resources.status()
+
+
+@pytest.mark.parametrize(
+    ("spec", "most"),
+    [pytest.param({}, SHORT, id="short"), pytest.param(EVERYTHING, FULL, id="all")],
+)
+async def test_a_status_is_a_screen_of_lines(spec: dict[str, Any], most: int) -> None:
+    """What answers is there, what only machines read is one string."""
+    status = await _status(**spec)
+    lines = list(described(status))
+    assert len(lines) <= most, "\n".join(lines)
+    for field in ("reason", "summary", "bindingConstraint", "conditions", "learned"):
+        assert status[field]
+    assert set(EVERYTHING) <= set(status) if spec else "cost" not in status
+    assert {entry["status"] for entry in status["conditions"]} <= {"True", "Unknown"}
+
+
+async def test_no_number_stands_under_two_names() -> None:
+    """Measured and predicted values with three digits do not repeat."""
+    status = await _status(**EVERYTHING)
+    lines = [line for line in described(status) if "percentile" not in line]
+    leaves = [line.rpartition(": ")[2] for line in lines]
+    fractions = [leaf for leaf in leaves if "." in leaf and leaf.replace(".", "").isdecimal()]
+    assert fractions
+    assert [value for value, count in Counter(fractions).items() if count > 1] == []
+
+
+async def test_what_is_packed_is_what_the_operator_knows() -> None:
+    """The decision in full and the learned state come out of the status as they went in."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.ticks(60)
+    status = operator.resources.status()
+    document = last_document(status)
+    assert document is not None
+    assert document["steps"]
+    decision = decision_of(document, "inference", NAME)
+    head = status["lastDecision"]
+    assert (decision.action, decision.replicas_after) == (head["action"], head["replicasAfter"])
+    stored = learned_of(status)
+    assert stored is not None
+    assert set(stored) == set(learned(PlannerState(), 0.0))
+
+
+async def test_what_a_former_version_stored_is_taken_up() -> None:
+    """An upgrade keeps the law: the object of before is read, and replaced by the string."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.ticks(60)
+    status = dict(operator.resources.status())
+    status["learned"] = {
+        "schemaVersion": 1,
+        "savedAt": status["learned"]["savedAt"],
+        "state": learned_of(status),
+    }
+    record = operator.resources.records[NAME]
+    operator.resources.records[NAME] = replace(record, status=status)
+    operator.start()
+    await operator.ticks(2)
+    assert operator.resources.condition("ModelTrusted")[0] == "True"
+    await operator.ticks(30)
+    written = operator.resources.status()["learned"]
+    assert set(written) == {"savedAt", "data"}
