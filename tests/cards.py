@@ -4,7 +4,7 @@ Those of the simulation that the measured figures of continuous batching are fro
 for every sequence, and one whose KV cache binds first.
 """
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 
 H100 = ServiceLaw(
     step_fixed_seconds=6.5e-3,

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from servingslo.models.latency import latency_model
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.latency import latency_model
+from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.objectives import Routing
-from servingslo.models.prediction import Prediction
-from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 
 

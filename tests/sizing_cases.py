@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.cards import H100, H100_LIMITS
 
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import Routing, latency_model
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import Routing, latency_model
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.sizing import Load, SizingCase, size
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from tests.benchmarks.seasons import season_rows
 
-from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
-from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.forecast.demand import Forecast, ForecastState, forecast, observe
+from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.sim.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"

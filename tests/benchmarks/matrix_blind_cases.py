@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, SMALL, TRACE
 
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import Targets
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.production import benchmark_targets

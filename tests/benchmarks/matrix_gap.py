@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tests.benchmarks.simulator import Still
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.sim.bound import least_work_seconds
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec

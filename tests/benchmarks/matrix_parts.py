@@ -18,9 +18,9 @@ from tests.benchmarks.matrix import KEPT, LARGE, SMALL, VARIED_CASES, scenario
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.forecast import Forecast
-from servingslo.models import frontier
-from servingslo.models.latency import LatencyMetric, Prediction
+from servingslo.estimation.forecast.demand import Forecast
+from servingslo.models.fleet import frontier
+from servingslo.models.fleet.latency import LatencyMetric, Prediction
 from servingslo.policy import demand, requirement
 from servingslo.policy.context import TickContext
 from servingslo.policy.learning import calibrated

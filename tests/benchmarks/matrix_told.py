@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from tests.benchmarks.matrix import KEPT, LARGE, SMALL, scenario
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
 from servingslo.policy.sizing import counted
 from servingslo.sim.backtest import oracle_of

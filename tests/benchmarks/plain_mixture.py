@@ -7,7 +7,7 @@ over every combination, sorted. TPOT: a step by n. No bursts, no cap, no budget,
 import numpy as np
 from scipy.stats import nbinom
 
-from servingslo.models.service_time import ServiceLaw, request_demand
+from servingslo.models.engine.service_time import ServiceLaw, request_demand
 from servingslo.models.workload import Workload
 
 _RESTS = (np.arange(8) + 0.5) / 8

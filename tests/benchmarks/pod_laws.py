@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 from tests.unit.estimation_fleet import SimulatedFleet, poisson
 
-from servingslo.estimation import pod_slowdown, service_law
-from servingslo.estimation.counters import EngineMemory, advance
-from servingslo.estimation.least_squares import Vector
-from servingslo.estimation.regression_rows import Row, regression_rows
-from servingslo.estimation.service_law import Configuration, LawFit
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.law import fit as service_law
+from servingslo.estimation.law.fit import Configuration, LawFit
+from servingslo.estimation.law.least_squares import Vector
+from servingslo.estimation.law.rows import Row, regression_rows
+from servingslo.estimation.pods import slowdown as pod_slowdown
+from servingslo.estimation.windows.counters import EngineMemory, advance
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.catalogue import EngineKind, engine_kind
 from servingslo.sim.engine import Engine

@@ -22,8 +22,9 @@ from tests.unit.policy_world import Run, World
 from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
 
 from servingslo.estimation import estimator
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import (
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import (
     LatencyMetric,
     LatencyModel,
     Objective,
@@ -31,7 +32,6 @@ from servingslo.models.latency import (
     forget_models,
     prepare,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.inputs import (

@@ -10,9 +10,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe, with_history
-from servingslo.estimation.rate_filters import RateWindow
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.demand import (
+    Forecast,
+    ForecastState,
+    forecast,
+    observe,
+    with_history,
+)
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.forecast.season_profile import RateHistory
 
 WINDOW_SECONDS, BIN_SECONDS, DAY, HOUR = 15.0, 300.0, 86400.0, 3600.0
 LEAD_SECONDS = 120.0

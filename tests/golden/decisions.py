@@ -1,7 +1,7 @@
 """Decisions that goldens and unit tests render: one busy, one blind, one new."""
 
-from servingslo.estimation.ledger import RequestLedger
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
 from servingslo.policy.decision import (
     AdmissionDecision,

@@ -31,7 +31,7 @@ from servingslo.controller.recording import (
     replay,
 )
 from servingslo.estimation.sample import GatewaySample
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan

@@ -15,9 +15,9 @@ from tests.unit.estimation_fleet import SimulatedFleet
 from tests.validation.grid import conversation_lengths
 from tests.validation.step_simulation import bursty_arrivals, poisson_arrivals
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.least_squares import EMPTY_INFORMATION, add_row, solve_nonnegative
-from servingslo.estimation.regression_rows import regression_rows
+from servingslo.estimation.law.least_squares import EMPTY_INFORMATION, add_row, solve_nonnegative
+from servingslo.estimation.law.rows import regression_rows
+from servingslo.estimation.windows.counters import Window
 from servingslo.sim.catalogue import engine_kind
 
 # Tokens held for each running sequence of the conversation trace.

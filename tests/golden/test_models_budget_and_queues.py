@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tests.textbook import queueing
 
-from servingslo.models import error_budget, kv_cache
+from servingslo.models import burn_rates as error_budget
+from servingslo.models.engine import kv_cache
 from servingslo.models.workload import LengthDistribution, Workload
 
 

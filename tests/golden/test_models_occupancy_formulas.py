@@ -13,10 +13,15 @@ from tests.cards import H100
 from tests.model_fleets import ReplicaGroup, predict
 from tests.validation.grid import conversation_lengths
 
-from servingslo.models.capacity import mu_effective_per_second
-from servingslo.models.latency import Routing
-from servingslo.models.occupancy import queue_factor, variability_factor
-from servingslo.models.service_time import EngineLimits, RequestDemand, ServiceLaw, request_demand
+from servingslo.models.engine.capacity import mu_effective_per_second
+from servingslo.models.engine.service_time import (
+    EngineLimits,
+    RequestDemand,
+    ServiceLaw,
+    request_demand,
+)
+from servingslo.models.fleet.latency import Routing
+from servingslo.models.running.occupancy import queue_factor, variability_factor
 from servingslo.models.workload import LengthDistribution, Workload
 
 # Exponential outputs, so that C_s² is 1.

@@ -10,7 +10,9 @@ import pytest
 from tests.textbook import batching, queueing
 from tests.textbook.batching import BatchLaw
 
-from servingslo.models import admission, cost, error_budget
+from servingslo.models import burn_rates as error_budget
+from servingslo.models import cost
+from servingslo.models.engine import admission
 
 FOUNDATIONS = BatchLaw(fixed_seconds=0.050, per_request_seconds=0.0005)
 SERVING = BatchLaw(fixed_seconds=0.005, per_request_seconds=0.0006)

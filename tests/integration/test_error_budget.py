@@ -17,8 +17,8 @@ from tests.integration.prometheus_world import running_prometheus
 
 from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.estimation.error_budget import BudgetReading
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.estimation.requests.misses import BudgetReading
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.error_budget import budget_report
 from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion

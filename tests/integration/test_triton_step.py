@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.dynamic_batches import (
+from servingslo.estimation.law.batch_rows import (
     BatchCounts,
     batch_rows,
     counted_rows,
     judged_by_size,
 )
-from servingslo.estimation.service_law import Configuration, LawEstimate, LawFit, judge, learn
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.service_time import DynamicBatcher
+from servingslo.estimation.law.fit import Configuration, LawEstimate, LawFit, judge, learn
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.engine.service_time import DynamicBatcher
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.reasons import Reason
 from servingslo.rig.processes import ProcessFamily
 from servingslo.rig.triton import TritonModel, TritonServer, missing_for_triton

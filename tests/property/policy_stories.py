@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.estimation.season import RateHistory
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import (
     FallbackBehavior,
     FallbackTargets,

@@ -12,7 +12,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.estimation.histograms import (
+from servingslo.estimation.requests.histograms import (
     HistogramDelta,
     length_distribution,
     merged,

@@ -12,12 +12,12 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState, measure
-from servingslo.estimation.counters import Window
-from servingslo.estimation.freshness import assess
-from servingslo.estimation.gateway import GatewayFlow, InstanceFlow
-from servingslo.estimation.gateway import measure as measure_gateway
+from servingslo.estimation.gateway.counts import GatewayFlow, InstanceFlow
+from servingslo.estimation.gateway.counts import measure as measure_gateway
+from servingslo.estimation.requests.arrivals import ArrivalMeasurement, ArrivalState, measure
 from servingslo.estimation.sample import EngineSample, GatewayInstance, GatewaySample, PodSample
+from servingslo.estimation.windows.counters import Window
+from servingslo.estimation.windows.freshness import assess
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.learned import learned, restore
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.stored_estimator import learned, restore
 
 EDGES = (0.1, 1.0, 10.0, 100.0, 1000.0, float("inf"))
 STORED_BYTES = 3072

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.paper_fleet import OUTPUT_TOKENS, PROMPT_TOKENS, PaperFleet
 
-from servingslo.estimation.counters import Window
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.lengths import LengthState, observe, publish
+from servingslo.estimation.requests.lengths import LengthState, observe, publish
+from servingslo.estimation.windows.counters import Window
 from servingslo.models.workload import LengthDistribution
 
 # Looks before and after what happens, enough for the engines' first windows at the slowest scrapes.

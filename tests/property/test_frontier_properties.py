@@ -14,8 +14,8 @@ from policy_stories import QUICK
 from tests.cards import H100, H100_LIMITS, L4, L4_LIMITS
 from tests.sizing_cases import case
 
-from servingslo.models.frontier import GREATEST_UTILIZATION, Fleet
-from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.fleet.frontier import GREATEST_UTILIZATION, Fleet
+from servingslo.models.fleet.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.sizing import Load, size
 

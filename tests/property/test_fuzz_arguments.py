@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.property.fuzzing import fuzzed, is_said, unhurried
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.estimation.plausible import LARGEST_COUNT
+from servingslo.estimation.windows.plausible import LARGEST_COUNT
 from servingslo.runtimes.arguments import (
     LONGEST_LINE_CHARACTERS,
     BatchArguments,

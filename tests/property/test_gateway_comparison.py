@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.estimation.gateway_comparison import NOT_COMPARED, Comparison, Told
+from servingslo.estimation.gateway.comparison import NOT_COMPARED, Comparison, Told
 
 TICK_SECONDS = 15.0
 # Nothing comes for so long before what is past the gateway, and after all.

@@ -20,15 +20,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.model_fleets import ReplicaGroup, predict
 
-from servingslo.models.capacity import saturation
-from servingslo.models.latency import (
+from servingslo.models.engine.capacity import saturation
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.fleet.latency import (
     LatencyMetric,
     LatencyModel,
     Routing,
     metric_seconds,
     prepare,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.catalogue import engine_kind
 

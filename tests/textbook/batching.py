@@ -14,7 +14,7 @@ from scipy.special import gammaln
 from tests.textbook.queueing import beyond_share, mgc_wait_seconds, poisson_quantile
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 
 # A batching window takes at most this share of the latency objective.
 # Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", batching window.

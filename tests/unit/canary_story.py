@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from policy_world import Pod, Run, World
 
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.batch_canary import (
     AFTER,
     BEFORE,

@@ -24,7 +24,7 @@ from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.reporter import Reporter
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, NotFoundError, ServingSLOError, WriteConflictError
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.explain.events import Event
 from servingslo.policy.inputs import Limits, Observation, ScaleTarget, SignalProblem, Targets
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView

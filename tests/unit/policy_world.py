@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import (
     EngineLaunch,
     EngineSample,
@@ -12,8 +13,7 @@ from servingslo.estimation.sample import (
     HistogramSample,
     PodSample,
 )
-from servingslo.estimation.season import RateHistory
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.policy.inputs import Observation
 from servingslo.sim.baselines.setting import Setting
 from servingslo.sim.policies import policy_of

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 
 DAY = 86400.0
 HOUR = 3600.0

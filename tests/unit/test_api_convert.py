@@ -7,9 +7,9 @@ from tests.unit import api_cases
 
 from servingslo.api.convert import targets_from_spec
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.limits import StatedLimits
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import DynamicBatcher, ServiceLaw
+from servingslo.estimation.pods.batch_limits import StatedLimits
+from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.behavior import (
     Behavior,
     PolicyType,

@@ -7,7 +7,7 @@ from tests.benchmarks.matrix_gap import capacity, gap_of
 from tests.benchmarks.matrix_offices import BEGIN, MORNINGS, past
 from tests.benchmarks.seasons import DAY, HOUR, MONDAY
 
-from servingslo.estimation.forecast import ForecastState, with_history
+from servingslo.estimation.forecast.demand import ForecastState, with_history
 from servingslo.reasons import Reason
 from servingslo.sim.bound import least_replica_hours
 from servingslo.sim.fleet import FleetSpec

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.benchmarks.matrix_parts import PARTS, PresentForecast, without
 
-from servingslo.estimation.forecast import ForecastState, forecast, observe
-from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.forecast.demand import ForecastState, forecast, observe
+from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import ColdStart, FleetSpec
 from servingslo.sim.production import Production, benchmark_targets

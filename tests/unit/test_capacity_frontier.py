@@ -7,9 +7,14 @@ import pytest
 from policy_world import TARGETS, Run, World
 from tests.sizing_cases import case, sized
 
-from servingslo.models.crossing import CLOSE_RATIO, CLOSE_TO_JUMP_RATIO, MOST_ROUNDS, CrossingSearch
-from servingslo.models.frontier import Fleet, Frontier, Limit
-from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
+from servingslo.models.fleet.crossing import (
+    CLOSE_RATIO,
+    CLOSE_TO_JUMP_RATIO,
+    MOST_ROUNDS,
+    CrossingSearch,
+)
+from servingslo.models.fleet.frontier import Fleet, Frontier, Limit
+from servingslo.models.fleet.latency import LatencyMetric, LatencyModel, Objective, Routing
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
 from servingslo.policy.planner import plan
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from servingslo.cli.demo.limits_verdict import LimitsFigures, Shares, missed, shares_of, table
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.rig.http_clients import ClientRecord, Ending
 
 OBJECTIVES = (

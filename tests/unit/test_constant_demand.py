@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tests.benchmarks.guard_traffic import lengths_drawn
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.estimation.lengths import LengthState, observe, publish
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.lengths import LengthState, observe, publish
+from servingslo.estimation.windows.counters import Window
 from servingslo.policy.behavior import Behavior, ScalingRules
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import ColdStart, FleetSpec

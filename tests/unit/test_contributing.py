@@ -12,10 +12,10 @@ from tests.benchmarks.guard_verdict import MEAN_PRICE_RATIO, PRICE_OF_A_POINT, R
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.api.v1alpha1.status import PredictedStatus
 from servingslo.controller.actuators import catalogue
-from servingslo.estimation.observed import LATENCIES
+from servingslo.estimation.requests.observed import LATENCIES
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.explain.summary import CONSTRAINTS
-from servingslo.models.objective_metrics import ROW_OF, ROW_OF_CONSTRAINT, ROWS
+from servingslo.models.fleet.objective_metrics import ROW_OF, ROW_OF_CONSTRAINT, ROWS
 from servingslo.models.objectives import LatencyMetric
 from servingslo.reasons import BOUND_REASON
 from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE
@@ -108,7 +108,13 @@ def test_no_other_file_knows_a_metric_of_objectives():
         for path in SOURCES.rglob("*.py")
         if named.search(path.read_text(encoding="utf-8"))
     }
-    beside = ("rig/", "sim/", "runtimes/", "models/batch_model.py", "estimation/dynamic_batches.py")
+    beside = (
+        "rig/",
+        "sim/",
+        "runtimes/",
+        "models/fleet/batch_model.py",
+        "estimation/law/batch_rows.py",
+    )
     others = [
         path
         for path in found - listed

@@ -17,7 +17,7 @@ from servingslo.errors import (
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason

@@ -18,8 +18,8 @@ from servingslo.controller.recording import (
     replay,
 )
 from servingslo.errors import InvalidInputError
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.estimation.season import RateHistory
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan

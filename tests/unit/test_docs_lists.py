@@ -17,8 +17,8 @@ from servingslo.api.runtime_profiles import AddedRuntime
 from servingslo.cli.main import app
 from servingslo.cli.top import SortBy
 from servingslo.controller.actuators.catalogue import ACTUATORS
-from servingslo.estimation.limits import LimitSource
-from servingslo.estimation.service_law import LawSource
+from servingslo.estimation.law.fit import LawSource
+from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.error_budget import BURN_SECONDS
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind

@@ -9,7 +9,7 @@ from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
 from servingslo.adapters.kubernetes.field_managers import arguments_set_by, replicas_set_by
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.engine_limits import EngineLimits
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.batch_canary import QUEUE, TEMPLATE
 from servingslo.policy.inputs import BatchingMode, BatchingTargets, InForce, ScaleTarget, Targets
 from servingslo.policy.ports import WorkloadView

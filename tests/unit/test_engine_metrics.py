@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.rig.engine_metrics import GPUReading, dcgm_page, vllm_page
 from servingslo.sim.engine import Engine
 

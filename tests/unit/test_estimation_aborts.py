@@ -7,9 +7,9 @@ from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
 from servingslo.controller.status import status_fields
-from servingslo.estimation.counters import Window, advance
-from servingslo.estimation.lengths import LengthState, observe, publish
+from servingslo.estimation.requests.lengths import LengthState, observe, publish
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.windows.counters import Window, advance
 
 
 def _window(**counts: float) -> Window:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.arrivals import ArrivalState, measure
-from servingslo.estimation.balance import arrivals_of
-from servingslo.estimation.counters import Window
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.freshness import assess
+from servingslo.estimation.requests.arrivals import ArrivalState, measure
 from servingslo.estimation.sample import EngineSample, GatewaySample, HistogramSample, PodSample
+from servingslo.estimation.windows.balance import arrivals_of
+from servingslo.estimation.windows.counters import Window
+from servingslo.estimation.windows.freshness import assess
 
 
 def _engine(served: float, *, waiting: float = 0.0, age: float = 1.0) -> EngineSample:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from servingslo.estimation import calibration
-from servingslo.estimation.calibration import EMPTY_CALIBRATION
-from servingslo.estimation.histograms import HistogramDelta
+from servingslo.estimation.law import calibration
+from servingslo.estimation.law.calibration import EMPTY_CALIBRATION
+from servingslo.estimation.requests.histograms import HistogramDelta
 
 
 def _latency(*counts: float) -> HistogramDelta:

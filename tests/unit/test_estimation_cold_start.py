@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation import cold_start
-from servingslo.estimation.cold_start import ColdStartState
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.learned import learned, restore
+from servingslo.estimation.pods import cold_start
+from servingslo.estimation.pods.cold_start import ColdStartState
 from servingslo.estimation.sample import PodSample
+from servingslo.estimation.stored_estimator import learned, restore
 
 
 def _started(name: str, ready_after: float, scheduled_after: float) -> PodSample:

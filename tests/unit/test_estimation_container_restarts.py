@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.balance import arrivals_of
-from servingslo.estimation.configuration import fleet_configuration
-from servingslo.estimation.counters import EngineMemory, EngineStep, advance
 from servingslo.estimation.engine_steps import law_of_pods
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
+from servingslo.estimation.law.configuration import fleet_configuration
 from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.windows.balance import arrivals_of
+from servingslo.estimation.windows.counters import EngineMemory, EngineStep, advance
+from servingslo.models.engine.service_time import ServiceLaw
 
 SCRAPE_SECONDS = 15.0
 # A long life before, so that the whole count would be an arrival rate of hundreds.

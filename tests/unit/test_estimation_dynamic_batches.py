@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.dynamic_batches import (
+from servingslo.estimation.law.batch_rows import (
     batch_rows,
     batcher_in_requests,
     counted_rows,
     judged_by_size,
     summarized,
 )
-from servingslo.estimation.lengths import LengthState
+from servingslo.estimation.law.fit import Configuration, LawEstimate, LawFit, judge, learn
+from servingslo.estimation.requests.lengths import LengthState
 from servingslo.estimation.sample import EngineSample
-from servingslo.estimation.service_law import Configuration, LawEstimate, LawFit, judge, learn
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.service_time import DynamicBatcher, ServiceLaw
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.06, step_per_sequence_seconds=0.01, prefill_per_token_seconds=0.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.estimation.error_budget import Misses, Within, misses, over, within_threshold
+from servingslo.estimation.requests.misses import Misses, Within, misses, over, within_threshold
 
 EDGES = ((0.25, 60.0), (0.5, 80.0), (1.0, 95.0), (math.inf, 100.0))
 

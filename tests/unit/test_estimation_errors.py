@@ -2,8 +2,8 @@
 
 import pytest
 
-from servingslo.estimation.errors import with_window
-from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.forecast.realized_errors import with_window
 
 
 def window(rate_per_second, seconds, **more):

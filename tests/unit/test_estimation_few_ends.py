@@ -2,14 +2,14 @@
 
 import pytest
 
-from servingslo.estimation import forecast
-from servingslo.estimation.counters import Window
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.forecast import ForecastState
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.estimation.learned import learned, restore
-from servingslo.estimation.lengths import Lengths, LengthState, observe, publish
-from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.forecast import demand as forecast
+from servingslo.estimation.forecast.demand import ForecastState
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.lengths import Lengths, LengthState, observe, publish
+from servingslo.estimation.stored_estimator import learned, restore
+from servingslo.estimation.windows.counters import Window
 
 RATE = 14.0
 OUTPUT = 128.0

@@ -8,9 +8,9 @@ import pytest
 
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
-from servingslo.estimation.learned import learned, restore
-from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.forecast.demand import Forecast, ForecastState, forecast, observe
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.stored_estimator import learned, restore
 from servingslo.sim.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"

@@ -6,8 +6,8 @@ import pytest
 
 from servingslo.api.v1alpha1.spec import Fallback
 from servingslo.estimation.estimate import FleetSample
-from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.windows.freshness import assess
 from servingslo.policy.inputs import FallbackTargets, Observation
 from servingslo.policy.signals import read_signals
 from servingslo.units import parse_duration_seconds

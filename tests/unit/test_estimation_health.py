@@ -6,8 +6,8 @@ import pytest
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.freshness import assess
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
+from servingslo.estimation.windows.freshness import assess
 
 
 def _engine(

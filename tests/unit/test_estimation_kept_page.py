@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.unit.policy_world import TARGETS, World, run, steady
 
-from servingslo.estimation.counters import EngineMemory, EngineStep, advance
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.windows.counters import EngineMemory, EngineStep, advance
 from servingslo.policy.planner import plan
 from servingslo.reasons import Reason
 

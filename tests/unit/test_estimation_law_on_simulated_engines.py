@@ -9,7 +9,7 @@ from estimation_fleet import SimulatedFleet, poisson
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.models.latency import Routing as Learnt
+from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo.models.workload import LengthDistribution
 from servingslo.reasons import Reason
 from servingslo.sim.catalogue import EngineKind, engine_kind

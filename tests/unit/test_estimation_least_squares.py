@@ -5,20 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from servingslo.estimation.least_squares import (
+from servingslo.estimation.law.fit import Configuration, LawFit, judge, learn, standard_error_ratio
+from servingslo.estimation.law.least_squares import (
     EMPTY_INFORMATION,
     add_row,
     residual_variance,
     solve_nonnegative,
 )
-from servingslo.estimation.regression_rows import Row
-from servingslo.estimation.service_law import (
-    Configuration,
-    LawFit,
-    judge,
-    learn,
-    standard_error_ratio,
-)
+from servingslo.estimation.law.rows import Row
 
 FIXED, PER_SEQUENCE, PER_TOKEN = 6.5e-3, 0.4e-3, 0.03e-3
 

@@ -7,9 +7,9 @@ import pytest
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.learned import learned, restore
-from servingslo.estimation.limits import LimitSource, StatedLimits
+from servingslo.estimation.pods.batch_limits import LimitSource, StatedLimits
 from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample
+from servingslo.estimation.stored_estimator import learned, restore
 
 EDGES = (1.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, float("inf"))
 SCRAPE_SECONDS = 15.0

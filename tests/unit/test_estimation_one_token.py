@@ -6,11 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servingslo.estimation.counters import Window
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.regression_rows import busy_ratio, regression_rows
-from servingslo.estimation.service_law import (
+from servingslo.estimation.law.fit import (
     Configuration,
     LawFit,
     judge,
@@ -18,7 +16,9 @@ from servingslo.estimation.service_law import (
     solution,
     standard_error_ratio,
 )
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.estimation.law.rows import busy_ratio, regression_rows
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.reasons import Reason
 from servingslo.sim.cluster import Wanted, simulate
 from servingslo.sim.fleet import FleetSpec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.estimation.plausible import impossible
+from servingslo.estimation.windows.plausible import impossible
 
 SECONDS = 15.0
 

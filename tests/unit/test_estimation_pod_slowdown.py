@@ -2,8 +2,8 @@
 
 import pytest
 
-from servingslo.estimation.pod_slowdown import LEAST_WINDOWS, observe, slow_pods
-from servingslo.estimation.regression_rows import Row
+from servingslo.estimation.law.rows import Row
+from servingslo.estimation.pods.slowdown import LEAST_WINDOWS, observe, slow_pods
 
 LAW = (0.01, 0.0002, 0.00003)
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.regression_rows import regression_rows
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.law.rows import regression_rows
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.engine.service_time import ServiceLaw
 
 # The small card of the catalogue at 580 tokens of context, its c left out.
 LAW = ServiceLaw(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servingslo.estimation.retries import RetryState, first_attempts, retry_error_ratio
+from servingslo.estimation.requests.retries import RetryState, first_attempts, retry_error_ratio
 
 WINDOWS = 12
 

@@ -5,8 +5,8 @@ import pytest
 from estimation_fleet import SimulatedFleet
 
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
-from servingslo.models.latency import Routing as Learnt
+from servingslo.estimation.requests.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
+from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.service import Routing
 from servingslo.sim.workloads import LengthSource, RateCourse, constant, generated, uniform_lengths

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from season_world import BIN_SECONDS, DAY, HOUR, MONDAY, SATURDAY, SUNDAY, history_of, office_rate
 
-from servingslo.estimation.season import RateHistory, find_season
+from servingslo.estimation.forecast.season_profile import RateHistory, find_season
 from servingslo.reasons import Reason
 
 

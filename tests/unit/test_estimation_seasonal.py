@@ -8,9 +8,9 @@ import pytest
 from season_world import DAY, HOUR, MONDAY, history_of, office_rate
 
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.forecast import ForecastState, forecast, observe, with_history
-from servingslo.estimation.learned import learned, restore
-from servingslo.estimation.rate_filters import RateWindow
+from servingslo.estimation.forecast.demand import ForecastState, forecast, observe, with_history
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.stored_estimator import learned, restore
 
 WINDOW = 15.0
 LEAD = 120.0

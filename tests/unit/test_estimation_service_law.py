@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation import service_law
-from servingslo.estimation.regression_rows import Row
-from servingslo.estimation.service_law import (
+from servingslo.estimation.law import fit as service_law
+from servingslo.estimation.law.fit import (
     CARD_SEPARATOR,
     FIT_MEMORY_WINDOWS,
     PRIOR_SEQUENCE_RATIO,
     Configuration,
     LawState,
 )
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.law.rows import Row
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
 

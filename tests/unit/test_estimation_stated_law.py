@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation import calibration, service_law, stated_law
-from servingslo.estimation.calibration import CalibrationState
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.learned import learned, restore
-from servingslo.estimation.regression_rows import Row
-from servingslo.estimation.service_law import Configuration, LawFit, LawState, ScoredLaw
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.law import calibration
+from servingslo.estimation.law import fit as service_law
+from servingslo.estimation.law import stated as stated_law
+from servingslo.estimation.law.calibration import CalibrationState
+from servingslo.estimation.law.fit import Configuration, LawFit, LawState, ScoredLaw
+from servingslo.estimation.law.rows import Row
+from servingslo.estimation.stored_estimator import learned, restore
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.reasons import Reason
 
 TRUE = ServiceLaw(

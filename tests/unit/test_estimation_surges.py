@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.estimation.surges import Surge, noted, recurrence
+from servingslo.estimation.forecast.surges import Surge, noted, recurrence
 
 NO_NOISE = 0.0
 LEAD_SECONDS = 90.0

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.counters import Window
-from servingslo.estimation.lengths import Lengths, LengthState, observe, publish
+from servingslo.estimation.requests.lengths import Lengths, LengthState, observe, publish
+from servingslo.estimation.windows.counters import Window
 
 STARTED = 300.0
 

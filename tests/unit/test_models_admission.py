@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from servingslo.models.admission import (
+from servingslo.models.engine.admission import (
     RUNNING_PERCENTILE,
     EngineBound,
     in_flight_bound,
     prefilling_count,
     running_bound,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec

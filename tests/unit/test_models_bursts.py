@@ -6,14 +6,14 @@ import pytest
 from tests.cards import H100, H100_LIMITS
 from tests.model_fleets import ReplicaGroup, predict
 
-from servingslo.models.bursts import (
+from servingslo.models.engine.service_time import request_demand
+from servingslo.models.fleet.latency import Routing
+from servingslo.models.running.bursts import (
     bursts_of,
     correlation_seconds,
     lasting_change,
     swing_of,
 )
-from servingslo.models.latency import Routing
-from servingslo.models.service_time import request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
 WORKLOAD = Workload(

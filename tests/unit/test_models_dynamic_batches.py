@@ -9,10 +9,10 @@ from tests.model_fleets import ReplicaGroup, predict
 from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
-from servingslo.models.batch_model import BatchPrediction
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
+from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
+from servingslo.models.fleet.batch_model import BatchPrediction
 from servingslo.models.objectives import LatencyMetric, Routing
-from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.backend import compiled_backend
 from servingslo.sim.cluster import simulate

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servingslo.models.full_batch import (
+from servingslo.models.fleet.full_batch import (
     best_full_batch,
     full_batch_moments,
     full_batch_now,
     full_batch_of,
 )
-from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
-from servingslo.models.output_laws import AtomLaw, Moments, time_per_output_token_law
+from servingslo.models.fleet.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.tokens.output_laws import AtomLaw, Moments, time_per_output_token_law
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import FleetSpec

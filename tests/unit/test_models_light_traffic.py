@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from servingslo.models.bursts import STEADY
-from servingslo.models.gap_loads import GapLoad
-from servingslo.models.light_traffic import LightLoad, light_load, mixed_with_bare
-from servingslo.models.occupancy_levels import Found
-from servingslo.models.output_laws import Moments
-from servingslo.models.service_time import ServiceLaw, request_demand
+from servingslo.models.engine.service_time import ServiceLaw, request_demand
+from servingslo.models.running.bursts import STEADY
+from servingslo.models.running.occupancy_levels import Found
+from servingslo.models.tokens.gap_loads import GapLoad
+from servingslo.models.tokens.light_traffic import LightLoad, light_load, mixed_with_bare
+from servingslo.models.tokens.output_laws import Moments
 from servingslo.models.workload import LengthDistribution, Workload
 
 STEP, GAPS = 0.007, 12.0

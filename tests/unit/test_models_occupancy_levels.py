@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from servingslo.models.bursts import STEADY
-from servingslo.models.gap_loads import GapLoad, own_step
-from servingslo.models.latency import LatencyModel, Routing
-from servingslo.models.occupancy_levels import (
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.fleet.latency import LatencyModel, Routing
+from servingslo.models.running.bursts import STEADY
+from servingslo.models.running.occupancy_levels import (
     NEVER_IDLE,
     Pool,
     Requests,
@@ -18,7 +18,7 @@ from servingslo.models.occupancy_levels import (
     law_of_number,
     most_few,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.tokens.gap_loads import GapLoad, own_step
 from servingslo.models.workload import LengthDistribution, Workload
 
 LAW = ServiceLaw(

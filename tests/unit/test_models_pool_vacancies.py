@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from servingslo.models.arrival_states import further_steps
-from servingslo.models.pool_vacancies import empty_ratio, even_arrivals
-from servingslo.models.prompt_work import (
+from servingslo.models.engine.service_time import ServiceLaw, request_demand
+from servingslo.models.waits.arrival_states import further_steps
+from servingslo.models.waits.pool_vacancies import empty_ratio, even_arrivals
+from servingslo.models.waits.prompt_work import (
     RANGE_RATIO,
     OwnPrefill,
     mean_steps,
     own_prefill,
     prompt_work,
 )
-from servingslo.models.service_time import ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 
 LAW = ServiceLaw(

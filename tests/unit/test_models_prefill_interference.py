@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from servingslo.models.bursts import STEADY
-from servingslo.models.gap_loads import GapLoad
-from servingslo.models.inter_token import gap_moments
-from servingslo.models.output_laws import output_gaps
-from servingslo.models.prefill_interference import first_step_of
-from servingslo.models.service_time import ServiceLaw, request_demand
+from servingslo.models.engine.service_time import ServiceLaw, request_demand
+from servingslo.models.running.bursts import STEADY
+from servingslo.models.tokens.gap_loads import GapLoad
+from servingslo.models.tokens.inter_token import gap_moments
+from servingslo.models.tokens.output_laws import output_gaps
+from servingslo.models.tokens.prefill_interference import first_step_of
 from servingslo.models.workload import LengthDistribution, Workload
 
 STEP = 7.5e-3

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from policy_world import TARGETS, Run, World, stepped
 
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS, wait_budget_seconds
 from servingslo.policy.inputs import AdmissionMode, Limits, ReplicaTargets
 

@@ -7,8 +7,8 @@ import pytest
 from canary_story import FEW, RATE_PER_SECOND, TARGETS, story
 from policy_world import Run
 
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.models.latency import LatencyMetric
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_canary import (
     COMPARED_WITHIN_SECONDS,

@@ -11,7 +11,7 @@ from policy_world import Run, World
 from servingslo.explain.conditions import conditions
 from servingslo.explain.events import EventType, events
 from servingslo.explain.text import text
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.batch_canary import AFTER, TEMPLATE
 from servingslo.policy.batch_watch import KNOB
 from servingslo.policy.batching_decision import CanaryAct

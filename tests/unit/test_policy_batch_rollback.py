@@ -7,7 +7,7 @@ import pytest
 from policy_world import Run, World
 
 from servingslo.estimation.sample import EngineLaunch
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.batch_verdict import VERIFY_AFTER_SECONDS, VERIFY_WITHIN_SECONDS
 from servingslo.policy.inputs import (
     BatchingMode,

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.latency import Objective
+from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.policy.batcher_memory import reloaded
 from servingslo.policy.batchers import (
     KNOB,

@@ -6,9 +6,9 @@ import pytest
 from policy_world import Run, World
 
 from servingslo import explain
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import LatencyMetric, LatencyModel, Objective, Routing
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import LatencyMetric, LatencyModel, Objective, Routing
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.batch_tuning import PAYBACK_SECONDS

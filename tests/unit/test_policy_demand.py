@@ -6,11 +6,11 @@ import pytest
 
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.forecast import Forecast, ForecastState, forecast, observe
-from servingslo.estimation.rate_filters import RateWindow
-from servingslo.estimation.season import Season
-from servingslo.estimation.seasonal import SeasonForecast
-from servingslo.estimation.surges import Recurrence
+from servingslo.estimation.forecast.demand import Forecast, ForecastState, forecast, observe
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.forecast.season_offset import SeasonForecast
+from servingslo.estimation.forecast.season_profile import Season
+from servingslo.estimation.forecast.surges import Recurrence
 from servingslo.policy.demand import (
     KEPT_LEADS,
     PLAIN_LEAD_SECONDS,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, World, run, steady
 
-from servingslo.estimation.error_budget import BudgetReading, WindowMisses
+from servingslo.estimation.requests.misses import BudgetReading, WindowMisses
 from servingslo.policy.error_budget import (
     BURN_SECONDS,
     OLDEST_READING_SECONDS,

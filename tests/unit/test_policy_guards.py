@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy import guards
 from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.guards import Bounds, Proposal, StepDownBlock

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from policy_world import TARGETS, TICK_SECONDS, Run, World, run, steady
 
-from servingslo.estimation.freshness import seen_scrape_seconds
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.windows.freshness import seen_scrape_seconds
 from servingslo.explain.condition import ConditionType
 from servingslo.explain.conditions import verdicts
 from servingslo.policy.inputs import Observation, ReplicaTargets

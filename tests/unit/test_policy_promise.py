@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.estimation.error_budget import Misses
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.misses import Misses
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import ErrorBudgetTargets
 from servingslo.policy.learned import learned, restore
 from servingslo.policy.promise import (

@@ -7,7 +7,7 @@ from policy_world import TARGETS, World, reasons, run, steady, stepped
 
 from servingslo.explain.conditions import conditions
 from servingslo.explain.text import text
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.demand import SCRAPE_SECONDS
 from servingslo.policy.inputs import (
     BatchingMode,

@@ -6,8 +6,8 @@ import pytest
 from tests.cards import H100, H100_LIMITS
 from tests.sizing_cases import WORKLOAD, case, sized
 
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import (
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import (
     LatencyMetric,
     Objective,
     Routing,

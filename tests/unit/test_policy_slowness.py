@@ -6,8 +6,8 @@ import pytest
 from tests.cards import H100, H100_LIMITS
 from tests.sizing_cases import WORKLOAD, case, sized
 
-from servingslo.estimation.regression_rows import Row
-from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.estimation.law.rows import Row
+from servingslo.models.fleet.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.policy.sizing import EVEN, LEAST_SLOW_PERCENTILE, Slowness
 
 TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0)

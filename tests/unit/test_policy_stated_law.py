@@ -11,7 +11,7 @@ from servingslo.explain.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.inputs import BatchingMode, BatchingTargets, Limits, ReplicaTargets
 from servingslo.reasons import Action, Reason
 from servingslo.sim.catalogue import engine_kind

@@ -6,9 +6,9 @@ import pytest
 from policy_world import World, run, stepped
 from tests.validation.grid import L4
 
-from servingslo.models.frontier import Fleet, Frontier
-from servingslo.models.latency import LatencyModel, Routing
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.frontier import Fleet, Frontier
+from servingslo.models.fleet.latency import LatencyModel, Routing
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.step_down import LARGEST_RATIO, implied_arrival_rate_per_second
 

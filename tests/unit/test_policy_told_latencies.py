@@ -6,11 +6,11 @@ import pytest
 
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.limits import StatedLimits
+from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.models.dynamic_batches import BatchTimes
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import DynamicBatcher, ServiceLaw
+from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
+from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.waits.dynamic_batches import BatchTimes
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, World, run, steady, stepped
 
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.policy.learned import learned, restore
 from servingslo.reasons import Action, Reason

@@ -12,7 +12,7 @@ from servingslo.adapters.prometheus.rotation import HistogramRotation
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import EngineSample
-from servingslo.estimation.sample_pairs import without_histograms
+from servingslo.estimation.windows.sample_pairs import without_histograms
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.sim.catalogue import engine_kind

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError, ServingSLOError
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.sim.backtest import run, run_cell, runs_of
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import ColdStart, FleetSpec

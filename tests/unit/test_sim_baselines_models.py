@@ -6,7 +6,7 @@ import pytest
 from tests.unit.rule_world import SETTING, histogram, lengths, world
 
 from servingslo.estimation.sample import EngineSample
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim.baselines.dynamo import Kalman, first_token, rate_within
 from servingslo.sim.baselines.wva import V1_DEFAULTS, v1_step, v2_replicas
 from servingslo.sim.baselines.wva_queueing import QueueAnalyzer

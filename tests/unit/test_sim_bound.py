@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim.bound import least_replica_hours, least_work_seconds
 from servingslo.sim.fleet import DynamicBatching, FleetSpec
 from servingslo.sim.oracle import find_oracle

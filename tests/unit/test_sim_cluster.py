@@ -7,7 +7,7 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, run, trace
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.sim import layout
 from servingslo.sim.cluster import Wanted
 from servingslo.sim.fleet import ColdStart, SlowPods, read_fleet

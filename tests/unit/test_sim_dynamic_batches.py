@@ -8,7 +8,7 @@ from sim_fleets import Script, agreeing
 from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.backend import compiled_backend
 from servingslo.sim.cluster import Wanted, simulate

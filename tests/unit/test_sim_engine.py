@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.engine import Engine, Outcome, RequestRecord
 

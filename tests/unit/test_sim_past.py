@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from servingslo.adapters.prometheus import past_rates
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.policy.inputs import Observation
 from servingslo.sim import past
 from servingslo.sim.cluster import Wanted

@@ -14,7 +14,7 @@ import pytest
 from sim_fleets import Script, run, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.backend import INTERPRETED, compiled_backend
 from servingslo.sim.cluster import Wanted

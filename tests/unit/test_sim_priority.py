@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sim_fleets import FLEET, Script, agreeing, trace
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.engine import Engine, Scheduling
 from servingslo.sim.fleet import read_fleet

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
 from servingslo.sim import layout
 from servingslo.sim.backend import compiled_backend

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sim_fleets import Script, agreeing, with_sessions
 
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.sim import layout
 from servingslo.sim.backend import INTERPRETED
 from servingslo.sim.cluster import Cluster, Wanted

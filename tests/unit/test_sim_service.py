@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.engine import Engine, Outcome
 from servingslo.sim.service import Routing, Service, WhenNoEngine

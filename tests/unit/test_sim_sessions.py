@@ -7,7 +7,7 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.sim.cluster import Wanted
 from servingslo.sim.service import Routing, Service
 from servingslo.sim.trace import Trace, read_trace, scaled, superposed, window, write_trace

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.sim.backend import compiled_backend
 from servingslo.sim.cluster import simulate
 from servingslo.sim.fleet import DynamicBatching, SlowPods

@@ -10,8 +10,8 @@ from tests.validation.engine_requests import Served
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.models.latency import Prediction
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.latency import Prediction
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.engine import Engine, RequestRecord
 

@@ -15,9 +15,9 @@ import numpy as np
 from tests.model_fleets import ReplicaGroup, predict
 from tests.validation import step_simulation
 
-from servingslo.models.bursts import correlation_seconds
-from servingslo.models.latency import Prediction, Routing
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.latency import Prediction, Routing
+from servingslo.models.running.bursts import correlation_seconds
 from servingslo.models.workload import LengthDistribution, Workload
 
 TRACE = Path(__file__).parents[2] / "examples/traces/azure_llm_2023_conversation.csv"

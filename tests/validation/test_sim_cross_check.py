@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.validation import step_simulation
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.backend import compiled_backend
 from servingslo.sim.catalogue import engine_kind

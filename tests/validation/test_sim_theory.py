@@ -14,7 +14,7 @@ import pytest
 from scipy.special import stdtrit
 from tests.textbook import queueing
 
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.sim import layout
 from servingslo.sim.engine import Engine, Outcome, RequestRecord
 from servingslo.sim.workloads import constant, generated

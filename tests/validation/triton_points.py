@@ -21,8 +21,13 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from servingslo.models.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.models.service_time import DynamicBatcher, EngineLimits, FloatArray, ServiceLaw
+from servingslo.models.engine.service_time import (
+    DynamicBatcher,
+    EngineLimits,
+    FloatArray,
+    ServiceLaw,
+)
+from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.policy.inputs import Observation
 from servingslo.rig.processes import ProcessFamily
 from servingslo.rig.triton import TritonModel, TritonServer, affine

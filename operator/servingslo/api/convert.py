@@ -13,9 +13,9 @@ from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
 from servingslo.api.v1alpha1.capacity import ServiceLaw as ServiceLawSpec
 from servingslo.api.v1alpha1.spec import ErrorBudget
 from servingslo.errors import InvalidInputError, InvalidSpecError
-from servingslo.estimation.limits import StatedLimits
-from servingslo.models.latency import Objective
-from servingslo.models.service_time import DynamicBatcher, ServiceLaw
+from servingslo.estimation.pods.batch_limits import StatedLimits
+from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
+from servingslo.models.fleet.latency import Objective
 from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,

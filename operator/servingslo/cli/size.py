@@ -24,8 +24,8 @@ from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import answer_text
 from servingslo.controller.recording_validation import MOST_BATCHED_TOKENS
 from servingslo.errors import InvalidInputError
-from servingslo.models.bursts import CORRELATION_PER_BURST
-from servingslo.models.latency import Routing
+from servingslo.models.fleet.latency import Routing
+from servingslo.models.running.bursts import CORRELATION_PER_BURST
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.units import SECONDS_PER_MINUTE, parse_duration_seconds

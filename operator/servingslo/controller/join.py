@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.law.fit import CARD_SEPARATOR
 from servingslo.estimation.sample import (
     EngineSample,
     GatewaySample,
     PodSample,
     model_of_engine,
 )
-from servingslo.estimation.season import RateHistory
-from servingslo.estimation.service_law import CARD_SEPARATOR
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
 from servingslo.reasons import Reason

@@ -19,8 +19,8 @@ from servingslo.errors import (
     ServingSLOError,
     WriteConflictError,
 )
-from servingslo.estimation.error_budget import BudgetReading
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
 from servingslo.policy.decision import Decision, held

@@ -10,13 +10,13 @@ from typing import Any
 
 from servingslo.api.refusals import shown
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.plausible import LARGEST_KV_USAGE, MOST_REQUESTS_HELD
 from servingslo.estimation.sample import (
     EngineSample,
     GatewaySample,
     HistogramSample,
     PodSample,
 )
+from servingslo.estimation.windows.plausible import LARGEST_KV_USAGE, MOST_REQUESTS_HELD
 from servingslo.policy.inputs import OBSERVATION_SCHEMA_VERSION, Limits, Observation
 from servingslo.policy.learned import LARGEST_NUMBER
 

@@ -29,10 +29,10 @@ from servingslo.api.v1alpha1.status import (
     ReplicaStatus,
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
-from servingslo.estimation.ledger import RequestLedger
+from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
-from servingslo.models.error_budget import FAST_BURN, SLOW_BURN
-from servingslo.models.objective_metrics import ROWS
+from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN
+from servingslo.models.fleet.objective_metrics import ROWS
 from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan
 from servingslo.policy.decision import (
     BudgetReport,

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servingslo.estimation import counters, families
-from servingslo.estimation.configuration import fleet_configuration
-from servingslo.estimation.counters import EngineMemory, EngineStep
-from servingslo.estimation.freshness import is_new
-from servingslo.estimation.limits import counted_several_times
-from servingslo.estimation.observed import RECENT_SECONDS
+from servingslo.estimation.law.configuration import fleet_configuration
+from servingslo.estimation.law.fit import Configuration
+from servingslo.estimation.pods.batch_limits import counted_several_times
+from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.estimation.service_law import Configuration
-from servingslo.estimation.unscraped_pods import counting_for_seconds
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.windows import counters, families
+from servingslo.estimation.windows.counters import EngineMemory, EngineStep
+from servingslo.estimation.windows.freshness import is_new
+from servingslo.estimation.windows.unscraped_pods import counting_for_seconds
+from servingslo.models.engine.service_time import ServiceLaw
 
 # Told of a page whose counters fell, and count nothing since.
 FELL = "counters that count again: they fell, and no container started"

@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from servingslo.estimation.arrivals import GatewayUse
-from servingslo.estimation.cold_start import ColdStartEstimate
-from servingslo.estimation.dynamic_batches import BatchCounts
 from servingslo.estimation.engine_steps import Doubt
-from servingslo.estimation.forecast import Forecast
-from servingslo.estimation.freshness import DEFAULT_STALE_AFTER_SECONDS
-from servingslo.estimation.health import SaturationSignal
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.estimation.ledger import RequestLedger
-from servingslo.estimation.limits import NOTHING_STATED, LimitsInForce, StatedLimits
-from servingslo.estimation.pod_slowdown import SlowPod
+from servingslo.estimation.forecast.demand import Forecast
+from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.estimation.law.batch_rows import BatchCounts
+from servingslo.estimation.law.fit import LawEstimate
+from servingslo.estimation.pods.batch_limits import NOTHING_STATED, LimitsInForce, StatedLimits
+from servingslo.estimation.pods.cold_start import ColdStartEstimate
+from servingslo.estimation.pods.health import SaturationSignal
+from servingslo.estimation.pods.slowdown import SlowPod
+from servingslo.estimation.requests.arrivals import GatewayUse
+from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.sample import GatewaySample, PodSample
-from servingslo.estimation.season import RateHistory
-from servingslo.estimation.service_law import LawEstimate
-from servingslo.models.latency import Routing
-from servingslo.models.service_time import DynamicBatcher, EngineLimits, ServiceLaw
+from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
+from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
+from servingslo.models.fleet.latency import Routing
 from servingslo.models.workload import Workload
 from servingslo.runtimes.catalogue import profile
 

@@ -8,25 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from servingslo.estimation import (
-    arrivals,
-    calibration,
-    cold_start,
-    forecast,
-    gateway,
-    health,
-    lengths,
-    limits,
-    pod_slowdown,
-    service_law,
-    stated_law,
+from servingslo.estimation.engine_steps import (
+    counting_nothing,
+    doubts_of,
+    engine_steps,
+    law_of_pods,
+    lost_families,
 )
-from servingslo.estimation.arrivals import ArrivalMeasurement, ArrivalState
-from servingslo.estimation.calibration import EMPTY_CALIBRATION, CalibrationState
-from servingslo.estimation.cold_start import ColdStartState
-from servingslo.estimation.configuration import fleet_configuration, newest_pod
-from servingslo.estimation.counters import EngineMemory, EngineStep, Window
-from servingslo.estimation.dynamic_batches import (
+from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.estimation.forecast import demand as forecast
+from servingslo.estimation.forecast.demand import ForecastState
+from servingslo.estimation.forecast.rate_filters import RateWindow
+from servingslo.estimation.gateway import counts as gateway
+from servingslo.estimation.law import calibration
+from servingslo.estimation.law import fit as service_law
+from servingslo.estimation.law import stated as stated_law
+from servingslo.estimation.law.batch_rows import (
     WHOLE_REQUESTS,
     BatchCounts,
     batch_rows,
@@ -37,34 +34,33 @@ from servingslo.estimation.dynamic_batches import (
     mean_deltas,
     summarized,
 )
-from servingslo.estimation.engine_steps import (
-    counting_nothing,
-    doubts_of,
-    engine_steps,
-    law_of_pods,
-    lost_families,
+from servingslo.estimation.law.calibration import EMPTY_CALIBRATION, CalibrationState
+from servingslo.estimation.law.configuration import fleet_configuration, newest_pod
+from servingslo.estimation.law.fit import LawSource, LawState
+from servingslo.estimation.law.rows import Row, regression_rows
+from servingslo.estimation.pods import (
+    batch_limits as limits,
 )
-from servingslo.estimation.estimate import Estimate, FleetSample
-from servingslo.estimation.forecast import ForecastState
-from servingslo.estimation.freshness import (
-    Freshness,
-    assess,
-    seen_scrape_seconds,
+from servingslo.estimation.pods import (
+    cold_start,
+    health,
 )
-from servingslo.estimation.health import HealthState
-from servingslo.estimation.lengths import Lengths, LengthState
-from servingslo.estimation.limits import (
-    LimitEvidence,
-    LimitsInForce,
+from servingslo.estimation.pods import (
+    slowdown as pod_slowdown,
 )
-from servingslo.estimation.observed import ObservedState, observe_latencies, pooled
-from servingslo.estimation.pod_slowdown import PodSlowdown
-from servingslo.estimation.rate_filters import RateWindow
-from servingslo.estimation.regression_rows import Row, regression_rows
-from servingslo.estimation.routing import RoutingState, learn_routing, routing_of
+from servingslo.estimation.pods.batch_limits import LimitEvidence, LimitsInForce
+from servingslo.estimation.pods.cold_start import ColdStartState
+from servingslo.estimation.pods.health import HealthState
+from servingslo.estimation.pods.slowdown import PodSlowdown
+from servingslo.estimation.requests import arrivals, lengths
+from servingslo.estimation.requests.arrivals import ArrivalMeasurement, ArrivalState
+from servingslo.estimation.requests.lengths import Lengths, LengthState
+from servingslo.estimation.requests.observed import ObservedState, observe_latencies, pooled
+from servingslo.estimation.requests.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.sample import EngineSample
-from servingslo.estimation.service_law import LawSource, LawState
-from servingslo.models.service_time import EngineLimits
+from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
+from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.

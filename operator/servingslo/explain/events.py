@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from servingslo.estimation.service_law import LawSource
+from servingslo.estimation.law.fit import LawSource
 from servingslo.explain.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions import NOT_READY_REASONS, blindness, verdicts
 from servingslo.explain.format import rounded

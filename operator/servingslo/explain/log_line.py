@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from servingslo.estimation.ledger import RequestLedger
-from servingslo.estimation.service_law import LawSource
+from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.estimation.law.fit import LawSource
 from servingslo.explain.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions import (
     blindness,

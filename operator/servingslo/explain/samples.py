@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from servingslo.estimation.ledger import RequestLedger
+from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.condition import ConditionStatus
 from servingslo.explain.conditions import ready_verdict
 from servingslo.policy.decision import BudgetReport, Decision

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from servingslo.estimation.service_law import LawSource
+from servingslo.estimation.law.fit import LawSource
 from servingslo.explain.conditions import (
     infeasible_message,
     limit_detail,
@@ -10,7 +10,7 @@ from servingslo.explain.conditions import (
     unreliable_pods,
 )
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
-from servingslo.models.objective_metrics import ROW_OF_CONSTRAINT, ROWS
+from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision, DecisionStep, PredictedCount, StepValue
 from servingslo.reasons import Constraint, Reason
 

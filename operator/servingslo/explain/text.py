@@ -19,7 +19,7 @@ from servingslo.explain.format import (
     timestamp,
 )
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
 from servingslo.policy.decision import (
     AdmissionDecision,

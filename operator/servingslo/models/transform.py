@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from servingslo.models.service_time import ComplexArray, FloatArray
+from servingslo.models.engine.service_time import ComplexArray, FloatArray
 
 # Terms of the cosine series and points of the distribution function. 120 terms resolve 0.8 % of the
 # range; the laws here are continuous, so that terms decay at least as 1/k². Measured: twice as many

@@ -4,9 +4,9 @@ Always from replicas that serve now, never from those on their way: a bound must
 capacity is there, and relaxes by itself as soon as it is.
 """
 
-from servingslo.models.admission import EngineBound, in_flight_bound, shed_ratio
-from servingslo.models.full_batch import full_batch_now
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.engine.admission import EngineBound, in_flight_bound, shed_ratio
+from servingslo.models.fleet.full_batch import full_batch_now
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import AdmissionDecision
 from servingslo.policy.inputs import AdmissionMode

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from servingslo.estimation.histograms import pooled_delta
+from servingslo.estimation.requests.histograms import pooled_delta
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.models.latency import LatencyMetric
-from servingslo.models.objective_metrics import ROW_OF
+from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.batch_comparison import (
     LEAST_REQUESTS,
     PodGroup,

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.models.capacity import mu_effective_per_second
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import RequestDemand, request_demand
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.models.engine.capacity import mu_effective_per_second
+from servingslo.models.engine.service_time import RequestDemand, request_demand
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
 from servingslo.policy.state import BatchLimits
 

@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass, field, replace
 
-from servingslo.models.admission import EngineBound, in_flight_bound
-from servingslo.models.capacity import kv_concurrency
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import LatencyMetric, Objective, Routing, latency_model
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.admission import EngineBound, in_flight_bound
+from servingslo.models.engine.capacity import kv_concurrency
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import LatencyMetric, Objective, Routing, latency_model
 from servingslo.models.workload import Workload
 from servingslo.policy.batching_decision import LimitsPlan
 from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS

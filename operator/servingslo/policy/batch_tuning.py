@@ -6,8 +6,8 @@ to one pod before the others, and taken back when the measured latency says so.
 
 from dataclasses import replace
 
-from servingslo.estimation.service_law import LawSource
-from servingslo.models.service_time import EngineLimits
+from servingslo.estimation.law.fit import LawSource
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.batch_canary import refused_limits
 from servingslo.policy.batch_reverts import left_to_reverter, told_of_reverts, with_reverts
 from servingslo.policy.batch_search import BatchCase, FoundLimits, best_limits

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep
 from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, BatchSearch

@@ -8,15 +8,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from servingslo.estimation.dynamic_batches import limits_of
-from servingslo.models.dynamic_batches import (
+from servingslo.estimation.law.batch_rows import limits_of
+from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import latency_model
+from servingslo.models.waits.dynamic_batches import (
     NEAREST_SATURATION,
     BatchTimes,
     saturation_per_second,
 )
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import latency_model
-from servingslo.models.service_time import ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.batchers import BatcherLimits, with_limits
 from servingslo.policy.sizing import SizingCase, carried_rate_per_second

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from servingslo.models.service_time import DynamicBatcher
+from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.policy.inputs import InForce
 
 # Of the actuator that sets them.

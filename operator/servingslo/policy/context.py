@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.estimation.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
+from servingslo.estimation.pods.health import METRICS_MISSING, METRICS_STALE, RECEIVING_NOTHING
 from servingslo.estimation.sample import PodSample
-from servingslo.models.kv_cache import kv_bytes_per_token, kv_capacity_tokens
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.kv_cache import kv_bytes_per_token, kv_capacity_tokens
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import BudgetReport
 from servingslo.policy.demand import (

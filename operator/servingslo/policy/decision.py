@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from servingslo.estimation.ledger import RequestLedger
-from servingslo.models.latency import Objective
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.models.fleet.latency import Objective
 from servingslo.policy.batching_decision import BatcherDecision, BatchingDecision
 from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Action, Constraint, Reason

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.estimation.forecast import Forecast
-from servingslo.models.objective_metrics import ROW_OF
+from servingslo.estimation.forecast.demand import Forecast
+from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.prepared_model import PreparedModel
 from servingslo.policy.sizing import Load

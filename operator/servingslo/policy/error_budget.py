@@ -1,7 +1,7 @@
 """What is left of the error budget, and how fast it burns."""
 
-from servingslo.estimation.error_budget import BudgetReading, WindowMisses
-from servingslo.models.error_budget import (
+from servingslo.estimation.requests.misses import BudgetReading, WindowMisses
+from servingslo.models.burn_rates import (
     FAST_BURN,
     MEDIUM_BURN,
     SLOW_BURN,

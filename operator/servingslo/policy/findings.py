@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from servingslo.estimation.arrivals import COUNTING_ERROR_RATIO
-from servingslo.estimation.limits import Limit, LimitSource
+from servingslo.estimation.pods.batch_limits import Limit, LimitSource
+from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import DecisionStep, StepValue
 from servingslo.policy.demand import kept_rate_per_second

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.error_budget import BudgetReading
-from servingslo.estimation.freshness import DEFAULT_STALE_AFTER_SECONDS
-from servingslo.estimation.limits import NOTHING_STATED, StatedLimits
+from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.pods.batch_limits import NOTHING_STATED, StatedLimits
+from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.estimation.sample import GatewaySample, PodSample
-from servingslo.estimation.season import RateHistory
-from servingslo.models.latency import Objective
-from servingslo.models.service_time import ServiceLaw
+from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
+from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.models.fleet.latency import Objective
 from servingslo.policy.behavior import Behavior
 from servingslo.reasons import Reason
 

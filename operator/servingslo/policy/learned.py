@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from servingslo.estimation import learned as estimator_memory
-from servingslo.estimation.stored import is_number, items_of, text_of
+from servingslo.estimation import stored_estimator as estimator_memory
+from servingslo.estimation.stored_fields import is_number, items_of, text_of
 from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.promise import HIGHEST_SCORE, LOWEST_SCORE, PromiseState
 from servingslo.policy.reverts import LimitReverts, Reverts

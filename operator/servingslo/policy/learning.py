@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from servingslo.estimation import estimator
-from servingslo.estimation.observed import RECENT_SECONDS
-from servingslo.models.latency import metric_seconds
+from servingslo.estimation.requests.observed import RECENT_SECONDS
+from servingslo.models.fleet.latency import metric_seconds
 from servingslo.policy.context import TickContext
 from servingslo.policy.promise import misses_of, period_seconds, steer
 from servingslo.policy.state import PlannerState, Steadiness

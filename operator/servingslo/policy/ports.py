@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from servingslo.estimation.error_budget import BudgetReading
+from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
-from servingslo.estimation.season import RateHistory
 from servingslo.policy.inputs import InForce, ScaleTarget, SignalProblem, Targets
 from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition, Recognize, recognized
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.estimation.histograms import HistogramDelta
-from servingslo.models.batch_model import BatchPrediction
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import (
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.fleet.batch_model import BatchPrediction
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import (
     LatencyMetric,
     LatencyModel,
     latency_model,
     metric_seconds,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import Workload
 
 # Below the error that the models themselves are validated to (3 % of saturation throughput).

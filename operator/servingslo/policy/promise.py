@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from servingslo.estimation.error_budget import Misses, Within, misses
-from servingslo.estimation.histograms import HistogramDelta
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.misses import Misses, Within, misses
 from servingslo.models.objectives import Objective
 from servingslo.policy.decision import PromiseReport
 from servingslo.policy.inputs import Targets

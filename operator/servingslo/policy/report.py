@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
-from servingslo.estimation import families
 from servingslo.estimation.engine_steps import long_known
-from servingslo.estimation.service_law import LawSource
+from servingslo.estimation.law.fit import LawSource
+from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
-from servingslo.models.latency import Objective
-from servingslo.models.objective_metrics import ROW_OF, ROWS
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.fleet.objective_metrics import ROW_OF, ROWS
 from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (

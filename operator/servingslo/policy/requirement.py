@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimator import STEADY_PROBABILITY
-from servingslo.estimation.observed import RECENT_SECONDS
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.estimation.requests.observed import RECENT_SECONDS
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import ConstraintNeed, StepValue
 from servingslo.policy.demand import Demand

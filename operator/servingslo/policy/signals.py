@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation import families
-from servingslo.estimation.counters import DOUBTED_WINDOWS
 from servingslo.estimation.engine_steps import Doubt
-from servingslo.estimation.freshness import metrics_of
 from servingslo.estimation.sample import PodSample
+from servingslo.estimation.windows import families
+from servingslo.estimation.windows.counters import DOUBTED_WINDOWS
+from servingslo.estimation.windows.freshness import metrics_of
 from servingslo.policy.guards import StepDownBlock, metrics_problem
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.reasons import Reason

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from servingslo.models.crossing import IDLE_UTILIZATION
-from servingslo.models.frontier import GREATEST_UTILIZATION, Fleet, Frontier, Limit, counted
-from servingslo.models.latency import (
+from servingslo.models.fleet.crossing import IDLE_UTILIZATION
+from servingslo.models.fleet.frontier import GREATEST_UTILIZATION, Fleet, Frontier, Limit, counted
+from servingslo.models.fleet.latency import (
     LatencyMetric,
     LatencyModel,
     Objective,
@@ -13,7 +13,7 @@ from servingslo.models.latency import (
     Routing,
     metric_seconds,
 )
-from servingslo.models.objective_metrics import ROW_OF
+from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.decision import ConstraintNeed
 from servingslo.reasons import Constraint
 

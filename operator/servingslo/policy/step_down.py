@@ -9,7 +9,7 @@ Source: J. D. C. Little, "A proof for the queuing formula L = λW", Operations R
 import math
 from operator import attrgetter
 
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.batcher_memory import reloaded
 from servingslo.policy.context import TickContext
 from servingslo.policy.demand import Demand, step_down_load

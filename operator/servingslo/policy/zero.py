@@ -7,7 +7,7 @@ stays. What is not seen is never taken for quiet: the idle time begins anew afte
 from dataclasses import replace
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.demand import DRAIN_SECONDS
 from servingslo.policy.guards import Proposal

@@ -10,7 +10,7 @@ from kubernetes.aio import client, watch
 from kubernetes.aio.config import load_kube_config
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.rig.uneven_law import UnevenLaw, uneven_law
 from servingslo.runtimes.arguments import expanded, parse_batch_arguments
 from servingslo.runtimes.vllm import VLLM

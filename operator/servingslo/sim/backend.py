@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from servingslo.compiling import cache_directory, compiler_installed
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.sim import (
     batches,
     clients,

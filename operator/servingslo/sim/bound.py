@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.sim.fleet import FleetSpec
 from servingslo.sim.scoring import Objectives
 from servingslo.sim.trace import Trace

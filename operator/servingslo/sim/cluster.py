@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
 from servingslo.runtimes.vllm import VLLM
 from servingslo.sim import layout

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.parsing import OnceLoader, parsed_yaml
 from servingslo.sim.catalogue import engine_kind
 from servingslo.sim.engine import Scheduling

@@ -7,7 +7,7 @@ results. A request is an index into the columns of `Requests`; an engine is an `
 from typing import NamedTuple
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 
 NONE = -1
 """The index that stands for no request."""

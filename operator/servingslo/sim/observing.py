@@ -4,7 +4,7 @@ from itertools import accumulate
 from typing import Any
 
 from servingslo.estimation.sample import EngineSample, HistogramSample
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.sim import layout
 from servingslo.sim.layout import EngineRow
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
 from servingslo.sim.backend import Backend
 from servingslo.sim.cluster import Wanted, simulate

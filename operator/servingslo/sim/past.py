@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.estimation.season import DAY_SECONDS, RateHistory
-from servingslo.models.service_time import FloatArray
+from servingslo.estimation.forecast.season_profile import DAY_SECONDS, RateHistory
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
 from servingslo.sim.cluster import Wanted

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
 from servingslo.sim import layout
 
 WORKLOAD_NAMESPACE, WORKLOAD_NAME = "simulation", "fleet"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import EngineLimits
+from servingslo.models.engine.service_time import EngineLimits
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import (
     AdmissionMode,

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.estimation import gateway
-from servingslo.estimation.balance import arrivals_of
-from servingslo.estimation.counters import EngineMemory, advance
 from servingslo.estimation.estimate import FleetSample
-from servingslo.estimation.gateway import InstanceFlow
-from servingslo.estimation.histograms import length_distribution, pooled_delta
+from servingslo.estimation.gateway import counts as gateway
+from servingslo.estimation.gateway.counts import InstanceFlow
+from servingslo.estimation.requests.histograms import length_distribution, pooled_delta
 from servingslo.estimation.sample import HistogramSample, PodSample
-from servingslo.estimation.scrapes import histograms_time_seconds
-from servingslo.estimation.unscraped_pods import counting_for_seconds
+from servingslo.estimation.windows.balance import arrivals_of
+from servingslo.estimation.windows.counters import EngineMemory, advance
+from servingslo.estimation.windows.scrapes import histograms_time_seconds
+from servingslo.estimation.windows.unscraped_pods import counting_for_seconds
 from servingslo.models.workload import LengthDistribution
 from servingslo.sim.trace import IntArray, Trace
 

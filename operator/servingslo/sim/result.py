@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.sim import layout
 from servingslo.sim.layout import Requests
 from servingslo.units import SECONDS_PER_HOUR

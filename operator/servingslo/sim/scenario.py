@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.sim.baselines.setting import Setting
 from servingslo.sim.cluster import Autoscaler

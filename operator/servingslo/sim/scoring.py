@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.sim import layout
 from servingslo.sim.result import RunResult
 from servingslo.units import SECONDS_PER_HOUR

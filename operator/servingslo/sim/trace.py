@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.sim.trace_cells import (
     LONGEST_FIRST_GAP_SECONDS,
     MOST_TOKENS,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 
 MOST_TOKENS = 10_000_000
 # A first gap that is no longer is that of any trace.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.sim.trace import IntArray, Trace
 
 LengthSource = Callable[[np.random.Generator, int], tuple[IntArray, IntArray]]

@@ -17,8 +17,8 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GPU_GROUP, GROUP_LABEL, HISTOGRAM_SUFFIXES
 from servingslo.adapters.prometheus.scraped import CountedNames, Scraped, with_pod_metrics
 from servingslo.adapters.prometheus.servers import Pod, SeenServers, Source, servers_of
-from servingslo.estimation.plausible import can_be, can_be_counts
 from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample
+from servingslo.estimation.windows.plausible import can_be, can_be_counts
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.dcgm import GPUMetrics
 from servingslo.runtimes.profile import MetricKind, MetricNames, RuntimeProfile

@@ -14,15 +14,15 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.gateways import gateways_of
 from servingslo.adapters.prometheus.past_rates import pods_pattern
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.error_budget import Misses, Within, misses, within_threshold
-from servingslo.models.objective_metrics import ROW_OF
+from servingslo.estimation.requests.misses import Misses, Within, misses, within_threshold
+from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.ports import BudgetQuestion
 from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.gateways import GatewayField, GatewayProfile
 from servingslo.runtimes.profile import RuntimeProfile
 
 if TYPE_CHECKING:
-    from servingslo.models.latency import Objective
+    from servingslo.models.fleet.latency import Objective
 
 Ask = Callable[[str], list[Any]]
 _NAME_LABEL = "servingslo_metric"

@@ -17,7 +17,7 @@ from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusCo
 from servingslo.adapters.prometheus.past_rates import names_refusal
 from servingslo.adapters.prometheus.queries import NOW
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation.error_budget import BudgetReading, Misses, over
+from servingslo.estimation.requests.misses import BudgetReading, Misses, over
 from servingslo.policy.error_budget import BURN_SECONDS
 
 if TYPE_CHECKING:

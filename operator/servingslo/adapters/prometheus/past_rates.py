@@ -27,7 +27,7 @@ from servingslo.adapters.prometheus.client import (
 from servingslo.adapters.prometheus.queries import NOW
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation.season import RateHistory
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.policy.inputs import ForecastTargets, ScaleTarget, Targets
 from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from servingslo.adapters.prometheus.servers import Pod
 from servingslo.errors import ImplausibleMetricsError
-from servingslo.estimation.counters import SAME_SCRAPE_SECONDS
 from servingslo.estimation.sample import EngineSample
+from servingslo.estimation.windows.counters import SAME_SCRAPE_SECONDS
 from servingslo.policy.ports import PodMetrics
 
 # Scrapes with new numbers that an engine's pace is known from.

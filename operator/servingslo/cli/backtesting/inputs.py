@@ -9,7 +9,7 @@ from servingslo.api.convert import targets_from_spec
 from servingslo.cli.manifest import read_spec
 from servingslo.cli.sizing.inputs import parse_objectives
 from servingslo.errors import InvalidInputError
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
 from servingslo.sim.catalogue import ENGINE_KINDS
 from servingslo.sim.fleet import FleetSpec

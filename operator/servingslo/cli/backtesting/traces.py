@@ -15,7 +15,7 @@ from servingslo.cli.options import flag_named, path_text
 from servingslo.cli.output import check_writable, written_whole
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
-from servingslo.estimation.season import DAY_SECONDS, RateHistory
+from servingslo.estimation.forecast.season_profile import DAY_SECONDS, RateHistory
 from servingslo.runtimes.gateways import GatewayProfile
 from servingslo.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo.sim.rebuilt import trace_from_metrics

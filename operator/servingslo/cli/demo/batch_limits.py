@@ -28,7 +28,7 @@ from servingslo.cli.demo.system import (
     start_operator,
 )
 from servingslo.errors import RigError
-from servingslo.models.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.rig.cluster import Rig, RigOptions
 from servingslo.rig.envoy_front import EnvoyFront
 from servingslo.rig.http_clients import read_records

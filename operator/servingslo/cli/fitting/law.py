@@ -7,9 +7,9 @@ from decimal import Decimal
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.service_law import LEAST_WINDOWS, TRUSTED_ERROR_RATIO
+from servingslo.estimation.law.fit import LEAST_WINDOWS, TRUSTED_ERROR_RATIO
 from servingslo.explain.format import mean_tokens, number, percent
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.reasons import Reason
 from servingslo.units import format_short_duration
 

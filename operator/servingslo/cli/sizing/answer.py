@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from servingslo.cli.sizing.inputs import objective_name
 from servingslo.errors import InvalidInputError
 from servingslo.models import cost
-from servingslo.models.capacity import concurrency_cap
-from servingslo.models.frontier import Frontier
-from servingslo.models.latency import (
+from servingslo.models.engine.capacity import concurrency_cap
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import (
     LatencyModel,
     Objective,
     Prediction,
@@ -15,7 +16,6 @@ from servingslo.models.latency import (
     latency_model,
     metric_seconds,
 )
-from servingslo.models.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.batching_decision import LimitsPlan

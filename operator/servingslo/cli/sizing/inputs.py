@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import gammainc, gammaincinv
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.latency import LatencyMetric, Objective
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.sim.catalogue import ENGINE_KINDS, EngineKind, engine_kind
 from servingslo.sim.trace import Trace, read_trace

@@ -13,8 +13,9 @@ from servingslo.cli.live import Access, observation_of, workloads_of
 from servingslo.cli.sizing.answer import Question
 from servingslo.controller.recording import initial_state
 from servingslo.errors import ServingSLOError
-from servingslo.estimation import estimator, lengths
+from servingslo.estimation import estimator
 from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.requests import lengths
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
 from servingslo.policy.demand import SCRAPE_SECONDS

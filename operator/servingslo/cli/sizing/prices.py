@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.cli.sizing.answer import Question, is_feasible, sized
 from servingslo.cli.sizing.inputs import objective_name
-from servingslo.models.latency import Objective
+from servingslo.models.fleet.latency import Objective
 from servingslo.policy.sizing import Sizing
 from servingslo.units import format_duration
 

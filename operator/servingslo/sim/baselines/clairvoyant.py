@@ -2,7 +2,7 @@
 
 import math
 
-from servingslo.models.service_time import FloatArray
+from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
 from servingslo.sim.cluster import Wanted
 

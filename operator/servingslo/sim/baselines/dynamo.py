@@ -9,7 +9,7 @@ SLA-driven throughput loop with a Kalman filter: q 1.0 and 0.1, r 10, 5 points).
 import math
 
 from servingslo.estimation.sample import EngineSample
-from servingslo.models.service_time import EngineLimits, ServiceLaw
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.policy.inputs import Observation
 from servingslo.sim.baselines.setting import Parameters, Setting
 from servingslo.sim.baselines.view import View, request_rate, served_lengths

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from servingslo.estimation.histograms import HistogramDelta, pooled_delta
+from servingslo.estimation.requests.histograms import HistogramDelta, pooled_delta
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.policy.inputs import Observation
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servingslo.models.service_time import ServiceLaw
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.inputs import Observation
 from servingslo.sim.baselines.setting import Parameters, Setting
 from servingslo.sim.baselines.view import View, request_rate, served_lengths

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.models.latency import LatencyMetric
+from servingslo.models.fleet.latency import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.sim.baselines.clairvoyant import Static
 from servingslo.sim.cluster import Autoscaler

@@ -1,0 +1,212 @@
+"""What one window says about the service law: equations 1 = x·(a, b, c) with their errors."""
+
+import math
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.windows.counters import Window, tokens_per_sequence_step
+
+# Relative error of a window's accounting: measured residuals are 0.5–1.6 % on 15 s scrapes.
+WINDOW_ERROR_RATIO = 0.01
+# The same from mean inter-token latency, which sees concurrency only on average.
+INTER_TOKEN_ERROR_RATIO = 0.05
+# The same from mean time to first token: its first part, the rest of a step, is only estimated.
+FIRST_TOKEN_ERROR_RATIO = 0.15
+# Steps of one to three sequences lie off the affine law (vLLM 0.32.0: up to 30 % at n = 1–2).
+FEW_SEQUENCES = 4.0
+FEW_SEQUENCES_ERROR_RATIO = 0.05
+# Beyond this many arrivals during one time to first token, prefills share steps and delay each
+# other, and it is more than the own prompt's work.
+LARGEST_PREFILL_OVERLAP = 0.2
+# A window that is known less well than this does not judge predictions.
+LARGEST_SCORED_ERROR_RATIO = 0.1
+# Tokens of an answer up to which it is the first one alone: counters and histograms may be of
+# moments a little apart. In a window with so many answers that is no accident.
+LARGEST_ONE_TOKEN_ANSWER = 1.02
+LEAST_ONE_TOKEN_ANSWERS = 3.0
+# Busy time of an engine that only prefills, from its mean time to first token: 0.96 to 1.01 of the
+# truth in simulation of one engine that is busy between a tenth and 94 % of the time.
+ONE_TOKEN_ERROR_RATIO = 0.05
+# Windows of an engine that is half idle are known to 10 to 15 %; they judge on average.
+LARGEST_SCORED_ONE_TOKEN_ERROR_RATIO = 0.2
+# Halvings of the busy share: to 1e-6.
+BUSY_STEPS = 20
+# Below this mean concurrency idle time dominates the accounting.
+ACCOUNTED_CONCURRENCY = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One equation 1 = x·(a, b, c), with the relative error it is trusted to.
+
+    sequences: mean concurrency in it, 0 where nothing decodes. scored: predictions are judged by
+    it. sequence_ratio: what b/a is of such engines where nothing tells, None as of any.
+    """
+
+    x: tuple[float, float, float]
+    error_ratio: float
+    sequences: float
+    prefill_per_step_tokens: float
+    scored: bool = True
+    sequence_ratio: float | None = None
+
+    def scaled(self, ratio: float) -> "Row":
+        """The equation of a usual pod, from that of one whose steps take so many times as long."""
+        if ratio == 1.0:
+            return self
+        a, b, c = self.x
+        return replace(self, x=(ratio * a, ratio * b, ratio * c))
+
+
+def regression_rows(
+    window: Window, dispersion: float = 1.0, engine_count: int = 1
+) -> tuple[Row, ...]:
+    """The equations that a window gives, none where it gives none.
+
+    With a step count and little idle time: time = a·steps + b·generated + c·prefilled, where the
+    idle share of a window with L in the system on average is taken as e^(−L/F) (the number in an
+    insensitive queue is Poisson; F its dispersion) and widens the error. Otherwise, and where this
+    is known too little to judge by: mean inter-token latency, a + b·(1 + L) + c·(prompt tokens per
+    step), since a token sees on average one more than the time average of concurrency; and mean
+    time to first token, which alone shows c there.
+    Where answers are one token, as in a prefill pool: a·steps + c·prefilled.
+    None where load began or ended inside: for the first windows of a new engine, until it has made
+    tokens, and where a loaded engine was empty at a scrape; the idle share is then not that of a
+    queue.
+    With speculative decoding a step makes several tokens of a sequence. The law is that of a token:
+    a step counts as so many, each of its share of the step's time, so that times per token and of
+    whole answers come out as they are; a first token waits longer than it says, by part of a step.
+    engine_count: of the fleet, which share its load.
+    """
+    inter_token_sum = window.inter_token_sum_seconds
+    began = window.restarted or window.from_zero or not window.warm
+    if began or not window.paired or not window.generated_tokens:
+        return ()
+    uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
+    if not inter_token_sum:
+        row = _one_token_row(window, uncached, engine_count)
+        return () if row is None else (row,)
+    decoding = inter_token_sum / window.seconds
+    in_system = decoding + (window.ttft_sum_seconds or 0.0) / window.seconds
+    if window.step_count and in_system >= ACCOUNTED_CONCURRENCY:
+        if _idle_at_an_end(window):
+            return ()
+        accounted = _accounting_row(window, uncached, in_system, dispersion)
+        if accounted.scored:
+            return (accounted,)
+    rows = (
+        _inter_token_row(window, uncached, decoding),
+        _first_token_row(window, uncached, decoding),
+    )
+    return tuple(row for row in rows if row is not None)
+
+
+def _idle_at_an_end(window: Window) -> bool:
+    """Whether the engine is known to have been empty at one of the two scrapes."""
+    ends = (
+        (window.running_before, window.waiting_before),
+        (window.running_after, window.waiting_after),
+    )
+    return any(running == 0.0 and not waiting for running, waiting in ends)
+
+
+def _accounting_row(
+    window: Window, uncached_tokens: float, in_system: float, dispersion: float
+) -> Row:
+    steps = (window.step_count or 0.0) * tokens_per_sequence_step(window)
+    generated = window.generated_tokens or 0.0
+    idle = math.exp(-in_system / max(dispersion, 1.0))
+    busy_seconds = window.seconds * (1.0 - idle)
+    residence_seconds = in_system * window.seconds / max(window.first_tokens or 0.0, 1.0)
+    idle_error = math.sqrt(idle * min(2.0 * residence_seconds / window.seconds, 1.0))
+    sequences = generated / steps
+    error_ratio = math.hypot(WINDOW_ERROR_RATIO, idle_error, _few_error(sequences))
+    return Row(
+        x=(steps / busy_seconds, generated / busy_seconds, uncached_tokens / busy_seconds),
+        error_ratio=error_ratio,
+        sequences=sequences,
+        prefill_per_step_tokens=uncached_tokens / steps,
+        scored=error_ratio <= LARGEST_SCORED_ERROR_RATIO,
+    )
+
+
+def _one_token_row(window: Window, uncached_tokens: float, engine_count: int) -> Row | None:
+    """Time = a·steps + c·prefilled, of an engine whose answers are one token; None for others.
+
+    Nothing decodes there: b is not told, and nothing that such an engine does depends on it. What
+    a sequence adds to the step that prefills it is in c.
+    """
+    steps, answers = window.step_count, window.first_tokens or 0.0
+    if not steps or answers < LEAST_ONE_TOKEN_ANSWERS or not uncached_tokens:
+        return None
+    if not window.ttft_sum_seconds or (
+        (window.generated_tokens or 0.0) > LARGEST_ONE_TOKEN_ANSWER * answers
+    ):
+        return None
+    busy = busy_ratio(window.ttft_sum_seconds / window.seconds, engine_count)
+    busy_seconds = busy * window.seconds
+    residence_seconds = window.ttft_sum_seconds / answers
+    idle_error = math.sqrt((1.0 - busy) * min(2.0 * residence_seconds / window.seconds, 1.0))
+    error_ratio = math.hypot(ONE_TOKEN_ERROR_RATIO, idle_error)
+    return Row(
+        x=(steps / busy_seconds, 0.0, uncached_tokens / busy_seconds),
+        error_ratio=error_ratio,
+        sequences=0.0,
+        prefill_per_step_tokens=uncached_tokens / steps,
+        scored=error_ratio <= LARGEST_SCORED_ONE_TOKEN_ERROR_RATIO,
+    )
+
+
+def busy_ratio(in_system: float, engine_count: int) -> float:
+    """Share of the time ρ that each of so many engines is busy which hold this many on average.
+
+    Of engines that share one queue, in_system = ρ + ρ^√(2(c+1)) / (c·(1−ρ)); one alone is busy
+    in_system / (1 + in_system) of the time. Engines that are chosen at random hold more at the same
+    ρ, so theirs comes out too high.
+    Source: H. Sakasegawa, "An approximation formula L_q ≃ α·ρ^β / (1−ρ)", 1977.
+    """
+    exponent = math.sqrt(2.0 * (engine_count + 1.0))
+    low, high = 0.0, 1.0
+    for _ in range(BUSY_STEPS):
+        middle = 0.5 * (low + high)
+        held = middle + middle**exponent / (engine_count * (1.0 - middle))
+        low, high = (middle, high) if held < in_system else (low, middle)
+    return 0.5 * (low + high)
+
+
+def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float) -> Row | None:
+    if not window.inter_token_count or window.inter_token_count < 1:
+        return None
+    # vLLM observes the time between two steps that bring tokens, however many they bring.
+    step_seconds = (window.inter_token_sum_seconds or 0.0) / window.inter_token_count
+    step_seconds /= tokens_per_sequence_step(window)
+    sequences = 1.0 + concurrency
+    prefill = uncached_tokens / window.seconds * step_seconds
+    return Row(
+        x=(1.0 / step_seconds, sequences / step_seconds, prefill / step_seconds),
+        error_ratio=math.hypot(INTER_TOKEN_ERROR_RATIO, _few_error(sequences)),
+        sequences=sequences,
+        prefill_per_step_tokens=prefill,
+    )
+
+
+def _first_token_row(window: Window, uncached_tokens: float, concurrency: float) -> Row | None:
+    """The rest of a step if one is in progress, then one step with the own prompt."""
+    waited = (window.waiting_before or 0.0) + (window.waiting_after or 0.0)
+    if not window.first_tokens or not window.ttft_sum_seconds or waited:
+        return None
+    ttft_seconds = window.ttft_sum_seconds / window.first_tokens
+    if window.first_tokens / window.seconds * ttft_seconds > LARGEST_PREFILL_OVERLAP:
+        return None
+    steps = 1.0 + 0.5 * (1.0 - math.exp(-concurrency))
+    prompt_tokens = uncached_tokens / window.first_tokens
+    return Row(
+        x=(steps / ttft_seconds, steps * concurrency / ttft_seconds, prompt_tokens / ttft_seconds),
+        error_ratio=FIRST_TOKEN_ERROR_RATIO,
+        sequences=concurrency,
+        prefill_per_step_tokens=uncached_tokens / window.seconds * ttft_seconds,
+        scored=False,
+    )
+
+
+def _few_error(sequences: float) -> float:
+    return FEW_SEQUENCES_ERROR_RATIO if sequences < FEW_SEQUENCES else 0.0

@@ -1,0 +1,384 @@
+"""How many requests arrive: from balance of flow, because no engine counts arrivals.
+
+Arrivals = increase of the first-token count + change in requests without a first token (waiting;
+those in prefill are unseen and bounded by one step's worth) + rejections. Completions plus change
+in system is the cross-check, and the substitute where first tokens are not counted. A gateway that
+counts requests as they come wins, unless it passed on fewer than the engines got: then some go past
+it. It adds what it refused to what the engines got then, and so does one that counts requests as
+they end: what a limit refuses is demand.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.gateway.comparison import (
+    NOT_COMPARED,
+    UNDERCOUNT_RATIO,
+    Comparison,
+    Told,
+)
+from servingslo.estimation.gateway.counts import GatewayFlow, InstanceFlow
+from servingslo.estimation.gateway.ledger import RequestLedger, ledger_of
+from servingslo.estimation.requests.retries import (
+    UNTOLD,
+    RetryState,
+    first_attempts,
+    retry_error_ratio,
+)
+from servingslo.estimation.windows.balance import arrivals_of, tells_all
+from servingslo.estimation.windows.counters import Window
+from servingslo.estimation.windows.freshness import Freshness
+from servingslo.estimation.windows.plausible import can_have_passed
+from servingslo.estimation.windows.unscraped_pods import hidden_seconds
+from servingslo.reasons import Reason
+from servingslo.runtimes.gateways import CountedWhen
+
+# Memory of the dispersion, in windows (20 minutes at 15 s), and the Poisson windows it starts from.
+DISPERSION_MEMORY_WINDOWS = 80.0
+DISPERSION_PRIOR_WINDOWS = 20.0
+# Traffic smoother than Poisson is not believed: the estimate is noisy and the error unsafe.
+DISPERSION_BOUNDS = (1.0, 10.0)
+# A second difference beyond this many variances may be a change of level, not burstiness: it counts
+# no more than this, so that one step hardly matters and lasting burstiness is still learnt.
+LARGEST_STANDARDIZED_SQUARE = 6.0
+# Second difference of three equal-variance terms (1, −2, 1) has six times their variance.
+SECOND_DIFFERENCE_VARIANCE = 6.0
+# Error of the sum of flows in a steady fleet, and what is added where all engines are new.
+COUNTING_ERROR_RATIO = 0.02
+UNSETTLED_ERROR_RATIO = 0.2
+UNSETTLED_KEEP_RATIO = 0.5
+# At a first look engines tell of a window one after another, as each is scraped again. From fewer
+# than this share of them nothing is concluded for the others.
+LEAST_TOLD_RATIO = 0.5
+# Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
+VANISHED_SHARE = 0.5
+# Windows of gateway and engines are not in step: a single one in which it counts too little of what
+# they got counts only where it is this many deviations below as well.
+UNDERCOUNT_DEVIATIONS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFlow:
+    """The last measured flow of one engine, per second, over `seconds`.
+
+    vanished: the engine is gone. What it received goes to others now, but their last windows began
+    before that; on average half of it is not in them yet. counts_refusals: it exports them.
+    """
+
+    pod: str
+    engine: str
+    arrivals_per_second: float
+    rejections_per_second: float
+    seconds: float
+    vanished: bool = False
+    counts_refusals: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayUse:
+    """What became of the gateway's count at this tick; rates per second, None where unknown.
+
+    reason: GATEWAY_COUNTS, GATEWAY_REFUSALS_ADDED, or why the engines' own count stands.
+    """
+
+    reason: Reason
+    gateway_per_second: float | None = None
+    engines_per_second: float | None = None
+    refused_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalState:
+    """Flows by engine and by gateway instance, recent rates, dispersion and retries.
+
+    unsettled_ratio: share of the engines that came or went lately. all_told: once every engine has
+    told of a window; who comes later is new.
+    """
+
+    flows: tuple[EngineFlow, ...] = ()
+    gateway: tuple[InstanceFlow, ...] = ()
+    comparison: Comparison = NOT_COMPARED
+    recent_rates_per_second: tuple[float, ...] = ()
+    dispersion_sum: float = 0.0
+    dispersion_weight: float = 0.0
+    retries: RetryState = UNTOLD
+    unsettled_ratio: float = 0.0
+    all_told: bool = False
+
+    @property
+    def dispersion(self) -> float:
+        """Index of dispersion of arrival counts at the scrape scale; 1 for Poisson."""
+        total = self.dispersion_sum + DISPERSION_PRIOR_WINDOWS
+        low, high = DISPERSION_BOUNDS
+        return min(max(total / (self.dispersion_weight + DISPERSION_PRIOR_WINDOWS), low), high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalMeasurement:
+    """Arrivals over the last window, per second; first_attempts_per_second without retry traffic.
+
+    seconds: length of the window. is_new: something was measured at this tick. error_ratio: error
+    beyond counting noise, since windows of several engines are not in step, their flow moves when
+    engines come and go, and retry traffic is not known well. gateway: None where none is read.
+    retries_known: whether what refusals bring back was measured; else it is assumed.
+    discarded_per_second: counted, and does not stand since new pods served unseen; else None.
+    ledger: where the requests went; None while no rate is known.
+    """
+
+    offered_per_second: float | None = None
+    first_attempts_per_second: float | None = None
+    rejected_per_second: float = 0.0
+    seconds: float = 0.0
+    is_new: bool = False
+    error_ratio: float = COUNTING_ERROR_RATIO
+    gateway: GatewayUse | None = None
+    retries_known: bool = False
+    discarded_per_second: float | None = None
+    ledger: RequestLedger | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """Arrivals as one side counted them; offered_per_second None where it cannot say.
+
+    requests: that the windows of this tick count. refusals: who counts what is refused, or that
+    nobody does.
+    """
+
+    offered_per_second: float | None
+    rejected_per_second: float
+    seconds: float
+    is_new: bool
+    error_ratio: float
+    refusals: Reason
+    queueing_per_second: float = 0.0
+    requests: float = 0.0
+
+
+def measure(
+    state: ArrivalState,
+    windows: Sequence[Window],
+    fresh: Freshness,
+    gateway: GatewayFlow | None,
+) -> tuple[ArrivalState, ArrivalMeasurement]:
+    """Arrivals now, and the state with this tick's windows in it.
+
+    fresh: the engines of this sample; flows of others are dropped with their pods, and what pods
+    without fresh metrics receive is taken to be as much each. gateway: what it counts, None where
+    none is read.
+    """
+    flows, windows, passed_over = _counted_flows(state.flows, windows, fresh)
+    changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
+    unsettled = max(
+        min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
+    )
+    told = 1.0 if state.all_told else _told_ratio(flows, fresh)
+    all_told = state.all_told or (bool(flows) and told == 1.0)
+    state = replace(state, flows=flows, unsettled_ratio=unsettled, all_told=all_told)
+    coverage = fresh.coverage_ratio * told
+    known = flows and coverage > 0 and told >= LEAST_TOLD_RATIO
+    by_engines = _Counted(
+        offered_per_second=_sum(flows) / coverage if known else None,
+        rejected_per_second=sum(f.rejections_per_second for f in flows) / coverage
+        if known
+        else 0.0,
+        seconds=_longest_seconds(windows),
+        is_new=bool(windows),
+        error_ratio=COUNTING_ERROR_RATIO + UNSETTLED_ERROR_RATIO * unsettled,
+        refusals=Reason.ENGINES_COUNT_REFUSALS
+        if any(flow.counts_refusals for flow in flows)
+        else Reason.REFUSALS_UNSEEN,
+        requests=sum(arrivals_of(w) or 0.0 for w in windows) / coverage if known else 0.0,
+    )
+    state, counted, use = _with_gateway(state, by_engines, gateway)
+    offered, rejected = counted.offered_per_second, counted.rejected_per_second
+    if offered is None or not counted.is_new:
+        return state, ArrivalMeasurement(
+            offered_per_second=offered,
+            first_attempts_per_second=offered,
+            gateway=use,
+            discarded_per_second=passed_over,
+            ledger=_ledger(counted, offered),
+        )
+    retries, first = first_attempts(state.retries, offered, rejected)
+    state = replace(state, retries=retries)
+    return _with_dispersion(state, first, counted.seconds), ArrivalMeasurement(
+        offered_per_second=offered,
+        first_attempts_per_second=first,
+        rejected_per_second=rejected,
+        seconds=counted.seconds,
+        is_new=True,
+        error_ratio=counted.error_ratio + retry_error_ratio(offered, first),
+        gateway=use,
+        retries_known=retries.known,
+        ledger=_ledger(counted, first),
+    )
+
+
+def _ledger(counted: _Counted, first_per_second: float | None) -> RequestLedger | None:
+    offered = counted.offered_per_second
+    if offered is None or first_per_second is None:
+        return None
+    return ledger_of(
+        offered_per_second=offered,
+        refused_per_second=counted.rejected_per_second,
+        queueing_per_second=counted.queueing_per_second,
+        first_per_second=first_per_second,
+        reason=counted.refusals,
+    )
+
+
+def _with_gateway(
+    state: ArrivalState, engines: _Counted, gateway: GatewayFlow | None
+) -> tuple[ArrivalState, _Counted, GatewayUse | None]:
+    """Whose count stands, and why. A gateway that says nothing never means that nothing came."""
+    if gateway is None:
+        return state, engines, None
+    rate, own = gateway.requests_per_second, engines.offered_per_second
+    use = GatewayUse(
+        reason=gateway.problem or Reason.GATEWAY_SILENT,
+        gateway_per_second=rate,
+        engines_per_second=own,
+        refused_per_second=gateway.rejected_per_second,
+    )
+    if rate is None:
+        return state, engines, use
+    # What an engine refuses has passed the gateway: it is among its requests, not its refusals.
+    rejected = gateway.rejected_per_second + engines.rejected_per_second
+    if gateway.counted is CountedWhen.ENDED:
+        return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_REFUSALS_ADDED)
+    passed_on = rate - gateway.rejected_per_second - gateway.queueing_per_second
+    if own is not None and not can_have_passed(passed_on, own, gateway.seconds):
+        return state, engines, replace(use, reason=Reason.GATEWAY_IMPLAUSIBLE)
+    comparison = state.comparison.counted(
+        Told(max(passed_on, 0.0) * gateway.seconds, gateway.seconds) if gateway.is_new else None,
+        Told(engines.requests, engines.seconds) if engines.is_new else None,
+    )
+    state = replace(state, comparison=comparison)
+    below = _far_below(passed_on, gateway.seconds, engines, state)
+    if own is not None and (state.comparison.undercounts or below):
+        return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_UNDERCOUNTS)
+    counted = _Counted(
+        offered_per_second=rate,
+        rejected_per_second=rejected,
+        seconds=gateway.seconds,
+        is_new=gateway.is_new,
+        error_ratio=COUNTING_ERROR_RATIO,
+        refusals=Reason.GATEWAY_COUNTS,
+        queueing_per_second=gateway.queueing_per_second,
+    )
+    return state, counted, replace(use, reason=Reason.GATEWAY_COUNTS)
+
+
+def _refusals_added(
+    engines: _Counted, gateway: GatewayFlow, use: GatewayUse, reason: Reason
+) -> tuple[_Counted, GatewayUse]:
+    """The engines' count and what the gateway refused, which none of them ever saw."""
+    own, refused = engines.offered_per_second, gateway.rejected_per_second
+    added = replace(
+        engines,
+        offered_per_second=None if own is None else own + refused,
+        rejected_per_second=engines.rejected_per_second + refused,
+        refusals=reason,
+    )
+    return added, replace(use, reason=reason)
+
+
+def _far_below(
+    passed_on_per_second: float, seconds: float, engines: _Counted, state: ArrivalState
+) -> bool:
+    """Whether chance does not explain by how much the gateway's window is below the engines'."""
+    own = engines.offered_per_second
+    if own is None or seconds <= 0:
+        return False
+    # Two windows out of step share no request in the worst case: both counts have their own noise.
+    noise = math.sqrt(2.0 * state.dispersion * own / seconds) + engines.error_ratio * own
+    return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
+
+
+def _told_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
+    """Share of the engines that have told of a window: at a first look none has."""
+    known = {(flow.pod, flow.engine) for flow in flows}
+    engines = [(pod.name, engine.engine) for pod, engine in fresh.engines]
+    return sum(key in known for key in engines) / len(engines) if engines else 1.0
+
+
+def _sum(flows: Sequence[EngineFlow]) -> float:
+    return max(sum(flow.arrivals_per_second for flow in flows), 0.0)
+
+
+def _longest_seconds(windows: Sequence[Window]) -> float:
+    return max((window.seconds for window in windows), default=0.0)
+
+
+def _counted_flows(
+    old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
+) -> tuple[tuple[EngineFlow, ...], Sequence[Window], float | None]:
+    """Flows after this tick's windows, the windows that count, and the rate of those that do not.
+
+    Where a new pod served unseen for more of a window than the error that new engines have anyway,
+    less than before says nothing: the flows before stand. So does an engine's own where it began
+    again inside of a window: what came before that is in no counter.
+    """
+    known = {(flow.pod, flow.engine): flow.arrivals_per_second for flow in old}
+    windows = [w for w in windows if tells_all(w, known.get((w.pod, w.engine), 0.0))]
+    flows = _flows(old, windows, fresh)
+    if hidden_seconds(fresh, windows) > UNSETTLED_ERROR_RATIO * _longest_seconds(windows):
+        before = _flows(old, (), fresh)
+        if _sum(flows) < _sum(before):
+            return before, (), _sum(flows) / fresh.coverage_ratio
+    return flows, windows, None
+
+
+def _flows(
+    old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
+) -> tuple[EngineFlow, ...]:
+    """Flows after windows: half of what is lost with a pod goes to others at once."""
+    engines = {(pod.name, engine.engine) for pod, engine in fresh.engines}
+    unseen = {pod for pod, _ in fresh.unseen}
+    flows = {}
+    for flow in old:
+        key = flow.pod, flow.engine
+        if key in engines:
+            flows[key] = replace(flow, vanished=False) if flow.vanished else flow
+        elif not flow.vanished and flow.pod not in unseen:
+            flows[key] = replace(
+                flow,
+                arrivals_per_second=VANISHED_SHARE * flow.arrivals_per_second,
+                rejections_per_second=VANISHED_SHARE * flow.rejections_per_second,
+                vanished=True,
+            )
+    for window in windows:
+        count = arrivals_of(window)
+        if count is not None:
+            flows[window.pod, window.engine] = EngineFlow(
+                pod=window.pod,
+                engine=window.engine,
+                arrivals_per_second=count / window.seconds,
+                rejections_per_second=(window.rejected or 0.0) / window.seconds,
+                seconds=window.seconds,
+                counts_refusals=window.rejected is not None,
+            )
+    return tuple(flows.values())
+
+
+def _with_dispersion(state: ArrivalState, rate: float, seconds: float) -> ArrivalState:
+    """The state with one more term of the dispersion, from second differences of counts.
+
+    Second differences cancel level and slope, so a ramp is not taken for burstiness.
+    """
+    recent = (*state.recent_rates_per_second, rate)[-3:]
+    state = replace(state, recent_rates_per_second=recent)
+    mean = sum(recent) / len(recent)
+    if len(recent) < 3 or mean * seconds < 1.0:
+        return state
+    curvature = recent[0] - 2.0 * recent[1] + recent[2]
+    term = seconds * curvature * curvature / (SECOND_DIFFERENCE_VARIANCE * mean)
+    memory = 1.0 - 1.0 / DISPERSION_MEMORY_WINDOWS
+    return replace(
+        state,
+        dispersion_sum=state.dispersion_sum * memory
+        + min(term, LARGEST_STANDARDIZED_SQUARE * state.dispersion),
+        dispersion_weight=state.dispersion_weight * memory + 1.0,
+    )

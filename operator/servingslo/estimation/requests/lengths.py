@@ -1,0 +1,343 @@
+"""How long prompts and outputs are, although the long ones are still running.
+
+Engines observe lengths when a request ends, so at start only short outputs have been seen. Mean
+output length is tokens over requests ended. Those of running requests, beyond those that ran
+before, count by the spread of lengths: fully where lengths are memoryless (maximum likelihood under
+censoring), not at all where all are equal; exact for any law in the steady state. The histogram
+gives the shape and is stretched to that mean. Prompts are counted at their first token.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.requests.histograms import HistogramDelta, length_distribution, merged
+from servingslo.estimation.requests.mix_change import (
+    LEAST_REQUESTS,
+    Evidence,
+    enough,
+    gathered,
+    is_longer,
+    running_changes,
+)
+from servingslo.estimation.windows.counters import Window
+from servingslo.models.workload import LengthDistribution
+
+# Memory of lengths: long enough for the tail, short enough for a change of mix. What a mean is off
+# by is σ/√(λτ) from chance and grows by √τ as the mix drifts, so the best memory τ is as 1/√λ: from
+# ten minutes at the rate of the small fleet of docs/lab/planner.md down to two.
+MEMORY_SECONDS = 600.0
+LEAST_MEMORY_SECONDS = 120.0
+PLAIN_RATE_PER_SECOND = 30.0
+# Memory of how much prefill comes with each token, which batches are bounded by: two or three
+# scrapes. Requests of a mix that changes slow those that run long before their lengths are known.
+RECENT_SECONDS = 30.0
+# Means of the Azure LLM inference trace 2023 (conversation), the prior until there are requests,
+# worth this many of them.
+PRIOR_PROMPT_TOKENS = 1155.0
+PRIOR_OUTPUT_TOKENS = 211.0
+PRIOR_REQUESTS = 4.0
+# Shape of the prior around its mean: five equal parts of an exponential law (Erlang, memoryless).
+EXPONENTIAL_POINTS = (0.105, 0.353, 0.687, 1.193, 2.662)
+# Requests in the histogram before its shape is preferred to the prior's.
+SHAPE_REQUESTS = 20.0
+# How far the histogram may be stretched to the censored mean.
+STRETCH_BOUNDS = (0.5, 3.0)
+# A distribution is published anew when mean or second moment moved by more than this, so that
+# tables computed for it stay valid while nothing changes.
+CHANGE_RATIO = 0.03
+# Shapes are looked at again when this share of the histogram is new.
+NEW_SHAPE_RATIO = 0.1
+# Hidden aborts, requests that began and are in no counter of those that ended, are told beyond so
+# many standard deviations of their own count: engines admit a request before its first token.
+HIDDEN_DEVIATIONS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthState:
+    """Exponentially forgotten sums of flows, pooled histograms, and what was published last.
+
+    unpublished: requests that ended since the histograms were last looked at. recent_*: computed
+    prompt tokens, and tokens decoded, with a shorter memory. evidence: the last minute, by which
+    a change of the workload is judged.
+    """
+
+    started: float = 0.0
+    finished: float = 0.0
+    aborted: float = 0.0
+    running_change: float = 0.0
+    generated_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    held_tokens: float = 0.0
+    held_by: float = 0.0
+    prompt: HistogramDelta | None = None
+    output: HistogramDelta | None = None
+    published_prompt: LengthDistribution | None = None
+    published_output: LengthDistribution | None = None
+    unpublished: float = 0.0
+    recent_prefill_tokens: float = 0.0
+    recent_decoded_tokens: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Lengths as they are now; None where nothing was counted yet.
+
+    context_tokens_per_sequence: KV tokens held by a running sequence. abort_ratio: share of the
+    requests that ended whose clients gave up: those that the engine counts as aborted, and those
+    that got a first token and are in none of its counters, beyond chance; None of a handful.
+    prefill_tokens_per_token: prompt tokens computed for each token decoded, lately.
+    """
+
+    prompt: LengthDistribution | None = None
+    output: LengthDistribution | None = None
+    prompt_tokens_mean: float | None = None
+    output_tokens_mean: float | None = None
+    cached_ratio: float | None = None
+    context_tokens_per_sequence: float | None = None
+    abort_ratio: float | None = None
+    prefill_tokens_per_token: float | None = None
+
+
+def observe(
+    state: LengthState,
+    windows: Sequence[Window],
+    prompt: HistogramDelta | None,
+    output: HistogramDelta | None,
+    *,
+    unbroken: bool = True,
+) -> LengthState:
+    """The state with the windows and the pooled length histograms of one tick.
+
+    unbroken: whether every engine that was scraped told of a window, and began anew in none.
+    """
+    evidence = gathered(state.evidence, windows, unbroken=unbroken)
+    state = _without_old_workload(state, evidence) if windows else state
+    # Of an engine that began anew some requests are in no counter, and others have just begun.
+    lasting = [window for window in windows if not window.restarted]
+    return replace(_counted(state, lasting, prompt, output), evidence=evidence)
+
+
+def _counted(
+    state: LengthState,
+    windows: Sequence[Window],
+    prompt: HistogramDelta | None,
+    output: HistogramDelta | None,
+) -> LengthState:
+    if not windows:
+        return state
+    seconds = max(w.seconds for w in windows)
+    begun = sum(w.first_tokens or 0.0 for w in windows)
+    keep = max(1.0 - seconds / _memory_seconds(begun / seconds if seconds > 0 else 0.0), 0.0)
+    keep_recent = max(1.0 - seconds / RECENT_SECONDS, 0.0)
+
+    def after(old: float, values: Sequence[float | None]) -> float:
+        return old * keep + sum(v for v in values if v is not None)
+
+    steady = [w for w in windows if not w.restarted]
+    held = [
+        (tokens, running)
+        for w in steady
+        if (tokens := w.kv_used_after_tokens) is not None and (running := w.running_after)
+    ]
+    return replace(
+        state,
+        started=after(state.started, [w.first_tokens for w in windows]),
+        finished=after(state.finished, [w.finished for w in windows]),
+        aborted=after(state.aborted, [w.aborted for w in windows]),
+        running_change=after(state.running_change, running_changes(windows)),
+        generated_tokens=after(state.generated_tokens, [w.generated_tokens for w in windows]),
+        prompt_tokens=after(state.prompt_tokens, [w.prompt_tokens for w in windows]),
+        cached_tokens=after(state.cached_tokens, [w.cached_tokens for w in windows]),
+        held_tokens=after(state.held_tokens, [tokens for tokens, _ in held]),
+        held_by=after(state.held_by, [running for _, running in held]),
+        prompt=_remembered(state.prompt, prompt, keep),
+        output=_remembered(state.output, output, keep),
+        unpublished=state.unpublished + (0.0 if output is None else output.count),
+        recent_prefill_tokens=state.recent_prefill_tokens * keep_recent
+        + sum((w.prompt_tokens or 0.0) - (w.cached_tokens or 0.0) for w in windows),
+        recent_decoded_tokens=state.recent_decoded_tokens * keep_recent
+        + sum((w.generated_tokens or 0.0) - (w.first_tokens or 0.0) for w in windows),
+    )
+
+
+def _memory_seconds(rate_per_second: float) -> float:
+    """How long lengths are remembered at this rate of requests.
+
+    Source: the steady gain of a local-level model with little drift, proportional to the root of
+    drift over noise (A. Harvey, "Forecasting, Structural Time Series Models and the Kalman Filter",
+    1989, section 4.1).
+    """
+    if rate_per_second <= PLAIN_RATE_PER_SECOND:
+        return MEMORY_SECONDS
+    shorter = MEMORY_SECONDS * math.sqrt(PLAIN_RATE_PER_SECOND / rate_per_second)
+    return max(shorter, LEAST_MEMORY_SECONDS)
+
+
+def ended_requests(state: LengthState) -> float:
+    """Requests that ended, those that no counter of finished ones holds (aborts) among them."""
+    return max(state.finished, state.started - max(state.running_change, 0.0))
+
+
+def publish(state: LengthState) -> tuple[LengthState, Lengths]:
+    """Lengths now, and the state that remembers what was published."""
+    if state.started + state.finished <= 0:
+        return state, Lengths()
+    starts = max(state.started, state.finished)
+    ended = ended_requests(state)
+    prompt_mean = (state.prompt_tokens + PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS) / (
+        starts + PRIOR_REQUESTS
+    )
+    output_mean = _output_mean(state, starts, ended)
+    prompt, output = state.published_prompt, state.published_output
+    seen = 0.0 if state.output is None else state.output.count
+    is_due = (
+        state.unpublished > NEW_SHAPE_RATIO * seen
+        or _moved(prompt, prompt_mean)
+        or _moved(output, output_mean)
+    )
+    if prompt is None or output is None or is_due:
+        prompt = _stable(prompt, _shaped(state.prompt, prompt_mean))
+        output = _stable(output, _shaped(state.output, output_mean))
+        state = replace(state, unpublished=0.0)
+    cached = state.cached_tokens / state.prompt_tokens if state.prompt_tokens > 0 else None
+    held = (
+        state.held_tokens / state.held_by if state.held_by > 0 and state.held_tokens > 0 else None
+    )
+    lengths = Lengths(
+        prompt=prompt,
+        output=output,
+        prompt_tokens_mean=prompt_mean,
+        output_tokens_mean=output_mean,
+        cached_ratio=None if cached is None else min(max(cached, 0.0), 1.0),
+        context_tokens_per_sequence=held,
+        abort_ratio=_abort_ratio(state),
+        prefill_tokens_per_token=(
+            max(state.recent_prefill_tokens, 0.0) / state.recent_decoded_tokens
+            if state.recent_decoded_tokens > 0.0
+            else None
+        ),
+    )
+    return replace(state, published_prompt=prompt, published_output=output), lengths
+
+
+def _output_mean(state: LengthState, starts: float, ended: float) -> float:
+    """Mean output length; ended: requests that ended, of those that the state remembers.
+
+    A request that has made x tokens makes m - w·x more on average, with w = (1 - v) / (1 + v) for a
+    squared coefficient of variation v: the straight line through the mean m of one that begins, and
+    the mean age and mean rest m·(1 + v) / 2 of those that run in the steady state.
+    Source: mean residual life in renewal theory (W. Feller, "An Introduction to Probability Theory
+    and Its Applications", vol. 2, 1971, section XI.4).
+    """
+    tokens, least = state.generated_tokens, 0.0
+    seen = state.output
+    if seen is not None:
+        # Aborted requests ended too, and no histogram has them.
+        weight = min(seen.count / ended, 1.0) if ended > 0.0 else 1.0
+        shape = length_distribution(seen) if seen.count >= SHAPE_REQUESTS else None
+        if shape is None:
+            # Too few ended to tell what the running ones will make beyond what they have made.
+            least = tokens / starts
+        else:
+            variation = shape.second_moment_tokens2 / shape.mean_tokens**2 - 1.0
+            weight *= (1.0 - variation) / (1.0 + variation)
+        tokens += weight * ((seen.mean or 0.0) * ended - tokens)
+    return max((tokens + PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS) / (ended + PRIOR_REQUESTS), least)
+
+
+def _remembered(
+    old: HistogramDelta | None, new: HistogramDelta | None, keep: float
+) -> HistogramDelta | None:
+    if new is None:
+        return old
+    return new if old is None else merged((old, new), (keep, 1.0))
+
+
+def _shaped(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistribution:
+    """The histogram's shape at this mean; the prior's shape while it holds too few requests."""
+    mean_tokens = max(mean_tokens, 1.0)
+    shape = None
+    if histogram is not None and histogram.count >= SHAPE_REQUESTS:
+        shape = length_distribution(histogram)
+    if shape is None or shape.mean_tokens <= 0:
+        total = sum(EXPONENTIAL_POINTS)
+        share = 1.0 / len(EXPONENTIAL_POINTS)
+        points = tuple(p * mean_tokens / (total * share) for p in EXPONENTIAL_POINTS)
+        return LengthDistribution(tokens=points, weights=(share,) * len(points))
+    low, high = STRETCH_BOUNDS
+    factor = min(max(mean_tokens / shape.mean_tokens, low), high)
+    return LengthDistribution(tokens=tuple(t * factor for t in shape.tokens), weights=shape.weights)
+
+
+def _moved(published: LengthDistribution | None, mean_tokens: float) -> bool:
+    if published is None:
+        return True
+    return abs(published.mean_tokens - mean_tokens) > CHANGE_RATIO * mean_tokens
+
+
+def _stable(
+    published: LengthDistribution | None, candidate: LengthDistribution
+) -> LengthDistribution:
+    """What was published, unless the candidate differs in mean or second moment."""
+    if published is None:
+        return candidate
+    mean, second = candidate.mean_tokens, candidate.second_moment_tokens2
+    same_mean = abs(published.mean_tokens - mean) <= CHANGE_RATIO * mean
+    same_second = abs(published.second_moment_tokens2 - second) <= 2.0 * CHANGE_RATIO * second
+    return published if same_mean and same_second else candidate
+
+
+def _abort_ratio(state: LengthState) -> float | None:
+    ended = ended_requests(state)
+    if ended < LEAST_REQUESTS or state.finished <= 0:
+        return None
+    hidden = max(ended - state.finished, 0.0)
+    if hidden <= HIDDEN_DEVIATIONS * math.sqrt(hidden):
+        ended = state.finished
+    return min(max(1.0 - (state.finished - state.aborted) / ended, 0.0), 1.0)
+
+
+def _without_old_workload(state: LengthState, ticks: Sequence[Evidence]) -> LengthState:
+    """What is remembered before these windows enter: of another workload only what still holds.
+
+    Only longer requests count: shorter ones cost something until memory has followed, longer ones
+    are a fleet that is too small. The newest ticks that are enough to show it are believed. What
+    did not change keeps its mean, with the weight of the evidence alone.
+    """
+    if state.started <= 0:
+        return state
+    for evidence in enough(ticks):
+        prompt, output = evidence.prompt_mean_tokens, evidence.output_mean_tokens
+        longer_prompt = is_longer(state.published_prompt, prompt, evidence.started)
+        longer_output = is_longer(state.published_output, output, evidence.ended)
+        if longer_prompt or longer_output:
+            break
+    else:
+        return state
+    started = evidence.started
+    state = _faded(state, min(started / state.started, 1.0))
+    if longer_output:
+        state = replace(state, generated_tokens=ended_requests(state) * output, output=None)
+    if longer_prompt:
+        tokens = max(state.started, state.finished) * prompt
+        cached = evidence.cached_tokens / started / prompt
+        state = replace(state, prompt_tokens=tokens, cached_tokens=tokens * cached, prompt=None)
+    return replace(state, held_tokens=0.0, held_by=0.0)
+
+
+def _faded(state: LengthState, weight: float) -> LengthState:
+    return replace(
+        state,
+        started=weight * state.started,
+        finished=weight * state.finished,
+        aborted=weight * state.aborted,
+        running_change=weight * state.running_change,
+        generated_tokens=weight * state.generated_tokens,
+        prompt_tokens=weight * state.prompt_tokens,
+        cached_tokens=weight * state.cached_tokens,
+        prompt=None if state.prompt is None else merged((state.prompt,), (weight,)),
+        output=None if state.output is None else merged((state.output,), (weight,)),
+    )

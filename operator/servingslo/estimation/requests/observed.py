@@ -1,0 +1,83 @@
+"""Latencies as observed over the recent window, pooled over engines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from servingslo.estimation.requests.histograms import HistogramDelta, merged, pooled_delta
+from servingslo.estimation.windows.counters import EngineStep
+from servingslo.models.fleet.objective_metrics import ROWS
+
+# Recent enough for the present load, long enough for a p99 at a few requests per second.
+RECENT_SECONDS = 120.0
+REMEMBERED_WINDOWS = 24
+LATENCIES = tuple(row.metric.value for row in ROWS)
+# Under these names stand observations of engines that tell sums alone.
+MEANS = {name: f"mean {name}" for name in LATENCIES}
+# Fields of a sample by the name that their observations have here.
+_HISTOGRAMS = {row.metric.value: row.histogram for row in ROWS} | {
+    "prompt": "prompt_tokens",
+    "output": "output_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedWindow:
+    """What one tick's windows observed, by metric."""
+
+    time_seconds: float
+    deltas: Mapping[str, HistogramDelta]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedState:
+    """The windows of the last two minutes."""
+
+    windows: tuple[ObservedWindow, ...] = ()
+
+    def latencies(self, now_seconds: float) -> dict[str, HistogramDelta]:
+        """Latencies over the recent window by metric; metrics without observations are absent."""
+        return self._recent({metric: metric for metric in LATENCIES}, now_seconds)
+
+    def means(self, now_seconds: float) -> dict[str, HistogramDelta]:
+        """Sums and counts over the recent window by metric, of engines that tell no more."""
+        return self._recent(MEANS, now_seconds)
+
+    def _recent(self, names: Mapping[str, str], now_seconds: float) -> dict[str, HistogramDelta]:
+        recent = [w for w in self.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
+        found = {
+            metric: merged([w.deltas[name] for w in recent if name in w.deltas])
+            for metric, name in names.items()
+        }
+        return {metric: delta for metric, delta in found.items() if delta and delta.count > 0}
+
+
+def pooled(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
+    """Observations since the last tick over all engines, by metric."""
+    ended = [s for s in steps if s.flow is not None and s.after is not None]
+    if not ended:
+        return {}
+    found = {}
+    for name, field in _HISTOGRAMS.items():
+        read = attrgetter(field)
+        pairs = [
+            (None if s.before is None else read(s.before), after)
+            for s in ended
+            if s.after is not None and (after := read(s.after)) is not None
+        ]
+        delta = pooled_delta(pairs)
+        if delta is not None:
+            found[name] = delta
+    return found
+
+
+def observe_latencies(
+    state: ObservedState, histograms: Mapping[str, HistogramDelta], now_seconds: float
+) -> ObservedState:
+    """The state with this tick's latencies, without those that are too old."""
+    names = (*LATENCIES, *MEANS.values())
+    deltas = {name: histograms[name] for name in names if name in histograms}
+    kept = [w for w in state.windows if now_seconds - w.time_seconds < RECENT_SECONDS]
+    if deltas:
+        kept.append(ObservedWindow(time_seconds=now_seconds, deltas=deltas))
+    return ObservedState(windows=tuple(kept[-REMEMBERED_WINDOWS:]))

@@ -1,0 +1,399 @@
+"""Deltas between two scrapes of one engine: what happened in between, and how long that was.
+
+A window lies between two scrapes, not between two ticks: where no new scrape has arrived since the
+last tick there is no window, and its length is the difference of scrape times (time − age). A
+counter that falls, and nothing else, is a restart: it counts from zero again.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.windows import plausible
+from servingslo.estimation.windows.families import exported_fields
+from servingslo.estimation.windows.sample_pairs import tells_the_same, without_histograms, zero_like
+from servingslo.estimation.windows.scrapes import (
+    Scrape,
+    counters_time_seconds,
+    histograms_time_seconds,
+    measured_from,
+    next_scrape,
+)
+from servingslo.models.engine.service_time import ServiceLaw
+
+# Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
+SAME_SCRAPE_SECONDS = 0.5
+# A shorter distance between scrapes is jitter of the reading, not a window.
+SHORTEST_WINDOW_SECONDS = 0.5
+# Beyond this a gap between scrapes is an outage: what happened inside says nothing about now.
+LONGEST_WINDOW_SECONDS = 300.0
+# After so many windows in a row that cannot be, what the engine counts now is a new beginning. And
+# after so many its law may be that of another engine.
+DOUBTED_WINDOWS = 3
+DOUBTED_LAW_WINDOWS = 20
+# After so many without a number that moved the engine hangs, and is told as a pod that lies.
+STILL_WINDOWS = 2
+# Reason of requests whose clients gave up.
+# Source: vllm/v1/engine/__init__.py, FINISH_REASON_STRINGS.
+ABORTED = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """The last scrapes of one engine, which windows are measured from.
+
+    Counters and histograms may be read at different cadences, so each group keeps the scrape it
+    was last new in. restarts: of the pod at the last look. histograms_paired: whether the counters
+    in `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot
+    be; doubted_seconds: when the last of them was scraped. same_since_seconds: when it began to
+    tell the same numbers again and again with requests running, None while they move: an engine
+    that hangs, or a page that somebody keeps. exported: fields that it exported since its container
+    started. since_seconds: when it was scraped that was seen first.
+    """
+
+    pod: str
+    engine: str
+    restarts: int = 0
+    counters: Scrape | None = None
+    histograms: Scrape | None = None
+    histograms_paired: bool = False
+    doubted: int = 0
+    doubted_seconds: float | None = None
+    same_since_seconds: float | None = None
+    exported: frozenset[str] = frozenset()
+    since_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What one engine did between two scrapes; None where the engine does not export it.
+
+    restarted: counters began again at zero inside. from_zero: first window of a new engine.
+    warm: the engine had made tokens before it; the first ones of an engine take longer than its
+    law, as kernels are compiled and caches filled.
+    paired: counters and histograms are of the same scrapes and may be set against each other.
+    first_tokens: requests that got their first token. step_count: engine steps.
+    accepted_tokens: of the generated ones, guessed by a draft; None without speculative decoding.
+    still: not one number moved although requests ran, for the first or second time: an engine that
+    begins to hang, or the page before once more.
+    cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, aborted
+    ones included where the engine counts them; aborted: of these, None where it tells no reason.
+    executions: batches that ran; request_seconds, queued_seconds: summed over finished requests.
+    """
+
+    pod: str
+    engine: str
+    seconds: float
+    restarted: bool = False
+    from_zero: bool = False
+    warm: bool = True
+    paired: bool = True
+    still: bool = False
+    running_before: float | None = None
+    running_after: float | None = None
+    waiting_before: float | None = None
+    waiting_after: float | None = None
+    first_tokens: float | None = None
+    ttft_sum_seconds: float | None = None
+    inter_token_count: float | None = None
+    inter_token_sum_seconds: float | None = None
+    step_count: float | None = None
+    generated_tokens: float | None = None
+    accepted_tokens: float | None = None
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None
+    finished: float | None = None
+    aborted: float | None = None
+    rejected: float | None = None
+    executions: float | None = None
+    request_seconds: float | None = None
+    queued_seconds: float | None = None
+    preempted: float | None = None
+    kv_used_after_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStep:
+    """One engine at one tick: its new memory and the windows that ended since the last tick.
+
+    counters: between scrapes of counters and gauges. flow: between scrapes of histograms. Either
+    is None where no newer scrape of its group has arrived. before, after: the samples that bound
+    `flow`; `before` is None where histograms count from zero. Histograms that are read in turns are
+    of longer windows than counters: what is now is told by those, what lasts by these. doubt: why
+    no engine can have done what it seems to have done, '' where one can; then there is no window.
+    """
+
+    memory: EngineMemory
+    counters: Window | None = None
+    flow: Window | None = None
+    before: EngineSample | None = None
+    after: EngineSample | None = None
+    doubt: str = ""
+
+    @property
+    def lasting(self) -> Window | None:
+        """The window that laws and lengths are learnt from, once from each moment."""
+        return self.counters if self.memory.histograms is None else self.flow
+
+
+def tokens_per_sequence_step(window: Window) -> float:
+    """Tokens that a step makes for each sequence in it: 1, and those that a draft guessed.
+
+    Source: vllm/v1/spec_decode/metrics.py of 0.32.0: generated tokens count the accepted ones.
+    """
+    generated = window.generated_tokens or 0.0
+    verified = generated - (window.accepted_tokens or 0.0)
+    return generated / verified if generated > verified > 0.0 else 1.0
+
+
+def increase(after: float | None, before: float | None) -> float | None:
+    """How much a counter grew; None where either end is unknown. A fall is a restart from zero."""
+    if after is None or before is None:
+        return None
+    return after - before if after >= before else after
+
+
+def advance(
+    memory: EngineMemory | None,
+    pod: PodSample,
+    sample: EngineSample,
+    now_seconds: float,
+    counting_for_seconds: float | None,
+    law: ServiceLaw | None = None,
+) -> EngineStep:
+    """The engine's new memory and the windows that end with this sample.
+
+    counting_for_seconds: for an engine not seen before whose counters provably started from zero
+    this long ago (its pod became ready while it was watched); None otherwise. law: that this engine
+    is known to follow, None while none is.
+    """
+    old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
+    kept = old.exported if old.restarts == pod.restarts else frozenset()
+    counters_time = counters_time_seconds(sample, now_seconds)
+    since = counters_time if old.since_seconds is None else old.since_seconds
+    old = replace(old, exported=kept | exported_fields(sample), since_seconds=since)
+    histograms_time = histograms_time_seconds(sample, now_seconds)
+    new_counters = has_counters(sample) and _is_newer(counters_time, old, old.counters)
+    new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old, old.histograms)
+    old = _measured_from(old, sample, pod.restarts)
+    of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
+    same = new_counters and old.counters is not None and tells_the_same(old.counters.sample, sample)
+    # What moves again after it stood still is not of the last window alone.
+    still_since = None if same else old.same_since_seconds
+    paired = new_counters and new_histograms and of_one_scrape and still_since is None
+    counted = sample if of_one_scrape else without_histograms(sample)
+    law = law if old.doubted < DOUBTED_LAW_WINDOWS else None
+    flow = counters = None
+    doubt = why = ""
+    if new_histograms:
+        seconds = _length(histograms_time, old.histograms, still_since, counting_for_seconds)
+        paired_windows = paired and (memory is None or old.histograms_paired)
+        flow, doubt = _window(pod, old.histograms, sample, seconds, law, paired=paired_windows)
+    if paired and old.counters is old.histograms:
+        counters = flow
+    elif new_counters:
+        seconds = _length(counters_time, old.counters, still_since, counting_for_seconds)
+        counters, why = _window(pod, old.counters, counted, seconds, law, paired=False)
+    doubt = doubt or why
+    doubted = old.doubted + 1 if doubt else 0 if flow or counters else old.doubted
+    if doubt and doubted % DOUBTED_WINDOWS:
+        latest = max(counters_time, histograms_time)
+        return EngineStep(memory=replace(old, doubted=doubted, doubted_seconds=latest), doubt=doubt)
+    same_since = _same_since(old, same=same) if new_counters else old.same_since_seconds
+    if same and counters is not None and same_since is not None:
+        few = counters_time - same_since < (STILL_WINDOWS + 0.5) * counters.seconds
+        counters = replace(counters, still=few)
+    memory = replace(old, doubted=doubted, restarts=pod.restarts, same_since_seconds=same_since)
+    if new_counters:
+        scrape = _scrape(old.counters, counted, counters_time, counters, old.restarts, pod)
+        memory = replace(memory, counters=scrape)
+    if new_histograms:
+        if not (new_counters and of_one_scrape):
+            scrape = _scrape(old.histograms, sample, histograms_time, flow, old.restarts, pod)
+        memory = replace(memory, histograms=scrape, histograms_paired=paired)
+    if doubt:
+        return EngineStep(memory=memory, doubt=doubt)
+    before = None if flow is None or flow.restarted else old.histograms
+    return EngineStep(
+        memory=memory,
+        counters=counters,
+        flow=flow,
+        before=None if before is None else before.sample,
+        after=None if flow is None else sample,
+    )
+
+
+def lost_families(memory: EngineMemory, sample: EngineSample) -> tuple[str, ...]:
+    """Families that this engine had and has no more; gauges are missed by who reads those."""
+    had = (
+        ("counters", memory.counters is not None and not has_counters(sample)),
+        ("histograms", memory.histograms is not None and not _has_histograms(sample)),
+    )
+    return tuple(name for name, lost in had if lost)
+
+
+def has_counters(sample: EngineSample) -> bool:
+    """Whether the engine tells what it has served."""
+    return sample.generation_tokens_total is not None or bool(sample.finished_total)
+
+
+def _has_histograms(sample: EngineSample) -> bool:
+    return sample.ttft_seconds is not None or sample.latency_seconds is not None
+
+
+def _same_since(old: EngineMemory, *, same: bool) -> float | None:
+    if not same or old.counters is None:
+        return None
+    return old.counters.time_seconds if old.same_since_seconds is None else old.same_since_seconds
+
+
+def _measured_from(memory: EngineMemory, sample: EngineSample, restarts: int) -> EngineMemory:
+    """The memory with the scrapes that windows to this sample begin with."""
+    counters = histograms = measured_from(memory.counters, sample, restarts)
+    if memory.histograms is not memory.counters:
+        histograms = measured_from(memory.histograms, sample, restarts)
+    return replace(memory, counters=counters, histograms=histograms)
+
+
+def _scrape(
+    before: Scrape | None,
+    sample: EngineSample,
+    seconds: float,
+    window: Window | None,
+    restarts: int,
+    pod: PodSample,
+) -> Scrape:
+    """A restart is of a scrape that showed it, and of every scrape after the look that told it."""
+    fell = window is not None and window.restarted
+    moved = window is not None and bool(window.generated_tokens or window.finished)
+    restarts = pod.restarts if fell else restarts
+    return next_scrape(before, sample, seconds, restarts, fell=fell, moved=moved)
+
+
+def _is_newer(time_seconds: float, memory: EngineMemory, before: Scrape | None) -> bool:
+    """Whether this was scraped after what was known, and after what was doubted, of its group."""
+    seen = (memory.doubted_seconds, None if before is None else before.time_seconds)
+    latest = max((seconds for seconds in seen if seconds is not None), default=-math.inf)
+    return time_seconds - latest >= SHORTEST_WINDOW_SECONDS
+
+
+def _length(
+    time_seconds: float,
+    before: Scrape | None,
+    still_since_seconds: float | None,
+    counting_for_seconds: float | None,
+) -> float | None:
+    if before is None:
+        return counting_for_seconds
+    since = before.time_seconds
+    if still_since_seconds is not None:
+        since = min(since, still_since_seconds)
+    seconds = time_seconds - since
+    return seconds if seconds <= LONGEST_WINDOW_SECONDS else None
+
+
+def _window(
+    pod: PodSample,
+    before: Scrape | None,
+    after: EngineSample,
+    seconds: float | None,
+    law: ServiceLaw | None,
+    *,
+    paired: bool,
+) -> tuple[Window | None, str]:
+    """The window from a scrape to a sample, and why it cannot be; before: None counts from zero.
+
+    Only counters that fell began again: what Kubernetes tells of a restart may be of another
+    container, and comes before the scrape that shows it or after.
+    """
+    if seconds is None or seconds <= 0:
+        return None, ""
+    fell, why = False, ""
+    if before is not None:
+        started = before.restarts != pod.restarts
+        fell, why = plausible.fallen(before.sample, after, container_started=started)
+    old = zero_like(after) if before is None or fell else before.sample
+    window = _between(pod, old, after, seconds)
+    window = replace(window, restarted=fell, from_zero=before is None, paired=paired)
+    slots = after.num_seqs_in_force or after.max_num_seqs
+    return window, why or _doubt(window, law, slots)
+
+
+def _between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: float) -> Window:
+    return Window(
+        pod=pod.name,
+        engine=after.engine,
+        seconds=seconds,
+        warm=old.generation_tokens_total != 0.0,
+        running_before=old.running,
+        running_after=after.running,
+        waiting_before=old.waiting,
+        waiting_after=after.waiting,
+        first_tokens=_count_increase(after.ttft_seconds, old.ttft_seconds),
+        ttft_sum_seconds=_sum_increase(after.ttft_seconds, old.ttft_seconds),
+        inter_token_count=_count_increase(after.inter_token_seconds, old.inter_token_seconds),
+        inter_token_sum_seconds=_sum_increase(after.inter_token_seconds, old.inter_token_seconds),
+        step_count=_count_increase(after.iteration_tokens, old.iteration_tokens),
+        generated_tokens=increase(after.generation_tokens_total, old.generation_tokens_total),
+        accepted_tokens=increase(
+            after.accepted_draft_tokens_total, old.accepted_draft_tokens_total
+        ),
+        prompt_tokens=increase(after.prompt_tokens_total, old.prompt_tokens_total),
+        cached_tokens=increase(after.cached_prompt_tokens_total, old.cached_prompt_tokens_total),
+        finished=increase(_finished(after), _finished(old)),
+        aborted=increase(after.finished_total.get(ABORTED), old.finished_total.get(ABORTED, 0.0)),
+        rejected=increase(after.rejected_total, old.rejected_total),
+        executions=increase(after.executions_total, old.executions_total),
+        request_seconds=increase(after.request_seconds_total, old.request_seconds_total),
+        queued_seconds=increase(after.queued_seconds_total, old.queued_seconds_total),
+        preempted=increase(after.preempted_total, old.preempted_total),
+        kv_used_after_tokens=_kv_used_tokens(after),
+    )
+
+
+def _doubt(window: Window, law: ServiceLaw | None, slots: float | None) -> str:
+    """Why no engine can have done this, '' where one can."""
+    uncached = None
+    if window.prompt_tokens is not None:
+        uncached = window.prompt_tokens - (window.cached_tokens or 0.0)
+    increases = {
+        "generation_tokens": window.generated_tokens,
+        "prompt_tokens": uncached,
+        "first_tokens": window.first_tokens,
+        "finished": window.finished,
+        "aborted": window.aborted,
+        "rejected": window.rejected,
+        "steps": window.step_count,
+        "inter_token_seconds": window.inter_token_sum_seconds,
+    }
+    return plausible.impossible(
+        {name: value for name, value in increases.items() if value is not None},
+        seconds=window.seconds,
+        requests_held=(window.running_before or 0.0) + (window.waiting_before or 0.0),
+        slots=slots,
+        law=law,
+    )
+
+
+def _count(histogram: HistogramSample | None) -> float | None:
+    return None if histogram is None else histogram.count
+
+
+def _count_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
+    return increase(_count(after), _count(before))
+
+
+def _sum_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
+    if after is None or before is None:
+        return None
+    return increase(after.sum, before.sum)
+
+
+def _finished(sample: EngineSample) -> float | None:
+    return sum(sample.finished_total.values()) if sample.finished_total else None
+
+
+def _kv_used_tokens(sample: EngineSample) -> float | None:
+    if sample.kv_usage_ratio is None or sample.kv_capacity_tokens is None:
+        return None
+    return sample.kv_usage_ratio * sample.kv_capacity_tokens

@@ -1,0 +1,163 @@
+"""Whether what an engine's counters say of a window can be true of any engine.
+
+A page may be cut short, come from another pod, or be garbage; Prometheus stores what it is given.
+What cannot have happened is not learnt from, orders nothing and gives nothing back.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from servingslo.estimation.sample import EngineSample, HistogramSample
+from servingslo.models.engine.service_time import ServiceLaw
+
+# Requests that an engine may well have served since it restarted without its container: by a
+# supervisor, or in a container whose new start is not known yet. And tokens, where none are told.
+FEW_REQUESTS = 100.0
+FEW_TOKENS = 1e5
+# No engine makes a step faster (the stated law's lower bound), with more sequences than this, or
+# more tokens of one sequence in it, speculation included.
+SHORTEST_STEP_SECONDS = 1e-4
+LONGEST_STEP_SECONDS = 10.0
+MOST_SEQUENCES = 4096.0
+MOST_TOKENS_PER_SEQUENCE = 10.0
+# Prompt tokens are computed, or found in a cache, by this many at most in a second.
+MOST_PROMPT_TOKENS_PER_SECOND = 1e8
+# Full is 1; an engine that tells a little more in passing is believed, one that tells percent not.
+LARGEST_KV_USAGE = 1.05
+# Far above what engines hold at once, and beyond what a counter of ours can have come to.
+MOST_REQUESTS_HELD = 1e6
+LARGEST_COUNT = 1e15
+_MOST = {
+    "running": MOST_REQUESTS_HELD,
+    "waiting": MOST_REQUESTS_HELD,
+    "kv_usage_ratio": LARGEST_KV_USAGE,
+}
+# How much longer than the window an engine's own law may say that its work takes: at few sequences
+# what another one adds to a step is known to a factor of three.
+FASTER_THAN_LAW = 4.0
+# Between two of its tokens a sequence has a slot. A gap counts when it ends, and may have begun
+# before the window, one for each slot.
+GAPS_OF_A_SLOT = 2.0
+# Refused without a token, by a server that does nothing else.
+MOST_REFUSALS_PER_SECOND = 1e5
+# How many more requests may end than begin: some are counted by their parts.
+BALANCE_RATIO = 10.0
+BALANCE_REQUESTS = 100.0
+# Requests that a gateway may have passed on before the engines' scrapes show any of them.
+CROWD_REQUESTS = 1000.0
+
+
+def can_be(field: str, value: float) -> bool:
+    """Whether an engine can have this value in a field of its sample."""
+    return 0.0 <= value <= _MOST.get(field, LARGEST_COUNT)
+
+
+def can_be_counts(histogram: HistogramSample) -> bool:
+    """Whether buckets are cumulative, and nothing of the histogram is negative or without bound."""
+    counts = histogram.cumulative_counts
+    return (
+        all(low <= high for low, high in pairwise((0.0, *counts, LARGEST_COUNT)))
+        and 0.0 <= histogram.sum <= LARGEST_COUNT
+        and 0.0 <= histogram.count <= LARGEST_COUNT
+    )
+
+
+def fallen(
+    before: EngineSample, after: EngineSample, *, container_started: bool
+) -> tuple[bool, str]:
+    """Whether the counters began again at zero, and why that cannot be; '' where it can."""
+    old, new = _counters(before), _counters(after)
+    falls = [name for name in old if name in new and new[name] < old[name]]
+    if not falls:
+        return False, ""
+    requests = [new[name] for name in ("first_tokens", "finished") if name in new]
+    few = max(requests) <= FEW_REQUESTS if requests else max(new.values()) <= FEW_TOKENS
+    if container_started or few:
+        return True, ""
+    name = falls[0]
+    said = f"{name} fell from {old[name]:.6g} to {new[name]:.6g}, and no container started"
+    return True, said
+
+
+def impossible(
+    increases: Mapping[str, float],
+    *,
+    seconds: float,
+    requests_held: float,
+    slots: float | None,
+    law: ServiceLaw | None,
+) -> str:
+    """Why no engine can have done this in a window, with the numbers; '' where one can.
+
+    increases: of 'generation_tokens', 'prompt_tokens' (without cached ones), 'first_tokens',
+    'finished', 'aborted', 'rejected', 'steps' and 'inter_token_seconds', as far as they are known.
+    requests_held: running and waiting before it. slots: sequences that can run at once, None where
+    that is not known. law: of this engine, None while none is trusted.
+    """
+    most_generated = MOST_SEQUENCES * MOST_TOKENS_PER_SEQUENCE / SHORTEST_STEP_SECONDS * seconds
+    most_prompt = MOST_PROMPT_TOKENS_PER_SECOND * seconds
+    if law is not None:
+        busy = (
+            law.step_fixed_seconds * increases.get("steps", 0.0)
+            + law.step_per_sequence_seconds * increases.get("generation_tokens", 0.0)
+            + law.prefill_per_token_seconds * increases.get("prompt_tokens", 0.0)
+        )
+        if busy > FASTER_THAN_LAW * seconds:
+            return f"the work of {busy:.3g} s by its own law grew in {seconds:.3g} s"
+    between = increases.get("inter_token_seconds", 0.0)
+    if slots is not None and between > GAPS_OF_A_SLOT * slots * seconds:
+        return f"{between:.4g} s between tokens in {seconds:.3g} s, with {slots:g} at once"
+    bounds = {
+        "generation_tokens": most_generated,
+        "prompt_tokens": most_prompt,
+        "first_tokens": most_generated,
+        "finished": most_generated,
+        "rejected": MOST_REFUSALS_PER_SECOND * seconds,
+    }
+    # A request that begins was given a token; one that ends began, or was given up before.
+    generated, first = increases.get("generation_tokens"), increases.get("first_tokens")
+    if generated is not None:
+        bounds["first_tokens"] = BALANCE_RATIO * generated + BALANCE_REQUESTS
+    if first is not None:
+        held = requests_held + increases.get("aborted", 0.0) + BALANCE_REQUESTS
+        bounds["finished"] = BALANCE_RATIO * first + held
+    for name, most in bounds.items():
+        value = increases.get(name)
+        if value is not None and value > most:
+            return f"{name} grew by {value:.6g} in {seconds:.3g} s, at most {most:.3g} can be"
+    return ""
+
+
+def can_have_passed(passed_per_second: float, received_per_second: float, seconds: float) -> bool:
+    """Whether a gateway can have passed on so many in a window while the engines received so many.
+
+    seconds: of the gateway's window.
+    """
+    ahead = CROWD_REQUESTS / seconds if seconds > 0 else 0.0
+    return passed_per_second <= BALANCE_RATIO * received_per_second + ahead
+
+
+def is_law(law: ServiceLaw) -> bool:
+    """Whether an engine may follow this law: its step is neither too short nor too long."""
+    shortest = law.step_fixed_seconds + law.step_per_sequence_seconds
+    return (
+        SHORTEST_STEP_SECONDS / 10.0 <= shortest <= LONGEST_STEP_SECONDS
+        and 0.0 <= law.prefill_per_token_seconds <= LONGEST_STEP_SECONDS
+        and 0.0 <= law.context_per_token_seconds <= LONGEST_STEP_SECONDS
+    )
+
+
+def _counters(sample: EngineSample) -> dict[str, float]:
+    """What only ever grows while an engine runs, as far as it is told."""
+    found = {
+        "generation_tokens": sample.generation_tokens_total,
+        "prompt_tokens": sample.prompt_tokens_total,
+        "first_tokens": _count(sample.ttft_seconds),
+        "finished": sum(sample.finished_total.values()) if sample.finished_total else None,
+        "rejected": sample.rejected_total,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _count(histogram: HistogramSample | None) -> float | None:
+    return None if histogram is None else histogram.count

@@ -1,0 +1,123 @@
+"""Predictions for servers of dynamic batches, by the protocol of those for continuous batching."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
+from servingslo.models.fleet.load_laws import EngineLaws
+from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.objectives import LatencyMetric
+from servingslo.models.waits.dynamic_batches import (
+    NEAREST_SATURATION,
+    BatchTimes,
+    largest_batch,
+    saturation_per_second,
+)
+
+# Loads of a few fleets: counts that are tried, and rates between them.
+_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BatchServer:
+    """One server of dynamic batches: the law of a batch, and how batches form."""
+
+    law: ServiceLaw
+    batcher: DynamicBatcher
+
+    @property
+    def saturation_rate_per_second(self) -> float:
+        """Requests per second of full batches back to back."""
+        return saturation_per_second(self.law, self.batcher)
+
+    @property
+    def cap(self) -> float:
+        """Requests that run where every instance has a full batch."""
+        return float(largest_batch(self.batcher) * self.batcher.instances)
+
+
+class BatchPrediction(Prediction):
+    """Percentiles of one server of dynamic batches under a load.
+
+    There are no tokens, so that a first one or the time between them is not told. Replicas are
+    queues of their own, however requests reach them: a batch forms on one server.
+    """
+
+    __slots__ = ("_server",)
+    metrics = frozenset({LatencyMetric.LATENCY, LatencyMetric.QUEUE_TIME})
+
+    def __init__(self, engine: EngineLaws, server: BatchServer, rate_per_second: float) -> None:
+        super().__init__(engine, rate_per_second, None)
+        self._server = server
+
+    @property
+    def stable(self) -> bool:
+        """Whether the load is below saturation."""
+        return self._rate < NEAREST_SATURATION * self._server.saturation_rate_per_second
+
+    @property
+    def times(self) -> BatchTimes:
+        """What requests see, below saturation."""
+        return _times(self._server.law, self._server.batcher, self._rate)
+
+    @property
+    def utilization(self) -> float:
+        """Arrival rate over saturation rate, of a replica."""
+        return self._rate / self._server.saturation_rate_per_second
+
+    @property
+    def saturation_rate_per_second(self) -> float:
+        """Requests per second at which one replica saturates."""
+        return self._server.saturation_rate_per_second
+
+    @property
+    def concurrency_cap(self) -> float:
+        """Requests of a replica that run at saturation."""
+        return self._server.cap
+
+    @property
+    def running_mean(self) -> float:
+        """Mean running requests of one replica, by Little's law; inf when unstable."""
+        if not self.stable:
+            return math.inf
+        return self._rate * self._server.law.step_seconds(self.times.batch_mean_of_request)
+
+    @property
+    def running_floor(self) -> float:
+        """Less than `running_mean`, at no cost."""
+        return self._rate * self._server.law.step_fixed_seconds if self.stable else math.inf
+
+    @property
+    def running_variance(self) -> float:
+        """Variance over time of what runs: none is claimed, batches are of any size."""
+        return self._server.cap**2
+
+    def kv_usage_quantile(self, percentile: float) -> float:  # noqa: ARG002 - of the protocol
+        """No memory is shared: 0, and inf when unstable."""
+        return 0.0 if self.stable else math.inf
+
+    def mean_seconds(self, metric: LatencyMetric) -> float:
+        """Mean of a metric that there are percentiles of; inf when unstable."""
+        if not self.stable:
+            return math.inf
+        of_wait = metric is LatencyMetric.QUEUE_TIME
+        times = self.times
+        return float(times.weight @ (times.wait_seconds if of_wait else times.latency_seconds))
+
+    def queue_seconds(self, percentile: float) -> float:
+        """Formation and wait not exceeded by this percent of requests; inf when unstable."""
+        if not self.stable:
+            return math.inf
+        return self.times.quantile(self.times.wait_seconds, percentile / 100.0)
+
+    def latency_seconds(self, percentile: float) -> float:
+        """Latency not exceeded by this percent of requests; inf when unstable."""
+        if not self.stable:
+            return math.inf
+        return self.times.quantile(self.times.latency_seconds, percentile / 100.0)
+
+
+@lru_cache(maxsize=_KEPT)
+def _times(law: ServiceLaw, batcher: DynamicBatcher, rate_per_second: float) -> BatchTimes:
+    return BatchTimes(law, batcher, rate_per_second)

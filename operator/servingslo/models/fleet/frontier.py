@@ -1,0 +1,296 @@
+"""The capacity frontier: the greatest arrival rate at which a constraint holds, by fleet size.
+
+R_k(n) is that rate for constraint k, a percentile and what it may reach, on n engines. It depends
+on the mix of requests, the law and the limits of the engine, never on demand, and no constraint's R
+on that of another. Whatever is asked of capacity is read from it: the least n with R_k(n) ≥ λ, what
+binds (the least R_k), what n engines may admit, what a looser objective would save. Rates are found
+when first asked for and kept, so that a question asked again evaluates no law.
+
+Percentiles rise with load, but for up to 4 % by the inversion and where the swing of bursts becomes
+too small to count: it is a crossing that no search has found one below.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from servingslo.models.fleet.crossing import Crossing, CrossingSearch
+from servingslo.models.fleet.full_batch import full_batch_of
+from servingslo.models.fleet.latency import LatencyModel
+from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
+from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.objectives import LatencyMetric, Objective, Routing
+
+# No engine is planned at more of its saturation rate: percentiles diverge there, and laws take
+# several times as long to evaluate.
+GREATEST_UTILIZATION = 0.95
+# A single request at a time, in effect: the least that any percentile can be.
+IDLE_RATE_PER_SECOND = 1e-6
+# Readings lie between two of loads this far apart in the logarithm of u/(1 − u), u the utilization:
+# there the logarithm of a wait is all but a line. Within 3 % of the law, next to saturation too.
+READING_STEP = 0.15
+LEAST_READ_UTILIZATION = 1e-4
+# Counts are guessed from the rate of an engine at the last one, which hardly depends on the count;
+# where that does not end a search the rest is halved.
+GUESSED_ROUNDS = 4
+# A quotient such as 3.0000000001 is 3.
+ROUNDING = 1e-9
+
+
+class Limit(NamedTuple):
+    """A constraint: a percentile (in percent) and the most it may be.
+
+    metric: None for the share of the KV cache in use, of which most is a share; else most is in
+    seconds as predicted, that is before calibration.
+    """
+
+    metric: LatencyMetric | None
+    percentile: float
+    most: float
+
+    def of(self, prediction: Prediction) -> float:
+        """The percentile of a load."""
+        if self.metric is None:
+            return prediction.kv_usage_quantile(self.percentile)
+        return metric_seconds(prediction, self.metric, self.percentile)
+
+
+class Fleet(NamedTuple):
+    """Engines behind a router."""
+
+    engines: int
+    routing: Routing
+
+
+Row = tuple[Limit, Fleet]
+_Kind = tuple[LatencyMetric | None, float]
+
+
+class Frontier:
+    """R_k(n) of one prepared model.
+
+    It keeps what it has found; that changes no answer by more than a search is exact to, 0.02 % of
+    the rate, or 0.2 % where a percentile jumps. previous: of a mix not much different, where
+    searches begin.
+    """
+
+    __slots__ = ("_full_batches", "_hints", "_points", "_unloaded", "counts", "crossings", "model")
+
+    def __init__(self, model: LatencyModel, previous: "Frontier | None" = None) -> None:
+        self.model = model
+        self.crossings: dict[Row, Crossing] = {}
+        self._hints: Mapping[Row, Crossing] = {} if previous is None else previous.crossings
+        # By metric and percentile alone: what a limit allows moves with calibration, for ever.
+        self.counts: dict[_Kind, int] = {} if previous is None else dict(previous.counts)
+        self._points: dict[tuple[Fleet, int], Prediction] = {}
+        self._unloaded: dict[tuple[LatencyMetric, float], float] = {}
+        self._full_batches: dict[tuple[float | None, int], int | None] = {}
+
+    def greatest_rate_per_second(self, limit: Limit, fleet: Fleet) -> float:
+        """R_k(n), a fleet rate: at most 95 % of saturation, 0 where an idle fleet misses it."""
+        self.solve([(limit, fleet)])
+        return self._rate(limit, fleet)
+
+    def least_counts(
+        self,
+        limits: Sequence[Limit],
+        rate_per_second: float,
+        *,
+        engines_per_replica: int,
+        routing: Routing,
+        low: int,
+        high: int,
+        start: int | None = None,
+    ) -> list[int | None]:
+        """The least count from low to high whose R_k is this rate or more; None where none is.
+
+        start: where all searches begin; by default each where it ended last, at first where
+        engines would be as busy as any may be.
+        """
+        busiest = GREATEST_UTILIZATION * self.model.saturation_rate_per_second
+        first = counted(rate_per_second / (busiest * engines_per_replica), high)
+        searches = {
+            limit: _CountSearch(low, high, start or self.counts.get(limit[:2], first))
+            for limit in limits
+        }
+        while open_ := {limit: one for limit, one in searches.items() if not one.ended}:
+            rows = {
+                (limit, count): (limit, Fleet(count * engines_per_replica, routing))
+                for limit, one in open_.items()
+                for count in one.trials()
+            }
+            self.solve(rows.values())
+            for (limit, count), row in rows.items():
+                open_[limit].told(count, self._rate(*row), rate_per_second)
+        for limit, one in searches.items():
+            if start is None and one.answer is not None:
+                self.counts[limit[:2]] = one.answer
+        return [searches[limit].answer for limit in limits]
+
+    def solve(self, rows: Iterable[Row]) -> None:
+        """Find the rates of these rows that are not known yet, all at once: that is cheaper."""
+        searches: dict[Row, CrossingSearch] = {}
+        for row in rows:
+            if row in self.crossings or row in searches:
+                continue
+            if row[0].most <= 0.0:
+                self.crossings[row] = Crossing(0.0, None)
+                continue
+            searches[row] = self._begun(row)
+        while searches:
+            for row, value in self._values(searches).items():
+                search = searches[row]
+                search.told(value / row[0].most)
+                if search.hopeless and self._misses_unloaded(row[0]):
+                    search.ended = Crossing(0.0, None)
+                if search.ended is not None:
+                    self.crossings[row] = search.ended
+            searches = {row: one for row, one in searches.items() if one.ended is None}
+
+    def unloaded_seconds(self, metric: LatencyMetric, percentile: float) -> float:
+        """The percentile where requests come one at a time: no fleet gives less."""
+        if (metric, percentile) not in self._unloaded:
+            alone = self.model.predict(IDLE_RATE_PER_SECOND, 1, Routing.POOLED)
+            self._unloaded[metric, percentile] = metric_seconds(alone, metric, percentile)
+        return self._unloaded[metric, percentile]
+
+    def full_batch(
+        self, objectives: Sequence[Objective], most_sequences: int, calibration_ratio: float
+    ) -> int | None:
+        """As `full_batch_of`, of this model."""
+        widest = max(
+            (o.threshold_seconds for o in objectives if o.metric is LatencyMetric.TPOT),
+            default=None,
+        )
+        key = None if widest is None else widest / calibration_ratio, most_sequences
+        if key not in self._full_batches:
+            self._full_batches[key] = full_batch_of(
+                self.model.engine, objectives, most_sequences, calibration_ratio
+            )
+        return self._full_batches[key]
+
+    def reading(
+        self, measure: Callable[[Prediction], float], rate_per_second: float, fleet: Fleet
+    ) -> float:
+        """What is told of a load: between those of loads close by, which are evaluated once."""
+        utilization = rate_per_second / (self.model.saturation_rate_per_second * fleet.engines)
+        if not utilization < 1.0:
+            return measure(self.model.predict(rate_per_second, *fleet))
+        utilization = max(utilization, LEAST_READ_UTILIZATION)
+        place, share = divmod(math.log(utilization / (1.0 - utilization)), READING_STEP)
+        first, second = map(measure, self._read((int(place), int(place) + 1), fleet))
+        share /= READING_STEP
+        if first > 0.0 and second > 0.0:
+            return first * math.exp(share * math.log(second / first))
+        return first + share * (second - first)
+
+    def _read(self, places: Sequence[int], fleet: Fleet) -> list[Prediction]:
+        """Predictions at these steps."""
+        lacking = [place for place in places if (fleet, place) not in self._points]
+        if lacking:
+            saturation = self.model.saturation_rate_per_second * fleet.engines
+            made = self.model.predict_many(
+                [saturation / (1.0 + math.exp(-READING_STEP * place)) for place in lacking],
+                [fleet.engines] * len(lacking),
+                fleet.routing,
+            )
+            self._points.update(zip(((fleet, place) for place in lacking), made, strict=True))
+        return [self._points[fleet, place] for place in places]
+
+    def _rate(self, limit: Limit, fleet: Fleet) -> float:
+        utilization = self.crossings[limit, fleet].utilization
+        return utilization * self.model.saturation_rate_per_second * fleet.engines
+
+    def _begun(self, row: Row) -> CrossingSearch:
+        """A search that begins where the row of the nearest fleet ended, else anywhere."""
+        limit, fleet = row
+        for known in (self.crossings, self._hints):
+            near = [
+                (abs(other.engines - fleet.engines), abs(beside.most - limit.most), found, beside)
+                for (beside, other), found in known.items()
+                if beside[:2] == limit[:2] and other.routing is fleet.routing
+            ]
+            if near:
+                *_, found, beside = min(near, key=lambda one: one[:2])
+                return CrossingSearch(
+                    GREATEST_UTILIZATION, found, math.log(limit.most / beside.most)
+                )
+        return CrossingSearch(GREATEST_UTILIZATION)
+
+    def _values(self, searches: Mapping[Row, CrossingSearch]) -> dict[Row, float]:
+        """The percentile of each row where its search looks next."""
+        saturation = self.model.saturation_rate_per_second
+        values: dict[Row, float] = {}
+        for routing in Routing:
+            asked = {
+                row: (one.utilization * saturation * row[1].engines, row[1].engines)
+                for row, one in searches.items()
+                if row[1].routing is routing
+            }
+            loads = sorted(set(asked.values()))
+            if not loads:
+                continue
+            rates, engines = zip(*loads, strict=True)
+            made = dict(zip(loads, self.model.predict_many(rates, engines, routing), strict=True))
+            for metric in {limit.metric for limit, _ in asked if limit.metric is not None}:
+                wanted = {load for (limit, _), load in asked.items() if limit.metric is metric}
+                prepare([made[load] for load in sorted(wanted)], metric)
+            values |= {row: row[0].of(made[load]) for row, load in asked.items()}
+        return values
+
+    def _misses_unloaded(self, limit: Limit) -> bool:
+        if limit.metric is None:
+            return False
+        return self.unloaded_seconds(limit.metric, limit.percentile) > limit.most
+
+
+class _CountSearch:
+    """The search for the least count whose rate is enough, a few counts at a time."""
+
+    __slots__ = ("_failing", "_found", "_guess", "_high", "_rounds", "hopeless")
+
+    def __init__(self, low: int, high: int, start: int) -> None:
+        self._failing, self._found, self._high = low - 1, high + 1, high
+        self._guess = min(max(start, low), high)
+        self._rounds = 0
+        self.hopeless = low > high
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer is known."""
+        return self.hopeless or self._found - self._failing <= 1
+
+    @property
+    def answer(self) -> int | None:
+        """The least count that is enough; None where none is."""
+        return None if self.hopeless or self._found > self._high else self._found
+
+    def trials(self) -> list[int]:
+        """The count that should be enough, and one fewer."""
+        self._rounds += 1
+        return [count for count in (self._guess - 1, self._guess) if count > self._failing]
+
+    def told(self, count: int, greatest_per_second: float, rate_per_second: float) -> None:
+        """What a count carries: 0 where no count carries anything."""
+        if greatest_per_second <= 0.0:
+            self.hopeless = True
+            return
+        if greatest_per_second * (1.0 + ROUNDING) >= rate_per_second:
+            self._found = min(self._found, count)
+        else:
+            self._failing = max(self._failing, count)
+        guess = rate_per_second * count / greatest_per_second
+        if self._rounds > GUESSED_ROUNDS:
+            guess = (self._failing + self._found) / 2
+        self._guess = counted(guess, self._found - 1)
+        self._guess = max(self._guess, self._failing + 1)
+
+
+def counted(replicas: float, largest: int) -> int:
+    """A whole number of replicas, 1 at least; a quotient such as 3.0000000001 is 3.
+
+    Source: ⌈λ/(ρ*·μ)⌉, Machine Learning Systems (V. J. Reddi), "Serving and Systems Tradeoffs".
+    """
+    if not replicas < largest:
+        return largest
+    return max(1, math.ceil(replicas - ROUNDING))

@@ -1,0 +1,119 @@
+"""The time per output token while a batch is full, and the batch that then serves most in time.
+
+An overloaded engine that bounds what is in flight always runs as many sequences: a request starts
+when another ends. Starts come with steps then, not with time, so that prefill brings no further
+prefill, and the tail is far shorter than at an open load with as many running sequences.
+Law: Poisson starts at n/(O − 1) a step, and the gamma law of `output_laws`.
+Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI;
+simulated in docs/lab/models.md, "A full batch".
+Assumes: a queue that never empties. Fails: batches of a few sequences, up to 7 % late.
+Shown by: tests/unit/test_models_full_batch.py.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from servingslo.models.engine.service_time import RequestDemand
+from servingslo.models.fleet.load_laws import EngineLaws
+from servingslo.models.objectives import LatencyMetric, Objective
+from servingslo.models.tokens.output_laws import Moments, spread_points
+from servingslo.models.tokens.prefill_interference import prefill_square_seconds2
+
+# Against a division by zero: far below any deviation of a step.
+LEAST_SECONDS = 1e-12
+# Batches looked at in each round, between the neighbours of the best of the round before: a
+# handful of rounds for any number of slots.
+TRIALS = 16
+
+
+def full_batch_moments(engine: EngineLaws, sequences: Sequence[int]) -> Moments:
+    """Moments while as many sequences run, as sequences × output lengths.
+
+    n sequences end r = n/(O − 1) requests a step and as many start, at random over steps: over g
+    gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g. A step has
+    room for as much prefill as the token budget leaves.
+    """
+    demand, gaps = engine.demand, engine.gaps.gaps
+    second = prefill_square_seconds2(demand)
+    means = [[mean_gap_seconds(demand, engine.budget_tokens, count)] for count in sequences]
+    started = np.array([[started_per_step(demand, count)] for count in sequences])
+    deviation = np.maximum(np.sqrt(started * second / gaps), LEAST_SECONDS)
+    mean = np.broadcast_to(np.array(means), deviation.shape)
+    return Moments(mean, deviation)
+
+
+def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int) -> int:
+    """The full batch, 1 to most_sequences, that serves most tokens to requests in time.
+
+    tpot_seconds: the time per output token that requests in time do not exceed. Above this batch
+    more requests are late than it serves more; below, capacity is left.
+    """
+    demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
+    while True:
+        trials = sorted({trial_of(span[0], span[-1], index) for index in range(TRIALS)})
+        points = spread_points(full_batch_moments(engine, trials), engine.least_step_seconds)
+        shares = np.sum((points <= tpot_seconds) * engine.gaps.spread_weights, axis=(1, 2))
+        served = [
+            count / mean_gap_seconds(demand, engine.budget_tokens, count) * share
+            for count, share in zip(trials, shares.tolist(), strict=True)
+        ]
+        best = max(range(len(trials)), key=lambda index: served[index])
+        if len(trials) == len(span) or len(span) <= TRIALS:
+            return trials[best]
+        span = range(trials[max(best - 1, 0)], trials[min(best + 1, len(trials) - 1)] + 1)
+
+
+def trial_of(first: int, last: int, index: int) -> int:
+    """The batch that is looked at between these, evenly spaced."""
+    return first + (last - first) * index // (TRIALS - 1)
+
+
+def full_batch_of(
+    engine: EngineLaws,
+    objectives: Sequence[Objective],
+    most_sequences: int,
+    calibration_ratio: float = 1.0,
+) -> int | None:
+    """The best full batch for these objectives; None without an inter-token one.
+
+    In time is within the widest threshold: those of lower percentiles are kept by the number of
+    replicas. calibration_ratio: time per output token observed over predicted.
+    """
+    widest = max(
+        (o.threshold_seconds for o in objectives if o.metric is LatencyMetric.TPOT), default=None
+    )
+    if widest is None:
+        return None
+    return best_full_batch(engine, widest / calibration_ratio, most_sequences)
+
+
+def full_batch_now(
+    demand: RequestDemand, sequences: int, prefill_tokens_per_token: float | None
+) -> int:
+    """The full batch at the prefill that comes with each decoded token now, at least 1.
+
+    One in which a token takes as long as with this many sequences and usual lengths: a + n·(β +
+    c·φ), φ the prompt tokens computed for each token decoded, I/(O − 1) usually. None: as usual.
+    """
+    if prefill_tokens_per_token is None:
+        return sequences
+    per_token = demand.prefill_per_token_seconds
+    usual = started_per_step(demand, 1) * demand.prefill_mean_seconds
+    now = per_token * prefill_tokens_per_token
+    growth = demand.step_growth_seconds
+    if growth + now <= 0.0:
+        return sequences
+    return max(int(sequences * (growth + usual) / (growth + now)), 1)
+
+
+def started_per_step(demand: RequestDemand, sequences: int) -> float:
+    """Requests r that start in a step while as many sequences run."""
+    return sequences / max(demand.output_mean_tokens - 1.0, 1.0)
+
+
+def mean_gap_seconds(demand: RequestDemand, budget_tokens: float, sequences: int) -> float:
+    """Mean time per output token while as many sequences run, s + r·c·I as far as it fits."""
+    room = demand.prefill_per_token_seconds * max(budget_tokens - sequences, 0.0)
+    prefill = min(started_per_step(demand, sequences) * demand.prefill_mean_seconds, room)
+    return demand.step_fixed_seconds + demand.step_growth_seconds * sequences + prefill

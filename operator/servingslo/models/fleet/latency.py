@@ -1,0 +1,150 @@
+"""Percentiles of TTFT, TPOT, queue time and latency of a fleet."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from servingslo.errors import InvalidInputError
+from servingslo.models.engine import capacity
+from servingslo.models.engine.capacity import concurrency_cap, saturation_rate_per_second
+from servingslo.models.engine.kv_cache import held_tokens
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.fleet.batch_model import BatchPrediction, BatchServer
+from servingslo.models.fleet.load_laws import EngineLaws, load_laws
+from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
+from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.objectives import LatencyMetric, Objective, Routing
+from servingslo.models.running.occupancy import NO_BUDGET, BudgetBound, service_dispersion
+from servingslo.models.running.replica_load import FleetLaw
+from servingslo.models.tokens.output_laws import output_gaps
+from servingslo.models.waits.prompt_work import prompt_work
+from servingslo.models.workload import Workload
+
+__all__ = [
+    "LatencyMetric",
+    "LatencyModel",
+    "Objective",
+    "Prediction",
+    "Routing",
+    "concurrency_cap",
+    "forget_models",
+    "metric_seconds",
+    "prepare",
+    "saturation_rate_per_second",
+]
+
+# Mixes that are evaluated in turn by one process, with what is tried for them.
+_MODEL_CACHE_SIZE = 64
+# Requests per second of a fleet without any: one in thirty years.
+_LEAST_RATE = 1e-9
+
+
+class LatencyModel:
+    """The laws of one engine configuration and one mix of requests, prepared for many loads.
+
+    Everything that does not depend on the arrival rate or the replica count is computed once.
+    batches: of an engine that serves dynamic batches; then it alone predicts.
+    """
+
+    __slots__ = (
+        "batches",
+        "cap",
+        "demand",
+        "engine",
+        "saturation_rate_per_second",
+    )
+
+    def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
+        demand = self.demand = request_demand(workload, law)
+        full = capacity.saturation(workload, law, limits)
+        self.cap = full.sequence_count
+        self.saturation_rate_per_second = full.rate_per_second
+        budget, per_token = float(limits.max_num_batched_tokens), demand.prefill_per_token_seconds
+        correlation = workload.arrival_correlation_seconds
+        binds = full.budget_binds
+        fleet = FleetLaw(
+            cap=self.cap,
+            running_cap=float(limits.max_num_seqs) if binds else self.cap,
+            saturation_rate_per_second=full.rate_per_second,
+            service_dispersion=service_dispersion(demand, self.cap, budget_binds=binds),
+            dispersion=workload.arrival_dispersion,
+            correlation_seconds=math.nan if correlation is None else correlation,
+            budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
+        )
+        # Sequences that decode take a token of the budget each.
+        growth = max(demand.step_growth_seconds - per_token, 0.0)
+        self.engine = EngineLaws(
+            demand=demand,
+            fleet=fleet,
+            gaps=output_gaps(workload.output),
+            prompts=prompt_work(workload.prompt, workload.cached_ratio, per_token),
+            budget_tokens=budget,
+            least_step_seconds=demand.step_fixed_seconds + demand.step_growth_seconds,
+            most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,
+            cap=self.cap,
+            saturation_rate_per_second=self.saturation_rate_per_second,
+            held=held_tokens(workload, limits.kv_block_tokens),
+            kv_capacity_tokens=limits.kv_capacity_tokens,
+        )
+        self.batches = None if limits.batcher is None else BatchServer(law, limits.batcher)
+        if self.batches is not None:
+            self.cap = self.batches.cap
+            self.saturation_rate_per_second = self.batches.saturation_rate_per_second
+
+    @property
+    def metrics(self) -> frozenset[LatencyMetric]:
+        """Those that there are percentiles of."""
+        return (Prediction if self.batches is None else BatchPrediction).metrics
+
+    def predict(
+        self, arrival_rate_per_second: float, replica_count: int, routing: Routing
+    ) -> Prediction:
+        """Prediction for this fleet arrival rate on replica_count replicas.
+
+        Raises: InvalidInputError for a negative rate or fewer than one replica.
+        """
+        return self.predict_many([arrival_rate_per_second], [replica_count], routing)[0]
+
+    def predict_many(
+        self,
+        arrival_rates_per_second: Sequence[float],
+        replica_counts: Sequence[int],
+        routing: Routing,
+    ) -> list[Prediction]:
+        """A prediction for each pair of a fleet arrival rate and a number of replicas.
+
+        Raises: as `predict`.
+        """
+        rates = [
+            _replica_rate_per_second(rate, count)
+            for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
+        ]
+        engine = self.engine
+        if self.batches is not None:
+            return [BatchPrediction(engine, self.batches, rate) for rate in rates]
+        laws = load_laws(engine, rates, replica_counts, pooled=routing is Routing.POOLED)
+        return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
+
+
+def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:
+    """The rate of one of these replicas."""
+    if replica_count < 1:
+        raise InvalidInputError("replica_count", replica_count, "1 or more")
+    if not arrival_rate_per_second >= 0:
+        raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "0 or more")
+    return max(arrival_rate_per_second / replica_count, _LEAST_RATE)
+
+
+@lru_cache(maxsize=_MODEL_CACHE_SIZE)
+def _prepared(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
+    return LatencyModel(workload_at_one, law, limits)
+
+
+def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
+    """The prepared model of this mix on this engine; recent ones are kept."""
+    return _prepared(workload.at_rate(1.0), law, limits)
+
+
+def forget_models() -> None:
+    """Prepare each model anew that is asked for from now on, as after a start."""
+    _prepared.cache_clear()

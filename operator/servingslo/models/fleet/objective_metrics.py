@@ -1,0 +1,99 @@
+"""One row for each metric that an objective may be about: all that is particular to it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from servingslo.models.fleet.load_laws import (
+    EngineLaws,
+    LoadLaws,
+    RequestLaw,
+    evaluate_latency,
+    evaluate_tpot,
+    evaluate_ttft,
+)
+from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.objectives import LatencyMetric
+from servingslo.reasons import Constraint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveMetric:
+    """One metric.
+
+    metric: its name in the API. about: the same in words. constraint: what asks for replicas where
+    an objective of it does. histogram: the field of an EngineSample that observes it.
+    percentile_seconds: the predicted percentile, in percent. evaluate: its law under many loads at
+    once, None where a percentile needs no law. status_field: of the status, where the prediction is
+    told. waits: the wait for a slot is a part of it. always_told: it is told of every count,
+    whatever the objectives are about.
+    """
+
+    metric: LatencyMetric
+    about: str
+    constraint: Constraint
+    histogram: str
+    percentile_seconds: Callable[[Prediction, float], float]
+    evaluate: Callable[[EngineLaws, Sequence[LoadLaws]], Sequence[RequestLaw]] | None = None
+    status_field: str
+    waits: bool = True
+    always_told: bool = True
+
+
+ROWS: tuple[ObjectiveMetric, ...] = (
+    ObjectiveMetric(
+        metric=LatencyMetric.TTFT,
+        about="the time to first token",
+        constraint=Constraint.TTFT,
+        histogram="ttft_seconds",
+        percentile_seconds=lambda load, percentile: load.ttft_seconds(percentile),
+        evaluate=evaluate_ttft,
+        status_field="ttft_seconds",
+    ),
+    ObjectiveMetric(
+        metric=LatencyMetric.TPOT,
+        about="the time per output token",
+        constraint=Constraint.TPOT,
+        histogram="time_per_output_token_seconds",
+        percentile_seconds=lambda load, percentile: load.tpot_seconds(percentile),
+        evaluate=evaluate_tpot,
+        status_field="tpot_seconds",
+        waits=False,
+    ),
+    ObjectiveMetric(
+        metric=LatencyMetric.LATENCY,
+        about="the end-to-end latency",
+        constraint=Constraint.LATENCY,
+        histogram="latency_seconds",
+        percentile_seconds=lambda load, percentile: load.latency_seconds(percentile),
+        evaluate=evaluate_latency,
+        status_field="latency_seconds",
+        always_told=False,
+    ),
+    ObjectiveMetric(
+        metric=LatencyMetric.QUEUE_TIME,
+        about="the queue time",
+        constraint=Constraint.QUEUE_TIME,
+        histogram="queue_seconds",
+        percentile_seconds=lambda load, percentile: load.queue_seconds(percentile),
+        status_field="queue_seconds",
+    ),
+)
+ROW_OF = {row.metric: row for row in ROWS}
+ROW_OF_CONSTRAINT = {row.constraint: row for row in ROWS}
+
+
+def metric_seconds(prediction: Prediction, metric: LatencyMetric, percentile: float) -> float:
+    """The predicted percentile of a metric, in seconds."""
+    return ROW_OF[metric].percentile_seconds(prediction, percentile)
+
+
+def prepare(predictions: Iterable[Prediction], metric: LatencyMetric) -> None:
+    """Evaluate the law of a metric for all of these predictions of one model at once.
+
+    Each is what it would be by itself, up to rounding; together they take a part of the time.
+    Predictions that are not stable, and the wait for a slot, have nothing to evaluate.
+    """
+    stable = [one for one in predictions if one.laws is not None]
+    evaluate = ROW_OF[metric].evaluate
+    if stable and evaluate is not None:
+        evaluate(stable[0].engine, [one.laws for one in stable if one.laws is not None])

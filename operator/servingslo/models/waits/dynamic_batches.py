@@ -1,0 +1,391 @@
+"""Times in a server of dynamic batches, as Triton: M/G/c/K with a window in which batches form.
+
+Requests come as Poisson. A batch begins on a free instance when it is full or its oldest request
+has waited for the window; it takes a + b·n for all n requests in it, and all of them end together.
+The chain is embedded at the starts of batches: how many wait there, and how many instances are busy
+then. What a request sees follows from it by where in the interval between two starts it comes.
+
+Approximations: an instance that is busy at a start has a uniform part of its batch left (exact for
+the renewals of a loss system), and behind more than one full batch the instances take turns evenly.
+Source: N. T. J. Bailey, On queueing processes with bulk service, J. R. Stat. Soc. B 16 (1954), with
+a window, a bounded room and several servers added.
+Fails: where a window meets load, up to 23 % early (docs/lab/triton.md).
+Shown by: tests/unit/test_models_dynamic_batches.py, and twelve points of a real Triton.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln
+
+from servingslo.models.engine.service_time import DynamicBatcher, FloatArray, ServiceLaw
+
+# Numbers at a start that are told apart: so many full batches, and at least so many requests; near
+# saturation the tail of the queue falls by e for every 1/(2·(1 − ρ)) requests.
+_BATCHES, _LEAST_STATES, _TAIL = 4, 48, 4.0
+# Of all numbers and of instances: what one evaluation may take.
+_MOST_STATES, _MOST_SERVERS = 1200, 4
+NEAREST_SATURATION = 0.998
+# Points of each quadrature: what is left of a batch, the window, the age of the oldest, where in an
+# interval a request comes, how many came before it and how many come after it.
+_RESIDUALS, _WINDOWS, _AGES, _MOMENTS, _BEFORE, _AFTER = 4, 9, 3, 10, 9, 3
+# What is left of busy batches: between uniform parts (1), as where instances are seldom all busy,
+# and even turns (0). Chosen by simulation of 2 and 4 instances, utilization 0.1 to 0.9.
+_SPREAD = 0.75
+# Starts that are less likely tell nothing that a percentile up to 99.9 shows.
+_UNLIKELY = 1e-6
+
+
+class Starts(NamedTuple):
+    """Numbers that wait at starts of batches, and what follows from each; the first axis is those.
+
+    left: that no place was found for in the batch. seconds: of the batch.
+    """
+
+    number: FloatArray
+    left: FloatArray
+    seconds: FloatArray
+
+
+class Times:
+    """Equally or unequally likely times of requests: waits in seconds, and sizes of their batch."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+
+    def add(self, wait: FloatArray, batch: FloatArray, weight: FloatArray) -> None:
+        """Take times of these weights; the arrays are spread to one shape."""
+        wait, batch, weight = np.broadcast_arrays(wait, batch, weight)
+        kept = weight > 0.0
+        self._parts.append((wait[kept], batch[kept], weight[kept]))
+
+    def joined(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """All waits, batches and weights."""
+        wait, batch, weight = (np.concatenate(one) for one in zip(*self._parts, strict=True))
+        return wait, batch, weight
+
+
+class BatchTimes:
+    """What requests see of one server at one rate, below saturation.
+
+    lost_ratio: requests that find no room. batch_mean: over batches; batch_mean_of_request: over
+    requests, E[b²]/E[b]. wait_seconds, latency_seconds: with weight, of those that find room.
+    """
+
+    def __init__(
+        self, law: ServiceLaw, batcher: DynamicBatcher, arrival_rate_per_second: float
+    ) -> None:
+        self._law = law
+        self._size = largest_batch(batcher)
+        self._window = batcher.window_seconds
+        told_apart = _MOST_STATES // max(self._size, _LEAST_STATES)
+        self._servers = max(min(batcher.instances, _MOST_SERVERS, told_apart), 1)
+        # More instances are groups of as many, each with its part of what comes and of the room.
+        part = self._servers / batcher.instances
+        self._rate = arrival_rate_per_second * part
+        self._room = batcher.room and max(int(batcher.room * part), 1)
+        self._starts = self._told_apart()
+        self._windows: FloatArray = np.linspace(
+            0.0, self._window, _WINDOWS if self._window > 0.0 else 1
+        )
+        wait, batch, weight = self._solved()
+        self.wait_seconds = wait
+        self.latency_seconds = wait + self._seconds(batch)
+        self.weight = weight / weight.sum()
+        self.batch_mean_of_request = float(batch @ self.weight)
+
+    def quantile(self, times: FloatArray, share: float) -> float:
+        """The time that this share of all requests does not exceed, in seconds.
+
+        A lost request has none: math.inf where more than the rest find no room.
+        """
+        share = share / (1.0 - self.lost_ratio)
+        if share > 1.0:
+            return math.inf
+        order = np.argsort(times)
+        reached = np.cumsum(self.weight[order])
+        at = min(int(np.searchsorted(reached, share)), len(order) - 1)
+        return float(times[order[at]])
+
+    def _seconds(self, batch: FloatArray) -> FloatArray:
+        law = self._law
+        return law.step_fixed_seconds + law.step_per_sequence_seconds * batch
+
+    def _told_apart(self) -> Starts:
+        size, full = self._size, float(self._seconds(np.array([self._size]))[0])
+        busy = min(self._rate * full / (size * self._servers), NEAREST_SATURATION)
+        states = max(_LEAST_STATES, _BATCHES * size, size + int(_TAIL / (1.0 - busy)))
+        states = min(states, _MOST_STATES // self._servers, self._room or _MOST_STATES)
+        number = np.arange(1.0, states + 1.0)
+        batch = np.minimum(number, size)
+        return Starts(number, number - batch, self._seconds(batch))
+
+    def _solved(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The chain's law, then the times that it means."""
+        count, servers = len(self._starts.number), self._servers
+        # From each start to the next: instances busy then, number then.
+        chain = np.zeros((servers, count, servers, count))
+        blocked = self._starts.seconds[:, None] / servers
+        arrived = self._arrived(blocked)
+        waited = self._window_weights(blocked, arrived)
+        self._add_full(chain[-1], blocked, arrived, waited)
+        for busy in range(1, servers):
+            self._add_free(chain[busy - 1], busy)
+        share = _stationary(chain.reshape(servers * count, servers * count))
+        share = share.reshape(servers, count)
+        full = share[-1]
+        lost = self._lost(full, arrived, blocked)
+        taken = float(share.sum(axis=0) @ np.minimum(self._starts.number, self._size))
+        self.batch_mean = taken / float(share.sum())
+        self.lost_ratio = lost / (lost + taken)
+        times = Times()
+        self._add_blocked_times(times, full, self._blocked_seconds())
+        open_windows = np.einsum("n,nqxg->xg", full, waited) / blocked.shape[1]
+        self._add_window_times(times, open_windows)
+        alone = float(full @ arrived[:, :, 0].mean(axis=1))
+        alone += float(share[:-1, self._starts.left == 0.0].sum())
+        self._add_idle_times(times, alone)
+        return times.joined()
+
+    def _blocked_seconds(self) -> FloatArray:
+        """After a start on the last free instance, until one is free: starts × points."""
+        seconds, others = self._starts.seconds[:, None], self._servers - 1
+        if not others:
+            return seconds
+        shares = 1.0 - (1.0 - _middles(_RESIDUALS)) ** (1.0 / others)
+        blocked: FloatArray = seconds * (_SPREAD * shares + (1.0 - _SPREAD) / self._servers)
+        return blocked
+
+    def _arrived(self, blocked: FloatArray) -> FloatArray:
+        """P(so many wait when an instance is free): starts × points × (0 to all states)."""
+        count = len(self._starts.number)
+        shares = _poisson(self._rate * blocked, count + 1)
+        place = np.arange(count + 1) - self._starts.left[:, None].astype(int)
+        shares = np.take_along_axis(shares, np.maximum(place, 0)[:, None, :], axis=2)
+        shares *= (place >= 0)[:, None, :]
+        shares[:, :, -1] += np.maximum(1.0 - shares.sum(axis=2), 0.0)
+        return shares
+
+    def _window_weights(self, blocked: FloatArray, arrived: FloatArray) -> FloatArray:
+        """P(so many wait, and so much of the window is left): starts × points × number × window."""
+        size, window, grid = self._size, self._window, self._windows
+        count, points = blocked.shape
+        known = min(size - 1, len(self._starts.number))
+        weights = np.zeros((count, points, known, len(grid)))
+        if not known:
+            return weights
+        shares = arrived[:, :, 1 : known + 1]
+        if len(grid) == 1:
+            weights[..., 0] = shares
+            return weights
+        number = np.arange(1.0, known + 1.0)[:, None]
+        ages = _middles(_AGES) ** (1.0 / number)
+        # Where some were left over, the oldest has waited for at least the batch.
+        ages = np.where((self._starts.left > 0.0)[:, None, None], 1.0, ages)
+        left = np.maximum(window - blocked[:, :, None, None] * ages[:, None], 0.0)
+        place = left * (len(grid) - 1) / window
+        low = np.minimum(place.astype(int), len(grid) - 2)
+        part = place - low
+        for one in range(len(grid)):
+            at = np.where(low == one, 1.0 - part, 0.0) + np.where(low + 1 == one, part, 0.0)
+            weights[..., one] = shares * at.mean(axis=-1)
+        return weights
+
+    def _filled(self) -> FloatArray:
+        """P(number at the start | number before, window left): number × window × number."""
+        size, grid = self._size, self._windows
+        known = min(size - 1, len(self._starts.number))
+        more = _poisson(self._rate * grid, size)
+        filled = np.zeros((known, len(grid), size))
+        for before in range(1, known + 1):
+            filled[before - 1, :, before - 1 :] = more[:, : size - before + 1]
+            filled[before - 1, :, -1] += np.maximum(1.0 - filled[before - 1].sum(axis=1), 0.0)
+        return filled[:, :, : len(self._starts.number)]
+
+    def _first_filled(self) -> FloatArray:
+        """P(number at the start) where the first came to an idle server."""
+        filled = self._filled()
+        return filled[0, -1] if len(filled) else np.ones(1)
+
+    def _add_full(
+        self, chain: FloatArray, blocked: FloatArray, arrived: FloatArray, waited: FloatArray
+    ) -> None:
+        """Transitions from starts on the last free instance: starts × busy × number."""
+        size, servers = self._size, self._servers
+        points = blocked.shape[1]
+        at_once = arrived[:, :, size:].mean(axis=1)
+        chain[:, -1, size - 1 :] += at_once
+        remaining = self._starts.seconds[:, None] - blocked
+        filled = self._filled()
+        if len(filled):
+            gaps = self._windows
+            own = (gaps < remaining[..., None]).astype(float)
+            rest = np.maximum(1.0 - gaps / np.maximum(remaining[..., None], 1e-12), 0.0)
+            for busy, share in _busy_shares(own, rest, servers, servers - 2):
+                part = np.einsum("nqxg,nqg->nxg", waited, share) / points
+                known = part.reshape(len(part), -1) @ filled.reshape(-1, filled.shape[2])
+                chain[:, busy - 1, : filled.shape[2]] += known
+        first = self._first_filled()
+        idle = arrived[:, :, 0]
+        own, rest = self._left_after_idle(remaining)
+        for busy, share in _busy_shares(own, rest, servers, servers - 2):
+            chain[:, busy - 1, : len(first)] += (idle * share).mean(axis=1)[:, None] * first
+
+    def _add_free(self, chain: FloatArray, busy: int) -> None:
+        """Transitions from starts after which an instance is free."""
+        left = self._starts.left
+        for at in np.flatnonzero(left > 0.0):
+            chain[at, busy, int(left[at]) - 1] = 1.0
+        first, none = self._first_filled(), left == 0.0
+        own, rest = self._left_after_idle(self._starts.seconds[none])
+        for then, share in _busy_shares(own, rest, self._servers, busy - 1):
+            chain[none, then - 1, : len(first)] += share[:, None] * first
+
+    def _left_after_idle(self, remaining: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """P(busy at the next start) after an idle time and a window.
+
+        Of what has so much left, and of what has a uniform part of it left.
+        """
+        longer = np.maximum(remaining - self._window, 0.0)
+        own = -np.expm1(-self._rate * longer)
+        rest = (longer - own / self._rate) / np.maximum(remaining, 1e-12)
+        return own, np.maximum(rest, 0.0)
+
+    def _lost(self, full: FloatArray, arrived: FloatArray, blocked: FloatArray) -> float:
+        """Requests that find no room, for each start."""
+        if not self._room:
+            return 0.0
+        number = np.arange(arrived.shape[2])
+        came = self._starts.left + self._rate * blocked.mean(axis=1)
+        found = np.minimum(number, self._room)
+        kept = (arrived @ found).mean(axis=1)
+        return float(full @ np.maximum(came - kept, 0.0))
+
+    def _add_blocked_times(self, times: Times, full: FloatArray, blocked: FloatArray) -> None:
+        """Requests that come while every instance is busy."""
+        rate, size, window = self._rate, self._size, self._window
+        likely = full > _UNLIKELY * full.max()
+        seconds = blocked[likely][..., None]
+        left = self._starts.left[likely][:, None, None, None]
+        since = seconds * _middles(_MOMENTS)
+        until = (seconds - since)[..., None]
+        before = _poisson_points(rate * since, _BEFORE, len(self._starts.number))
+        place = left + before + 1.0
+        ahead = np.floor((place - 1.0) / size)
+        turns = ahead * float(self._seconds(np.array([size]))[0]) / self._servers
+        served = until + turns
+        after = _poisson_points(rate * served, _AFTER, size + 1)
+        batch = np.minimum((place - ahead * size)[..., None] + after, size)
+        aged = since[..., None] * 0.5 ** (1.0 / np.maximum(before, 1.0))
+        oldest = until + np.where(before > 0.0, aged, 0.0)
+        oldest = np.where(left > 0.0, seconds[..., None], oldest)
+        open_for = np.where(ahead > 0.0, 0.0, np.maximum(window - oldest, 0.0))[..., None]
+        open_for = np.minimum(open_for, (size - batch) / rate)
+        batch = np.minimum(batch + rate * open_for, size)
+        weight = full[likely][:, None, None] * rate * seconds
+        weight = weight / (blocked.shape[1] * _MOMENTS * _BEFORE * _AFTER)
+        weight = np.broadcast_to(weight[..., None], place.shape)
+        if self._room:
+            weight = np.where(place > self._room, 0.0, weight)
+        times.add(served[..., None] + open_for, batch, weight[..., None])
+
+    def _add_window_times(self, times: Times, opened: FloatArray) -> None:
+        """Requests that come while a batch forms on a free instance: number before × window."""
+        filled = self._filled()
+        if not len(filled):
+            return
+        number = np.arange(1.0, filled.shape[2] + 1.0)
+        before = np.arange(1.0, len(filled) + 1.0)[:, None, None]
+        came = np.maximum(number - before, 0.0)
+        lasted = self._formed_in(self._windows[:, None], self._size - before, number)
+        self._add_uniform(times, lasted, number, opened[:, :, None] * filled * came)
+
+    def _add_idle_times(self, times: Times, alone: float) -> None:
+        """Requests that come to a free instance and an empty queue, and those that join them."""
+        first = self._first_filled()
+        number = np.arange(1.0, len(first) + 1.0)
+        lasted = self._formed_in(np.array(self._window), np.array(self._size - 1.0), number)
+        times.add(lasted, number, alone * first)
+        self._add_uniform(times, lasted, number, alone * first * (number - 1.0))
+
+    def _add_uniform(
+        self, times: Times, lasted: FloatArray, number: FloatArray, weight: FloatArray
+    ) -> None:
+        shares = _middles(_AFTER)
+        wait = lasted[..., None] * shares
+        times.add(wait, number[..., None], weight[..., None] / _AFTER)
+
+    def _formed_in(self, window: FloatArray, lacking: FloatArray, number: FloatArray) -> FloatArray:
+        """How long a batch formed: the window, or less where it was full before."""
+        filling = np.minimum(lacking / self._rate, window * lacking / (lacking + 1.0))
+        return np.where(number >= self._size, filling, window)
+
+
+def largest_batch(batcher: DynamicBatcher) -> int:
+    """Requests in a full batch: no more than find room."""
+    return min(batcher.largest_batch, batcher.room or batcher.largest_batch)
+
+
+def saturation_per_second(law: ServiceLaw, batcher: DynamicBatcher) -> float:
+    """Requests per second of full batches back to back on every instance."""
+    size = largest_batch(batcher)
+    seconds = law.step_fixed_seconds + law.step_per_sequence_seconds * size
+    return batcher.instances * size / seconds
+
+
+def _middles(count: int) -> FloatArray:
+    points: FloatArray = (np.arange(count) + 0.5) / count
+    return points
+
+
+def _poisson(mean: FloatArray, count: int) -> FloatArray:
+    """P(0), ..., P(count − 1) for each mean, in a last dimension."""
+    number = np.arange(count)
+    positive = np.maximum(mean, 1e-300)[..., None]
+    shares: FloatArray = np.exp(number * np.log(positive) - positive - gammaln(number + 1.0))
+    return shares
+
+
+def _poisson_points(mean: FloatArray, points: int, most: int) -> FloatArray:
+    """Equally likely numbers for each mean, in a last dimension."""
+    flat = mean.ravel()
+    largest = min(most, int(flat.max() + 5.0 * math.sqrt(flat.max()) + 5.0))
+    below = np.cumsum(_poisson(flat, largest + 1), axis=-1)
+    numbers = np.stack([(below < share).sum(axis=-1) for share in _middles(points)], axis=-1)
+    shaped: FloatArray = numbers.reshape(*mean.shape, points).astype(float)
+    return shaped
+
+
+def _busy_shares(
+    own: FloatArray, rest: FloatArray, servers: int, others: int
+) -> list[tuple[int, FloatArray]]:
+    """P(so many instances busy after a start): it, perhaps the one before, and some of the others.
+
+    own, rest: that the one before and each of the others still runs.
+    """
+    if servers == 1:
+        return [(1, np.ones_like(own))]
+    found = []
+    for busy in range(1, servers + 1):
+        share = np.zeros_like(own)
+        for mine in (0, 1):
+            among = busy - 1 - mine
+            if 0 <= among <= others:
+                ways = math.comb(others, among)
+                part = own if mine else 1.0 - own
+                share = share + part * ways * rest**among * (1.0 - rest) ** (others - among)
+        found.append((busy, share))
+    return found
+
+
+def _stationary(chain: FloatArray) -> FloatArray:
+    """The law that the chain leaves as it is; rows that are never reached have no share."""
+    system = chain.T - np.eye(len(chain))
+    # One of the equations follows from the others; that the law sums to 1 takes its place.
+    system[-1] = 1.0
+    target = np.zeros(len(chain))
+    target[-1] = 1.0
+    solution: FloatArray = np.maximum(np.linalg.solve(system, target), 0.0)
+    share: FloatArray = solution / solution.sum()
+    return share
