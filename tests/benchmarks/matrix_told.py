@@ -20,7 +20,7 @@ from tests.benchmarks.matrix import KEPT, LARGE, SMALL, scenario
 
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
-from servingslo.policy.sizing import counted
+from servingslo.policy.replicas.sizing import counted
 from servingslo.sim.backtest import oracle_of
 from servingslo.sim.cluster import Wanted, simulate
 from servingslo.sim.fleet import FleetSpec

@@ -33,7 +33,6 @@ from servingslo.models.fleet.latency import (
     prepare,
 )
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -44,9 +43,11 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.planner import plan
-from servingslo.policy.sizing import Load, SizingCase, size
-from servingslo.policy.state import BatchLimits, PlannerState
+from servingslo.policy.replicas.sizing import Load, SizingCase, size
+from servingslo.policy.state import PlannerState
 
 REPLICAS = 8
 # Candidates that are evaluated at once: in most ticks the planner asks for a few.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.policy.sizing import counted
+from servingslo.policy.replicas.sizing import counted
 
 LARGEST = 4096
 

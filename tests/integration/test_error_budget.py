@@ -19,9 +19,9 @@ from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.error_budget import budget_report
 from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion
+from servingslo.policy.replicas.error_budget import budget_report
 from servingslo.rig import versions
 from servingslo.rig.build import ensure_tools
 from servingslo.runtimes.gateways import gateway_profile

@@ -18,7 +18,8 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli.fitting.sources import LiveSource, live_samples
 from servingslo.cli.live import Access
 from servingslo.explain.log_line import log_line
-from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
 from servingslo.rig.cluster import Rig
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile

@@ -10,13 +10,6 @@ from servingslo.errors import InvalidInputError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.behavior import (
-    Behavior,
-    PolicyType,
-    ScalingPolicy,
-    ScalingRules,
-    SelectPolicy,
-)
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -35,6 +28,13 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     SeasonStated,
     Targets,
+)
+from servingslo.policy.replicas.behavior import (
+    Behavior,
+    PolicyType,
+    ScalingPolicy,
+    ScalingRules,
+    SelectPolicy,
 )
 from servingslo.units import parse_quantity_bytes
 

@@ -3,9 +3,6 @@
 import pytest
 
 from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy import guards
-from servingslo.policy.behavior import Behavior, BehaviorState
-from servingslo.policy.guards import Bounds, Proposal, StepDownBlock
 from servingslo.policy.inputs import (
     FallbackBehavior,
     FallbackTargets,
@@ -17,6 +14,9 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.behavior import Behavior, BehaviorState
+from servingslo.policy.replicas.guards import Bounds, Proposal, StepDownBlock
 from servingslo.reasons import Reason
 
 BOUNDS = Bounds(minimum=1, maximum=8, maximum_reason=Reason.MAX_REPLICAS_REACHED)

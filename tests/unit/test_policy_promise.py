@@ -10,8 +10,7 @@ from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.misses import Misses
 from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import ErrorBudgetTargets
-from servingslo.policy.learned import learned, restore
-from servingslo.policy.promise import (
+from servingslo.policy.replicas.promise import (
     DEFAULT_PERIOD_SECONDS,
     EARNED_SECONDS,
     HIGHEST_SCORE,
@@ -25,6 +24,7 @@ from servingslo.policy.promise import (
     steer,
 )
 from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned, restore
 from servingslo.sim.production import benchmark_targets
 
 TICK = 15.0

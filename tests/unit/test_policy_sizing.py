@@ -15,15 +15,15 @@ from servingslo.models.fleet.latency import (
     metric_seconds,
 )
 from servingslo.models.workload import LengthDistribution
-from servingslo.policy.batch_search import (
+from servingslo.policy.inputs import BatchingTargets
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.knobs.engine_limits.search import (
     TOKEN_BUDGETS,
     BatchCase,
     best_limits,
     largest_batch,
 )
-from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import Load, carried_rate_per_second, least_safe_count, size
-from servingslo.policy.state import BatchLimits
+from servingslo.policy.replicas.sizing import Load, carried_rate_per_second, least_safe_count, size
 from servingslo.reasons import Constraint
 
 

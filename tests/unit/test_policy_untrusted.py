@@ -7,7 +7,7 @@ from policy_world import TARGETS, World, run, steady, stepped
 
 from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.inputs import ReplicaTargets
-from servingslo.policy.learned import learned, restore
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Action, Reason
 
 # One replica of the small card saturates at 1.68 requests/s of these lengths.

@@ -33,13 +33,10 @@ from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN
 from servingslo.models.fleet.objective_metrics import ROWS
-from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan
-from servingslo.policy.decision import (
-    BudgetReport,
-    CostReport,
-    Decision,
-)
-from servingslo.policy.guards import ADVICE_ONLY
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import BudgetReport, CostReport
+from servingslo.policy.knobs.decisions import BatchingDecision, LimitsPlan
+from servingslo.policy.replicas.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
 
 _SIGNIFICANT_DIGITS = 3

@@ -5,12 +5,8 @@ from collections.abc import Sequence
 from servingslo.explain.condition import Condition, ConditionStatus, ConditionType, Verdict
 from servingslo.explain.format import count, objective_name
 from servingslo.explain.knob_conditions import admission_verdict, batching_verdict
-from servingslo.policy.decision import (
-    Decision,
-    DecisionStep,
-    HandOver,
-    ObjectiveReport,
-)
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep, HandOver, ObjectiveReport
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 

@@ -8,8 +8,9 @@ from servingslo.estimation.law.fit import LawSource
 from servingslo.explain.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions import NOT_READY_REASONS, blindness, verdicts
 from servingslo.explain.format import rounded
-from servingslo.policy.decision import Decision, DecisionStep
-from servingslo.policy.guards import CONFLICTS
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.replicas.guards import CONFLICTS
 from servingslo.reasons import Reason
 
 

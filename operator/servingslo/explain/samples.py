@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.condition import ConditionStatus
 from servingslo.explain.conditions import ready_verdict
-from servingslo.policy.decision import BudgetReport, Decision
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.inputs import Actuation
 from servingslo.units import format_duration, ratio_from_percent
 

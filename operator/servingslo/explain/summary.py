@@ -11,7 +11,8 @@ from servingslo.explain.conditions import (
 )
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
-from servingslo.policy.decision import Decision, DecisionStep, PredictedCount, StepValue
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep, PredictedCount, StepValue
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {

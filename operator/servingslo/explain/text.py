@@ -20,19 +20,25 @@ from servingslo.explain.format import (
 )
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
 from servingslo.policy.decision import (
-    AdmissionDecision,
+    Decision,
+)
+from servingslo.policy.decision_parts import (
     ColdStartReport,
     CostReport,
-    Decision,
     DecisionStep,
     DemandReport,
-    LimitDecision,
     LimitsUse,
     ObjectiveReport,
     PredictedCount,
     StepValue,
+)
+from servingslo.policy.knobs.decisions import (
+    AdmissionDecision,
+    BatchingDecision,
+    LimitDecision,
+    LimitsPlan,
+    RolloutCost,
 )
 from servingslo.reasons import Action
 from servingslo.units import SECONDS_PER_HOUR

@@ -22,7 +22,7 @@ _PLANNER = ("policy", "estimation", "models", "runtimes")
 # Arithmetic outside the simulator that rules of others run on. Of laws and limits they have the
 # numbers alone, and those are in the key.
 _SHARED = (
-    "policy/behavior.py", "estimation/requests/histograms.py",
+    "policy/replicas/behavior.py", "estimation/requests/histograms.py",
     "sim/baselines/setting.py", "sim/baselines/view.py", "sim/baselines/clairvoyant.py",
 )  # fmt: skip
 # What reads and compares runs, and does not decide them.

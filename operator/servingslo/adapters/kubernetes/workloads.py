@@ -28,9 +28,8 @@ from servingslo.errors import (
     PermissionDeniedError,
 )
 from servingslo.estimation.sample import EngineLaunch
-from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.policy.inputs import LIMIT_FIELDS, ScaleTarget, SignalProblem
 from servingslo.policy.ports import EngineArguments, WorkloadView
-from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.arguments import (
