@@ -199,7 +199,7 @@ def test_a_restart_of_the_operator_does_not_end_the_pause():
     """What is written and who put it back are in what survives a restart."""
     told = story().until_written()
     stored = json.loads(json.dumps(learned(told.state, told.world.now)))
-    back = restore(stored, told.world.now).batching
+    back = memory_of(restore(stored, told.world.now).knobs)
     assert back.written == memory_of(told.state.knobs).written
     told.until(told.written[0] + 120.0)
     stored = json.loads(json.dumps(learned(told.state, told.world.now)))
@@ -231,7 +231,7 @@ def test_a_write_that_was_refused_is_expected_nowhere():
 def test_stored_reverts_that_cannot_be_are_none(stored):
     """An edited status pauses nothing."""
     document = {"version": 1, "batching": {"reverts": stored, "written": stored}}
-    back = restore(document, 100.0).batching
+    back = memory_of(restore(document, 100.0).knobs)
     assert (back.reverts, back.written) == (None, None)
 
 

@@ -28,6 +28,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS
 from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT, RAISED_ABOVE
+from servingslo.policy.knobs.in_flight.knob import InFlightKnob
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.requirement import (
     BOUNDED_CEILING,
@@ -268,11 +269,12 @@ def test_a_verified_bound_gives_the_ceiling_of_the_simulator_s_knobs():
     memory = story.state.knobs.get("gateway-limits")
     context = SimpleNamespace(
         targets=story.targets,
-        state=story.state,
+        facts=InFlightKnob().observe(None, None, memory),
     )
     assert memory.held is True
     assert utilization_ceiling_ratio(context) == BOUNDED_CEILING
-    context.state = replace(story.state, knobs={"gateway-limits": replace(memory, held=None)})
+    unknown = InFlightKnob().observe(None, None, replace(memory, held=None))
+    context.facts = unknown
     assert utilization_ceiling_ratio(context) == UTILIZATION_CEILING
 
 

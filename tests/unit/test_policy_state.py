@@ -123,7 +123,7 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
     stored = json.loads(json.dumps(learned(state, 100.0)))
     back = restore(stored, 110.0)
     assert back.behavior == state.behavior
-    assert back.batching == memory_of(state.knobs)
+    assert memory_of(back.knobs) == memory_of(state.knobs)
 
 
 def test_who_puts_the_count_back_is_remembered_over_a_restart():
