@@ -65,12 +65,14 @@ def batcher_decision(
         problem = standing.refused
         return BatcherDecision(reason=problem.reason, detail=problem.detail), memory
     if not acting or mode is not BatchingMode.AUTO or not context.limits.batching_apply_enabled:
-        told, memory = _sought(context, requirement, BatcherMemory(search=memory.search), batchers)
-        return _explained(context, told, acting=acting), memory
-    return _acted(context, requirement, _recovered(memory, batchers), batchers)
+        told, memory = _seek_limits(
+            context, requirement, BatcherMemory(search=memory.search), batchers
+        )
+        return _explain(context, told, acting=acting), memory
+    return _act(context, requirement, _recover(memory, batchers), batchers)
 
 
-def _explained(context: TickContext, told: BatcherDecision, *, acting: bool) -> BatcherDecision:
+def _explain(context: TickContext, told: BatcherDecision, *, acting: bool) -> BatcherDecision:
     """What is recommended, and that the administrator forbids it where nothing else stops it."""
     asked = acting and context.targets.batching.mode is BatchingMode.AUTO
     if not asked or told.reason is not Reason.BATCHING_RECOMMENDED:
@@ -79,7 +81,7 @@ def _explained(context: TickContext, told: BatcherDecision, *, acting: bool) -> 
     return replace(told, reason=Reason.NOT_PERMITTED, detail=detail)
 
 
-def _acted(
+def _act(
     context: TickContext,
     requirement: Requirement,
     memory: BatcherMemory,
@@ -87,23 +89,23 @@ def _acted(
 ) -> _Answer:
     left = tuple(sorted(pod for pod, one in batchers.items() if _is_left(memory, one)))
     if left:
-        told = replace(_told(memory, batchers), after=None)
-        return _ordered(context, memory, left, told, Reason.BATCHING_ROLLED_BACK, back=True)
+        told = replace(_first_answer(memory, batchers), after=None)
+        return _order(context, memory, left, told, Reason.BATCHING_ROLLED_BACK, back=True)
     if memory.wanted is None:
-        return _searched(context, requirement, memory, batchers)
+        return _start_trial(context, requirement, memory, batchers)
     if memory.first_pod is None:
         return _everywhere(context, requirement, memory, batchers)
     one = batchers.get(memory.first_pod)
     if one is None:
         # It is gone, or cannot be read: nothing is known of these limits.
-        told = replace(_told(memory, batchers), reason=Reason.BATCHING_CANARY_FAILED)
-        return told, _given_up(memory)
+        told = replace(_first_answer(memory, batchers), reason=Reason.BATCHING_CANARY_FAILED)
+        return told, _give_up(memory)
     if one.limits != memory.wanted:
-        return _asked_first(context, memory, batchers, memory.first_pod)
-    return _compared(context, replace(memory, asked={}), batchers, memory.first_pod)
+        return _set_first_pod(context, memory, batchers, memory.first_pod)
+    return _compare_pods(context, replace(memory, asked={}), batchers, memory.first_pod)
 
 
-def _recovered(memory: BatcherMemory, batchers: Mapping[str, PodBatcher]) -> BatcherMemory:
+def _recover(memory: BatcherMemory, batchers: Mapping[str, PodBatcher]) -> BatcherMemory:
     """The memory after a restart: limits of ours that most pods have, or that one has first."""
     if memory.wanted is not None:
         return memory
@@ -125,14 +127,14 @@ def _is_left(memory: BatcherMemory, one: PodBatcher) -> bool:
     return memory.wanted is None and one.owner is Owner.OURS and one.limits == memory.refused
 
 
-def _searched(
+def _start_trial(
     context: TickContext,
     requirement: Requirement,
     memory: BatcherMemory,
     batchers: Mapping[str, PodBatcher],
 ) -> _Answer:
     """Look for better limits; where they are worth it one pod gets them."""
-    told, memory = _sought(context, requirement, memory, batchers)
+    told, memory = _seek_limits(context, requirement, memory, batchers)
     if told.after is None or told.reason is not Reason.BATCHING_RECOMMENDED:
         return told, memory
     since = memory.changed_seconds
@@ -159,41 +161,41 @@ def _searched(
         changed_seconds=context.now_seconds,
         search=None,
     )
-    return _ordered(context, began, (pod,), told, Reason.BATCHING_CANARY_STARTED)
+    return _order(context, began, (pod,), told, Reason.BATCHING_CANARY_STARTED)
 
 
-def _asked_first(
+def _set_first_pod(
     context: TickContext, memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str
 ) -> _Answer:
     """Set the limits on the first pod, a few times where it does not take them."""
-    told = _told(memory, batchers)
+    told = _first_answer(memory, batchers)
     if memory.count(pod) < MOST_ASKED:
-        return _ordered(context, memory, (pod,), told, Reason.BATCHING_CANARY_STARTED)
+        return _order(context, memory, (pod,), told, Reason.BATCHING_CANARY_STARTED)
     detail = f"{pod} does not take {memory.wanted}"
     failed = replace(told, reason=Reason.BATCHING_CANARY_FAILED, detail=detail)
-    return failed, _refused(context, memory)
+    return failed, _refuse(context, memory)
 
 
-def _compared(
+def _compare_pods(
     context: TickContext, memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str
 ) -> _Answer:
     """Compare the first pod with its siblings; then all get its limits, or it loses them."""
-    told, wanted = _told(memory, batchers), memory.wanted
+    told, wanted = _first_answer(memory, batchers), memory.wanted
     if pod not in memory.seen:
         memory = replace(memory, seen=batchers, seen_seconds=context.now_seconds)
     worse = _worse(context, memory, batchers, pod)
     if worse is None:
         return replace(told, reason=Reason.BATCHING_CANARY_RUNNING), memory
     if worse:
-        memory, ours = _refused(context, memory), memory.former is not None
+        memory, ours = _refuse(context, memory), memory.former is not None
         back = replace(told, before=wanted, after=memory.wanted, detail=worse)
-        return _ordered(context, memory, (pod,), back, Reason.BATCHING_ROLLED_BACK, back=not ours)
+        return _order(context, memory, (pod,), back, Reason.BATCHING_ROLLED_BACK, back=not ours)
     memory = replace(memory, first_pod=None, seen={})
     missing = tuple(sorted(name for name, other in batchers.items() if other.limits != wanted))
     if not missing:
         return told, replace(memory, proven=True)
     some = _some(context, memory, missing, len(batchers))
-    return _ordered(context, memory, some, told, Reason.BATCHING_CHANGED)
+    return _order(context, memory, some, told, Reason.BATCHING_CHANGED)
 
 
 def _everywhere(
@@ -203,7 +205,7 @@ def _everywhere(
     batchers: Mapping[str, PodBatcher],
 ) -> _Answer:
     """Keep the limits on every pod; where all have them, look for better ones."""
-    told = _told(memory, batchers)
+    told = _first_answer(memory, batchers)
     missing = tuple(
         sorted(
             pod
@@ -216,25 +218,25 @@ def _everywhere(
     if missing:
         # Once all have had them, those that lack them are new, and no capacity until they are set.
         some = missing if memory.proven else _some(context, memory, missing, len(batchers))
-        return _ordered(context, memory, some, told, Reason.BATCHING_CHANGED)
-    return _searched(context, requirement, memory, batchers)
+        return _order(context, memory, some, told, Reason.BATCHING_CHANGED)
+    return _start_trial(context, requirement, memory, batchers)
 
 
-def _sought(
+def _seek_limits(
     context: TickContext,
     requirement: Requirement,
     memory: BatcherMemory,
     batchers: Mapping[str, PodBatcher],
 ) -> tuple[BatcherDecision, BatcherMemory]:
     """What is known of better limits after one more candidate was judged."""
-    told = _told(memory, batchers)
+    told = _first_answer(memory, batchers)
     sized, prepared = requirement.sized, context.prepared
     if prepared is None or sized is None or not context.trusted or not batchers:
         return replace(told, reason=context.model_reason), memory
     current = _least(batchers)
     search = memory.search
     if search is None or search.current != current or search.law != prepared.law:
-        search = _begun(context, batchers, current)
+        search = _new_search(context, batchers, current)
     if search is None:
         return replace(told, reason=Reason.LIMITS_UNKNOWN, detail="no batch ran yet"), memory
     case = sizing_case(context, prepared)
@@ -254,7 +256,7 @@ def _sought(
     return replace(told, reason=Reason.BATCHING_RECOMMENDED, after=best, detail=detail), memory
 
 
-def _begun(
+def _new_search(
     context: TickContext, batchers: Mapping[str, PodBatcher], current: BatcherLimits
 ) -> BatcherSearch | None:
     """A new search, no further than the law is known and the tenant allows."""
@@ -281,7 +283,7 @@ def _least(batchers: Mapping[str, PodBatcher]) -> BatcherLimits:
     return min(set(limits), key=lambda one: (-limits.count(one), one))
 
 
-def _told(memory: BatcherMemory, batchers: Mapping[str, PodBatcher]) -> BatcherDecision:
+def _first_answer(memory: BatcherMemory, batchers: Mapping[str, PodBatcher]) -> BatcherDecision:
     return BatcherDecision(
         reason=Reason.BATCHING_IN_SYNC,
         before=_least(batchers) if batchers else None,
@@ -289,7 +291,7 @@ def _told(memory: BatcherMemory, batchers: Mapping[str, PodBatcher]) -> BatcherD
     )
 
 
-def _ordered(
+def _order(
     context: TickContext,
     memory: BatcherMemory,
     pods: tuple[str, ...],
@@ -319,16 +321,16 @@ def _due(context: TickContext, memory: BatcherMemory, pod: str) -> bool:
     return last is None or context.now_seconds - last.at_seconds >= ASK_AGAIN_SECONDS
 
 
-def _given_up(memory: BatcherMemory) -> BatcherMemory:
+def _give_up(memory: BatcherMemory) -> BatcherMemory:
     """The memory with what all pods were to have before one was given others."""
     known = memory.former is not None
     return replace(memory, wanted=memory.former, first_pod=None, proven=known, seen={}, asked={})
 
 
-def _refused(context: TickContext, memory: BatcherMemory) -> BatcherMemory:
+def _refuse(context: TickContext, memory: BatcherMemory) -> BatcherMemory:
     """The memory after limits were taken back; a search finds others, or these after an hour."""
     return replace(
-        _given_up(memory), refused=memory.wanted, refused_seconds=context.now_seconds, search=None
+        _give_up(memory), refused=memory.wanted, refused_seconds=context.now_seconds, search=None
     )
 
 

@@ -118,16 +118,16 @@ def judge_canary(
         return CanaryVerdict(act=CanaryAct.HOLD, reason=reason, memory=memory)
     new, old = _split(context, canary)
     ready = [pod for pod in new if pod.ready]
-    failed = _failed(context, canary, new) if not ready or memory is None else ""
+    failed = _start_failure(context, canary, new) if not ready or memory is None else ""
     if failed:
         return _back(Reason.BATCHING_CANARY_FAILED, failed)
     if ready and not old:
         # Nothing is left to compare with; what was measured before tells all the same, later.
-        return _finished("no pod has the limits from before any more")
-    return _compared(context, canary, memory, (ready, [pod for pod in old if pod.ready]))
+        return _finish("no pod has the limits from before any more")
+    return _compare_pods(context, canary, memory, (ready, [pod for pod in old if pod.ready]))
 
 
-def _compared(
+def _compare_pods(
     context: TickContext,
     canary: Canary,
     memory: CanaryMemory | None,
@@ -146,8 +146,8 @@ def _compared(
     late = now - canary.since_seconds > _start_within(context) + longest
     if memory is not None:
         late = late or now - memory.began_seconds >= COMPARED_WITHIN_SECONDS
-    new = _measured(context, memory, canary.after, pods[0])
-    old = _measured(context, memory, canary.before, pods[1])
+    new = _measure(context, memory, canary.after, pods[0])
+    old = _measure(context, memory, canary.before, pods[1])
     detail = f"{new.requests:.0f} of {needed} requests compared"
     told = context.signals.no_metrics is None and min(new.requests, old.requests) >= LEAST_REQUESTS
     # A pod that is far slower than its siblings would take for ever to serve as many.
@@ -160,10 +160,10 @@ def _compared(
     worse = worse_in_words(context, new, old)
     if worse:
         return _back(Reason.BATCHING_ROLLED_BACK, worse)
-    return _finished(f"{new.requests:.0f} requests, no worse than {old.requests:.0f} elsewhere")
+    return _finish(f"{new.requests:.0f} requests, no worse than {old.requests:.0f} elsewhere")
 
 
-def _measured(
+def _measure(
     context: TickContext,
     memory: CanaryMemory | None,
     limits: BatchLimits,
@@ -229,7 +229,7 @@ def _settled(pod: PodSample) -> bool:
     return bool(pod.engines) and (pod.ready_for_seconds or 0.0) >= WARM_UP_SECONDS
 
 
-def _failed(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> str:
+def _start_failure(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> str:
     """Why the new pod does not come, in words; '' while it may."""
     restarts = max((pod.restarts for pod in new), default=0)
     if restarts >= MOST_RESTARTS:
@@ -249,7 +249,7 @@ def _back(reason: Reason, detail: str) -> CanaryVerdict:
     return CanaryVerdict(act=CanaryAct.TAKE_BACK, reason=reason, memory=None, detail=detail)
 
 
-def _finished(detail: str) -> CanaryVerdict:
+def _finish(detail: str) -> CanaryVerdict:
     reason = Reason.BATCHING_CHANGED
     return CanaryVerdict(act=CanaryAct.COMPLETE, reason=reason, memory=None, detail=detail)
 

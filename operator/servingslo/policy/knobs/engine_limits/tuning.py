@@ -72,11 +72,11 @@ def tune_batching(
     if context.targets.batching.mode is BatchingMode.OFF:
         return Tuned(decision=BatchingDecision(reason=Reason.BATCHING_OFF), memory=memory)
     memory = with_reverts(context, memory)
-    tuned = _tuned(context, requirement, memory, scaling=scaling, acting=acting)
+    tuned = _tune(context, requirement, memory, scaling=scaling, acting=acting)
     return told_of_reverts(context, tuned, acting=acting)
 
 
-def _tuned(
+def _tune(
     context: TickContext,
     requirement: Requirement,
     memory: BatchingMemory,
@@ -105,7 +105,7 @@ def _tuned(
     verdict = judge(context, memory, current)
     memory = verdict.memory
     if verdict.rollback is not None:
-        return _rolled_back(
+        return _roll_back(
             context, memory, current, verdict.rollback, scaling=scaling, acting=acting
         )
     search = memory.search
@@ -120,11 +120,11 @@ def _tuned(
         search = _search(context, context.prepared, requirement.sized.load, current)
         memory = replace(memory, search=search)
     moving = scaling or context.coming > 0
-    tuned = _judged(
+    tuned = _choose_change(
         context,
         memory,
         search,
-        leaving=_leaving(context, requirement),
+        leaving=_is_leaving(context, requirement),
         moving=moving,
         acting=acting,
     )
@@ -194,7 +194,7 @@ def _within_bounds(context: TickContext, plan: LimitsPlan) -> LimitsPlan:
     )
 
 
-def _judged(
+def _choose_change(
     context: TickContext,
     memory: BatchingMemory,
     search: BatchSearch,
@@ -311,7 +311,7 @@ def _too_soon(context: TickContext, memory: BatchingMemory) -> bool:
     return memory.verifying is not None or (last is not None and context.now_seconds - last < least)
 
 
-def _leaving(context: TickContext, requirement: Requirement) -> bool:
+def _is_leaving(context: TickContext, requirement: Requirement) -> bool:
     """Whether the count is about to fall: only waiting for its window, or to know its demand."""
     if context.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
         return False
@@ -338,7 +338,7 @@ def _was_refused(
     return any(now * then > 0 for now, then in moves)
 
 
-def _rolled_back(
+def _roll_back(
     context: TickContext,
     memory: BatchingMemory,
     current: BatchLimits,

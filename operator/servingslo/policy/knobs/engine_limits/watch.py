@@ -40,11 +40,11 @@ def watched(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tu
     standing = standing_limits(context)
     canary = standing_canary(standing)
     if canary is not None:
-        return _watched(context, memory, canary, acting=acting)
-    return _freed(context, memory, acting=acting) if stuck_pods(standing) else None
+        return _watch_canary(context, memory, canary, acting=acting)
+    return _free_pods(context, memory, acting=acting) if stuck_pods(standing) else None
 
 
-def _watched(
+def _watch_canary(
     context: TickContext, memory: BatchingMemory, canary: Canary, *, acting: bool
 ) -> Tuned:
     """The canary that stands, and what is done about it now."""
@@ -73,12 +73,12 @@ def _watched(
     )
     if act is None:
         return Tuned(decision=decision, memory=memory)
-    ended = _ended(context, memory, change, verdict)
+    ended = _end_canary(context, memory, change, verdict)
     steps = () if act is CanaryAct.HOLD else (change_step(change, decision.reason, decision),)
     return Tuned(decision=decision, memory=ended, steps=steps)
 
 
-def _freed(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tuned:
+def _free_pods(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tuned:
     """Pods whose limits were taken back, which never get ready: they are evicted.
 
     A StatefulSet that starts its pods in order waits for them for ever, whatever its template says
@@ -95,7 +95,7 @@ def _freed(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tun
     return Tuned(decision=decision, memory=memory)
 
 
-def _ended(
+def _end_canary(
     context: TickContext, memory: BatchingMemory, change: BatchChange, verdict: CanaryVerdict
 ) -> BatchingMemory:
     """The memory once the canary's act is written; as it is where that is refused."""
