@@ -7,7 +7,7 @@ from tests.cards import H100, H100_LIMITS
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import Routing, latency_model
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.sizing import Load, SizingCase, size
+from servingslo.policy.replicas.sizing import Load, SizingCase, size
 
 WORKLOAD = Workload(
     arrival_rate_per_second=1.0,

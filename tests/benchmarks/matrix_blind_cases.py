@@ -8,7 +8,8 @@ import numpy as np
 from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, SMALL, TRACE
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleet import FleetSpec

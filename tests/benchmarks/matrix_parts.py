@@ -20,12 +20,13 @@ from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.models.fleet import frontier
-from servingslo.models.fleet.latency import LatencyMetric, Prediction
-from servingslo.policy import demand, requirement
+from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
-from servingslo.policy.learning import calibrated
-from servingslo.policy.prepared_model import PreparedModel
-from servingslo.policy.sizing import SizingCase
+from servingslo.policy.replicas import demand, requirement
+from servingslo.policy.replicas.calibration import calibrated
+from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.stages import STAGES, Guard, Learner, Stages, safe
 from servingslo_lab.sim import production
 from servingslo_lab.sim.backtest import oracle_of

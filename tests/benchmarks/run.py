@@ -24,16 +24,10 @@ from tests.validation.grid import A100, H100, L4, Card, conversation_lengths
 from servingslo.estimation import estimator
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
-from servingslo.models.fleet.latency import (
-    LatencyMetric,
-    LatencyModel,
-    Objective,
-    Routing,
-    forget_models,
-    prepare,
-)
+from servingslo.models.fleet.latency import LatencyModel, Objective, Routing, forget_models
+from servingslo.models.fleet.objective_metrics import prepare
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.batch_search import BatchCase, best_limits
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -44,9 +38,11 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.planner import plan
-from servingslo.policy.sizing import Load, SizingCase, size
-from servingslo.policy.state import BatchLimits, PlannerState
+from servingslo.policy.replicas.sizing import Load, SizingCase, size
+from servingslo.policy.state import PlannerState
 
 REPLICAS = 8
 # Candidates that are evaluated at once: in most ticks the planner asks for a few.

@@ -2,19 +2,25 @@
 
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
 from servingslo.policy.decision import (
-    AdmissionDecision,
+    Decision,
+)
+from servingslo.policy.decision_parts import (
     ColdStartReport,
     ConstraintNeed,
     CostReport,
-    Decision,
     DecisionStep,
     DemandReport,
     ModelUse,
     ObjectiveReport,
     PredictedCount,
     ReplicaView,
+)
+from servingslo.policy.knobs.decisions import (
+    AdmissionDecision,
+    BatchingDecision,
+    LimitsPlan,
+    RolloutCost,
 )
 from servingslo.reasons import Action, Constraint, Reason
 
@@ -104,31 +110,33 @@ SCALE_UP = Decision(
         fit_error=0.043,
         sample_count=212,
     ),
-    batching=BatchingDecision(
-        reason=Reason.BATCHING_RECOMMENDED,
-        container="vllm",
-        current_max_num_seqs=64,
-        recommended_max_num_seqs=96,
-        current_max_num_batched_tokens=2048,
-        recommended_max_num_batched_tokens=2048,
-        replicas_saved=1,
-        today=LimitsPlan(
-            replicas=5, max_num_seqs=64, max_num_batched_tokens=2048, in_flight_limit=57
+    knobs={
+        "batch-limits": BatchingDecision(
+            reason=Reason.BATCHING_RECOMMENDED,
+            container="vllm",
+            current_max_num_seqs=64,
+            recommended_max_num_seqs=96,
+            current_max_num_batched_tokens=2048,
+            recommended_max_num_batched_tokens=2048,
+            replicas_saved=1,
+            today=LimitsPlan(
+                replicas=5, max_num_seqs=64, max_num_batched_tokens=2048, in_flight_limit=57
+            ),
+            better=LimitsPlan(
+                replicas=4, max_num_seqs=96, max_num_batched_tokens=2048, in_flight_limit=71
+            ),
+            rollout=RolloutCost(
+                restarted_replicas=3, surge_replica_seconds=270.0, payback_seconds=270.0
+            ),
         ),
-        better=LimitsPlan(
-            replicas=4, max_num_seqs=96, max_num_batched_tokens=2048, in_flight_limit=71
+        "admission": AdmissionDecision(
+            reason=Reason.ADMISSION_RECOMMENDED,
+            admitted_rate_per_second=33.4,
+            queue_limit=9,
+            in_flight_limit=57,
+            shed_ratio=0.19,
         ),
-        rollout=RolloutCost(
-            restarted_replicas=3, surge_replica_seconds=270.0, payback_seconds=270.0
-        ),
-    ),
-    admission=AdmissionDecision(
-        reason=Reason.ADMISSION_RECOMMENDED,
-        admitted_rate_per_second=33.4,
-        queue_limit=9,
-        in_flight_limit=57,
-        shed_ratio=0.19,
-    ),
+    },
     metrics_age_seconds=4.2,
     cold_start=ColdStartReport(
         seconds=90.0,
@@ -170,8 +178,10 @@ BLIND = Decision(
         ),
     ),
     model=ModelUse(trusted=False, reason=Reason.LIMITS_UNKNOWN, source="saturation"),
-    batching=BatchingDecision(reason=Reason.LIMITS_UNKNOWN),
-    admission=AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN),
+    knobs={
+        "batch-limits": BatchingDecision(reason=Reason.LIMITS_UNKNOWN),
+        "admission": AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN),
+    },
     metrics=Reason.PROMETHEUS_UNAVAILABLE,
     detail="no answer within 5 s",
 )

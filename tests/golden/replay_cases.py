@@ -1,9 +1,10 @@
-"""Twelve short recordings of simulated fleets, and what the planner decided in each.
+"""Fourteen short recordings, and what the planner decided in each.
 
     make golden                                     the decisions anew, from the recordings
     python -m tests.golden.replay_cases --record    the recordings too
 
 A recording is what the operator would have recorded: header, observations, outcomes of writes.
+Twelve are of simulated fleets, two of knobs that the simulator does not carry out.
 """
 
 import argparse
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.golden.knob_stories import STORIES, Story
 
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recording import (
+    HEADER,
     Header,
     Outcome,
     Recorder,
@@ -97,6 +100,16 @@ class Case:
         factor = np.where(late, 3, 1) if self.longer else 1
         return replace(trace, output_tokens=factor * trace.output_tokens)
 
+    def recorded(self) -> list[str]:
+        """The recording, line by line, from the simulator."""
+        trace = self.trace()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "recording.jsonl"
+            recorder = Recorder(path)
+            simulate(self.fleet, trace, RecordedPlanner(self, trace, recorder), seed=5)
+            recorder.close()
+            return path.read_text(encoding="utf-8").splitlines()
+
 
 def without_metrics(start: float, end: float) -> Seen:
     """Prometheus does not answer between these times."""
@@ -141,7 +154,8 @@ def steps(*minutes_and_rates: tuple[float, float]) -> RateCourse:
 
 
 _L4 = FLEET.engine_limits
-CASES: Mapping[str, Case] = {
+CASES: Mapping[str, Case | Story] = {
+    **STORIES,
     "steady": Case(course=constant(14.0, 720.0)),
     "ramp": Case(
         course=ramp(
@@ -274,22 +288,12 @@ class RecordedPlanner:
         return outcome.written
 
 
-def recorded(case: Case) -> list[str]:
-    """The recording of a case, line by line, from the simulator."""
-    trace = case.trace()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "recording.jsonl"
-        recorder = Recorder(path)
-        simulate(case.fleet, trace, RecordedPlanner(case, trace, recorder), seed=5)
-        recorder.close()
-        return path.read_text(encoding="utf-8").splitlines()
-
-
-def told(decision: Decision) -> dict[str, object]:
+def told(decision: Decision, since_seconds: float) -> dict[str, object]:
     """What is held of a decision: what it does, why, and the numbers that it rests on."""
+    batcher = decision.batcher
     batching, admission, demand = decision.batching, decision.admission, decision.demand
     found = {
-        "second": round(decision.time_seconds - NOON_SECONDS),
+        "second": round(decision.time_seconds - since_seconds),
         "action": decision.action.value,
         "replicas": [decision.replicas_before, decision.replicas_after],
         "wanted": decision.recommended_replicas,
@@ -310,6 +314,9 @@ def told(decision: Decision) -> dict[str, object]:
             admission.reason.value, admission.queue_limit, admission.in_flight_limit,
         ],
         "metrics": decision.metrics.value,
+        "batcher": None if batcher is None else [
+            batcher.reason.value, batcher.before, batcher.after, batcher.pods, batcher.puts_back,
+        ],
     }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}
 
@@ -321,7 +328,8 @@ def _rounded(value: float | None) -> float | None:
 
 def decided(lines: Sequence[str]) -> list[str]:
     """The planner's decisions on a recording, one line each."""
-    return [json.dumps(told(entry.decision)) for entry in replay(lines)]
+    since = json.loads(lines[0])[HEADER]["time_seconds"]
+    return [json.dumps(told(entry.decision, since)) for entry in replay(lines)]
 
 
 def recording_path(name: str) -> Path:
@@ -367,7 +375,7 @@ def main() -> None:
     chosen = parser.parse_args()
     for name in chosen.case or CASES:
         if chosen.record:
-            write_lines(recording_path(name), recorded(CASES[name]))
+            write_lines(recording_path(name), CASES[name].recorded())
         now = decided(read_lines(recording_path(name)))
         path = decisions_path(name)
         changed = list(differences(read_lines(path), now)) if path.exists() else ["new"]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from servingslo.policy.behavior import (
+from servingslo.policy.replicas.behavior import (
     DEFAULT_DOWN_WINDOW_SECONDS,
     Behavior,
     BehaviorState,

@@ -15,13 +15,10 @@ from tests.cards import H100, H100_LIMITS, L4_LIMITS
 from tests.model_fleets import ReplicaGroup, predict
 
 from servingslo.models.engine import capacity
+from servingslo.models.engine.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
-from servingslo.models.fleet.latency import (
-    Prediction,
-    Routing,
-    concurrency_cap,
-    saturation_rate_per_second,
-)
+from servingslo.models.fleet.latency import Routing
+from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import LengthDistribution, Workload
 
 TRACE = Path(__file__).parents[2] / "examples/traces/azure_llm_2023_conversation.csv"

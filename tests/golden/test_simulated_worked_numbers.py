@@ -20,7 +20,8 @@ from tests.validation.grid import H100, L4, Card, conversation_lengths
 from tests.validation.step_simulation import Fleet, Outcome, poisson_arrivals, simulate
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
-from servingslo.models.fleet.latency import Prediction, Routing
+from servingslo.models.fleet.latency import Routing
+from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import LengthDistribution, Workload
 
 DYNAMIC = BatchLaw(fixed_seconds=0.050, per_request_seconds=0.0005)

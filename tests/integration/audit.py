@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from tests.integration.operator_under_test import KILLED, RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
-from servingslo.policy.batchers import KNOB
+from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING
 
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
 # Of whichever release: its name ends so.
@@ -85,7 +85,7 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
         if " changed namespace=" not in line:
             continue
         pairs = dict(word.split("=", 1) for word in shlex.split(line[line.index("changed ") :])[1:])
-        if pairs["knob"] == KNOB:
+        if pairs["knob"] == DYNAMIC_BATCHING:
             # Limits on servers themselves: the API server knows nothing of them.
             continue
         kind, name = pairs["target"].split("/")

@@ -10,7 +10,7 @@ from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant, steady_trace
 
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
-from servingslo.runtimes.arguments import expanded
+from servingslo.runtimes.command_line import expanded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.uneven_law import UNEVEN_ANNOTATION

@@ -18,10 +18,11 @@ from tests.integration.prometheus_world import running_prometheus
 from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.estimation.requests.misses import BudgetReading
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.error_budget import budget_report
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion
+from servingslo.policy.replicas.error_budget import budget_report
 from servingslo.runtimes.gateways import gateway_profile
 from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools

@@ -17,7 +17,8 @@ from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli.live import Access
 from servingslo.explain.log_line import log_line
-from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
 from servingslo_lab.cli.fitting.sources import LiveSource, live_samples

@@ -18,7 +18,8 @@ from tests.integration.prometheus_world import proxying, running_prometheus, ser
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past_rates import BIN_SECONDS, PastRates
 from servingslo.estimation.forecast.season_profile import RateHistory, find_season
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ForecastTargets, ScaleTarget, SeasonStated, Targets
 from servingslo.reasons import Reason
 

@@ -9,7 +9,8 @@ from tests.unit.added_runtimes import ADDED
 
 from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.explain.log_line import log_line
-from servingslo.policy.decision import Decision, RuntimeSource
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import RuntimeSource
 from servingslo.reasons import Action, Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.catalogue import CATALOGUE, profile

@@ -18,7 +18,8 @@ from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import EngineRefusedError
-from servingslo.policy.batchers import BatcherLimits, Owner
+from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.knobs.dynamic_batches.servers import Owner
 from servingslo_lab.rig.processes import ProcessFamily
 from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing_for_triton
 

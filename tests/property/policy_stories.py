@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     FallbackBehavior,
     FallbackTargets,

@@ -15,9 +15,10 @@ from tests.cards import H100, H100_LIMITS, L4, L4_LIMITS
 from tests.sizing_cases import case
 
 from servingslo.models.fleet.frontier import GREATEST_UTILIZATION, Fleet
-from servingslo.models.fleet.latency import LatencyMetric, Objective, Routing, latency_model
+from servingslo.models.fleet.latency import Objective, Routing, latency_model
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.sizing import Load, size
+from servingslo.policy.replicas.sizing import Load, size
 
 LARGEST_COUNT = 24
 # How exactly a rate is known, and the greatest fall of a percentile while load rises.

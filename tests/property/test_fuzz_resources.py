@@ -25,9 +25,9 @@ from servingslo.api.v1alpha1.status import MAX_MESSAGE_LENGTH
 from servingslo.controller.registry import Registry
 from servingslo.controller.status import conditions_field
 from servingslo.policy.inputs import Limits, Observation, Targets
-from servingslo.policy.learned import learned, lost_parts, restore
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned, lost_parts, restore
 from servingslo.reasons import Reason
 
 pytestmark = unhurried

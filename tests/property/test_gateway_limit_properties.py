@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.policy.gateway_limit import (
+from servingslo.policy.inputs import InForce
+from servingslo.policy.knobs.in_flight.gateway import (
     FORMER,
     HEADROOM,
     LIMIT,
@@ -27,8 +28,7 @@ from servingslo.policy.gateway_limit import (
     limit_of_each,
     limit_to_write,
 )
-from servingslo.policy.inputs import InForce
-from servingslo.policy.state import LimitMemory, LimitWrite
+from servingslo.policy.knobs.in_flight.memory import LimitMemory, LimitWrite
 
 if TYPE_CHECKING:
     from servingslo.reasons import Reason

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from policy_stories import OBJECTIVES, QUICK, TARGET, all_targets, stories
 
 from servingslo.policy.inputs import Limits, Mode, Observation, SignalProblem, Targets
-from servingslo.policy.learned import learned, restore
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Action, Reason
 
 

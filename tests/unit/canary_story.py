@@ -4,21 +4,10 @@ from dataclasses import dataclass, replace
 
 from policy_world import Pod, Run, World
 
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.batch_canary import (
-    AFTER,
-    BEFORE,
-    EDITED,
-    HELD,
-    NEW_PODS,
-    QUEUE,
-    REFUSED,
-    SINCE,
-)
-from servingslo.policy.batch_watch import KNOB
-from servingslo.policy.batching_decision import CanaryAct
-from servingslo.policy.gateway_limit import GATEWAY_LIMITS
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
+    LIMIT_FIELDS,
     BatchingMode,
     BatchingTargets,
     InForce,
@@ -28,7 +17,18 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.state import LIMIT_FIELDS, reconcile_batching
+from servingslo.policy.knobs.catalogue import reconcile_knob
+from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS, CanaryAct
+from servingslo.policy.knobs.engine_limits.canary import (
+    AFTER,
+    BEFORE,
+    EDITED,
+    HELD,
+    NEW_PODS,
+    QUEUE,
+    REFUSED,
+    SINCE,
+)
 
 TARGETS = Targets(
     target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
@@ -81,7 +81,7 @@ class Story(Run):
     def tick(self):
         """One tick, and what it orders of the canary."""
         given = self.world.observe
-        found = {KNOB: self._in_force(), GATEWAY_LIMITS: InForce()}
+        found = {BATCH_LIMITS: self._in_force(), GATEWAY_LIMITS: InForce()}
         self.world.observe = lambda at: replace(given(at), in_force=found)
         try:
             decision = super().tick()
@@ -90,7 +90,7 @@ class Story(Run):
         batching = decision.batching
         if batching.apply:
             self.acts += (batching,)
-            self.state = reconcile_batching(self.state, written=True)
+            self.state = reconcile_knob(self.state, "batch-limits", written=True)
             self._carry_out(batching)
         return decision
 

@@ -14,7 +14,8 @@ from servingslo.estimation.sample import (
     PodSample,
 )
 from servingslo.models.engine_kinds import engine_kind
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState

@@ -9,14 +9,8 @@ from servingslo.api.convert import targets_from_spec
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.behavior import (
-    Behavior,
-    PolicyType,
-    ScalingPolicy,
-    ScalingRules,
-    SelectPolicy,
-)
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -35,6 +29,13 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     SeasonStated,
     Targets,
+)
+from servingslo.policy.replicas.behavior import (
+    Behavior,
+    PolicyType,
+    ScalingPolicy,
+    ScalingRules,
+    SelectPolicy,
 )
 from servingslo.units import parse_quantity_bytes
 

@@ -14,7 +14,8 @@ from servingslo.models.fleet.crossing import (
     CrossingSearch,
 )
 from servingslo.models.fleet.frontier import Fleet, Frontier, Limit
-from servingslo.models.fleet.latency import LatencyMetric, LatencyModel, Objective, Routing
+from servingslo.models.fleet.latency import LatencyModel, Objective, Routing
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
 from servingslo.policy.planner import plan
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, Shares, missed, shares_of, table
 from servingslo_lab.rig.http_clients import ClientRecord, Ending
 

@@ -14,6 +14,7 @@ from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recording import observation_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits
+from servingslo.policy.knobs.decisions import DECISION_TYPES
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 
@@ -30,8 +31,16 @@ def decided(seen):
 
 def decisions_of(out):
     """The decisions in JSON output."""
-    adapter = TypeAdapter(Decision)
-    return [adapter.validate_json(line) for line in out.splitlines()]
+    return [decision_of_json(json.loads(line)) for line in out.splitlines()]
+
+
+def decision_of_json(document):
+    """Each knob's part is of a type of its own."""
+    knobs = {
+        name: TypeAdapter(DECISION_TYPES[name]).validate_python(one)
+        for name, one in document["knobs"].items()
+    }
+    return TypeAdapter(Decision).validate_python({**document, "knobs": knobs})
 
 
 def test_decisions_are_the_planners_own(cli, plain, manifest, decided):

@@ -9,7 +9,7 @@ from tests.unit.cli_calls import with_flag
 from servingslo.cli.sizing.inputs import spread_lengths
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Routing, latency_model
-from servingslo.policy.sizing import KV_PERCENTILE
+from servingslo.policy.replicas.sizing import KV_PERCENTILE
 
 GOOD = [
     "size",

@@ -13,7 +13,7 @@ from servingslo.cli.sizing.inputs import (
     traced_workload,
 )
 from servingslo.cli.sizing.live import course_of, with_observed
-from servingslo.policy.decision import ColdStartReport, DemandReport
+from servingslo.policy.decision_parts import ColdStartReport, DemandReport
 from servingslo.traces.trace import read_trace
 from servingslo.units import format_short_duration, parse_short_duration_seconds
 

@@ -10,7 +10,7 @@ from tests.benchmarks.guard_traffic import lengths_drawn
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.lengths import LengthState, observe, publish
 from servingslo.estimation.windows.counters import Window
-from servingslo.policy.behavior import Behavior, ScalingRules
+from servingslo.policy.replicas.behavior import Behavior, ScalingRules
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim.cluster import simulate
 from servingslo_lab.sim.fleet import ColdStart, FleetSpec

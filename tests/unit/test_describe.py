@@ -10,8 +10,8 @@ from controller_fakes import NAME, Operator, record_of
 
 from servingslo.cli.decision_document import decision_of, last_document
 from servingslo.controller.stored_state import learned_of
-from servingslo.policy.learned import learned
 from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned
 
 # Of a status with two objectives; with prices and admission. It was 400 before.
 SHORT, FULL = 70, 90

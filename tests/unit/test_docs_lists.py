@@ -20,8 +20,8 @@ from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.estimation.law.trust import LawSource
 from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
-from servingslo.policy.error_budget import BURN_SECONDS
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
+from servingslo.policy.replicas.error_budget import BURN_SECONDS
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import GATEWAYS, NO_GATEWAY
 from servingslo.units import format_duration

@@ -17,9 +17,8 @@ from servingslo.controller.actuators.protocol import Assignment
 from servingslo.errors import EngineRefusedError
 from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import ChangeOutcome, change_line
-from servingslo.policy.batchers import KNOB, BatcherLimits, Owner, batchers_of
-from servingslo.policy.batching_decision import BatcherDecision
-from servingslo.policy.decision import Decision, RuntimeUse
+from servingslo.policy.decision import Decision, replace_knob
+from servingslo.policy.decision_parts import RuntimeUse
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -29,6 +28,8 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision, BatcherLimits
+from servingslo.policy.knobs.dynamic_batches.servers import Owner, batchers_of
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import WorkloadView
 from servingslo.policy.state import PlannerState
@@ -81,7 +82,9 @@ def ordering(batcher: BatcherDecision) -> Decision:
     """A decision that orders this and nothing else."""
     seen = Observation(time_seconds=1000.0, namespace="team-a", name="rank", desired_replicas=1)
     decision, _ = plan(seen, TARGETS, Limits(), PlannerState(), 1000.0)
-    return replace(decision, batcher=batcher, runtime=RuntimeUse(name="triton"))
+    return replace(
+        replace_knob(decision, DYNAMIC_BATCHING, batcher), runtime=RuntimeUse(name="triton")
+    )
 
 
 def found(standing: InForce | None) -> dict[str, tuple[BatcherLimits, Owner]]:
@@ -132,7 +135,7 @@ def test_an_operator_that_starts_anew_puts_back_what_it_finds(monkeypatch) -> No
         off = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.OFF))
         await anew.in_force(REF, off, VIEW)
         (undone,) = await anew.undo(lambda _: off)
-        assert undone.knob == KNOB
+        assert undone.knob == DYNAMIC_BATCHING
         assert server.config == before
 
     played(monkeypatch, story)

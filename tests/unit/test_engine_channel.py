@@ -29,7 +29,8 @@ from servingslo.errors import (
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.policy.batchers import BatcherLimits, Owner
+from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.knobs.dynamic_batches.servers import Owner
 
 REF = ResourceRef(namespace="team-a", name="rank", uid="u-1")
 LOAD = "/v2/repository/models/rank/load"

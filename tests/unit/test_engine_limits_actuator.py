@@ -9,11 +9,18 @@ from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
 from servingslo.adapters.kubernetes.field_managers import arguments_set_by, replicas_set_by
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.engine_limits import EngineLimits
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.batch_canary import QUEUE, TEMPLATE
-from servingslo.policy.inputs import BatchingMode, BatchingTargets, InForce, ScaleTarget, Targets
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.inputs import (
+    LIMIT_FIELDS,
+    BatchingMode,
+    BatchingTargets,
+    InForce,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.policy.knobs.engine_limits.canary import QUEUE, TEMPLATE
 from servingslo.policy.ports import WorkloadView
-from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.runtimes.recognition import Recognition
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")

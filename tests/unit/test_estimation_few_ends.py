@@ -3,8 +3,8 @@
 import pytest
 
 from servingslo.estimation.estimator import EstimatorState
+from servingslo.estimation.forecast import demand as forecast
 from servingslo.estimation.forecast.demand import ForecastState
-from servingslo.estimation.forecast.demand import demand as forecast
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.lengths import Lengths, LengthState, observe, publish

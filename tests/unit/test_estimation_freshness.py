@@ -9,7 +9,7 @@ from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows.freshness import assess
 from servingslo.policy.inputs import FallbackTargets, Observation
-from servingslo.policy.signals import read_signals
+from servingslo.policy.replicas.signals import read_signals
 from servingslo.units import parse_duration_seconds
 
 STALE_SECONDS = 60.0

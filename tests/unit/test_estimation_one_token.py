@@ -13,7 +13,8 @@ from servingslo.estimation.law.fit import LawFit, learn, solution, standard_erro
 from servingslo.estimation.law.rows import busy_ratio, regression_rows
 from servingslo.estimation.law.trust import judge
 from servingslo.estimation.windows.counters import Window
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.reasons import Reason
 from servingslo_lab.sim.cluster import Wanted, simulate
 from servingslo_lab.sim.fleet import FleetSpec

@@ -8,23 +8,26 @@ from tests.golden.decisions import BLIND, SCALE_UP
 
 from servingslo import explain
 from servingslo.adapters.metrics_export import OperatorMetrics
-from servingslo.policy.batching_decision import BatchingDecision
+from servingslo.policy.decision import replace_knob
 from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.knobs.decisions import BatchingDecision
 from servingslo.reasons import Reason
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
 SCALED = explain.replica_count_change(SCALE_UP, TARGET)
 LIMITS = explain.batch_limits_change(
-    replace(
+    replace_knob(
         SCALE_UP,
-        batching=replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED),
+        "batch-limits",
+        replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED),
     ),
     TARGET,
 )
 BACK = explain.batch_limits_change(
-    replace(
+    replace_knob(
         SCALE_UP,
-        batching=BatchingDecision(
+        "batch-limits",
+        BatchingDecision(
             reason=Reason.BATCHING_ROLLED_BACK,
             apply=True,
             current_max_num_seqs=96,
@@ -138,13 +141,15 @@ def test_a_decision_that_orders_nothing_is_no_change():
 
 def test_a_write_is_told_once():
     """A decision whose write is told as a change posts no event of its own about it."""
-    written = replace(
-        SCALE_UP, batching=replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED)
-    )
-    refused = replace(
+    written = replace_knob(
         SCALE_UP,
-        limited_by=Reason.WRITE_CONFLICT,
-        batching=replace(SCALE_UP.batching, reason=Reason.WRITE_FAILED),
+        "batch-limits",
+        replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED),
+    )
+    refused = replace_knob(
+        replace(SCALE_UP, limited_by=Reason.WRITE_CONFLICT),
+        "batch-limits",
+        replace(SCALE_UP.batching, reason=Reason.WRITE_FAILED),
     )
     told = {Reason.BATCHING_CHANGED, Reason.WRITE_CONFLICT, Reason.WRITE_FAILED}
     for decision in (written, refused):

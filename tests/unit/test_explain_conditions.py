@@ -6,8 +6,8 @@ import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
-from servingslo.explain.conditions import NOT_READY_REASONS
-from servingslo.policy.decision import DecisionStep, LimitsUse, ObjectiveReport
+from servingslo.explain.cause import NOT_READY_REASONS
+from servingslo.policy.decision_parts import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
 
 

@@ -13,14 +13,10 @@ from servingslo import explain
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
-from servingslo.policy.decision import (
-    BudgetReport,
-    BurnRate,
-    DecisionStep,
-    HandOver,
-    LimitDecision,
-)
+from servingslo.policy.decision import replace_knob
+from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
+from servingslo.policy.knobs.decisions import LimitDecision
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -118,7 +114,7 @@ def test_every_sample_belongs_to_a_declared_gauge():
     bound = LimitDecision(
         reason=Reason.LIMIT_UNVERIFIED, kind="BackendTrafficPolicy", object_name="chat", after=37
     )
-    bounded = replace(SCALE_UP, gateway_limit=bound)
+    bounded = replace_knob(SCALE_UP, "gateway-limits", bound)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
     handed = replace(SCALE_UP, handed_over=given)
     budget = BudgetReport(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.golden.decisions import SCALE_UP
 
 from servingslo.explain.text import text
-from servingslo.policy.decision import PromiseReport
+from servingslo.policy.decision_parts import PromiseReport
 
 PROMISE = PromiseReport(
     attained_ratio=0.993,

@@ -7,7 +7,7 @@ from policy_world import TARGETS, Run, World, steady, stepped
 from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
-from servingslo.policy.decision import ColdStartReport, DecisionStep, PredictedLatency
+from servingslo.policy.decision_parts import ColdStartReport, DecisionStep, PredictedLatency
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
 from servingslo.policy.report import with_latencies
 from servingslo.reasons import Action, Constraint, Reason

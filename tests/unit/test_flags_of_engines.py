@@ -10,15 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from servingslo.runtimes.arguments import (
-    batch_arguments,
-    change_refused,
-    command_line,
-    launch_arguments,
-    parse_batch_arguments,
-    parse_launch_arguments,
-)
+from servingslo.runtimes.arguments import batch_arguments, change_refused, parse_batch_arguments
 from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.command_line import command_line
+from servingslo.runtimes.launch_arguments import launch_arguments, parse_launch_arguments
 from servingslo.runtimes.shell_words import Environment
 from servingslo.runtimes.vllm_images import vllm_version
 

@@ -13,7 +13,7 @@ from servingslo.adapters.kubernetes.records import (
     stateful_set_record,
 )
 from servingslo.adapters.kubernetes.refusals import latest_refusal
-from servingslo.runtimes.arguments import LONGEST_LINE_CHARACTERS
+from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
 
 NOW = 1_767_323_100.0  # 2026-01-02T03:05:00Z
 

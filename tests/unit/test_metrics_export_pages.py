@@ -15,7 +15,7 @@ from servingslo.adapters.metrics_export import (
     OperatorMetrics,
 )
 from servingslo.explain.samples import DESIRED
-from servingslo.policy.decision import HandOver
+from servingslo.policy.decision_parts import HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Reason
 

@@ -18,7 +18,8 @@ from servingslo import explain
 from servingslo.adapters.kubernetes.config_maps import StartedWith
 from servingslo.adapters.kubernetes.workloads import _metrics_off
 from servingslo.estimation.sample import PodSample
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from policy_world import TARGETS, Run, World, stepped
 
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.demand import DEFAULT_WAIT_BUDGET_SECONDS, wait_budget_seconds
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import AdmissionMode, Limits, ReplicaTargets
+from servingslo.policy.replicas.demand import DEFAULT_WAIT_BUDGET_SECONDS, wait_budget_seconds
 
 
 def test_the_admitted_rate_is_of_the_replicas_and_the_mix_of_the_same_tick():

@@ -9,22 +9,23 @@ from policy_world import Run
 
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.models.engine_kinds import engine_kind
-from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.batch_canary import (
-    COMPARED_WITHIN_SECONDS,
-    LEAST_START_SECONDS,
-    STUCK,
-    WARM_UP_SECONDS,
-)
-from servingslo.policy.batch_comparison import PodGroup, requests_needed, worse_in_words
-from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.inputs import (
     BatchingRollout,
     ReplicaTargets,
     SignalProblem,
 )
-from servingslo.policy.state import BatchLimits, PlannerState
+from servingslo.policy.knobs.comparison import PodGroup, requests_needed, worse_in_words
+from servingslo.policy.knobs.decisions import CanaryAct
+from servingslo.policy.knobs.engine_limits.canary import (
+    COMPARED_WITHIN_SECONDS,
+    LEAST_START_SECONDS,
+    STUCK,
+    WARM_UP_SECONDS,
+)
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
 

@@ -11,11 +11,10 @@ from policy_world import Run, World
 from servingslo.explain.conditions import conditions
 from servingslo.explain.events import EventType, events
 from servingslo.explain.text import text
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.batch_canary import AFTER, TEMPLATE
-from servingslo.policy.batch_watch import KNOB
-from servingslo.policy.batching_decision import CanaryAct
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
+    LIMIT_FIELDS,
     BatchingMode,
     BatchingRollout,
     BatchingTargets,
@@ -25,15 +24,18 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.learned import learned, restore
-from servingslo.policy.reverts import (
+from servingslo.policy.knobs.catalogue import reconcile_knob
+from servingslo.policy.knobs.decisions import BATCH_LIMITS, CanaryAct
+from servingslo.policy.knobs.engine_limits.canary import AFTER, TEMPLATE
+from servingslo.policy.knobs.engine_limits.limit_reverts import (
     FIRST_LIMITS_PAUSE_SECONDS,
     LONGEST_LIMITS_PAUSE_SECONDS,
     LimitReverts,
     limits_reverted,
     limits_standing,
 )
-from servingslo.policy.state import LIMIT_FIELDS, reconcile_batching
+from servingslo.policy.knobs.engine_limits.memory import memory_of
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
 TARGETS = Targets(
@@ -65,7 +67,9 @@ class Fought(Run):
 
     def __post_init__(self):
         given = self.world.observe
-        self.world.observe = lambda at: replace(given(at), in_force={KNOB: self._in_force()})
+        self.world.observe = lambda at: replace(
+            given(at), in_force={BATCH_LIMITS: self._in_force()}
+        )
 
     def _in_force(self):
         named = zip(LIMIT_FIELDS, self.template, strict=True)
@@ -77,7 +81,7 @@ class Fought(Run):
         decision = super().tick()
         batching, now = decision.batching, self.world.now
         if batching.apply:
-            self.state = reconcile_batching(self.state, written=True)
+            self.state = reconcile_knob(self.state, "batch-limits", written=True)
             self.written = (*self.written, now)
             self._set(
                 (batching.recommended_max_num_seqs, batching.recommended_max_num_batched_tokens),
@@ -145,7 +149,7 @@ def test_limits_that_stand_are_judged_as_ever():
     """Without a revert later changes are made as they pay, and no pause is told."""
     told = story(after_seconds=None).until_written()
     told.until(told.written[0] + 1200.0)
-    assert told.state.batching.reverts is None
+    assert memory_of(told.state.knobs).reverts is None
     assert Reason.BATCHING_REVERTED not in {d.batching.reason for d in told.decisions}
 
 
@@ -153,8 +157,8 @@ def test_other_limits_than_before_are_a_decision_and_no_revert():
     """Somebody who sets limits of their own fights nobody: what is in force is planned from."""
     told = story(other=(6, 2048), by="kubectl-edit").until_written()
     told.until(told.written[0] + 300.0)
-    assert told.state.batching.written is None
-    assert told.state.batching.reverts is None
+    assert memory_of(told.state.knobs).written is None
+    assert memory_of(told.state.knobs).reverts is None
 
 
 class _Canary(Story):
@@ -197,12 +201,15 @@ def test_a_restart_of_the_operator_does_not_end_the_pause():
     """What is written and who put it back are in what survives a restart."""
     told = story().until_written()
     stored = json.loads(json.dumps(learned(told.state, told.world.now)))
-    back = restore(stored, told.world.now).batching
-    assert back.written == told.state.batching.written
+    back = memory_of(restore(stored, told.world.now).knobs)
+    assert back.written == memory_of(told.state.knobs).written
     told.until(told.written[0] + 120.0)
     stored = json.loads(json.dumps(learned(told.state, told.world.now)))
-    assert restore(stored, told.world.now).batching.reverts == told.state.batching.reverts
-    assert told.state.batching.reverts.pauses(told.world.now)
+    assert (
+        restore(stored, told.world.now).knobs["batch-limits"].reverts
+        == memory_of(told.state.knobs).reverts
+    )
+    assert memory_of(told.state.knobs).reverts.pauses(told.world.now)
 
 
 def test_a_write_that_was_refused_is_expected_nowhere():
@@ -210,8 +217,8 @@ def test_a_write_that_was_refused_is_expected_nowhere():
     told = story(after_seconds=None)
     while not told.decisions or not told.decisions[-1].batching.apply:
         Run.tick(told)
-    told.state = reconcile_batching(told.state, written=False)
-    assert told.state.batching.written is None
+    told.state = reconcile_knob(told.state, "batch-limits", written=False)
+    assert memory_of(told.state.knobs).written is None
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def test_a_write_that_was_refused_is_expected_nowhere():
 def test_stored_reverts_that_cannot_be_are_none(stored):
     """An edited status pauses nothing."""
     document = {"version": 1, "batching": {"reverts": stored, "written": stored}}
-    back = restore(document, 100.0).batching
+    back = memory_of(restore(document, 100.0).knobs)
     assert (back.reverts, back.written) == (None, None)
 
 

@@ -7,8 +7,8 @@ import pytest
 from policy_world import Run, World
 
 from servingslo.estimation.sample import EngineLaunch
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.batch_verdict import VERIFY_AFTER_SECONDS, VERIFY_WITHIN_SECONDS
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -17,8 +17,13 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.learned import learned, restore
-from servingslo.policy.state import REFUSED_SECONDS, reconcile_batching
+from servingslo.policy.knobs.catalogue import reconcile_knob
+from servingslo.policy.knobs.engine_limits.aftermath import (
+    VERIFY_AFTER_SECONDS,
+    VERIFY_WITHIN_SECONDS,
+)
+from servingslo.policy.knobs.engine_limits.memory import REFUSED_SECONDS, memory_of
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
 TARGETS = Targets(
@@ -50,7 +55,7 @@ class Rolled(Run):
         decision = super().tick()
         batching = decision.batching
         if batching.apply:
-            self.state = reconcile_batching(self.state, written=not self.refuses)
+            self.state = reconcile_knob(self.state, "batch-limits", written=not self.refuses)
         if batching.apply and (self.rolls or not self.refuses):
             self.changes += 1
             self.world.max_num_seqs = batching.recommended_max_num_seqs
@@ -91,7 +96,7 @@ def overrun(seconds):
 def judged(told, seconds=900.0):
     """The decisions after the change, until it is judged or the time is over."""
     since = told.world.now
-    while told.state.batching.verifying is not None and told.world.now < since + seconds:
+    while memory_of(told.state.knobs).verifying is not None and told.world.now < since + seconds:
         told.tick()
         if told.decisions[-1].batching.reason is Reason.BATCHING_ROLLED_BACK:
             break
@@ -101,13 +106,13 @@ def judged(told, seconds=900.0):
 def test_limits_that_make_the_objectives_worse_are_taken_back_and_refused_for_a_day():
     """Not before every new pod has served alone for long enough; then by a rollout of its own."""
     told = story(slowness=3.0)
-    changed = told.state.batching.verifying
+    changed = memory_of(told.state.knobs).verifying
     back = judged(told)[-1]
     assert back.batching.reason is Reason.BATCHING_ROLLED_BACK
     assert back.batching.apply
     assert back.batching.recommended_max_num_seqs == FEW
     assert back.time_seconds - changed.at_seconds >= VERIFY_AFTER_SECONDS
-    memory = told.state.batching
+    memory = memory_of(told.state.knobs)
     assert memory.refused == changed.after
     assert memory.refused_until_seconds == back.time_seconds + REFUSED_SECONDS
     assert memory.verifying.rollback
@@ -137,8 +142,11 @@ def test_flags_that_the_container_did_not_have_are_removed_again_also_after_a_re
     assert told.decisions[-1].batching.flags_removed == ()
     told.world.launch = EngineLaunch(flags=("max_num_seqs", "max_num_batched_tokens"))
     stored = json.loads(json.dumps(learned(told.state, told.world.now)))
-    kept = restore(stored, told.world.now).batching
-    told.state = replace(told.state, batching=replace(kept, search=told.state.batching.search))
+    kept = memory_of(restore(stored, told.world.now).knobs)
+    told.state = replace(
+        told.state,
+        knobs={"batch-limits": replace(kept, search=memory_of(told.state.knobs).search)},
+    )
     back = judged(told)[-1].batching
     assert back.apply
     assert back.flags_removed == removed
@@ -163,12 +171,12 @@ def test_a_take_back_whose_write_is_refused_is_ordered_again():
 def test_a_take_back_without_an_answer_that_was_made_is_known_for_done():
     """Its limits stay refused, and nothing waits an hour for limits that are not in force."""
     told = story(slowness=3.0)
-    bad = told.state.batching.verifying.after
+    bad = memory_of(told.state.knobs).verifying.after
     told.refuses, told.rolls = True, True
     judged(told)
     told.refuses = False
     told.until(told.world.now + 600.0)
-    memory = told.state.batching
+    memory = memory_of(told.state.knobs)
     assert told.world.max_num_seqs == FEW
     assert memory.verifying is None
     assert memory.refused == bad
@@ -181,34 +189,34 @@ def test_a_crowd_after_a_change_does_not_take_right_limits_back():
     Nor is what those see who came with it, and waited until long after it was over.
     """
     told = overrun(seconds=300.0)
-    changed = told.state.batching.verifying
+    changed = memory_of(told.state.knobs).verifying
     told.until(changed.at_seconds + 900.0)
     assert told.share_within(ttft=1.0, tpot=0.05, start=changed.at_seconds + 120.0) < 0.5
-    assert told.state.batching.refused is None
+    assert memory_of(told.state.knobs).refused is None
     assert told.changes == 1
 
 
 def test_a_crowd_that_does_not_end_leaves_limits_unjudged_and_says_so():
     """An hour after the change the limits are kept, and others may be tried."""
     told = overrun(seconds=3600.0)
-    told.until(told.state.batching.verifying.at_seconds + 420.0)
-    memory = told.state.batching
+    told.until(memory_of(told.state.knobs).verifying.at_seconds + 420.0)
+    memory = memory_of(told.state.knobs)
     old = replace(memory.verifying, at_seconds=told.world.now - VERIFY_WITHIN_SECONDS)
-    told.state = replace(told.state, batching=replace(memory, verifying=old))
+    told.state = replace(told.state, knobs={"batch-limits": replace(memory, verifying=old)})
     decision = told.tick()
     step = next(s for s in decision.steps if s.reason is Reason.BATCHING_NOT_JUDGED)
     assert (step.before, step.after) == (FEW, memory.verifying.after.max_num_seqs)
     assert step.inputs["rate_per_replica_per_second"] > step.inputs["judged_up_to_per_second"]
-    assert told.state.batching.verifying is None
-    assert told.state.batching.refused is None
+    assert memory_of(told.state.knobs).verifying is None
+    assert memory_of(told.state.knobs).refused is None
 
 
 def test_limits_that_do_no_harm_stay():
     """The change is closed, and nothing is refused."""
     told = story(slowness=1.0)
     after = judged(told)
-    assert told.state.batching.verifying is None
-    assert told.state.batching.refused is None
+    assert memory_of(told.state.knobs).verifying is None
+    assert memory_of(told.state.knobs).refused is None
     assert told.changes == 1
     assert Reason.BATCHING_ROLLED_BACK not in {d.batching.reason for d in after}
 
@@ -216,14 +224,14 @@ def test_limits_that_do_no_harm_stay():
 def test_who_may_no_longer_change_limits_is_told_that_they_should_go_back():
     """And the change stays open, to be taken back once that is allowed again."""
     told = story(slowness=3.0)
-    changed = told.state.batching.verifying
+    changed = memory_of(told.state.knobs).verifying
     told.limits = Limits()
     last = judged(told)[-1]
     assert last.batching.reason is Reason.BATCHING_ROLLED_BACK
     assert not last.batching.apply
     assert last.batching.recommended_max_num_seqs == FEW
-    assert told.state.batching.verifying.at_seconds == changed.at_seconds
-    assert told.state.batching.refused is None
+    assert memory_of(told.state.knobs).verifying.at_seconds == changed.at_seconds
+    assert memory_of(told.state.knobs).refused is None
     told.limits = ALLOWED
     assert told.tick().batching.apply
 
@@ -231,13 +239,13 @@ def test_who_may_no_longer_change_limits_is_told_that_they_should_go_back():
 def test_a_change_that_somebody_undid_is_forgotten():
     """After an hour of other limits than those ordered there is nothing to judge."""
     told = story(slowness=1.0)
-    world, changed = told.world, told.state.batching.verifying
+    world, changed = told.world, memory_of(told.state.knobs).verifying
     world.max_num_seqs = FEW
     world.roll_out("by-hand", "vllm:1")
     told.until(told.world.now + 600.0)
-    assert told.state.batching.verifying.at_seconds == changed.at_seconds
+    assert memory_of(told.state.knobs).verifying.at_seconds == changed.at_seconds
     told.targets = replace(told.targets, batching=BatchingTargets(mode=BatchingMode.RECOMMEND))
     told.until(changed.at_seconds + 3660.0)
-    memory = told.state.batching
+    memory = memory_of(told.state.knobs)
     assert memory.verifying is None
     assert memory.refused is None

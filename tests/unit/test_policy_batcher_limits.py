@@ -9,17 +9,6 @@ from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
-from servingslo.policy.batcher_memory import reloaded
-from servingslo.policy.batchers import (
-    KNOB,
-    BatcherLimits,
-    Owner,
-    PodBatcher,
-    batcher_in_force,
-    batchers_of,
-    values_of,
-    with_limits,
-)
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import (
     BatchingMode,
@@ -31,6 +20,19 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     SignalProblem,
     Targets,
+)
+from servingslo.policy.knobs.decisions import (
+    DYNAMIC_BATCHING,
+    BatcherLimits,
+)
+from servingslo.policy.knobs.dynamic_batches.memory import reloaded
+from servingslo.policy.knobs.dynamic_batches.servers import (
+    Owner,
+    PodBatcher,
+    batcher_in_force,
+    batchers_of,
+    values_of,
+    with_limits,
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
@@ -154,7 +156,7 @@ class World:
             current_replicas=len(self.servers),
             runtime="triton",
             pods=tuple(self._pod(name, one) for name, one in self.servers.items()),
-            in_force={KNOB: replace(standing, refused=self.problem)},
+            in_force={DYNAMIC_BATCHING: replace(standing, refused=self.problem)},
         )
 
     def _pod(self, name: str, one: Server) -> PodSample:
@@ -277,8 +279,8 @@ def test_no_replica_is_given_back_for_a_minute_after_a_load():
     world = World()
     world.until(Reason.BATCHING_CHANGED)
     loaded = world.now
-    assert reloaded(world.state.batcher, loaded + 59.0)
-    assert not reloaded(world.state.batcher, loaded + 60.0)
+    assert reloaded(world.state.knobs.get("dynamic-batching"), loaded + 59.0)
+    assert not reloaded(world.state.knobs.get("dynamic-batching"), loaded + 60.0)
     assert not reloaded(None, loaded)
 
 

@@ -8,10 +8,9 @@ from policy_world import Run, World
 from servingslo import explain
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
-from servingslo.models.fleet.latency import LatencyMetric, LatencyModel, Objective, Routing
+from servingslo.models.fleet.latency import LatencyModel, Objective, Routing
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.policy.batch_search import BatchCase, best_limits
-from servingslo.policy.batch_tuning import PAYBACK_SECONDS
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -21,8 +20,10 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.sizing import Load, SizingCase, carried_rate_per_second
-from servingslo.policy.state import BatchLimits
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
+from servingslo.policy.knobs.engine_limits.tuning import PAYBACK_SECONDS
+from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second
 from servingslo.reasons import Reason
 
 LAW = ServiceLaw(

@@ -6,10 +6,16 @@ import pytest
 from policy_world import TICK_SECONDS, Run, World, run, stepped
 
 from servingslo.adapters.clock import SteadyClock
-from servingslo.policy.behavior import Behavior, BehaviorState, ScalingRules, normalize
-from servingslo.policy.learned import learned, restore
+from servingslo.policy.knobs.engine_limits.memory import (
+    BatchChange,
+    BatchingMemory,
+    BatchLimits,
+    memory_of,
+)
 from servingslo.policy.planner import plan
-from servingslo.policy.state import BatchChange, BatchingMemory, BatchLimits, PlannerState
+from servingslo.policy.replicas.behavior import Behavior, BehaviorState, ScalingRules, normalize
+from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
 WINDOW_SECONDS = 45
@@ -100,8 +106,8 @@ def test_an_open_change_of_batch_limits_is_judged_in_time() -> None:
     ahead = EPOCH_SECONDS + 7200.0
     change = BatchChange(at_seconds=ahead, before=limits, after=limits, observed_before={})
     memory = BatchingMemory(last_change_seconds=ahead, verifying=change)
-    stored = learned(PlannerState(batching=memory), ahead)
-    batching = restore(stored, EPOCH_SECONDS).batching
+    stored = learned(PlannerState(knobs={"batch-limits": memory}), ahead)
+    batching = memory_of(restore(stored, EPOCH_SECONDS).knobs)
     assert batching.last_change_seconds == EPOCH_SECONDS
     assert batching.verifying is not None
     assert batching.verifying.at_seconds == EPOCH_SECONDS

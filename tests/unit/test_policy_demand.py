@@ -11,7 +11,7 @@ from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_offset import SeasonForecast
 from servingslo.estimation.forecast.season_profile import Season
 from servingslo.estimation.forecast.surges import Recurrence
-from servingslo.policy.demand import (
+from servingslo.policy.replicas.demand import (
     KEPT_LEADS,
     PLAIN_LEAD_SECONDS,
     SURGE_PROBABILITY,
@@ -22,7 +22,7 @@ from servingslo.policy.demand import (
     planned_probability,
     step_down_load,
 )
-from servingslo.policy.promise import SAFE_PROBABILITY, SAFE_SCORE
+from servingslo.policy.replicas.promise import SAFE_PROBABILITY, SAFE_SCORE
 
 
 def _calm(lead_seconds, score=SAFE_SCORE):

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 from canary_story import ALLOWED, FEW, TARGETS, story
 
-from servingslo.policy.batching_decision import CanaryAct
-from servingslo.policy.engine_bound import FAR_OFF_RATIO, EngineQueue
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -14,6 +12,8 @@ from servingslo.policy.inputs import (
     LimitKind,
     LimitObject,
 )
+from servingslo.policy.knobs.decisions import CanaryAct
+from servingslo.policy.knobs.in_flight.engines import FAR_OFF_RATIO, EngineQueue
 from servingslo.reasons import Reason
 
 BOUNDED = replace(

@@ -6,12 +6,12 @@ import pytest
 from policy_world import TARGETS, World, run, steady
 
 from servingslo.estimation.requests.misses import BudgetReading, WindowMisses
-from servingslo.policy.error_budget import (
+from servingslo.policy.inputs import AdmissionMode, ErrorBudgetTargets, Observation, ReplicaTargets
+from servingslo.policy.replicas.error_budget import (
     BURN_SECONDS,
     OLDEST_READING_SECONDS,
     budget_report,
 )
-from servingslo.policy.inputs import AdmissionMode, ErrorBudgetTargets, Observation, ReplicaTargets
 
 WINDOW_SECONDS = 28 * 86400.0
 BUDGETED = replace(

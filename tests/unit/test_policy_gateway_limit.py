@@ -17,7 +17,6 @@ from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.explain.samples import metric_samples
 from servingslo.explain.text import text
-from servingslo.policy.gateway_limit import FORMER, GATEWAY_LIMITS, LIMIT, RAISED_ABOVE
 from servingslo.policy.inputs import (
     AdmissionMode,
     InForce,
@@ -27,8 +26,11 @@ from servingslo.policy.inputs import (
     Mode,
     SignalProblem,
 )
+from servingslo.policy.knobs.decisions import GATEWAY_LIMITS
+from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT, RAISED_ABOVE
+from servingslo.policy.knobs.in_flight.knob import InFlightKnob
 from servingslo.policy.planner import plan
-from servingslo.policy.requirement import (
+from servingslo.policy.replicas.requirement import (
     BOUNDED_CEILING,
     UTILIZATION_CEILING,
     utilization_ceiling_ratio,
@@ -264,14 +266,15 @@ def test_proxies_that_are_read_share_the_bound():
 def test_a_verified_bound_gives_the_ceiling_of_the_simulator_s_knobs():
     """Before load has shown that it holds, the ceiling is that of a fleet that nothing bounds."""
     story = under_load(0.95, 2.0)
-    memory = story.state.limit
+    memory = story.state.knobs.get("gateway-limits")
     context = SimpleNamespace(
         targets=story.targets,
-        state=story.state,
+        facts=InFlightKnob().observe(None, None, memory),
     )
     assert memory.held is True
     assert utilization_ceiling_ratio(context) == BOUNDED_CEILING
-    context.state = replace(story.state, limit=replace(memory, held=None))
+    unknown = InFlightKnob().observe(None, None, replace(memory, held=None))
+    context.facts = unknown
     assert utilization_ceiling_ratio(context) == UTILIZATION_CEILING
 
 

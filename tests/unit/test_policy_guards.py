@@ -2,10 +2,8 @@
 
 import pytest
 
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy import guards
-from servingslo.policy.behavior import Behavior, BehaviorState
-from servingslo.policy.guards import Bounds, Proposal, StepDownBlock
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     FallbackBehavior,
     FallbackTargets,
@@ -17,6 +15,9 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.behavior import Behavior, BehaviorState
+from servingslo.policy.replicas.guards import Bounds, Proposal, StepDownBlock
 from servingslo.reasons import Reason
 
 BOUNDS = Bounds(minimum=1, maximum=8, maximum_reason=Reason.MAX_REPLICAS_REACHED)

@@ -9,7 +9,6 @@ from servingslo.explain.condition import ConditionType
 from servingslo.explain.conditions import verdicts
 from servingslo.explain.log_line import log_line
 from servingslo.explain.samples import DESIRED, metric_samples
-from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     Actuation,
     AdmissionMode,
@@ -19,6 +18,7 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
     SignalProblem,
 )
+from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.reasons import Reason
 
 METRIC = replace(

@@ -12,8 +12,8 @@ from servingslo.estimation.windows.freshness import seen_scrape_seconds
 from servingslo.explain.condition import ConditionType
 from servingslo.explain.conditions import verdicts
 from servingslo.policy.inputs import Observation, ReplicaTargets
-from servingslo.policy.learned import learned, restore
-from servingslo.policy.signals import read_signals
+from servingslo.policy.replicas.signals import read_signals
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Action, Reason
 
 RATE = 6.0

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.misses import Misses
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ErrorBudgetTargets
-from servingslo.policy.learned import learned, restore
-from servingslo.policy.promise import (
+from servingslo.policy.replicas.promise import (
     DEFAULT_PERIOD_SECONDS,
     EARNED_SECONDS,
     HIGHEST_SCORE,
@@ -25,6 +25,7 @@ from servingslo.policy.promise import (
     steer,
 )
 from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned, restore
 from servingslo_lab.sim.production import benchmark_targets
 
 TICK = 15.0

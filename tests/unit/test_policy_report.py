@@ -7,7 +7,8 @@ from policy_world import TARGETS, World, run, steady, stepped
 
 from servingslo import explain
 from servingslo.cli.decision_document import decision_of
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
 from servingslo.policy.planner import plan
 from servingslo.policy.report import with_latencies

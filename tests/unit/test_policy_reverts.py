@@ -3,8 +3,8 @@
 import pytest
 from overtaken_world import World
 
-from servingslo.policy.guards import Proposal, leave_to_reverter
-from servingslo.policy.reverts import (
+from servingslo.policy.replicas.guards import Proposal, leave_to_reverter
+from servingslo.policy.replicas.reverts import (
     CLIENT_REVERTS_BEFORE_PAUSE,
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,

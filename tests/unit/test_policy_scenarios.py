@@ -7,8 +7,8 @@ from policy_world import TARGETS, World, reasons, run, steady, stepped
 
 from servingslo.explain.conditions import conditions
 from servingslo.explain.text import text
-from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.demand import SCRAPE_SECONDS
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -19,9 +19,10 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
     SignalProblem,
 )
-from servingslo.policy.learned import learned, restore
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.demand import SCRAPE_SECONDS
 from servingslo.policy.state import PlannerState, record_scale
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import BOUND_REASON, Action, Reason
 
 

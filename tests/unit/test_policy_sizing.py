@@ -7,23 +7,19 @@ from tests.cards import H100, H100_LIMITS
 from tests.sizing_cases import WORKLOAD, case, sized
 
 from servingslo.models.fleet.frontier import Frontier
-from servingslo.models.fleet.latency import (
-    LatencyMetric,
-    Objective,
-    Routing,
-    latency_model,
-    metric_seconds,
-)
+from servingslo.models.fleet.latency import Objective, Routing, latency_model
+from servingslo.models.fleet.objective_metrics import metric_seconds
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution
-from servingslo.policy.batch_search import (
+from servingslo.policy.inputs import BatchingTargets
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.knobs.engine_limits.search import (
     TOKEN_BUDGETS,
     BatchCase,
     best_limits,
     largest_batch,
 )
-from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.sizing import Load, carried_rate_per_second, least_safe_count, size
-from servingslo.policy.state import BatchLimits
+from servingslo.policy.replicas.sizing import Load, carried_rate_per_second, least_safe_count, size
 from servingslo.reasons import Constraint
 
 

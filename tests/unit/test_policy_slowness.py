@@ -7,8 +7,9 @@ from tests.cards import H100, H100_LIMITS
 from tests.sizing_cases import WORKLOAD, case, sized
 
 from servingslo.estimation.law.rows import Row
-from servingslo.models.fleet.latency import LatencyMetric, Objective, Routing, latency_model
-from servingslo.policy.sizing import EVEN, LEAST_SLOW_PERCENTILE, Slowness
+from servingslo.models.fleet.latency import Objective, Routing, latency_model
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.replicas.sizing import EVEN, LEAST_SLOW_PERCENTILE, Slowness
 
 TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0)
 TPOT = Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=0.05)

@@ -5,15 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
-from servingslo.policy.learned import learned, lost_parts, restore
-from servingslo.policy.reverts import Reverts
-from servingslo.policy.state import (
-    READ_BACK_SECONDS,
+from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
     BatchingMemory,
     BatchLimits,
+    memory_of,
+)
+from servingslo.policy.replicas.behavior import Behavior, BehaviorState
+from servingslo.policy.replicas.reverts import Reverts
+from servingslo.policy.state import (
+    READ_BACK_SECONDS,
     HandEdit,
     PendingWrite,
     PlannerState,
@@ -21,6 +23,7 @@ from servingslo.policy.state import (
     record_scale,
     record_write_failed,
 )
+from servingslo.policy.stored_state import learned, lost_parts, restore
 
 
 def seen(state, desired, at):
@@ -115,12 +118,12 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
             scale_up_events=((30.0, 2),),
             scale_down_events=((60.0, 1),),
         ),
-        batching=BatchingMemory(last_change_seconds=50.0, verifying=change),
+        knobs={"batch-limits": BatchingMemory(last_change_seconds=50.0, verifying=change)},
     )
     stored = json.loads(json.dumps(learned(state, 100.0)))
     back = restore(stored, 110.0)
     assert back.behavior == state.behavior
-    assert back.batching == state.batching
+    assert memory_of(back.knobs) == memory_of(state.knobs)
 
 
 def test_who_puts_the_count_back_is_remembered_over_a_restart():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, TICK_SECONDS, World, reasons, run, stepped
 
-from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     ForecastMode,
     ForecastTargets,

@@ -9,7 +9,8 @@ from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.waits.dynamic_batches import BatchTimes
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.planner import plan

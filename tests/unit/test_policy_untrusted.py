@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from policy_world import TARGETS, World, run, steady, stepped
 
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets
-from servingslo.policy.learned import learned, restore
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Action, Reason
 
 # One replica of the small card saturates at 1.68 requests/s of these lengths.

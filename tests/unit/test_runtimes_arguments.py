@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
 from servingslo.runtimes.arguments import (
-    LONGEST_LINE_CHARACTERS,
     BatchArguments,
     change_refused,
-    expanded,
     parse_batch_arguments,
-    parse_launch_arguments,
     replace_batch_arguments,
 )
 from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.command_line import expanded
+from servingslo.runtimes.launch_arguments import parse_launch_arguments
+from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
 
 VLLM = profile("vllm")
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError, ServingSLOError
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim.backtest import run, run_cell, runs_of
 from servingslo_lab.sim.cluster import simulate

@@ -11,7 +11,7 @@ from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.fleet.latency import Prediction
+from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo_lab.sim.engine import Engine, RequestRecord
 

@@ -16,7 +16,8 @@ from tests.model_fleets import ReplicaGroup, predict
 from tests.validation import step_simulation
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.fleet.latency import Prediction, Routing
+from servingslo.models.fleet.latency import Routing
+from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.running.bursts import correlation_seconds
 from servingslo.models.workload import LengthDistribution, Workload
 

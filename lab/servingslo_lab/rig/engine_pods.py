@@ -12,7 +12,8 @@ from kubernetes.aio.config import load_kube_config
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.engine_kinds import EngineKind, engine_kind
-from servingslo.runtimes.arguments import expanded, parse_batch_arguments
+from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.runtimes.command_line import expanded
 from servingslo.runtimes.vllm import VLLM
 from servingslo_lab.rig.uneven_law import UnevenLaw, uneven_law
 

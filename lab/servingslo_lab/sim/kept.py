@@ -22,7 +22,7 @@ _BASELINES = "servingslo_lab.sim.baselines"
 _PLANNER = ("policy", "estimation", "models", "runtimes")
 # Arithmetic outside the simulator that rules of others run on. Of laws and limits they have the
 # numbers alone, and those are in the key.
-_SHARED = ("policy/behavior.py", "estimation/requests/histograms.py")
+_SHARED = ("policy/replicas/behavior.py", "estimation/requests/histograms.py")
 _SHARED_BASELINES = ("setting.py", "view.py", "clairvoyant.py")
 # Of a fleet and of requests: what the simulator is told.
 _TOLD = ("models/engine_kinds.py", "traces/trace.py", "traces/cells.py")

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from servingslo.models.engine.service_time import EngineLimits
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import (
     AdmissionMode,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.baselines.setting import Setting

@@ -16,7 +16,6 @@ from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
-from servingslo.policy.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
     CostTargets,
@@ -29,6 +28,7 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import SECONDS_PER_DAY, parse_duration_seconds, parse_quantity_bytes
 

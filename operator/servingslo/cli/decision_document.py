@@ -13,6 +13,7 @@ from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.packing import unpacked
 from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.decisions import DECISION_TYPES, DOCUMENT_NAMES, KnobDecision
 
 _CAPITAL = re.compile(r"(?<!^)([A-Z])")
 
@@ -44,9 +45,22 @@ def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decis
     filled = _filled(Decision, document)
     filled |= {"namespace": namespace, "name": name, "time_seconds": _seconds(document)}
     try:
+        filled["knobs"] = _knobs(document)
         return TypeAdapter(Decision).validate_python(filled)
     except ValidationError as error:
         raise first_refusal(error, "status.lastDecision") from error
+
+
+def _knobs(document: Mapping[str, Any]) -> dict[str, KnobDecision]:
+    """What the built-in knobs decided; of another one only its own program can read it."""
+    given = {_snake(key): value for key, value in document.items()}
+    return {
+        name: TypeAdapter(DECISION_TYPES[name]).validate_python(
+            _filled(DECISION_TYPES[name], given[shown])
+        )
+        for name, shown in DOCUMENT_NAMES.items()
+        if isinstance(given.get(shown), Mapping)
+    }
 
 
 def _seconds(document: Mapping[str, Any]) -> float:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Registry, Resource
 from servingslo.errors import NotFoundError
-from servingslo.policy import guards
 from servingslo.policy.inputs import Actuation, Limits, SignalProblem
+from servingslo.policy.replicas import guards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

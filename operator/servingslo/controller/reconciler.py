@@ -26,10 +26,10 @@ from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
 from servingslo.policy.decision import Decision, held
 from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem, Targets
-from servingslo.policy.learned import learned, lost_parts
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import BudgetQuestion, ClusterMetrics, WorkloadView
 from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned, lost_parts
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)

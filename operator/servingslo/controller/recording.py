@@ -27,15 +27,11 @@ from servingslo.explain.changes import Knob
 from servingslo.parsing import written_json
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
-from servingslo.policy.learned import restore
+from servingslo.policy.knobs.catalogue import reconcile_knob
 from servingslo.policy.planner import plan
-from servingslo.policy.sizing import Sized
-from servingslo.policy.state import (
-    PlannerState,
-    reconcile_batching,
-    record_scale,
-    record_write_failed,
-)
+from servingslo.policy.replicas.sizing import Sized
+from servingslo.policy.state import PlannerState, record_scale, record_write_failed
+from servingslo.policy.stored_state import restore
 
 HEADER = "header"
 OUTCOME = "outcome"
@@ -194,10 +190,8 @@ def replay(
 
 def reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
     """The planner's memory after it is known what came of its order; used live and in replays."""
-    if outcome.knob == Knob.BATCH_LIMITS:
-        return reconcile_batching(state, written=outcome.written)
     if outcome.knob != Knob.REPLICAS:
-        return state  # what stands of it is read anew at every tick
+        return reconcile_knob(state, outcome.knob, written=outcome.written)
     if not outcome.written:
         return record_write_failed(state)
     return record_scale(

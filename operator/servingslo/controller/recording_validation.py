@@ -18,7 +18,7 @@ from servingslo.estimation.sample import (
 )
 from servingslo.estimation.windows.plausible import LARGEST_KV_USAGE, MOST_REQUESTS_HELD
 from servingslo.policy.inputs import OBSERVATION_SCHEMA_VERSION, Limits, Observation
-from servingslo.policy.learned import LARGEST_NUMBER
+from servingslo.policy.stored_numbers import LARGEST_NUMBER
 
 MOST_REPLICAS = 1_000_000
 # Far above what engines take, and what the planner can still tabulate.

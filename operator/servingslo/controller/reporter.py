@@ -22,9 +22,11 @@ from servingslo.explain.format import timestamp
 from servingslo.explain.headline import answer_line, headline
 from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.engine_limits.limit_reverts import LimitReverts
+from servingslo.policy.knobs.engine_limits.memory import BatchWrite, memory_of
+from servingslo.policy.replicas.reverts import Reverts
 from servingslo.policy.report import with_latencies
-from servingslo.policy.reverts import LimitReverts, Reverts
-from servingslo.policy.state import BatchWrite, PlannerState
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 _LOG = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class Reporter:
         fields = status_of.status_fields(
             decision,
             generation=generation,
-            last_batch_change_seconds=state.batching.last_change_seconds,
+            last_batch_change_seconds=memory_of(state.knobs).last_change_seconds,
         )
         decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
         since = timestamp(decision.time_seconds)
@@ -309,7 +311,8 @@ def _learned_is_due(
 
 def _put_back(state: PlannerState) -> _PutBack:
     """Who puts counts and limits back, and which limits of ours they may put back next."""
-    return state.reverts, state.batching.reverts, state.batching.written
+    batching = memory_of(state.knobs)
+    return state.reverts, batching.reverts, batching.written
 
 
 def _warning(reason: Reason, message: str, key: str) -> Event:

@@ -31,14 +31,10 @@ from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN
 from servingslo.packing import packed
-from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan
-from servingslo.policy.decision import (
-    BudgetReport,
-    CostReport,
-    Decision,
-    ObjectiveReport,
-)
-from servingslo.policy.guards import ADVICE_ONLY
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import BudgetReport, CostReport, ObjectiveReport
+from servingslo.policy.knobs.decisions import BatchingDecision, LimitsPlan
+from servingslo.policy.replicas.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
 
 _SIGNIFICANT_DIGITS = 3

@@ -8,8 +8,8 @@ from typing import Any
 
 from servingslo.explain.format import timestamp
 from servingslo.packing import packed, unpacked
-from servingslo.policy.learned import learned
 from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_state import learned
 
 
 def learned_field(state: PlannerState, now_seconds: float) -> dict[str, Any]:

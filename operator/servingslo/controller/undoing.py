@@ -9,8 +9,8 @@ from servingslo.controller.registry import Registry
 from servingslo.controller.reporter import Reporter
 from servingslo.errors import ClusterError
 from servingslo.explain.changes import Change
-from servingslo.policy import guards
 from servingslo.policy.inputs import Limits, Targets
+from servingslo.policy.replicas import guards
 
 _LOG = logging.getLogger(__name__)
 # Whoever changes an object while the operator is away leaves no event: all are looked through at

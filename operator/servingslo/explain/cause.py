@@ -1,8 +1,9 @@
 """The one cause that keeps a resource from being judged: what depends on it is Unknown."""
 
 from servingslo.explain.condition import ConditionStatus, Verdict
-from servingslo.policy.decision import Decision, DecisionStep
-from servingslo.policy.guards import CONFLICTS
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.replicas.guards import CONFLICTS
 from servingslo.reasons import Reason
 
 NOT_READY_REASONS = frozenset(

@@ -9,13 +9,12 @@ from enum import StrEnum
 
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, count, number, quoted
-from servingslo.policy.batch_canary import QUEUE
-from servingslo.policy.batchers import BatcherLimits
-from servingslo.policy.batching_decision import CanaryAct
 from servingslo.policy.decision import (
     Decision,
 )
 from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.knobs.decisions import BatcherLimits, CanaryAct
+from servingslo.policy.knobs.engine_limits.canary import QUEUE
 from servingslo.reasons import Reason
 
 EVENT_NAME = "changed"

@@ -14,7 +14,8 @@ from servingslo.explain.metrics_conditions import (
     model_trusted_verdict,
 )
 from servingslo.explain.objective_conditions import slo_met_verdict
-from servingslo.policy.decision import Decision, HandOver
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import HandOver
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 

@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
 from servingslo.explain.format import replica_change, rounded, timestamp
 from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.decisions import DOCUMENT_NAMES
 
 MAX_DOCUMENT_BYTES = 8 * 1024
 MAX_SUMMARY_LENGTH = 256
@@ -29,12 +30,22 @@ def as_dict(decision: Decision) -> dict[str, JSONValue]:
     lists; `truncated` then says so.
     """
     document: dict[str, JSONValue] = {"time": timestamp(decision.time_seconds)}
-    for field in fields(decision):
-        if field.name not in _LEFT_OUT:
-            value = _plain(getattr(decision, field.name))
-            if value is not None and value not in ([], {}, ""):
-                document[_camel(field.name)] = value
+    for name, member in _members(decision):
+        value = _plain(member)
+        if value is not None and value not in ([], {}, ""):
+            document[_camel(name)] = value
     return _bounded(document)
+
+
+def _members(decision: Decision) -> Iterator[tuple[str, object]]:
+    """The fields by name, with each built-in knob under a name of its own."""
+    for field in fields(decision):
+        if field.name == "knobs":
+            yield from ((name, getattr(decision, name)) for name in DOCUMENT_NAMES.values())
+            others = decision.knobs.keys() - DOCUMENT_NAMES.keys()
+            yield field.name, {name: decision.knobs[name] for name in sorted(others)}
+        elif field.name not in _LEFT_OUT:
+            yield field.name, getattr(decision, field.name)
 
 
 def summary_line(decision: Decision) -> str:

@@ -11,8 +11,9 @@ from servingslo.explain.conditions import verdicts
 from servingslo.explain.format import rounded
 from servingslo.explain.knob_conditions import differs
 from servingslo.explain.limit_sentences import ROUTINE_LIMITS
-from servingslo.policy.decision import Decision, DecisionStep
-from servingslo.policy.guards import CONFLICTS
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.replicas.guards import CONFLICTS
 from servingslo.reasons import Reason
 
 

@@ -1,6 +1,7 @@
 """The pods that should serve and fail, as a decision names them."""
 
-from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.failing_pods import FAILING_INPUT
 from servingslo.reasons import Reason
 

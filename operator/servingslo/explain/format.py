@@ -5,8 +5,10 @@ import math
 from datetime import UTC, datetime
 
 from servingslo.policy.decision import (
-    ConstraintNeed,
     Decision,
+)
+from servingslo.policy.decision_parts import (
+    ConstraintNeed,
     ObjectiveReport,
     PredictedLatency,
     StepValue,

@@ -3,7 +3,8 @@
 from servingslo.explain.cause import dependent_verdict
 from servingslo.explain.condition import ConditionStatus, Verdict
 from servingslo.explain.format import count
-from servingslo.policy.decision import Decision, LimitDecision
+from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.decisions import LimitDecision
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})

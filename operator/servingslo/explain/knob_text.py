@@ -4,8 +4,15 @@ from collections.abc import Iterator
 
 from servingslo.explain.cause import dependent_verdict
 from servingslo.explain.format import count, number, percent, seconds
-from servingslo.policy.batching_decision import BatchingDecision, LimitsPlan, RolloutCost
-from servingslo.policy.decision import AdmissionDecision, CostReport, Decision, LimitDecision
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import CostReport
+from servingslo.policy.knobs.decisions import (
+    AdmissionDecision,
+    BatchingDecision,
+    LimitDecision,
+    LimitsPlan,
+    RolloutCost,
+)
 from servingslo.reasons import Reason
 from servingslo.units import SECONDS_PER_HOUR
 

@@ -9,14 +9,9 @@ from servingslo.explain.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions import limit_detail, suspect_pods, unreliable_pods, verdicts
 from servingslo.explain.failing_pods import failing_pods
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
-from servingslo.policy.batching_decision import BatchingDecision
-from servingslo.policy.decision import (
-    AdmissionDecision,
-    ConstraintNeed,
-    Decision,
-    LimitDecision,
-    ModelUse,
-)
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import ConstraintNeed, ModelUse
+from servingslo.policy.knobs.decisions import AdmissionDecision, BatchingDecision, LimitDecision
 from servingslo.reasons import Action, Reason
 from servingslo.units import format_duration
 

@@ -2,7 +2,8 @@
 
 from servingslo.explain.cause import blindness, dependent_verdict, nothing_to_scrape
 from servingslo.explain.condition import ConditionStatus, Verdict
-from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
 
 # Without ages: they differ on every tick, and a condition is written when it changes.

@@ -3,7 +3,8 @@
 from servingslo.explain.cause import dependent_verdict
 from servingslo.explain.condition import ConditionStatus, Verdict
 from servingslo.explain.format import objective_name
-from servingslo.policy.decision import Decision, ObjectiveReport
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import ObjectiveReport
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.condition import ConditionStatus
 from servingslo.explain.conditions import ready_verdict
-from servingslo.policy.decision import BudgetReport, Decision
-from servingslo.policy.guards import NOT_CARRIED_OUT
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import BudgetReport
+from servingslo.policy.replicas.guards import NOT_CARRIED_OUT
 from servingslo.units import format_duration, ratio_from_percent
 
 

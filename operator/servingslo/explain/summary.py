@@ -10,7 +10,8 @@ from servingslo.explain.format import UNKNOWN, asked_count, number, percent, pre
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.explain.objective_conditions import infeasible_message
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
-from servingslo.policy.decision import Decision, DecisionStep, PredictedCount, StepValue
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep, PredictedCount, StepValue
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {

@@ -24,8 +24,10 @@ from servingslo.explain.objective_conditions import PERCENT, objective_verdict
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.decision import (
-    ColdStartReport,
     Decision,
+)
+from servingslo.policy.decision_parts import (
+    ColdStartReport,
     DecisionStep,
     DemandReport,
     LimitsUse,

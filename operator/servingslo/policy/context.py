@@ -10,8 +10,10 @@ from servingslo.estimation.windows.freshness import METRICS_MISSING, METRICS_STA
 from servingslo.models.engine.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
-from servingslo.policy.decision import BudgetReport
-from servingslo.policy.demand import (
+from servingslo.policy.decision_parts import BudgetReport
+from servingslo.policy.facts import NO_FACTS, Facts, LimitsChange
+from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
+from servingslo.policy.replicas.demand import (
     Demand,
     Fleet,
     cold_start_seconds,
@@ -19,19 +21,18 @@ from servingslo.policy.demand import (
     lead_seconds,
     wait_budget_seconds,
 )
-from servingslo.policy.error_budget import budget_report
-from servingslo.policy.guards import (
+from servingslo.policy.replicas.error_budget import budget_report
+from servingslo.policy.replicas.guards import (
     Bounds,
     acting_limit,
     bounds_of,
     ownership_problem,
     refused_pods,
 )
-from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
-from servingslo.policy.prepared_model import PreparedModel, renewed_model, with_means
-from servingslo.policy.signals import Signals
-from servingslo.policy.sizing import EVEN, Slowness
-from servingslo.policy.state import LIMIT_FIELDS, BatchChange, PlannerState
+from servingslo.policy.replicas.prepared_model import PreparedModel, renewed_model, with_means
+from servingslo.policy.replicas.signals import Signals
+from servingslo.policy.replicas.sizing import EVEN, Slowness
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
 # Where more than half of the ready pods seem to lie, it is not the pods: more of the same would lie
@@ -49,7 +50,8 @@ _Told = tuple[tuple[str, str], ...]
 class TickContext:
     """One tick.
 
-    current: the target's replica count, the number that a write would test. serving: pods that are
+    facts: what knobs saw of what they set. current: the target's replica count, the number that a
+    write would test. serving: pods that are
     ready and can be relied on. unreliable: ready pods that cannot, each with why. suspect: the same
     where they are too many to be left out: they count, and nothing is given away on what they say.
     coming: pods ordered and not ready. starting: those of them that have a place: what is refused,
@@ -67,6 +69,7 @@ class TickContext:
     now_seconds: float
     signals: Signals
     estimate: Estimate
+    facts: Facts
     bounds: Bounds
     current: int
     serving: tuple[PodSample, ...]
@@ -76,7 +79,7 @@ class TickContext:
     starting: int
     unschedulable: tuple[PodSample, ...]
     queued: tuple[PodSample, ...]
-    own_rollout: BatchChange | None
+    own_rollout: LimitsChange | None
     prepared: PreparedModel | None
     lead_seconds: float
     wait_budget_seconds: float
@@ -142,6 +145,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     *,
     signals: Signals,
     estimate: Estimate,
+    facts: Facts = NO_FACTS,
 ) -> TickContext:
     """The context of this tick."""
     current = observation.desired_replicas or 0
@@ -152,7 +156,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     )
     queued = tuple(pod for pod in observation.pods if pod.queued_reason and not pod.deleting)
     starting = _starting(observation, coming, len(unschedulable) + len(queued))
-    rollout = _own_rollout(observation, state.batching.verifying, serving)
+    rollout = _own_rollout(observation, facts.rollout, serving)
     prepared = _prepared(targets, state, estimate, rollout, now_seconds)
     # That something will wait where nothing does is believed of a trusted law alone.
     foreseen = estimate.law.trusted or estimate.waiting_requests > 0
@@ -178,6 +182,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         now_seconds=now_seconds,
         signals=signals,
         estimate=estimate,
+        facts=facts,
         bounds=bounds_of(targets, limits, current=observation.desired_replicas),
         current=current,
         serving=serving,
@@ -200,15 +205,6 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
             score=state.promise.score,
         ),
     )
-
-
-def flags_absent(context: TickContext) -> tuple[str, ...]:
-    """Limits whose flags no serving container's command line has; none where that is unknown."""
-    launches = [pod.launch for pod in context.serving if pod.launch is not None]
-    if not launches:
-        return ()
-    had = {name for launch in launches for name in launch.flags}
-    return tuple(name for name in LIMIT_FIELDS if name not in had)
 
 
 def _starting(observation: Observation, coming: int, without_place: int) -> int:
@@ -234,27 +230,22 @@ def _reliable(
 
 
 def _own_rollout(
-    observation: Observation, change: BatchChange | None, serving: tuple[PodSample, ...]
-) -> BatchChange | None:
+    observation: Observation, change: LimitsChange | None, serving: tuple[PodSample, ...]
+) -> LimitsChange | None:
     """The change of batch limits that the rollout in progress carries out; None for any other.
 
     A rollout of other people's changes ends before replicas are given back: what the new pods can
     carry is not known. Of ours both limits are known, and it goes pod by pod: to wait for its end
     would hold what a large fleet no longer needs for as many cold starts as it has pods.
     """
-    if change is None or change.rollback or not observation.rollout_in_progress:
+    if change is None or not observation.rollout_in_progress:
         return None
-    ours = {
-        (limits.max_num_seqs, limits.max_num_batched_tokens)
-        for limits in (change.before, change.after)
-    }
+    ours = {change.before, change.after}
     engines = [engine for pod in serving for engine in pod.engines]
     # What the command line does not give is what it was before the change.
+    sequences, tokens = change.before
     in_force = {
-        (
-            engine.max_num_seqs or change.before.max_num_seqs,
-            engine.max_num_batched_tokens or change.before.max_num_batched_tokens,
-        )
+        (engine.max_num_seqs or sequences, engine.max_num_batched_tokens or tokens)
         for engine in engines
     }
     templates = {pod.template_hash for pod in observation.pods if not pod.deleting}
@@ -265,7 +256,7 @@ def _prepared(
     targets: Targets,
     state: PlannerState,
     estimate: Estimate,
-    rollout: BatchChange | None,
+    rollout: LimitsChange | None,
     now_seconds: float,
 ) -> PreparedModel | None:
     """The model to plan with; the last one where requests stopped coming and lengths are unknown.
@@ -280,11 +271,8 @@ def _prepared(
     if law is None or workload is None or limits is None or not _serves(law, workload):
         return None
     if rollout is not None:
-        limits = replace(
-            limits,
-            max_num_seqs=rollout.before.max_num_seqs,
-            max_num_batched_tokens=rollout.before.max_num_batched_tokens,
-        )
+        sequences, tokens = rollout.before
+        limits = replace(limits, max_num_seqs=sequences, max_num_batched_tokens=tokens)
     return renewed_model(
         state.prepared,
         workload=workload,

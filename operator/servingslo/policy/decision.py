@@ -2,322 +2,39 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
-from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.models.fleet.latency import Objective
-from servingslo.policy.batching_decision import BatcherDecision, BatchingDecision
-from servingslo.policy.inputs import Actuation
+from servingslo.policy.decision_parts import (
+    BudgetReport,
+    ColdStartReport,
+    ConstraintNeed,
+    CostReport,
+    DecisionStep,
+    DemandReport,
+    HandOver,
+    LimitsUse,
+    ModelUse,
+    ObjectiveReport,
+    PredictedCount,
+    PromiseReport,
+    ReplicaView,
+    RuntimeUse,
+)
+from servingslo.policy.knobs.decisions import (
+    ADMISSION,
+    BATCH_LIMITS,
+    DYNAMIC_BATCHING,
+    GATEWAY_LIMITS,
+    AdmissionDecision,
+    BatcherDecision,
+    BatchingDecision,
+    KnobDecision,
+    LimitDecision,
+    report_batching,
+)
 from servingslo.reasons import Action, Constraint, Reason
 
-StepValue = float | int | str | bool | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionStep:
-    """One stage that looked at a knob: what it was before and after, why, from which numbers."""
-
-    stage: str
-    knob: str
-    before: StepValue
-    after: StepValue
-    reason: Reason
-    inputs: Mapping[str, StepValue] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstraintNeed:
-    """Replicas that one constraint alone asks for; None when no count that was looked at is enough.
-
-    least_feasible: where none would ever be, the least value of the objective that could be met.
-    more_than: the greatest count that was looked at, where a greater one would be enough.
-    objective: whose constraint it is; None where it is no objective's.
-    """
-
-    constraint: Constraint
-    replicas: int | None
-    least_feasible: float | None = None
-    more_than: int | None = None
-    objective: Objective | None = None
-
-    @property
-    def infeasible(self) -> bool:
-        """Whether no count at all would be enough: such a need does not size."""
-        return self.replicas is None and self.more_than is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveReport:
-    """One objective beside its prediction (at the decided count) and its observation.
-
-    observed_seconds: the percentile over the recent window, from histograms.
-    calibration_ratio: observed over predicted, as learnt, which the prediction was multiplied by;
-    None where nothing was compared yet.
-    share_low_ratio, share_high_ratio: requests within the threshold, an interval because the
-    threshold may lie between two bucket edges; None without traffic, or where it is not observed.
-    missing: series that would observe it and are not exported, though requests were served; '' for
-    none. unobserved: requests arrive, and none was observed yet.
-    """
-
-    metric: str
-    percentile: float
-    threshold_seconds: float
-    predicted_seconds: float | None = None
-    calibration_ratio: float | None = None
-    observed_seconds: float | None = None
-    share_low_ratio: float | None = None
-    share_high_ratio: float | None = None
-    missing: str = ""
-    unobserved: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedLatency:
-    """A percentile of a latency metric, by the model.
-
-    seconds: as corrected by what was observed; None where the count keeps no steady state.
-    """
-
-    metric: str
-    percentile: float
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedCount:
-    """What a replica count is predicted to give.
-
-    meets_objectives: whether it meets all that is planned for: every objective, utilization, KV
-    cache, backlog and saturation, with the failures tolerated and without the pods left out. None
-    where that is not known. latencies, greatest_rate_per_second (of arrivals at which the count
-    keeps every constraint while none fails): unknown until somebody is told, see
-    `report.with_latencies`.
-    """
-
-    replicas: int
-    utilization_ratio: float | None
-    kv_usage_ratio: float | None
-    meets_objectives: bool | None
-    latencies: tuple[PredictedLatency, ...] = ()
-    greatest_rate_per_second: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemandReport:
-    """Demand as measured and as expected when capacity ordered now would be ready.
-
-    planned_probability: of the forecast's quantile that is planned for, within (0, 1).
-    aborted_ratio: share of the requests that ended whose clients gave up.
-    scrape_dispersion: index of dispersion of arrivals, 1 for Poisson, from scrape to scrape; None
-    before enough was seen. ledger: where the requests of the last windows went.
-    """
-
-    arrival_rate_per_second: float | None = None
-    forecast_rate_per_second: float | None = None
-    planned_probability: float | None = None
-    lead_seconds: float | None = None
-    backlog_requests: float | None = None
-    running_requests: float | None = None
-    waiting_requests: float | None = None
-    prompt_tokens_mean: float | None = None
-    output_tokens_mean: float | None = None
-    cached_ratio: float | None = None
-    kv_usage_ratio: float | None = None
-    aborted_ratio: float | None = None
-    scrape_dispersion: float | None = None
-    ledger: RequestLedger | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseReport:
-    """The attained share of requests beside the declared one, and the quantile that it earned.
-
-    attained_ratio: of the last period_seconds, as far as it was observed (observed_seconds); None
-    before one request was. probability, safe_probability: of the quantile of demand that is planned
-    for in calm at a cold start of two minutes, and the one that a new workload begins at.
-    """
-
-    attained_ratio: float | None
-    target_ratio: float
-    period_seconds: float
-    observed_seconds: float
-    probability: float
-    safe_probability: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColdStartReport:
-    """How long a replica takes from its order to readiness, and where that is known from.
-
-    source: 'stated' (spec.coldStart), 'measured' (sample_count starts) or 'prior' (none seen yet).
-    scheduling, image, loading: the parts of what was measured, None where not seen.
-    """
-
-    seconds: float
-    source: str
-    sample_count: int = 0
-    scheduling_seconds: float | None = None
-    image_seconds: float | None = None
-    loading_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelUse:
-    """The service law the plan used, its error, and whether it was trusted.
-
-    relative_error: largest deviation of observed from predicted percentiles, of the objectives, as
-    learnt slowly and within bounds; None before one was compared. fit_error: mean error of the
-    law's predictions of a window's busy time, out of sample.
-    """
-
-    trusted: bool
-    reason: Reason
-    source: str
-    law: ServiceLaw | None = None
-    relative_error: float | None = None
-    fit_error: float | None = None
-    sample_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsUse:
-    """Batch limits of an engine that the plan rests on; None where they are not known.
-
-    Sources: 'stated' (spec.engine), 'exported' (the engine's gauges), 'args' (the container's
-    command line), 'learnt' (from running, waiting and tokens per step), 'default' (of the engine's
-    version and card). unread: what of the command line could not be read, and why; '' for nothing.
-    """
-
-    max_num_seqs: int | None = None
-    max_num_seqs_source: str | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_batched_tokens_source: str | None = None
-    unread: str = ""
-
-    @property
-    def sources(self) -> str | None:
-        """Both sources in one word where they are the same, else 'args,default'."""
-        both = (self.max_num_seqs_source, self.max_num_batched_tokens_source)
-        known = dict.fromkeys(source for source in both if source is not None)
-        return ",".join(known) or None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostReport:
-    """What the decided count costs, in the currency of the price.
-
-    per_million_output_tokens, per_million_tokens: at the present demand, of generated tokens alone
-    and of prompt and generated ones; None without traffic. saved_per_hour: by the better plan.
-    """
-
-    currency: str
-    per_hour: float
-    per_million_output_tokens: float | None = None
-    per_million_tokens: float | None = None
-    saved_per_hour: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionDecision:
-    """Admission bounds from ready replicas.
-
-    queue_limit: requests that may wait at one replica.
-    in_flight_limit: requests that may run or wait there.
-    """
-
-    reason: Reason
-    admitted_rate_per_second: float | None = None
-    queue_limit: int | None = None
-    in_flight_limit: int | None = None
-    shed_ratio: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitDecision:
-    """The bound on requests in flight at each proxy of a gateway.
-
-    reason: LIMIT_VERIFIED, LIMIT_UNVERIFIED, LIMIT_NOT_HELD, LIMIT_OPENED, or why none is written.
-    before: in force now, None where the object states none. after: the one to set; equal where it
-    stays. change_reason: why it changes, None where it does not. puts_back: what stood before the
-    operator's is put back, to the letter.
-    """
-
-    reason: Reason
-    kind: str
-    object_name: str
-    proxies: int = 1
-    before: int | None = None
-    after: int | None = None
-    change_reason: Reason | None = None
-    puts_back: bool | None = None
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaView:
-    """Counts as observed when the decision was made."""
-
-    current: int | None
-    ready: int
-    pending: int
-    excluded: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
-    """The count that somebody else carries out.
-
-    reason: HANDED_OVER, NOBODY_SCALES where no autoscaler is on the target, SCALER_NOT_SERVED
-    where KEDA cannot ask for it, or REPORTED_ONLY.
-    replicas: what others are given; None while nothing is known, or where nobody is to be given it.
-    detail: who scales the target.
-    """
-
-    actuation: Actuation
-    reason: Reason
-    replicas: int | None = None
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurnRate:
-    """How many times as fast as allowed the budget was spent over the last so many seconds."""
-
-    seconds: float
-    rate: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetReport:
-    """The error budget over its window.
-
-    remaining_ratio: of the budget, if no two misses were of one request; negative when overspent.
-    remaining_most_ratio: if as many as can be were. covered_ratio: share of the window of which
-    anything is known.
-    """
-
-    target_ratio: float
-    window_seconds: float
-    remaining_ratio: float
-    remaining_most_ratio: float
-    covered_ratio: float
-    burn_rates: tuple[BurnRate, ...] = ()
-
-
-class RuntimeSource(StrEnum):
-    """How the runtime is known: the resource states it, or its pods export its metrics."""
-
-    STATED = "stated"
-    RECOGNIZED = "recognized"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeUse:
-    """The runtime that the engines were read as, and how it is known; None while it is not."""
-
-    name: str | None = None
-    source: RuntimeSource | None = None
+_NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)
+_NO_ADMISSION = AdmissionDecision(reason=Reason.ADMISSION_OFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,10 +52,9 @@ class Decision:
     metrics_missing: which series are missing, in words; '' where none is known to be.
     cost: None where no price is stated. cold_start: None in decisions that were stored without it.
     limits: in force on the newest ready pods. runtime: that the engines were read as.
-    gateway_limit: None where none is to be written. handed_over: None where the operator itself
-    sets the count, or acting is switched off. error_budget: None where none is asked for or known.
-    promise: None before anything was observed.
-    batcher: None where no limits of dynamic batches are read from servers.
+    handed_over: None where the operator itself sets the count, or acting is switched off.
+    error_budget: None where none is asked for or known. promise: None before anything was observed.
+    knobs: what each knob decided, by its name; none where it has nothing to say.
     """
 
     time_seconds: float
@@ -355,25 +71,52 @@ class Decision:
     limited_by: Reason | None = None
     needs: tuple[ConstraintNeed, ...] = ()
     steps: tuple[DecisionStep, ...] = ()
-    demand: DemandReport = DemandReport()
+    demand: DemandReport = field(default_factory=DemandReport)
     objectives: tuple[ObjectiveReport, ...] = ()
     predicted_counts: tuple[PredictedCount, ...] = ()
     model: ModelUse
-    batching: BatchingDecision
-    admission: AdmissionDecision
+    knobs: Mapping[str, KnobDecision] = field(default_factory=dict)
     metrics: Reason = Reason.METRICS_FRESH
     metrics_age_seconds: float | None = None
     metrics_missing: str = ""
     cost: CostReport | None = None
     cold_start: ColdStartReport | None = None
-    limits: LimitsUse = LimitsUse()
-    runtime: RuntimeUse = RuntimeUse()
-    gateway_limit: LimitDecision | None = None
+    limits: LimitsUse = field(default_factory=LimitsUse)
+    runtime: RuntimeUse = field(default_factory=RuntimeUse)
     handed_over: HandOver | None = None
     error_budget: BudgetReport | None = None
     promise: PromiseReport | None = None
-    batcher: BatcherDecision | None = None
     detail: str = ""
+
+    @property
+    def batching(self) -> BatchingDecision:
+        """Batch limits, as they are reported."""
+        found = self.knobs.get(BATCH_LIMITS)
+        batching = found if isinstance(found, BatchingDecision) else _NO_BATCHING
+        return report_batching(batching, self.batcher)
+
+    @property
+    def admission(self) -> AdmissionDecision:
+        """What ready replicas can take."""
+        found = self.knobs.get(ADMISSION)
+        return found if isinstance(found, AdmissionDecision) else _NO_ADMISSION
+
+    @property
+    def gateway_limit(self) -> LimitDecision | None:
+        """The bound in flight; None where none is to be written."""
+        found = self.knobs.get(GATEWAY_LIMITS)
+        return found if isinstance(found, LimitDecision) else None
+
+    @property
+    def batcher(self) -> BatcherDecision | None:
+        """Limits of dynamic batches; None where none are read from servers."""
+        found = self.knobs.get(DYNAMIC_BATCHING)
+        return found if isinstance(found, BatcherDecision) else None
+
+
+def replace_knob(decision: Decision, name: str, knob: KnobDecision) -> Decision:
+    """The decision with another one about this knob."""
+    return replace(decision, knobs={**decision.knobs, name: knob})
 
 
 def held(decision: Decision, reason: Reason, detail: str) -> Decision:
@@ -385,7 +128,6 @@ def held(decision: Decision, reason: Reason, detail: str) -> Decision:
         limited_by=reason,
         replicas_after=decision.replicas_before,
         apply_replicas=False,
-        batching=replace(decision.batching, apply=False),
-        batcher=None if decision.batcher is None else replace(decision.batcher, pods=()),
+        knobs={name: knob.hold() for name, knob in decision.knobs.items()},
         detail=detail,
     )

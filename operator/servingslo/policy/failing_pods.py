@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.context import TickContext
-from servingslo.policy.decision import DecisionStep
+from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
 
 FAILING_INPUT = "failing_pods"

@@ -5,12 +5,12 @@ from dataclasses import replace
 from servingslo.estimation.pods.batch_limits import Limit, LimitSource
 from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
 from servingslo.policy.context import TickContext
-from servingslo.policy.decision import DecisionStep, StepValue
-from servingslo.policy.demand import kept_rate_per_second
+from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.failing_pods import failing_pods_step
-from servingslo.policy.guards import StepDownBlock
-from servingslo.policy.promise import SAFE_PROBABILITY
-from servingslo.policy.state import LIMIT_FIELDS
+from servingslo.policy.inputs import LIMIT_FIELDS
+from servingslo.policy.replicas.demand import kept_rate_per_second
+from servingslo.policy.replicas.guards import StepDownBlock
+from servingslo.policy.replicas.promise import SAFE_PROBABILITY
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"

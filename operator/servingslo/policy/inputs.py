@@ -12,11 +12,13 @@ from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.latency import Objective
-from servingslo.policy.behavior import Behavior
+from servingslo.policy.replicas.behavior import Behavior
 from servingslo.reasons import Reason
 
 # Of a recorded observation; another one is not read.
 OBSERVATION_SCHEMA_VERSION = 1
+# Names of the two batch limits, as runtimes' profiles have them.
+LIMIT_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 class Mode(StrEnum):

@@ -1,7 +1,7 @@
 """The planner: one observation in, one decision out, everything else carried as state.
 
 In order: what was set since the last tick, what can be seen, what is estimated, the demand to plan
-for, what the tick teaches, the count that demand needs, the guards, batch limits, admission. Each
+for, what the tick teaches, the count that demand needs, the guards, the knobs. Each
 says what it did as a `DecisionStep`. Nothing here reads a clock or keeps anything outside
 `PlannerState`, so the same observations give the same decisions, live, in a replay and in a
 backtest.
@@ -11,13 +11,11 @@ from dataclasses import replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
-from servingslo.policy import guards, zero
-from servingslo.policy.batcher_memory import read_batchers
-from servingslo.policy.batchers import KNOB, batch_counts
 from servingslo.policy.context import TickContext, tick_context
-from servingslo.policy.decision import Decision, DecisionStep
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.facts import Facts
 from servingslo.policy.findings import findings
-from servingslo.policy.guards import Proposal
 from servingslo.policy.inputs import (
     Actuation,
     ForecastMode,
@@ -26,11 +24,15 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.requirement import Requirement, required_replicas
-from servingslo.policy.signals import Signals, doubted, read_signals, without_families
+from servingslo.policy.knobs.catalogue import observe_knobs
+from servingslo.policy.knobs.protocol import Look
+from servingslo.policy.replicas import guards, zero
+from servingslo.policy.replicas.guards import Proposal
+from servingslo.policy.replicas.requirement import Requirement, required_replicas
+from servingslo.policy.replicas.signals import Signals, doubted, read_signals, without_families
 from servingslo.policy.stages import STAGES, Draft, Stages, unless_reverted
 from servingslo.policy.state import HandEdit, PlannerState, observe_count
-from servingslo.policy.verdict import decided
+from servingslo.policy.verdict import assemble_decision
 from servingslo.reasons import Reason
 
 
@@ -61,37 +63,45 @@ def plan(
         targets.fallback.stale_after_seconds,
         state.estimator.scrape_seconds,
     )
-    read = read_batchers(observation, state.batcher)
-    targets = read.limits_of(targets)
-    state, estimate = _estimated(observation, targets, state, signals, now_seconds)
-    estimate = read.without_unset(estimate)
+    look = Look(observation=observation, now_seconds=now_seconds)
+    facts = observe_knobs(stages.knobs, look, state)
+    state, estimate = _update_estimate(observation, targets, state, signals, facts, now_seconds)
+    estimate = facts.mark_pods(estimate)
     signals = without_families(doubted(signals, estimate.doubts), estimate.lost_families)
     if asleep := zero.sleeps(observation, targets):
         signals = zero.sleeping_signals(signals, observation, estimate)
         seen = state.fresh_seconds if signals.no_metrics else now_seconds
         state = replace(state, fresh_seconds=seen)
     context = tick_context(
-        observation, targets, limits, state, now_seconds, signals=signals, estimate=estimate
+        observation,
+        targets,
+        limits,
+        state,
+        now_seconds,
+        signals=signals,
+        estimate=estimate,
+        facts=facts,
     )
-    for learned in stages.learners:
-        state = learned(context, state)
+    for learn in stages.learners:
+        state = learn(context, state)
     if context.owner is not None and context.owner.reason not in guards.CONFLICTS:
-        draft = _hands_off(context, context.owner)
+        draft = _leave_to_owner(context, context.owner)
     elif signals.no_metrics is not None:
-        draft = _without_metrics(context, signals.no_metrics)
+        draft = _plan_without_metrics(context, signals.no_metrics)
     elif asleep:
-        draft = _asleep(context)
+        draft = _plan_asleep(context)
     else:
-        draft = _with_metrics(context, stages)
-    notes = _notes(context, edit)
-    return decided(context, state, draft, notes)
+        draft = _plan_with_metrics(context, stages)
+    notes = _found_steps(context, edit)
+    return assemble_decision(context, state, draft, notes, stages.knobs)
 
 
-def _estimated(
+def _update_estimate(
     observation: Observation,
     targets: Targets,
     state: PlannerState,
     signals: Signals,
+    facts: Facts,
     now_seconds: float,
 ) -> tuple[PlannerState, Estimate]:
     """The memory and the estimate after this tick's sample."""
@@ -104,9 +114,11 @@ def _estimated(
         season_days=targets.forecast.season_days,
         cold_start_seconds=targets.cold_start_seconds,
         service_law=targets.service_law,
-        stated_limits=targets.stated_limits,
+        stated_limits=replace(
+            targets.stated_limits, batcher=facts.batcher or targets.stated_limits.batcher
+        ),
         runtime=observation.runtime,
-        batches=batch_counts(observation.in_force.get(KNOB)),
+        batches=facts.batches,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:
@@ -131,7 +143,7 @@ def _estimated(
     ), estimate
 
 
-def _notes(context: TickContext, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
+def _found_steps(context: TickContext, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
     """Steps about what was found, before anything is decided."""
     notes = []
     ours = context.targets.actuation is Actuation.SCALE
@@ -148,16 +160,16 @@ def _notes(context: TickContext, edit: HandEdit | None) -> tuple[DecisionStep, .
     return (*notes, *findings(context))
 
 
-def _hands_off(context: TickContext, problem: SignalProblem) -> Draft:
+def _leave_to_owner(context: TickContext, problem: SignalProblem) -> Draft:
     """The count of now, which is not ours to set."""
     proposal = Proposal(replicas=context.current).noted(
         "ownership", context.current, problem.reason, detail=problem.detail or None
     )
     proposal = replace(proposal, limited_by=problem.reason)
-    return _unsized(context, proposal)
+    return _plain_draft(context, proposal)
 
 
-def _without_metrics(context: TickContext, problem: SignalProblem) -> Draft:
+def _plan_without_metrics(context: TickContext, problem: SignalProblem) -> Draft:
     """What is ordered while nothing can be concluded from metrics."""
     state = context.state
     fresh = state.fresh_seconds if state.fresh_seconds is not None else state.started_seconds
@@ -169,10 +181,10 @@ def _without_metrics(context: TickContext, problem: SignalProblem) -> Draft:
         without_metrics_seconds=None if fresh is None else context.now_seconds - fresh,
         max_step=context.limits.max_step,
     )
-    return unless_reverted(context, _unsized(context, proposal))
+    return unless_reverted(context, _plain_draft(context, proposal))
 
 
-def _unsized(context: TickContext, proposal: Proposal) -> Draft:
+def _plain_draft(context: TickContext, proposal: Proposal) -> Draft:
     """A draft that no demand is behind."""
     nothing = Requirement(
         proposal=Proposal(replicas=context.current), safe_replicas=context.current
@@ -180,7 +192,7 @@ def _unsized(context: TickContext, proposal: Proposal) -> Draft:
     return Draft(proposal=proposal, requirement=nothing, behavior=context.state.behavior)
 
 
-def _asleep(context: TickContext) -> Draft:
+def _plan_asleep(context: TickContext) -> Draft:
     """The count of a target without replicas, from what a gateway tells."""
     requirement = zero.asleep_or_woken(context)
     proposal = guards.clamp(requirement.proposal, context.bounds)
@@ -189,7 +201,7 @@ def _asleep(context: TickContext) -> Draft:
     return unless_reverted(context, draft)
 
 
-def _with_metrics(context: TickContext, stages: Stages) -> Draft:
+def _plan_with_metrics(context: TickContext, stages: Stages) -> Draft:
     """What estimates require, through every guard."""
     requirement = required_replicas(context)
     draft = Draft(

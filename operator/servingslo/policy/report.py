@@ -1,6 +1,7 @@
 """What a decision tells: predictions beside observations, with nothing that is not a number."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
 
@@ -10,13 +11,14 @@ from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.fleet.objective_metrics import ROW_OF, ROWS
-from servingslo.policy.batching_decision import BatchingDecision
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
+    Decision,
+)
+from servingslo.policy.decision_parts import (
     ColdStartReport,
     ConstraintNeed,
     CostReport,
-    Decision,
     DecisionStep,
     DemandReport,
     LimitsUse,
@@ -26,8 +28,9 @@ from servingslo.policy.decision import (
     PredictedLatency,
     StepValue,
 )
-from servingslo.policy.requirement import Requirement
-from servingslo.policy.sizing import Sized, carried_rate_per_second, infeasible_objectives
+from servingslo.policy.knobs.decisions import KnobDecision
+from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
 from servingslo.reasons import Constraint
 
 
@@ -77,7 +80,7 @@ def demand_report(context: TickContext) -> DemandReport:
 
 
 def cost_report(
-    context: TickContext, replicas: int | None, batching: BatchingDecision
+    context: TickContext, replicas: int | None, knobs: Iterable[KnobDecision]
 ) -> CostReport | None:
     """What this count costs at the present demand; None without a price or a count."""
     price = context.targets.cost
@@ -88,7 +91,8 @@ def cost_report(
     rate, output = estimate.arrival_rate_per_second, estimate.output_tokens_mean
     generated = (rate or 0.0) * (output or 0.0)
     every = generated + (rate or 0.0) * (estimate.prompt_tokens_mean or 0.0)
-    saved = batching.replicas_saved
+    savings = [saving for knob in knobs if (saving := knob.saving) is not None]
+    saved = sum(savings) if savings else None
     return CostReport(
         currency=price.currency,
         per_hour=per_hour,

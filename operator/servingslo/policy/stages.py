@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from servingslo.policy import guards, zero
-from servingslo.policy.behavior import BehaviorState
 from servingslo.policy.context import TickContext
-from servingslo.policy.guards import Proposal
 from servingslo.policy.inputs import Actuation
-from servingslo.policy.learning import calibrated, steered
-from servingslo.policy.requirement import Requirement
+from servingslo.policy.knobs.catalogue import KNOBS
+from servingslo.policy.knobs.protocol import Knob
+from servingslo.policy.replicas import guards, zero
+from servingslo.policy.replicas.behavior import BehaviorState
+from servingslo.policy.replicas.calibration import calibrated, steered
+from servingslo.policy.replicas.guards import Proposal
+from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.step_down import step_down_blocks
 from servingslo.policy.state import PlannerState
-from servingslo.policy.step_down import step_down_blocks
 from servingslo.reasons import Reason
 
 
@@ -124,8 +126,12 @@ def pending(context: TickContext, draft: Draft) -> Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """learners: what a tick teaches. guards: what may hold a count back."""
+    """knobs: what is decided beside the count. learners: what a tick teaches.
 
+    guards: what may hold a count back.
+    """
+
+    knobs: tuple[Knob, ...] = KNOBS
     learners: tuple[Learner, ...] = (quiet_tracked, calibrated, steered)
     guards: tuple[Guard, ...] = (
         blocked,

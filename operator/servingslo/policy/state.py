@@ -4,25 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.sample import EngineSample
-from servingslo.policy import behavior as behavior_module
-from servingslo.policy.batcher_memory import BatcherMemory
-from servingslo.policy.batching_decision import LimitsPlan
-from servingslo.policy.behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
-from servingslo.policy.prepared_model import PreparedModel
-from servingslo.policy.promise import PromiseState
-from servingslo.policy.reverts import LimitReverts, Reverts, is_prompt, reverted, standing
-from servingslo.policy.sizing import Sized
+from servingslo.policy.replicas import behavior as behavior_module
+from servingslo.policy.replicas.behavior import Behavior, BehaviorState
+from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.promise import PromiseState
+from servingslo.policy.replicas.reverts import Reverts, is_prompt, reverted, standing
+from servingslo.policy.replicas.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
 # several ticks and one watch gap. Who knows of the write looks the target up after it.
 READ_BACK_SECONDS = 60.0
-# Where limits were taken back none in their direction are tried again while the same load may recur
-# daily: what was found is a little different at every search.
-REFUSED_SECONDS = 86400.0
-# Names of the two batch limits, as runtimes' profiles have them.
-LIMIT_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,141 +28,6 @@ class PendingWrite:
     after: int
     at_seconds: float
     written: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """The two batch limits of an engine."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchChange:
-    """A change of batch limits that was ordered, and how the workload did before it.
-
-    observed_before: measured percentile of each objective before the change, by its key, seconds.
-    rollback: it takes an earlier change back, and is not judged itself. replicas_saved: what the
-    new limits were expected to do without. flags_added: limits whose flags the command line did not
-    have, which are removed again where the change is taken back. judged_up_to_per_second: arrivals
-    at a replica beyond which latency says nothing of the limits; None where it is not known.
-    beyond_seconds: when more than that last arrived.
-    """
-
-    at_seconds: float
-    before: BatchLimits
-    after: BatchLimits
-    observed_before: Mapping[str, float]
-    rollback: bool = False
-    replicas_saved: int = 0
-    flags_added: tuple[str, ...] = ()
-    judged_up_to_per_second: float | None = None
-    beyond_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchWrite:
-    """Limits of ours in the pod template: what stood before them, and when they were ordered.
-
-    queue: the engines' own bound, before and after; empty where it stays.
-    """
-
-    at_seconds: float
-    before: BatchLimits
-    after: BatchLimits
-    queue: tuple[int | None, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSearch:
-    """The last search over batch limits: when, for which mix and limits, and what it found.
-
-    held_per_replica_per_second: arrivals at a replica at which the better limits were found to keep
-    every objective; 0 where they do not.
-    objectives_gained: the better plan keeps objectives that today's cannot within the maximum, or
-    comes so much nearer that it is worth a rollout.
-    """
-
-    at_seconds: float
-    mix_at_seconds: float
-    current: BatchLimits
-    best: BatchLimits
-    today: LimitsPlan
-    better: LimitsPlan
-    held_per_replica_per_second: float
-    objectives_gained: bool
-
-    @property
-    def replicas_saved(self) -> int:
-        """Replicas that the better plan does without; 0 where it misses an objective.
-
-        What cannot be kept is kept by some requests, and limits that are good for the other
-        objectives cost it those.
-        """
-        return self.today.replicas - self.better.replicas if self.better.meets_objectives else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryMemory:
-    """What engines had counted when the comparison with a canary began, by pod and engine.
-
-    since_seconds: when that canary was ordered.
-    """
-
-    since_seconds: float
-    began_seconds: float
-    engines: Mapping[str, EngineSample] = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchingMemory:
-    """Batch limits over time.
-
-    verifying: the change whose effect is not yet judged. refused: limits that made latency worse
-    than predicted and were taken back; none in their direction are tried before
-    refused_until_seconds. canary: of the one that is compared; begun anew after a restart.
-    written: ours in the pod template, until somebody sets others. reverts: who puts others back.
-    before_write: the memory to go back to where the write of what was
-    ordered last is refused; None once it is known what came of it.
-    """
-
-    last_change_seconds: float | None = None
-    verifying: BatchChange | None = None
-    refused: BatchLimits | None = None
-    refused_until_seconds: float | None = None
-    search: BatchSearch | None = None
-    canary: CanaryMemory | None = None
-    written: BatchWrite | None = None
-    reverts: LimitReverts | None = None
-    before_write: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitWrite:
-    """A bound of each proxy: the replicas that it was for, and when it was ordered."""
-
-    limit: int
-    serving: int
-    at_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitMemory:
-    """The bound that was written last, and whether load has shown that it holds.
-
-    pending: until it is seen in force or not. held: None until load was near it.
-    over_since_seconds: since when more is in flight than it allows. above_since_seconds: since when
-    it is more than replicas need, below_since_seconds: less than they could serve. Nothing of it
-    survives a restart.
-    """
-
-    written: LimitWrite | None = None
-    pending: LimitWrite | None = None
-    held: bool | None = None
-    over_since_seconds: float | None = None
-    above_since_seconds: float | None = None
-    below_since_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +46,9 @@ class PlannerState:
     good. quiet_since_seconds: since when engines and gateway were seen to have nothing, None where
     they have, or were not seen. promise: the quantile that is planned for, and the attained share.
     seen_desired: the replica count last read from the target. scaled: the last change that was
-    written, until somebody sets another count. reverts: who puts counts back. limit: of the
-    gateway's bound, None where none is to be written. batcher: of limits that servers take while
-    they run. sized: what counts were judged by at the last tick, for who tells of it; None without
-    a model.
+    written, until somebody sets another count. reverts: who puts counts back. knobs: what
+    each knob remembers, by its name. sized: what counts were judged by at the last tick, for
+    reports; None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -208,10 +64,8 @@ class PlannerState:
     quiet_since_seconds: float | None = None
     fleet: Steadiness | None = None
     prepared: PreparedModel | None = None
-    batching: BatchingMemory = BatchingMemory()
     promise: PromiseState = field(default_factory=PromiseState)
-    limit: LimitMemory | None = None
-    batcher: BatcherMemory | None = None
+    knobs: Mapping[str, object] = field(default_factory=dict)
     sized: Sized | None = field(default=None, compare=False, repr=False)
 
 
@@ -253,16 +107,6 @@ def record_scale(
 def record_write_failed(state: PlannerState) -> PlannerState:
     """The memory after the write of an order was refused: the order is void."""
     return replace(state, pending_write=None)
-
-
-def reconcile_batching(state: PlannerState, *, written: bool) -> PlannerState:
-    """The memory after the batch limits that were ordered were written, or that was refused.
-
-    Refused ones are no change: what was remembered before them holds, and they may be tried again.
-    """
-    before = state.batching.before_write
-    batching = state.batching if written or before is None else before
-    return replace(state, batching=replace(batching, before_write=None))
 
 
 def observe_count(

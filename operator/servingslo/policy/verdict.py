@@ -1,25 +1,25 @@
-"""From the count that passed the guards to the decision, with batching, admission and a report."""
+"""From the count that passed the guards to the decision, with what knobs decide and a report."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from servingslo.policy import guards, zero
-from servingslo.policy.admission import admission_decision
-from servingslo.policy.batch_tuning import tune_batching
-from servingslo.policy.batcher_limits import batcher_decision
-from servingslo.policy.batching_decision import told_of_batcher
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     Decision,
+)
+from servingslo.policy.decision_parts import (
     DecisionStep,
     HandOver,
     ReplicaView,
     RuntimeSource,
     RuntimeUse,
 )
-from servingslo.policy.engine_bound import engine_limit, is_asked
 from servingslo.policy.findings import with_unreliable
-from servingslo.policy.gateway_limit import limit_decision
-from servingslo.policy.promise import promise_report
+from servingslo.policy.knobs.catalogue import decide_knobs
+from servingslo.policy.knobs.protocol import Knob, Turn
+from servingslo.policy.replicas import guards, zero
+from servingslo.policy.replicas.promise import promise_report
+from servingslo.policy.replicas.requirement import Requirement
 from servingslo.policy.report import (
     cold_start_report,
     cost_report,
@@ -33,19 +33,19 @@ from servingslo.policy.report import (
     objective_reports,
     predicted_counts,
 )
-from servingslo.policy.requirement import Requirement
 from servingslo.policy.stages import Draft
 from servingslo.policy.state import PendingWrite, PlannerState
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
 
 
-def decided(
+def assemble_decision(
     context: TickContext,
     state: PlannerState,
     draft: Draft,
     notes: tuple[DecisionStep, ...],
+    knobs: Sequence[Knob],
 ) -> tuple[Decision, PlannerState]:
-    """The decision with batching, admission and what they are explained by.
+    """The decision with what knobs decide, and what it is explained by.
 
     notes: steps about what was found before anything was decided.
     """
@@ -70,11 +70,14 @@ def decided(
         steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
     apply = after != before
     scaling = apply or (given is not None and wanted != before)
-    tuned = tune_batching(context, requirement, scaling=scaling, acting=limit is None)
-    admission = admission_decision(context, requirement)
-    batcher, batcher_memory = batcher_decision(context, requirement, acting=limit is None)
-    bounded = engine_limit if is_asked(context) else limit_decision
-    bound, limit_memory = bounded(context, admission, acting=limit is None)
+    turn = Turn(
+        context=context,
+        requirement=requirement,
+        scaling=scaling,
+        acting=limit is None,
+        earlier={},
+    )
+    decisions, memories, knob_steps = decide_knobs(knobs, turn, context.state)
     decision = Decision(
         time_seconds=context.now_seconds,
         namespace=context.observation.namespace,
@@ -94,22 +97,19 @@ def decided(
         binding=_binding(context, draft),
         limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),
         needs=finite_needs(requirement.needs),
-        steps=finite_steps((*steps, *tuned.steps)),
+        steps=finite_steps((*steps, *knob_steps)),
         demand=demand_report(context),
         objectives=objective_reports(context, requirement, wanted),
         predicted_counts=predicted_counts(context, requirement, wanted),
         model=model_use(context),
-        batching=told_of_batcher(tuned.decision, batcher),
-        admission=admission,
+        knobs=decisions,
         metrics=context.signals.reason,
         metrics_age_seconds=finite(context.signals.age_seconds),
         metrics_missing=metrics_missing(context),
-        cost=cost_report(context, after, tuned.decision),
+        cost=cost_report(context, after, decisions.values()),
         cold_start=cold_start_report(context),
         limits=limits_use(context),
         runtime=_runtime(context),
-        gateway_limit=bound,
-        batcher=batcher,
         handed_over=given,
         error_budget=context.error_budget,
         promise=promise_report(context.targets, state.promise),
@@ -122,9 +122,7 @@ def decided(
         state,
         pending_write=order,
         behavior=draft.behavior,
-        batching=tuned.memory,
-        limit=limit_memory,
-        batcher=batcher_memory,
+        knobs=memories,
         prepared=context.prepared or state.prepared,
         sized=requirement.sized,
     )

@@ -6,7 +6,8 @@ the limits are read where they can be, and not changed.
 
 from collections.abc import Mapping, Sequence
 
-from servingslo.runtimes.arguments import command_words, expanded
+from servingslo.runtimes.arguments import command_words
+from servingslo.runtimes.command_line import expanded
 from servingslo.runtimes.profile import RuntimeProfile
 
 # Budgets are whole blocks of this many tokens, as KV caches and chunks are cut.

@@ -10,7 +10,7 @@ from servingslo.cli.manifest import read_spec
 from servingslo.cli.sizing.inputs import parse_objectives
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine_kinds import ENGINE_KINDS
-from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
 from servingslo_lab.sim.fleet import FleetSpec
 from servingslo_lab.sim.policies import (

@@ -17,7 +17,8 @@ import numpy as np
 import yaml
 
 from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.units import SECONDS_PER_MINUTE
 from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, missed, shares_of, table
 from servingslo_lab.cli.demo.system import (

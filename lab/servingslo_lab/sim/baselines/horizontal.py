@@ -7,7 +7,7 @@ GetExternalPerPodMetricReplicas) and horizontal.go; defaults of API version auto
 import math
 from collections.abc import Collection, Sequence
 
-from servingslo.policy.behavior import (
+from servingslo.policy.replicas.behavior import (
     Behavior,
     BehaviorState,
     PolicyType,

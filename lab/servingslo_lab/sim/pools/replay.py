@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR

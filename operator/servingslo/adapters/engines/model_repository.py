@@ -24,7 +24,8 @@ from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.api.v1alpha1.capacity import MAX_BATCH
 from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError
 from servingslo.parsing import written_json
-from servingslo.policy.batchers import BatcherLimits, Owner, PodBatcher
+from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher
 
 OWNER_PARAMETER = "servingslo.dev/owner"
 FORMER_PARAMETER = "servingslo.dev/former"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from servingslo.adapters.kubernetes.records import ContainerRecord
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import expanded
+from servingslo.runtimes.command_line import expanded
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.programs import Naming, naming
 

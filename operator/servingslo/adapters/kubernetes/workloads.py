@@ -28,20 +28,13 @@ from servingslo.errors import (
     PermissionDeniedError,
 )
 from servingslo.estimation.sample import EngineLaunch
-from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.policy.inputs import LIMIT_FIELDS, ScaleTarget, SignalProblem
 from servingslo.policy.ports import EngineArguments, WorkloadView
-from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import (
-    CommandLine,
-    batch_arguments,
-    change_refused,
-    command_line,
-    command_words,
-    launch_arguments,
-    parse_launch_arguments,
-)
+from servingslo.runtimes.arguments import batch_arguments, change_refused, command_words
+from servingslo.runtimes.command_line import CommandLine, command_line
+from servingslo.runtimes.launch_arguments import launch_arguments, parse_launch_arguments
 from servingslo.runtimes.metrics_switches import metrics_switched_off
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.recognition import Recognition, Recognize

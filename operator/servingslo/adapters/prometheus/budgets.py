@@ -18,7 +18,7 @@ from servingslo.adapters.prometheus.past_rates import names_refusal
 from servingslo.adapters.prometheus.queries import NOW
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.requests.misses import BudgetReading, Misses, over
-from servingslo.policy.error_budget import BURN_SECONDS
+from servingslo.policy.replicas.error_budget import BURN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,11 @@ from pydantic import Field
 
 from servingslo.api.constraints import Between, Count
 from servingslo.api.v1alpha1.base import ApiModel
-from servingslo.policy.behavior import DEFAULT_DOWN_WINDOW_SECONDS, PolicyType, SelectPolicy
+from servingslo.policy.replicas.behavior import (
+    DEFAULT_DOWN_WINDOW_SECONDS,
+    PolicyType,
+    SelectPolicy,
+)
 
 MAX_POLICIES = 10
 MAX_POLICY_VALUE = 10_000

@@ -34,7 +34,7 @@ from servingslo.api.v1alpha1.patterns import (
     RUNTIME_NAME,
     SHARE,
 )
-from servingslo.models.fleet.latency import LatencyMetric
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,

@@ -8,25 +8,19 @@ from servingslo.models import cost
 from servingslo.models.engine.capacity import concurrency_cap
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
-from servingslo.models.fleet.latency import (
-    LatencyModel,
-    Objective,
-    Prediction,
-    Routing,
-    latency_model,
-    metric_seconds,
-)
+from servingslo.models.fleet.latency import LatencyModel, Objective, Routing, latency_model
+from servingslo.models.fleet.objective_metrics import metric_seconds
+from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import Workload
-from servingslo.policy.batch_search import BatchCase, best_limits
-from servingslo.policy.batching_decision import LimitsPlan
-from servingslo.policy.decision import (
-    ConstraintNeed,
-)
-from servingslo.policy.demand import SCRAPE_SECONDS, wait_budget_seconds
+from servingslo.policy.decision_parts import ConstraintNeed
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
-from servingslo.policy.prepared_model import renewed_model
-from servingslo.policy.requirement import LEAST_SEARCH, SEARCH_FACTOR, UTILIZATION_CEILING
-from servingslo.policy.sizing import (
+from servingslo.policy.knobs.decisions import LimitsPlan
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
+from servingslo.policy.replicas.demand import SCRAPE_SECONDS, wait_budget_seconds
+from servingslo.policy.replicas.prepared_model import renewed_model
+from servingslo.policy.replicas.requirement import LEAST_SEARCH, SEARCH_FACTOR, UTILIZATION_CEILING
+from servingslo.policy.replicas.sizing import (
     KV_PERCENTILE,
     Load,
     Sizing,
@@ -34,7 +28,6 @@ from servingslo.policy.sizing import (
     carried_rate_per_second,
     size,
 )
-from servingslo.policy.state import BatchLimits
 
 # The search for a count ends at this multiple of what utilization alone needs: at a hundredth of
 # the load per replica every latency is all but that of a request alone.

@@ -11,7 +11,8 @@ from scipy.special import gammainc, gammaincinv
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.engine_kinds import ENGINE_KINDS, EngineKind, engine_kind
-from servingslo.models.fleet.latency import LatencyMetric, Objective
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import (

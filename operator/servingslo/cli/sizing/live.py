@@ -19,9 +19,9 @@ from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.requests import lengths
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
-from servingslo.policy.demand import SCRAPE_SECONDS
 from servingslo.policy.inputs import Limits, Targets
-from servingslo.policy.requirement import UTILIZATION_CEILING, UTILIZATION_INPUT
+from servingslo.policy.replicas.demand import SCRAPE_SECONDS
+from servingslo.policy.replicas.requirement import UTILIZATION_CEILING, UTILIZATION_INPUT
 
 Known = TypeVar("Known")
 

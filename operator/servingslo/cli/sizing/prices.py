@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from servingslo.cli.sizing.answer import Question, is_feasible, sized
 from servingslo.cli.sizing.inputs import objective_name
 from servingslo.models.fleet.latency import Objective
-from servingslo.policy.sizing import Sizing
+from servingslo.policy.replicas.sizing import Sizing
 from servingslo.units import format_duration
 
 # Around the stated value, as people would try them; where no count meets it, from the least that

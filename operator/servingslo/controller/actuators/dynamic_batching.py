@@ -21,9 +21,10 @@ from servingslo.explain.changes import (
     batcher_limits_change,
     not_written,
 )
-from servingslo.policy.batchers import BatcherLimits, Owner, PodBatcher, values_of
-from servingslo.policy.decision import Decision
+from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import BatchingMode, InForce, ScaleTarget, SignalProblem, Targets
+from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher, values_of
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
@@ -114,8 +115,7 @@ class DynamicBatching:
         if decision.batcher is None:
             return decision
         held = replace(decision.batcher, pods=(), reason=reason, detail=detail)
-        batching = replace(decision.batching, reason=reason, detail=detail)
-        return replace(decision, batcher=held, batching=batching)
+        return replace_knob(decision, self.knob, held)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Put back what stood before ours wherever nobody asks for ours any more."""

@@ -31,7 +31,17 @@ from servingslo.explain.changes import (
     queue_setting,
     removed_flags,
 )
-from servingslo.policy.batch_canary import (
+from servingslo.policy.decision import Decision, replace_knob
+from servingslo.policy.inputs import (
+    LIMIT_FIELDS,
+    BatchingMode,
+    BatchingRollout,
+    InForce,
+    SignalProblem,
+    Targets,
+)
+from servingslo.policy.knobs.decisions import CanaryAct
+from servingslo.policy.knobs.engine_limits.canary import (
     ADDED,
     AFTER,
     BEFORE,
@@ -44,22 +54,11 @@ from servingslo.policy.batch_canary import (
     STUCK,
     TEMPLATE,
 )
-from servingslo.policy.batching_decision import CanaryAct
-from servingslo.policy.decision import (
-    Decision,
-)
-from servingslo.policy.inputs import (
-    BatchingMode,
-    BatchingRollout,
-    InForce,
-    SignalProblem,
-    Targets,
-)
 from servingslo.policy.ports import BatchingWriter, EngineArguments, WorkloadView
-from servingslo.policy.state import LIMIT_FIELDS
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import expanded, parse_batch_arguments
+from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.runtimes.command_line import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,8 @@ class EngineLimits:
 
     def not_made(self, decision: Decision, reason: Reason, _detail: str) -> Decision:
         """The count stands; the limits are not applied, and why."""
-        return replace(decision, batching=replace(decision.batching, apply=False, reason=reason))
+        batching = replace(decision.batching, apply=False, reason=reason)
+        return replace_knob(decision, self.knob, batching)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Take back every canary whose resource is gone, or lets no limits be changed any more.

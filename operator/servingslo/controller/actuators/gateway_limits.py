@@ -27,8 +27,7 @@ from servingslo.explain.changes import (
     limit_change,
     not_written,
 )
-from servingslo.policy.decision import Decision
-from servingslo.policy.gateway_limit import FORMER, LIMIT
+from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import (
     AdmissionMode,
     InForce,
@@ -37,6 +36,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 
@@ -106,7 +106,7 @@ class GatewayLimits:
         if limit is None:
             return decision
         held = replace(limit, reason=reason, after=limit.before, change_reason=None, detail=detail)
-        return replace(decision, gateway_limit=held)
+        return replace_knob(decision, self.knob, held)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Put back every bound whose resource is gone, or does not ask for it any more."""

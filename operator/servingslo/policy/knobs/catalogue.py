@@ -1,0 +1,56 @@
+"""Every knob, in the order of the actuators that carry them out: a new one is a row here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.facts import Facts, join_facts
+from servingslo.policy.knobs.decisions import KnobDecision
+from servingslo.policy.knobs.dynamic_batches.knob import DynamicBatchesKnob
+from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
+from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
+from servingslo.policy.knobs.protocol import Knob, Look, Turn
+from servingslo.policy.state import PlannerState
+
+KNOBS: tuple[Knob, ...] = (
+    EngineLimitsKnob(),
+    AdmissionKnob(),
+    InFlightKnob(),
+    DynamicBatchesKnob(),
+)
+
+
+def observe_knobs(knobs: Sequence[Knob], look: Look, state: PlannerState) -> Facts:
+    """What all knobs saw at this tick."""
+    standing = look.observation.in_force
+    return join_facts(
+        knob.observe(look, standing.get(knob.name), state.knobs.get(knob.name)) for knob in knobs
+    )
+
+
+def decide_knobs(
+    knobs: Sequence[Knob], turn: Turn, state: PlannerState
+) -> tuple[dict[str, KnobDecision], dict[str, object], tuple[DecisionStep, ...]]:
+    """What all knobs decide and remember, by name, and the steps that they took."""
+    decisions: dict[str, KnobDecision] = {}
+    memories: dict[str, object] = {}
+    steps: tuple[DecisionStep, ...] = ()
+    for knob in knobs:
+        outcome = knob.decide(replace(turn, earlier=decisions), state.knobs.get(knob.name))
+        if outcome.decision is not None:
+            decisions[knob.name] = outcome.decision
+        if outcome.memory is not None:
+            memories[knob.name] = outcome.memory
+        steps = (*steps, *outcome.steps)
+    return decisions, memories, steps
+
+
+def reconcile_knob(
+    state: PlannerState, name: str, *, written: bool, knobs: Sequence[Knob] = KNOBS
+) -> PlannerState:
+    """The memory after what a knob ordered was written, or refused."""
+    for knob in knobs:
+        if knob.name == name and name in state.knobs:
+            memory = knob.reconcile(state.knobs[name], written)
+            return replace(state, knobs={**state.knobs, name: memory})
+    return state

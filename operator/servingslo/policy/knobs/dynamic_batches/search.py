@@ -1,0 +1,124 @@
+"""Which limits of dynamic batches let a server carry most of this mix within every objective.
+
+One candidate is judged at a tick, so that a plan stays short: first the sizes of a batch with the
+window in force, then windows with the best size.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from servingslo.estimation.law.batch_rows import limits_of
+from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import latency_model
+from servingslo.models.waits.dynamic_batches import (
+    NEAREST_SATURATION,
+    BatchTimes,
+    saturation_per_second,
+)
+from servingslo.models.workload import Workload
+from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.knobs.dynamic_batches.servers import with_limits
+from servingslo.policy.replicas.sizing import SizingCase, carried_rate_per_second
+
+# Windows that are tried, as shares of the tightest threshold: what a request may wait for others.
+WINDOW_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
+# Windows are whole numbers of this many microseconds.
+_ROUNDED_MICROSECONDS = 100
+# Limits that carry this much of the most are as good: below the models' own error of 3 %.
+EQUAL_RATE_RATIO = 0.97
+# A law is known up to twice the largest batch that ran.
+EXTRAPOLATION_FACTOR = 2
+# A bounded queue holds this many full batches at least.
+LEAST_ROOM_BATCHES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatcherSearch:
+    """What was found so far of limits around those in force.
+
+    largest: that may be tried. instances: batches that run at a time. rates: requests per second
+    that one replica carries, by limits; what is not there is still to be judged.
+    """
+
+    current: BatcherLimits
+    largest: int
+    least: int
+    instances: int
+    workload: Workload
+    law: ServiceLaw
+    at_seconds: float
+    rates: Mapping[BatcherLimits, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> BatcherLimits:
+        """The nearest to those in force among the ones that carry as much as any."""
+        most = max(self.rates.values(), default=0.0)
+        good = [one for one, rate in self.rates.items() if rate >= EQUAL_RATE_RATIO * most]
+        return min(good, key=lambda one: _distance(one, self.current), default=self.current)
+
+    @property
+    def gain_ratio(self) -> float:
+        """What a replica carries with the best ones over what it does with those in force."""
+        now = self.rates.get(self.current, 0.0)
+        best = self.rates.get(self.best, 0.0)
+        return best / now if now > 0.0 else math.inf if best > 0.0 else 1.0
+
+
+def next_candidate(search: BatcherSearch, case: SizingCase) -> BatcherLimits | None:
+    """The limits that are judged next; None where the search has ended."""
+    return next((one for one in _candidates(search, case) if one not in search.rates), None)
+
+
+def judged(search: BatcherSearch, candidate: BatcherLimits, case: SizingCase) -> BatcherSearch:
+    """The search with what a replica carries with these limits, within every constraint."""
+    engine = limits_of(with_limits(candidate, search.instances))
+    model = latency_model(search.workload, search.law, engine)
+    limited = replace(case, frontier=Frontier(model, case.frontier))
+    rate = carried_rate_per_second(limited, (), 1)
+    return replace(search, rates={**search.rates, candidate: rate})
+
+
+def mean_seconds(
+    law: ServiceLaw, limits: BatcherLimits, instances: int, rate_per_second: float
+) -> float:
+    """Mean latency of one server with these limits at this rate; math.inf beyond saturation."""
+    batcher = with_limits(limits, instances)
+    if rate_per_second >= NEAREST_SATURATION * saturation_per_second(law, batcher):
+        return math.inf
+    times = BatchTimes(law, batcher, rate_per_second)
+    return float(times.weight @ times.latency_seconds)
+
+
+def _candidates(search: BatcherSearch, case: SizingCase) -> Iterator[BatcherLimits]:
+    yield search.current
+    sizes = [2**power for power in range(search.largest.bit_length())]
+    for size in sorted({*sizes, search.largest}):
+        if search.least <= size <= search.largest:
+            yield _sized(search, case, size, search.current.max_queue_delay_microseconds)
+    tightest = min((one.threshold_seconds for one in case.objectives), default=0.0)
+    best = search.best.max_batch_size
+    for share in WINDOW_SHARES:
+        window = round(share * tightest * 1e6 / _ROUNDED_MICROSECONDS) * _ROUNDED_MICROSECONDS
+        yield _sized(search, case, best, window)
+
+
+def _sized(search: BatcherSearch, case: SizingCase, size: int, window: int) -> BatcherLimits:
+    """Limits with this batch and window; a queue that is bounded holds what can still be in time.
+
+    One that is not bounded stays so: what is refused there misses every objective.
+    """
+    if (size, window) == search.current[:2] or not search.current.max_queue_size:
+        return BatcherLimits(size, window, search.current.max_queue_size)
+    full = search.law.step_seconds(size)
+    left = max((one.threshold_seconds for one in case.objectives), default=0.0) - full
+    in_time = int(max(left, 0.0) / full * size * search.instances)
+    room = max(in_time, LEAST_ROOM_BATCHES * size * search.instances)
+    return BatcherLimits(size, window, room)
+
+
+def _distance(one: BatcherLimits, current: BatcherLimits) -> tuple[bool, int, int]:
+    """Windows that stay come first, then sizes that are near, then the shortest window."""
+    moved = one.max_queue_delay_microseconds != current.max_queue_delay_microseconds
+    return moved, abs(one.max_batch_size - current.max_batch_size), one[1]

@@ -1,0 +1,129 @@
+"""Limits of dynamic batches as they stand on each pod: read from its server, not stated.
+
+They come with the observation as numbers of the actuator that sets them, by pod.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from servingslo.models.engine.service_time import DynamicBatcher
+from servingslo.policy.inputs import InForce
+from servingslo.policy.knobs.decisions import BatcherLimits
+
+_MICROSECONDS = 1e-6
+# Between a pod's name, which has none, and what is told of it.
+_SEPARATOR = "/"
+
+
+class Owner(IntEnum):
+    """Who set the limits: the model's own configuration, this resource, another one."""
+
+    NOBODY = 0
+    OURS = 1
+    ANOTHER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodBatcher:
+    """What stands on one pod, and what it has counted since its model was loaded.
+
+    former_max_batch_size: of the model's own configuration. batches: executions and their time in
+    microseconds, by size. request_microseconds: of the requests that were answered, in all.
+    told_owner: whose they are, as the server tells it; '' for nobody's.
+    """
+
+    limits: BatcherLimits
+    instances: int = 1
+    owner: Owner = Owner.NOBODY
+    former_max_batch_size: int = 1
+    requests: int = 0
+    request_microseconds: int = 0
+    failed: int = 0
+    batches: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    told_owner: str = ""
+
+
+_NUMBERS = (
+    "instances",
+    "owner",
+    "former_max_batch_size",
+    "requests",
+    "request_microseconds",
+    "failed",
+)
+
+
+def values_of(batchers: Mapping[str, PodBatcher]) -> dict[str, int | None]:
+    """What stands on pods, as numbers by name."""
+    values: dict[str, int | None] = {}
+    for pod, one in batchers.items():
+        told = {**one.limits._asdict(), **{name: int(getattr(one, name)) for name in _NUMBERS}}
+        for size, (count, microseconds) in one.batches.items():
+            told[f"batches.{size}"], told[f"microseconds.{size}"] = count, microseconds
+        values |= {f"{pod}{_SEPARATOR}{name}": value for name, value in told.items()}
+    return values
+
+
+def batchers_of(standing: InForce | None) -> dict[str, PodBatcher]:
+    """The reverse: what stands on each pod that was read; a pod that lacks a number is left out."""
+    told: dict[str, dict[str, int]] = {}
+    for key, value in ({} if standing is None else standing.values).items():
+        pod, _, name = key.partition(_SEPARATOR)
+        if value is not None:
+            told.setdefault(pod, {})[name] = value
+    whole = {
+        pod: numbers
+        for pod, numbers in told.items()
+        if {*BatcherLimits._fields, *_NUMBERS} <= numbers.keys()
+        and numbers["max_batch_size"] >= 1
+        and numbers["owner"] in set(Owner)
+    }
+    return {pod: _batcher(numbers) for pod, numbers in whole.items()}
+
+
+def _batcher(numbers: Mapping[str, int]) -> PodBatcher:
+    named = (name.partition(".") for name in numbers)
+    sizes = [int(size) for kind, _, size in named if kind == "batches" and size.isdecimal()]
+    told = {name: numbers[name] for name in _NUMBERS if name != "owner"}
+    return PodBatcher(
+        limits=BatcherLimits(*(numbers[name] for name in BatcherLimits._fields)),
+        owner=Owner(numbers["owner"]),
+        batches={
+            size: (numbers[f"batches.{size}"], numbers.get(f"microseconds.{size}", 0))
+            for size in sizes
+        },
+        told_owner="",
+        **told,
+    )
+
+
+def batch_counts(standing: InForce | None) -> dict[str, Mapping[int, tuple[int, int]]]:
+    """Executions and their microseconds by size, of each pod that was read."""
+    return {pod: one.batches for pod, one in batchers_of(standing).items()}
+
+
+def batcher_in_force(batchers: Mapping[str, PodBatcher]) -> DynamicBatcher | None:
+    """How batches form on pods of which some may differ: what carries least; None without pods."""
+    if not batchers:
+        return None
+    limits = [one.limits for one in batchers.values()]
+    rooms = [one.max_queue_size for one in limits if one.max_queue_size]
+    return with_limits(
+        BatcherLimits(
+            max_batch_size=min(one.max_batch_size for one in limits),
+            max_queue_delay_microseconds=max(one.max_queue_delay_microseconds for one in limits),
+            max_queue_size=min(rooms, default=0),
+        ),
+        min(one.instances for one in batchers.values()),
+    )
+
+
+def with_limits(limits: BatcherLimits, instances: int) -> DynamicBatcher:
+    """How batches form with these limits."""
+    return DynamicBatcher(
+        largest_batch=limits.max_batch_size,
+        window_seconds=limits.max_queue_delay_microseconds * _MICROSECONDS,
+        room=limits.max_queue_size,
+        instances=instances,
+    )

@@ -1,0 +1,140 @@
+"""Whether new batch limits made latency worse, judged at the load that they were found for."""
+
+from dataclasses import dataclass, replace
+
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.context import TickContext
+from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.knobs.engine_limits.memory import (
+    BatchChange,
+    BatchingMemory,
+    BatchLimits,
+    BatchSearch,
+)
+from servingslo.reasons import Reason
+
+# After a rollout: until the windows of observed latency hold only the new limits; after a surge,
+# until they hold nothing of it.
+VERIFY_AFTER_SECONDS = 180.0
+# A change that has not taken force by then was undone by somebody else, and one that could not be
+# judged by then stays.
+VERIFY_WITHIN_SECONDS = 3600.0
+# Measured latency must be this much worse, and beyond its objective, to take a change back.
+WORSE_RATIO = 1.1
+# Three deviations of a Poisson count of 150 (5/s over two scrapes of 15 s): by less than this the
+# load is that of the window before the change.
+SAME_LOAD_RATIO = 1.25
+# The wait that tells when those came that are measured now; the last few are outliers.
+WAIT_PERCENTILE = 95.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The memory after judging an open change, and the change to take back, if any."""
+
+    memory: BatchingMemory
+    rollback: BatchChange | None = None
+    steps: tuple[DecisionStep, ...] = ()
+
+
+def with_load(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
+    """The memory with when more last arrived at a replica than an open change is judged by."""
+    change, rate = memory.verifying, _rate_per_replica_per_second(context)
+    if change is None or change.judged_up_to_per_second is None or rate is None:
+        return memory
+    if rate <= change.judged_up_to_per_second:
+        return memory
+    return replace(memory, verifying=replace(change, beyond_seconds=context.now_seconds))
+
+
+def judge(context: TickContext, memory: BatchingMemory, current: BatchLimits) -> Verdict:
+    """The verdict on the open change, where there is one and it can be judged."""
+    change, waits = memory.verifying, Verdict(memory=memory)
+    if change is None or context.observation.rollout_in_progress or context.coming:
+        return waits
+    closed = Verdict(memory=replace(memory, verifying=None))
+    age = context.now_seconds - change.at_seconds
+    late = age > VERIFY_WITHIN_SECONDS
+    if current != change.after:
+        return closed if late or _taken_back(context, memory, change) else waits
+    youngest = min((pod.ready_for_seconds or 0.0 for pod in context.serving), default=0.0)
+    if min(age, youngest) < VERIFY_AFTER_SECONDS:
+        return waits
+    if change.rollback or not _worse(context, change):
+        return closed
+    if not _beyond(context, change):
+        return replace(closed, rollback=change)
+    return replace(closed, steps=(_not_judged(context, change),)) if late else waits
+
+
+def judged_up_to_per_second(context: TickContext, search: BatchSearch) -> float | None:
+    """Arrivals at a replica up to which the limits found are judged.
+
+    What the search says that they hold; at least as many as those before them had.
+    """
+    now = _rate_per_replica_per_second(context)
+    return None if now is None else max(SAME_LOAD_RATIO * now, search.held_per_replica_per_second)
+
+
+def observed_seconds(context: TickContext) -> dict[str, float]:
+    """Each objective's measured percentile, by its key, where there is one."""
+    found = {}
+    for objective in context.targets.objectives:
+        latency = context.estimate.observed.get(objective.metric)
+        seconds = None if latency is None else latency.quantile(objective.percentile)
+        if seconds is not None:
+            found[objective.key] = seconds
+    return found
+
+
+def _rate_per_replica_per_second(context: TickContext) -> float | None:
+    """Arrivals at a ready replica: what runs and waits would grow by bad limits too."""
+    rate = context.estimate.arrival_rate_per_second
+    return None if rate is None or not context.serving else rate / len(context.serving)
+
+
+def _taken_back(context: TickContext, memory: BatchingMemory, change: BatchChange) -> bool:
+    """Whether limits that are not in force were ordered back: an answer to that may be lost."""
+    until = memory.refused_until_seconds
+    return memory.refused == change.after and until is not None and context.now_seconds < until
+
+
+def _beyond(context: TickContext, change: BatchChange) -> bool:
+    """Whether what is measured is of requests that came while too many did.
+
+    Who had to wait for a first token came that much earlier: a backlog outlasts its surge.
+    """
+    if change.beyond_seconds is None:
+        return False
+    waited = context.estimate.observed.get(LatencyMetric.TTFT)
+    longest = 0.0 if waited is None else waited.quantile(WAIT_PERCENTILE) or 0.0
+    return context.now_seconds - change.beyond_seconds < VERIFY_AFTER_SECONDS + longest
+
+
+def _worse(context: TickContext, change: BatchChange) -> bool:
+    """Whether an objective is missed by more than before the change."""
+    now = observed_seconds(context)
+    for objective in context.targets.objectives:
+        key = objective.key
+        before, after = change.observed_before.get(key), now.get(key)
+        if before is None or after is None:
+            continue
+        if after > objective.threshold_seconds and after > WORSE_RATIO * before:
+            return True
+    return False
+
+
+def _not_judged(context: TickContext, change: BatchChange) -> DecisionStep:
+    """Limits are kept because the load never was what they were found for."""
+    return DecisionStep(
+        stage="batching",
+        knob="max_num_seqs",
+        before=change.before.max_num_seqs,
+        after=change.after.max_num_seqs,
+        reason=Reason.BATCHING_NOT_JUDGED,
+        inputs={
+            "rate_per_replica_per_second": _rate_per_replica_per_second(context),
+            "beyond_seconds": change.beyond_seconds,
+            "judged_up_to_per_second": change.judged_up_to_per_second,
+        },
+    )

@@ -1,0 +1,249 @@
+"""Which batch limits let a replica carry most: the largest batch, then the token budget."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from servingslo.models.engine.admission import EngineBound, in_flight_bound
+from servingslo.models.engine.capacity import kv_concurrency
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import Objective, Routing, latency_model
+from servingslo.models.objectives import LatencyMetric
+from servingslo.models.workload import Workload
+from servingslo.policy.inputs import BatchingTargets
+from servingslo.policy.knobs.decisions import LimitsPlan
+from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.replicas.demand import DEFAULT_WAIT_BUDGET_SECONDS
+from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second, size
+from servingslo.runtimes.write_refusals import BUDGET_BLOCK_TOKENS
+
+# vLLM's own largest default (API server on cards of 70 GiB and more).
+# Source: vLLM engine/arg_utils.py, default max_num_seqs.
+LARGEST_SEQUENCES = 1024
+# Token budgets that are tried, tokens: powers of two around vLLM's defaults 2,048 and 8,192.
+# Source: vLLM engine/arg_utils.py, default max_num_batched_tokens.
+TOKEN_BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
+# A full batch is judged at this share of its saturation rate: there the slots are nearly always
+# taken, which is the worst that the limit allows, and the stationary law still exists.
+FULL_BATCH_UTILIZATION = 0.95
+# Batches closer than this behave alike; the answer is at most this share too small.
+BATCH_RESOLUTION = 0.05
+# Limits that carry this much of the most are as good: below the models' own error of 3 %.
+EQUAL_RATE_RATIO = 0.97
+# A step full of prefill takes at most this share of the inter-token objective. Laws fitted at light
+# load err by 5 % on average, a budget beyond the objective costs a fifth of the capacity where
+# prompts are long, and one a tenth below it 2 %.
+FULL_STEP_RATIO = 0.9
+# Limits are compared with tokens that take this much longer, those 5 %: a law a little too fast
+# would choose a budget whose full steps miss the objective all at once.
+LAW_ERROR_RATIO = 1.05
+# The batch that a full step is judged with: seldom more at the rate that is carried.
+BATCH_DEVIATIONS = 2.0
+# Fleet that limits are compared on: large enough for the gain of pooling, and always the same.
+COMPARED_REPLICAS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCase:
+    """What batch limits are judged by.
+
+    limits: of the engine; its memory bounds the batch. case: what replica counts are judged by,
+    with the limits in force. load: to be carried. wait_budget_seconds: how long a request may
+    wait for a slot.
+    """
+
+    workload: Workload
+    law: ServiceLaw
+    limits: EngineLimits
+    case: SizingCase
+    load: Load
+    objectives: tuple[Objective, ...]
+    targets: BatchingTargets = field(default_factory=BatchingTargets)
+    wait_budget_seconds: float = DEFAULT_WAIT_BUDGET_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLimits:
+    """The plan with the limits in force and the cheapest one; the same where none is better.
+
+    Replicas are those that the load needs, neither spare ones nor bounds among them.
+    gain_ratio: what a replica carries with the better limits over what it does with today's; 1
+    where no limits keep every objective.
+    """
+
+    today: LimitsPlan
+    better: LimitsPlan
+    gain_ratio: float = 1.0
+
+
+def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
+    """The limits with which a replica carries most of this mix within every constraint.
+
+    That depends on the mix alone, so the answer does not follow every move of demand. Budgets are
+    powers of two, the one in force, and the largest whose full step keeps the inter-token
+    objectives; the batch is the largest with which even a full one keeps them: a larger one lets
+    overload hide in running requests. Limits in force that carry as much stay, unless their batch
+    is too large.
+    """
+    tried = {current: _compared(batch, current)}
+    safe: dict[int, int | None] = {}
+    near = None
+    for budget in sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens}):
+        near = safe[budget] = _tried(batch, budget, tried, near)
+    full = full_step_budget(batch, max(tried.values(), key=_carried))
+    if full is not None and full not in safe:
+        safe[full] = _tried(batch, full, tried, current.max_num_seqs)
+    carried = {limits: _carried(case) for limits, case in tried.items()}
+    most = max(carried.values())
+    good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
+    largest = safe[current.max_num_batched_tokens]
+    if current in good and (largest is None or current.max_num_seqs <= largest):
+        best = current
+    else:
+        best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
+    today, carried_today = _plan(batch, current, tried[current])
+    if best == current:
+        return FoundLimits(today=today, better=today)
+    better, carried_better = _plan(batch, best, tried[best])
+    if carried_better <= 0.0:
+        return FoundLimits(today=today, better=better)
+    gain = carried_better / carried_today if carried_today > 0.0 else math.inf
+    return FoundLimits(today=today, better=better, gain_ratio=gain)
+
+
+def _plan(batch: BatchCase, limits: BatchLimits, compared: SizingCase) -> tuple[LimitsPlan, float]:
+    """Replicas and bound in flight that go with these limits, and what a few replicas carry."""
+    case = replace(compared, calibration=batch.case.calibration)
+    sizing, carried = size(case, batch.load), _carried(case)
+    plan = LimitsPlan(
+        replicas=sizing.replicas,
+        meets_objectives=all(need.replicas is not None for need in sizing.needs),
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        in_flight_limit=in_flight_bound(
+            case.model.demand,
+            carried / (COMPARED_REPLICAS * case.engines_per_replica),
+            EngineBound(
+                max_num_seqs=limits.max_num_seqs,
+                max_num_batched_tokens=limits.max_num_batched_tokens,
+                saturation_rate_per_second=case.model.saturation_rate_per_second,
+                wait_budget_seconds=batch.wait_budget_seconds,
+                engine_count=case.engines_per_replica,
+                full_batch=case.frontier.full_batch(
+                    batch.objectives, limits.max_num_seqs, case.ratio(LatencyMetric.TPOT)
+                ),
+            ),
+        ),
+    )
+    return plan, carried
+
+
+def _tried(
+    batch: BatchCase, budget: int, tried: dict[BatchLimits, SizingCase], near: int | None
+) -> int | None:
+    """The largest batch with this budget; its case is put to those tried.
+
+    near: the largest batch with another budget.
+    """
+    sequences = largest_batch(batch, budget, near)
+    if sequences is None or sequences >= budget:
+        return sequences
+    trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+    if trial not in tried:
+        beside = tried[next(reversed(tried))].frontier
+        tried[trial] = _compared(batch, trial, beside)
+        _carried(tried[trial])
+    return sequences
+
+
+def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
+    """The largest budget with which a step full of prefill keeps every inter-token objective.
+
+    n + (T − a − (b + d·k)·n)/c tokens, n the batch that the limits of the case seldom exceed at the
+    rate they carry. None without such an objective, or where a block takes too long already.
+    """
+    thresholds = [o.threshold_seconds for o in batch.objectives if o.metric is LatencyMetric.TPOT]
+    demand = case.model.demand
+    if not thresholds or demand.prefill_per_token_seconds <= 0.0:
+        return None
+    running = case.model.predict(_carried(case), COMPARED_REPLICAS, case.routing)
+    if not running.stable:
+        return None
+    sequences = running.running_mean + BATCH_DEVIATIONS * math.sqrt(running.running_variance)
+    step = demand.step_fixed_seconds + demand.step_growth_seconds * sequences
+    ratio = batch.case.ratio(LatencyMetric.TPOT)
+    left = FULL_STEP_RATIO * min(thresholds) / ratio - step
+    tokens = sequences + left / demand.prefill_per_token_seconds
+    blocks = int(tokens / BUDGET_BLOCK_TOKENS)
+    return min(blocks * BUDGET_BLOCK_TOKENS, TOKEN_BUDGETS[-1]) if blocks > 0 else None
+
+
+def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int | None:
+    """The most sequences with which a full batch still keeps the inter-token objectives.
+
+    Bounded by memory (sequences whose mean context fills the KV target) and by the tenant. None
+    when not even the least allowed does. budget: tokens of a step. near: where the search begins;
+    it saves evaluations and changes the answer by no more than its resolution.
+    """
+    targets = batch.targets
+    fitting = kv_concurrency(batch.workload, batch.limits) * batch.case.kv_cache_target_ratio
+    ceiling = LARGEST_SEQUENCES if targets.max_sequences is None else targets.max_sequences
+    high = max(min(ceiling, int(fitting), budget - 1), targets.min_sequences)
+    low = targets.min_sequences
+    if _full_batch_keeps(batch, high, budget):
+        return high
+    known = False
+    if near is not None and low < near < high:
+        known = _full_batch_keeps(batch, near, budget)
+        low, high = (near, high) if known else (low, near)
+        above = int(near * (1.0 + BATCH_RESOLUTION)) + 1
+        if known and above < high and not _full_batch_keeps(batch, above, budget):
+            return near
+    if not known and not _full_batch_keeps(batch, low, budget):
+        return None
+    while high - low > max(1, int(BATCH_RESOLUTION * low)):
+        middle = (low + high) // 2
+        if _full_batch_keeps(batch, middle, budget):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _carried(case: SizingCase) -> float:
+    """Requests per second that a few replicas carry."""
+    return carried_rate_per_second(case, (), COMPARED_REPLICAS)
+
+
+def _compared(batch: BatchCase, limits: BatchLimits, beside: Frontier | None = None) -> SizingCase:
+    """The case on engines with these limits, as if tokens took longer. beside: of limits near."""
+    engine = replace(
+        batch.limits,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+    )
+    model = latency_model(batch.workload, batch.law, engine)
+    slower = batch.case.ratio(LatencyMetric.TPOT) * LAW_ERROR_RATIO
+    return replace(
+        batch.case,
+        frontier=Frontier(model, beside or batch.case.frontier),
+        calibration={**batch.case.calibration, LatencyMetric.TPOT.value: slower},
+    )
+
+
+def _distance(limits: BatchLimits, current: BatchLimits) -> float:
+    return abs(limits.max_num_batched_tokens - current.max_num_batched_tokens)
+
+
+def _full_batch_keeps(batch: BatchCase, sequences: int, budget: int) -> bool:
+    """Whether every inter-token objective holds with this many slots nearly always taken."""
+    engine = replace(batch.limits, max_num_seqs=sequences, max_num_batched_tokens=budget)
+    model = latency_model(batch.workload, batch.law, engine)
+    rate = FULL_BATCH_UTILIZATION * model.saturation_rate_per_second
+    prediction = model.predict(rate, 1, Routing.POOLED)
+    ratio = batch.case.ratio(LatencyMetric.TPOT)
+    return all(
+        prediction.tpot_seconds(objective.percentile) * ratio <= objective.threshold_seconds
+        for objective in batch.objectives
+        if objective.metric is LatencyMetric.TPOT
+    )

@@ -1,0 +1,218 @@
+"""The demand that a plan is made for: arrivals and backlog when capacity ordered now serves."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from servingslo.estimation.estimate import Estimate
+from servingslo.estimation.forecast.demand import Forecast
+from servingslo.models.fleet.objective_metrics import ROW_OF
+from servingslo.policy.inputs import Limits, Targets
+from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.sizing import Load
+
+# Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
+SCRAPE_SECONDS = 15.0
+# Quantile of the demand that is planned for in a surge: there every request behind the backlog
+# misses, so it rises with the probability that this is one, or a jump, which the first window of
+# one looks like. In calm it is earned (`promise`).
+SURGE_PROBABILITY = 0.9
+# A replica that is released must not be missed before it could be had again, in a surge still less:
+# a step down is planned at a normal score that is larger by this, 0.9 where an order is planned at
+# 0.75. Of pairs tried on the guard's rows (docs/lab/planner.md).
+DOWN_SCORE = 0.6
+DOWN_SURGE_PROBABILITY = 0.95
+# The lead that quantiles are of. A shortage lasts until what is ordered against it is there, so
+# what it costs grows with the lead, and the odds of none with it; bounded to four times either way.
+PLAIN_LEAD_SECONDS = 120.0
+LARGEST_LEAD_RATIO = 4.0
+# What is planned for is never below the median.
+LEAST_PROBABILITY = 0.5
+# One point of share costs as much as 10 % of the replica-hours (the guard's yardstick): what a
+# surge would miss that returns within a lead is worth keeping its replicas for ten leads.
+KEPT_LEADS = 10.0
+# Where a season rises and falls within a lead its peak may lie between: looked at in quarters. What
+# has no season moves one way for as long.
+LEAD_PARTS = 4
+# A backlog is served off within this time after the capacity for it is ready. Requests behind a
+# backlog miss their objective for as long as it lasts, so shorter is better and costs more.
+DRAIN_SECONDS = 15.0
+# Waits that a queue may cause where no objective speaks of waiting, in seconds.
+DEFAULT_WAIT_BUDGET_SECONDS = 1.0
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Demand now and at the lead time.
+
+    lead_seconds: cold start and reaction. scale_up_load: to have capacity for then. probability: of
+    the forecast's quantile that it is. plain_probability: the same without the margin.
+    margin_score: what the error budget adds to the normal score in calm. target_odds: what the
+    objectives' targets make of the odds of enough capacity, see `target_odds`. idle: nothing
+    arrives and nothing is in the system.
+    """
+
+    lead_seconds: float
+    rate_per_second: float
+    mean_at_lead_per_second: float
+    backlog_at_lead_requests: float
+    scale_up_load: Load
+    probability: float
+    score: float
+    idle: bool
+
+
+def lead_seconds(estimate: Estimate, targets: Targets, limits: Limits) -> float:
+    """Time from a change of demand to serving it: scrape, tick and cold start."""
+    return cold_start_seconds(estimate, targets) + limits.tick_seconds + SCRAPE_SECONDS
+
+
+def cold_start_seconds(estimate: Estimate, targets: Targets) -> float:
+    """Time from the order of a replica until it is ready: stated, else measured."""
+    stated = targets.cold_start_seconds
+    return estimate.cold_start.mean_seconds if stated is None else stated
+
+
+def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> float:
+    """How long a request may wait for a slot and still meet the objectives, in seconds.
+
+    The least of the queue-time thresholds, and of the TTFT and latency thresholds less what a
+    request takes when it is alone, at the objective's percentile.
+    """
+    budgets = []
+    for objective in targets.objectives:
+        if not ROW_OF[objective.metric].waits:
+            continue
+        alone = 0.0
+        if prepared is not None:
+            alone = prepared.frontier.unloaded_seconds(objective.metric, objective.percentile)
+        budgets.append(max(objective.threshold_seconds - alone, 0.0))
+    return min(budgets, default=DEFAULT_WAIT_BUDGET_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Replicas that serve now and that are starting, and what one of them can carry.
+
+    saturation_rate_per_second: of one replica; None while no law is known. queued_requests: that
+    wait at engines. They stay there: no new replica serves them.
+    """
+
+    serving: int
+    coming: int
+    saturation_rate_per_second: float | None
+    queued_requests: float = 0.0
+
+
+def expected_demand(
+    estimate: Estimate,
+    fleet: Fleet,
+    *,
+    lead: float,
+    wait_budget: float,
+    score: float,
+) -> Demand | None:
+    """Demand at the lead time; None while no arrival rate is known.
+
+    score: normal score of the quantile in calm, at a lead of two minutes.
+    """
+    rate = estimate.arrival_rate_per_second
+    if rate is None or not estimate.forecast.known:
+        return None
+    mean = estimate.forecast.mean_per_second(lead)
+    probability = planned_probability(estimate.forecast, lead, score)
+    high = estimate.forecast.quantile_per_second(lead, probability)
+    backlog = _backlog_at_lead(
+        max(estimate.backlog_requests - fleet.queued_requests, 0.0),
+        fleet,
+        mean_rate=0.5 * (rate + mean),
+        lead=lead,
+        wait_budget=wait_budget,
+    )
+    return Demand(
+        lead_seconds=lead,
+        rate_per_second=rate,
+        mean_at_lead_per_second=mean,
+        backlog_at_lead_requests=backlog,
+        scale_up_load=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
+        probability=probability,
+        score=score,
+        idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
+    )
+
+
+def step_down_load(
+    estimate: Estimate, demand: Demand, implied_arrival_rate_per_second: float = 0.0
+) -> Load:
+    """The load that must still be carried after a step down: the most until the lead time is over.
+
+    What is released now is back one lead time after it is missed, so the odds of keeping enough
+    grow with long leads as those of ordering do; short ones do not lower them, because what dips
+    for a few scrapes does so at any lead. What a surge reached is kept for as long as its return
+    would cost more.
+    implied_arrival_rate_per_second: the rate that what runs now speaks of, see `step_down`.
+    """
+    forecast = estimate.forecast
+    probability = step_down_probability(forecast, demand.lead_seconds, demand.score)
+    parts = 1 if forecast.season is None else LEAD_PARTS
+    times = (demand.lead_seconds * part / parts for part in range(parts + 1))
+    highest = max(
+        *(forecast.quantile_per_second(at, probability) for at in times),
+        implied_arrival_rate_per_second,
+    )
+    highest = max(highest, kept_rate_per_second(forecast, demand.lead_seconds))
+    return Load(rate_per_second=highest, drain_per_second=demand.scale_up_load.drain_per_second)
+
+
+def kept_rate_per_second(forecast: Forecast, lead_seconds: float) -> float:
+    """The rate that capacity is kept for after a surge; 0 where there was none lately."""
+    known = forecast.recurrence
+    if known is None or known.over_seconds > KEPT_LEADS * known.probability * lead_seconds:
+        return 0.0
+    return known.rate_per_second
+
+
+def planned_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
+    """The quantile of demand to plan for: the calm one, or a surge's as far as this is one.
+
+    The calm one rises with the lead, which a shortage lasts for. score: its normal score at a lead
+    of two minutes.
+    """
+    share = forecast.unsettled_probability
+    calm = _with_odds(_NORMAL.cdf(score), _lead_odds(lead_seconds), SURGE_PROBABILITY)
+    return calm + (SURGE_PROBABILITY - calm) * share
+
+
+def step_down_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
+    """The quantile of demand that must still be carried after a step down, see `step_down_load`."""
+    odds = max(_lead_odds(lead_seconds), 1.0)
+    calm = _with_odds(_NORMAL.cdf(score + DOWN_SCORE), odds, DOWN_SURGE_PROBABILITY)
+    return calm + (DOWN_SURGE_PROBABILITY - calm) * forecast.unsettled_probability
+
+
+def _lead_odds(lead_seconds: float) -> float:
+    """By how much the odds of enough capacity grow with the lead."""
+    ratio = lead_seconds / PLAIN_LEAD_SECONDS
+    return min(max(ratio, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO)
+
+
+def _with_odds(probability: float, ratio: float, highest: float) -> float:
+    """The probability whose odds are so many times as large, from the median to the highest."""
+    odds = probability / (1.0 - probability) * ratio
+    return min(max(odds / (1.0 + odds), LEAST_PROBABILITY), highest)
+
+
+def _backlog_at_lead(
+    waiting: float, fleet: Fleet, *, mean_rate: float, lead: float, wait_budget: float
+) -> float:
+    """Requests that will wait too long when capacity ordered now is ready.
+
+    waiting: what no engine has yet. It grows by arrivals beyond the capacity that serves, with half
+    of the starting pods counted: they become ready within the lead time, earlier or later. What the
+    fleet serves within the wait budget is no backlog but an ordinary queue.
+    """
+    if fleet.saturation_rate_per_second is None:
+        return waiting
+    capacity = (fleet.serving + 0.5 * fleet.coming) * fleet.saturation_rate_per_second
+    grown = max(waiting + (mean_rate - capacity) * lead, 0.0)
+    return max(grown - capacity * wait_budget, 0.0)

@@ -1,0 +1,129 @@
+"""The mix of requests and the engine that plans are made with, renewed on material change only.
+
+Estimates move a little with every scrape. Plans made from slightly different laws would jump
+between neighbouring counts and would have to prepare their tables anew at every tick.
+"""
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from servingslo.estimation.estimate import Estimate
+from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.fleet.batch_model import BatchPrediction
+from servingslo.models.fleet.frontier import Frontier
+from servingslo.models.fleet.latency import LatencyModel, latency_model
+from servingslo.models.fleet.objective_metrics import metric_seconds
+from servingslo.models.objectives import LatencyMetric
+from servingslo.models.workload import Workload
+
+# Below the error that the models themselves are validated to (3 % of saturation throughput).
+MATERIAL_CHANGE_RATIO = 0.02
+# Arrival dispersion is known far less well than lengths and only widens the tails.
+MATERIAL_DISPERSION_RATIO = 0.1
+# Even without material change, so that many small ones in one direction are followed.
+RENEWAL_SECONDS = 300.0
+# Shares of requests between which the percentiles of the law stand for a histogram.
+_SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedModel:
+    """What requests are like and what serves them.
+
+    workload: at a rate of 1 per second. frontier: of one engine, which follows from the rest; it
+    keeps what it has found for as long as the mix lasts.
+    """
+
+    workload: Workload
+    law: ServiceLaw
+    limits: EngineLimits
+    at_seconds: float
+    frontier: Frontier = field(compare=False, repr=False)
+
+    @property
+    def model(self) -> LatencyModel:
+        """The laws of one engine, prepared."""
+        return self.frontier.model
+
+
+def renewed_model(
+    previous: PreparedModel | None,
+    *,
+    workload: Workload,
+    law: ServiceLaw,
+    limits: EngineLimits,
+    now_seconds: float,
+) -> PreparedModel:
+    """The previous mix while nothing material has changed, else one made of these."""
+    if (
+        previous is not None
+        and previous.limits == limits
+        and now_seconds - previous.at_seconds < RENEWAL_SECONDS
+        and not _changed(previous, workload, law)
+    ):
+        return previous
+    unit = workload.at_rate(1.0)
+    model = latency_model(unit, law, limits)
+    return PreparedModel(
+        workload=unit,
+        law=law,
+        limits=limits,
+        at_seconds=now_seconds,
+        frontier=Frontier(model, None if previous is None else previous.frontier),
+    )
+
+
+def _changed(previous: PreparedModel, workload: Workload, law: ServiceLaw) -> bool:
+    """Whether requests or engine differ by more than the models' own error."""
+    before = previous.model.demand
+    after = request_demand(workload, law)
+    pairs = (
+        (before.fixed_seconds, after.fixed_seconds),
+        (before.marginal_seconds, after.marginal_seconds),
+        (before.held_tokens, after.held_tokens),
+        (before.prefill_mean_seconds, after.prefill_mean_seconds),
+        (before.uncached_second_moment_tokens2**0.5, after.uncached_second_moment_tokens2**0.5),
+        (before.output_mean_tokens, after.output_mean_tokens),
+    )
+    if any(_differ(old, new, MATERIAL_CHANGE_RATIO) for old, new in pairs):
+        return True
+    return _differ(
+        previous.workload.arrival_dispersion,
+        workload.arrival_dispersion,
+        MATERIAL_DISPERSION_RATIO,
+    )
+
+
+def _differ(old: float, new: float, ratio: float) -> bool:
+    return abs(new - old) > ratio * max(abs(old), abs(new))
+
+
+def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int) -> Estimate:
+    """The estimate with the law's percentiles, moved so that their mean is the observed one.
+
+    Nothing where engines export histograms or summaries, or no law of batches is known.
+    """
+    lacking = estimate.means.keys() - estimate.observed.keys()
+    rate = estimate.arrival_rate_per_second
+    if prepared is None or not lacking or not rate or not serving:
+        return estimate
+    present = prepared.model.predict(rate, serving * estimate.engines_per_pod, estimate.routing)
+    if not isinstance(present, BatchPrediction) or not present.stable:
+        return estimate
+    found = {metric: _of_law(present, metric, estimate.means[metric]) for metric in lacking}
+    return replace(estimate, observed={**estimate.observed, **found})
+
+
+def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> HistogramDelta:
+    known = LatencyMetric(metric)
+    mean = present.mean_seconds(known)
+    ratio = (seen.mean or 0.0) / mean if mean > 0.0 else 1.0
+    # Of equal percentiles the largest share stands.
+    by_edge = {ratio * metric_seconds(present, known, 100.0 * share): share for share in _SHARES}
+    shares = (0.0, *by_edge.values(), 1.0)
+    return HistogramDelta(
+        upper_bounds=tuple(by_edge),
+        counts=tuple(seen.count * (high - low) for low, high in pairwise(shares)),
+        sum=seen.sum,
+    )

@@ -1,0 +1,305 @@
+"""The count that demand asks for, before any guard: by the model, or by measured saturation."""
+
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.estimator import STEADY_PROBABILITY
+from servingslo.estimation.requests.observed import RECENT_SECONDS
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.context import TickContext
+from servingslo.policy.decision_parts import ConstraintNeed, StepValue
+from servingslo.policy.findings import unreliable_inputs
+from servingslo.policy.replicas.demand import Demand
+from servingslo.policy.replicas.guards import Proposal
+from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.saturation import saturation_need
+from servingslo.policy.replicas.sizing import Sized, SizingCase, size
+from servingslo.policy.replicas.step_down import misses_surely, safe_count
+from servingslo.reasons import BOUND_REASON, Constraint, Reason
+
+# Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
+# queueing law grow faster than load.
+# Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", replicas at ρ* = 0.7.
+KNEE_UTILIZATION = 0.7
+# Ceiling of utilization: room for a rise beyond the forecast, which no law of a constant rate has.
+# Chosen on simulated fleets: on the Azure trace 0.9 costs a point of requests in SLO.
+UTILIZATION_CEILING = 0.85
+# The same where engines accept no more than they serve in time: a shortage then costs what is
+# refused, where without a bound nearly every request is late.
+BOUNDED_CEILING = 0.9
+# Under this name the ceiling stands in the step that sized.
+UTILIZATION_INPUT = "utilization_target_ratio"
+# The search ends at twice the greatest allowed count, so that a need beyond it is still named.
+SEARCH_FACTOR = 2
+LEAST_SEARCH = 64
+# Two scrapes: the first window of a workload may be a part of one, and a law that has seen none
+# but it puts all time on the step or on the tokens.
+FIRST_SIGHT_SECONDS = 30.0
+# Twice the warm-up of a step down: a law of a few windows, at a rate known from as few, orders
+# replicas that are given back within minutes (one workload in six at constant demand).
+YOUNG_SECONDS = 300.0
+# Without a model only idleness is evidence enough for fewer replicas, and only when it lasts.
+IDLE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """The count that demand asks for, and what stands behind it.
+
+    safe_replicas: the least count that also holds until a replica could be had again.
+    sized: what counts were judged by, None without a model. idle: nothing arrives and nothing is
+    served.
+    """
+
+    proposal: Proposal
+    safe_replicas: int
+    binding: Constraint | None = None
+    needs: tuple[ConstraintNeed, ...] = ()
+    infeasible: tuple[Objective, ...] = ()
+    sized: Sized | None = None
+    idle: bool = False
+
+
+def required_replicas(context: TickContext) -> Requirement:
+    """The count that demand asks for at this tick."""
+    demand = context.demand
+    if demand is None:
+        # Requests that are only beginning to be counted say nothing about too few or too many.
+        proposal = Proposal(replicas=context.current, limited_by=Reason.WARMING_UP).noted(
+            "demand", context.current, Reason.WARMING_UP
+        )
+        return Requirement(proposal=proposal, safe_replicas=context.current)
+    if context.prepared is not None:
+        return _by_model(context, context.prepared, demand)
+    if demand.idle:
+        return _idle_without_model(context)
+    return _by_saturation(context)
+
+
+def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
+    """What counts are judged by at this tick: less of it while the model is not trusted."""
+    targets = context.targets
+    ceiling = utilization_ceiling_ratio(context)
+    widest = SEARCH_FACTOR * max(context.bounds.maximum, context.current)
+    bounded = targets.replicas.maximum is not None
+    return SizingCase(
+        frontier=prepared.frontier,
+        routing=context.estimate.routing,
+        objectives=targets.objectives if context.trusted else (),
+        utilization_target_ratio=ceiling if context.trusted else min(ceiling, KNEE_UTILIZATION),
+        kv_cache_target_ratio=targets.kv_cache_target_ratio,
+        largest_count=widest if bounded else max(SEARCH_FACTOR * context.current, LEAST_SEARCH),
+        engines_per_replica=context.estimate.engines_per_pod,
+        calibration=context.estimate.calibration,
+        slowness=context.slowness,
+    )
+
+
+def utilization_ceiling_ratio(context: TickContext) -> float:
+    """The utilization that no plan exceeds: what is stated, else room for what no forecast says."""
+    stated = context.targets.utilization_target_ratio
+    if stated is not None:
+        return stated
+    targets = context.targets
+    # Only an inter-token objective bounds the batch.
+    bounded = any(o.metric is LatencyMetric.TPOT for o in targets.objectives)
+    held = context.facts.bound_holds
+    enforced = (targets.admission_enforced or held) and bounded
+    return BOUNDED_CEILING if enforced else UTILIZATION_CEILING
+
+
+def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
+    """The least count that satisfies every constraint, with spare ones for failures."""
+    case = sizing_case(context, prepared)
+    sizing = size(case, demand.scale_up_load)
+    carrying = context.current - context.targets.replicas.tolerated_failures - context.excluded
+    young = _is_young(context)
+    unproven = young or not context.trusted
+    served = unproven and sizing.replicas > carrying and _is_seen_to_serve(context)
+    if served and not context.trusted:
+        case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
+        sizing = size(case, demand.scale_up_load)
+    binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
+    inputs: dict[str, StepValue] = {
+        "rate_per_second": demand.scale_up_load.rate_per_second,
+        "backlog_requests": demand.backlog_at_lead_requests,
+        "lead_seconds": demand.lead_seconds,
+        UTILIZATION_INPUT: case.utilization_target_ratio,
+    }
+    if not context.trusted:
+        measured = saturation_need(context.estimate, context.targets, context.serving)
+        needs = (
+            *needs,
+            ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas),
+        )
+        inputs |= {"saturation_ratio": measured.ratio, "saturation_signal": measured.signal}
+        if measured.ratio > 1.0 and measured.replicas > wanted:
+            binding, wanted = Constraint.SATURATION, measured.replicas
+    if served:
+        wanted = _beyond_served(case, demand, wanted, carrying, believed=not young)
+    proposal = Proposal(replicas=context.current).required(
+        "sizing", wanted, BOUND_REASON[binding], **inputs
+    )
+    proposal = _at_first_sight(context, proposal)
+    wanted = proposal.replicas
+    for need in needs:
+        objective = need.objective
+        if objective is None or not need.infeasible:
+            continue
+        proposal = proposal.noted(
+            "sizing",
+            wanted,
+            Reason.INFEASIBLE_OBJECTIVE,
+            metric=objective.metric.value,
+            percentile=objective.percentile,
+            threshold_seconds=objective.threshold_seconds,
+            least_feasible_seconds=need.least_feasible,
+        )
+    proposal, spare = _with_spare(context, proposal)
+    return Requirement(
+        proposal=proposal,
+        safe_replicas=safe_count(
+            context, case, demand, sizing.infeasible, proposal.replicas, spare
+        ),
+        binding=binding,
+        needs=needs,
+        infeasible=sizing.infeasible,
+        sized=Sized(case=case, load=demand.scale_up_load),
+        idle=demand.idle,
+    )
+
+
+def _is_young(context: TickContext) -> bool:
+    """Whether the workload has been seen for so short a time that its law and rate are guesses.
+
+    Demand that moves as in a surge is followed at any age.
+    """
+    since = context.state.first_fresh_seconds
+    settled = context.estimate.forecast.unsettled_probability < STEADY_PROBABILITY
+    return settled and (since is None or context.now_seconds - since < YOUNG_SECONDS)
+
+
+def _is_seen_to_serve(context: TickContext) -> bool:
+    """Whether the present count is seen to keep every objective, with nothing at its limit.
+
+    What it serves is then known without a law: one that is not trusted, or young, is no reason for
+    more, and the knee is kept where nothing else tells of too little.
+    """
+    observed = context.estimate.observed
+    known = all(objective.metric in observed for objective in context.targets.objectives)
+    return known and not _is_overloaded(context)
+
+
+def _is_overloaded(context: TickContext) -> bool:
+    """Whether a measured signal is beyond its limit, or more misses than chance explains."""
+    measured = saturation_need(context.estimate, context.targets, context.serving)
+    full = measured.ratio > 1.0 and measured.signal != "objective"
+    return full or misses_surely(context)
+
+
+def _beyond_served(
+    case: SizingCase, demand: Demand, wanted: int, carrying: int, *, believed: bool
+) -> int:
+    """The count wanted where `carrying` is seen to serve, and never fewer.
+
+    A law that says of the present load that it does not is wrong: as much more as demand is
+    forecast to grow. believed: what it says of a larger load counts.
+    """
+    present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
+    if wanted <= carrying or (believed and size(case, present).replicas <= carrying):
+        return max(wanted, carrying)
+    growth = demand.mean_at_lead_per_second / demand.rate_per_second
+    return max(round(carrying * growth), carrying)
+
+
+def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int]:
+    """The count with what may fail and what does not serve on top, and how many that is."""
+    failures = context.targets.replicas.tolerated_failures
+    if failures:
+        proposal = proposal.required(
+            "redundancy",
+            proposal.replicas + failures,
+            Reason.TOLERATED_FAILURES,
+            tolerated_failures=failures,
+        )
+    if context.excluded:
+        proposal = proposal.required(
+            "redundancy",
+            proposal.replicas + context.excluded,
+            Reason.UNRELIABLE_PODS,
+            **unreliable_inputs(context),
+        )
+    behind = _behind_at_lead(context)
+    if behind:
+        proposal = proposal.required(
+            "redundancy", proposal.replicas + behind, Reason.BACKLOG_BOUND, behind_pods=behind
+        )
+    return proposal, failures + context.excluded
+
+
+def _behind_at_lead(context: TickContext) -> int:
+    """Pods that will still serve what waits in them now when a replica ordered now is ready.
+
+    Their queues stay where they are, so new arrivals have to be met by the others.
+    """
+    if context.prepared is None:
+        return 0
+    seconds = context.lead_seconds + context.wait_budget_seconds
+    most = context.prepared.model.saturation_rate_per_second * seconds
+    return sum(any((e.waiting or 0.0) > most for e in pod.engines) for pod in context.serving)
+
+
+def _by_saturation(context: TickContext) -> Requirement:
+    """What the measured signals ask for, and never fewer than now."""
+    measured = saturation_need(context.estimate, context.targets, context.serving)
+    need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
+    wanted = max(measured.replicas, context.current) if measured.ratio > 1.0 else context.current
+    proposal = Proposal(replicas=context.current).required(
+        "sizing",
+        wanted,
+        Reason.SATURATION_BOUND if wanted > context.current else context.model_reason,
+        saturation_ratio=measured.ratio,
+        saturation_signal=measured.signal,
+    )
+    return Requirement(
+        proposal=proposal,
+        safe_replicas=context.current,
+        binding=Constraint.SATURATION,
+        needs=(need,),
+    )
+
+
+def _idle_without_model(context: TickContext) -> Requirement:
+    """The minimum, once nothing has happened for long enough."""
+    least = context.bounds.minimum + context.targets.replicas.tolerated_failures
+    since = context.state.idle_since_seconds
+    idle_seconds = 0.0 if since is None else context.now_seconds - since
+    proposal = Proposal(replicas=context.current).required(
+        "sizing", least, Reason.IDLE, idle_seconds=idle_seconds
+    )
+    return Requirement(
+        proposal=proposal,
+        safe_replicas=least if idle_seconds >= IDLE_SECONDS else context.current,
+        binding=Constraint.MIN_REPLICAS,
+        idle=True,
+    )
+
+
+def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
+    """No more than now while all rests on a window or two, unless the fleet is saturated.
+
+    Nor, for as long as latencies are observed over, while none has been since this memory began:
+    after a restart what was learnt is there, and whether the count keeps its objectives is not.
+    """
+    since, began = context.state.first_fresh_seconds, context.state.started_seconds
+    seen = 0.0 if since is None else context.now_seconds - since
+    here = 0.0 if began is None else context.now_seconds - began
+    unseen = not context.estimate.observed and here < RECENT_SECONDS
+    first = seen < FIRST_SIGHT_SECONDS or unseen
+    if context.trusted or proposal.replicas <= context.current or not first:
+        return proposal
+    if _is_overloaded(context):
+        return proposal
+    return proposal.moved(
+        "sizing", context.current, Reason.WARMING_UP, seen_seconds=min(seen, here)
+    )

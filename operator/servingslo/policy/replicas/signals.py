@@ -1,0 +1,157 @@
+"""What can be seen of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.engine_steps import Doubt
+from servingslo.estimation.sample import PodSample
+from servingslo.estimation.windows import families
+from servingslo.estimation.windows.counters import DOUBTED_WINDOWS
+from servingslo.estimation.windows.freshness import metrics_of
+from servingslo.policy.inputs import Observation, SignalProblem
+from servingslo.policy.replicas.guards import StepDownBlock, metrics_problem
+from servingslo.reasons import Reason
+from servingslo.runtimes.catalogue import names
+
+_USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
+_WORST_FIRST = (
+    Reason.METRICS_IMPLAUSIBLE,
+    Reason.METRICS_NOT_A_NUMBER,
+    Reason.METRICS_STALE,
+    Reason.METRICS_MISSING,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """How far the planner can see.
+
+    serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
+    beyond the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why nothing
+    can be concluded, None when something can. age_seconds: of the oldest group that was used.
+    detail: which series are missing, '' where none is known to be.
+    """
+
+    serving_pods: tuple[PodSample, ...]
+    unseen_pods: tuple[str, ...] = ()
+    reason: Reason = Reason.METRICS_FRESH
+    no_metrics: SignalProblem | None = None
+    age_seconds: float | None = None
+    detail: str = ""
+
+    @property
+    def step_down_block(self) -> StepDownBlock | None:
+        """Why what is seen is not enough to take a replica away; None when it is enough."""
+        if self.reason is Reason.METRICS_FRESH:
+            return None
+        return StepDownBlock(
+            reason=self.reason,
+            inputs={
+                "pods": len(self.serving_pods),
+                "unseen_pods": len(self.unseen_pods),
+                "age_seconds": self.age_seconds,
+            },
+        )
+
+
+def read_signals(
+    observation: Observation, stale_after_seconds: float, scrape_seconds: float | None = None
+) -> Signals:
+    """What this observation lets the planner see.
+
+    stale_after_seconds: an age beyond which numbers decide nothing, not even a step up.
+    scrape_seconds: how far apart scrapes are, None while that was not seen.
+    """
+    serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
+    found = {pod.name: metrics_of(pod, stale_after_seconds, scrape_seconds) for pod in serving}
+    states = {name: metrics.state for name, metrics in found.items()}
+    used = [metrics.age_seconds for metrics in found.values() if metrics.state in _USED]
+    ages = [age for age in used if age is not None]
+    signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
+    problem = metrics_problem(observation)
+    if problem is not None:
+        return replace(signals, reason=problem.reason, no_metrics=problem)
+    if not serving:
+        problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
+        return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
+    signals = _judge(signals, states)
+    no_metrics = signals.no_metrics
+    cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
+    if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
+        return replace(signals, detail=cause)
+    if cause:
+        detail = f"{cause} ({no_metrics.detail})"
+        told = replace(no_metrics, detail=detail, names_cause=True)
+        return replace(signals, no_metrics=told)
+    if observation.runtime:
+        return signals
+    known = ", ".join(names())
+    detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known})"
+    return replace(signals, no_metrics=replace(no_metrics, detail=detail))
+
+
+def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
+    """The signals where pods had counters or histograms and have no more: part is missing."""
+    if not lost or signals.reason is not Reason.METRICS_FRESH:
+        return signals
+    pods = tuple(sorted({*signals.unseen_pods, *(pod for pod, _ in lost)}))
+    pod, which = min(lost)
+    more = len({name for name, _ in lost}) - 1
+    beside = f", and of {more} more pod{'' if more == 1 else 's'}" if more else ""
+    return replace(
+        signals,
+        reason=Reason.METRICS_PARTIAL,
+        unseen_pods=pods,
+        detail=f"of pod {pod} {which}{beside}",
+    )
+
+
+def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
+    """The signals with windows that cannot be: nothing is decided on those, nor on a few of a pod.
+
+    A pod whose counters go on so is one that is not seen, as long as there are others.
+    """
+    if not doubts or signals.no_metrics is not None:
+        return signals
+    pods = tuple(sorted({*signals.unseen_pods, *(doubt.pod for doubt in doubts)}))
+    unseen = len(pods) >= len(signals.serving_pods)
+    newest = min(doubts, key=lambda doubt: doubt.windows)
+    if newest.windows > DOUBTED_WINDOWS and not unseen:
+        return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=pods)
+    problem = SignalProblem(
+        reason=Reason.METRICS_IMPLAUSIBLE, detail=f"pod {newest.pod}: {newest.why}"
+    )
+    return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
+
+
+def _cause(pods: Sequence[PodSample]) -> str:
+    """What keeps these pods from being seen, by name; '' where nothing says so."""
+    switched_off = next((pod.metrics_off for pod in pods if pod.metrics_off), "")
+    if switched_off and not any(pod.engines for pod in pods):
+        return switched_off
+    series = families.missing_gauges(pods)
+    verb = "is" if len(series) == 1 else "are"
+    return f"{families.in_words(series)} {verb} not exported" if series else ""
+
+
+def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
+    """The signals with what is wrong with them; the state None is a pod in its grace."""
+    unseen = tuple(
+        sorted(n for n, s in states.items() if s is not None and s is not Reason.METRICS_FRESH)
+    )
+    found = set(states.values())
+    if found == {None}:
+        problem = SignalProblem(reason=Reason.WARMING_UP, detail="no pod has been scraped yet")
+        return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
+    if not unseen:
+        return signals
+    if Reason.METRICS_FRESH in found:
+        return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=unseen)
+    if Reason.METRICS_PARTIAL in found:
+        return replace(signals, reason=Reason.METRICS_STALE, unseen_pods=unseen)
+    reason = next(reason for reason in _WORST_FIRST if reason in found)
+    of_pods = f"{len(unseen)} of {len(states)} pods"
+    said = [m for pod in signals.serving_pods for e in pod.engines for m in e.impossible_metrics]
+    detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
+    problem = SignalProblem(reason=reason, detail=detail)
+    return replace(signals, reason=reason, no_metrics=problem, unseen_pods=unseen)

@@ -1,0 +1,164 @@
+"""To no replicas and back, where a gateway tells that requests come again.
+
+Without a gateway that counts this workload's requests nothing would wake it, so the last replica
+stays. What is not seen is never taken for quiet: the idle time begins anew after every gap.
+"""
+
+from dataclasses import replace
+
+from servingslo.estimation.estimate import Estimate
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.context import TickContext
+from servingslo.policy.inputs import Observation, SignalProblem, Targets
+from servingslo.policy.replicas.demand import DRAIN_SECONDS
+from servingslo.policy.replicas.guards import Proposal
+from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.signals import Signals
+from servingslo.policy.replicas.sizing import Load, size
+from servingslo.policy.replicas.step_down import step_down_blocks
+from servingslo.reasons import Reason
+
+STAGE = "zero"
+# A gateway that counts less than engines get, or what cannot be, would miss the first request too.
+_COUNTED = frozenset({Reason.GATEWAY_COUNTS, Reason.GATEWAY_REFUSALS_ADDED})
+# No pod is ready, or none that is was scraped yet.
+_STARTING = frozenset({Reason.PENDING_PODS, Reason.WARMING_UP})
+# The percentile of the first token that is told where no objective is about it.
+_PLAIN_PERCENTILE = 95.0
+_NO_SIGNAL = "no gateway is read that counts this workload's requests: nothing would wake it"
+
+
+def sleeps(observation: Observation, targets: Targets) -> bool:
+    """Whether the target is at zero and may be: somebody's requests wake it."""
+    return observation.desired_replicas == 0 and targets.replicas.may_sleep
+
+
+def requests_told(observation: Observation, estimate: Estimate) -> float | None:
+    """More than 0 where requests come or wait, by the gateway; None where nothing tells.
+
+    Where no gateway tells and another scaler wakes the target, it is that one's to look. One that
+    would count nothing without a pod does not tell by counting nothing.
+    """
+    use = estimate.gateway
+    unheard = 0.0 if observation.woken_by_others else None
+    if use is None or use.reason not in _COUNTED or use.gateway_per_second is None:
+        return unheard
+    told = use.gateway_per_second + use.refused_per_second + estimate.backlog_requests
+    return unheard if observation.not_woken and told == 0.0 else told
+
+
+def sleeping_signals(signals: Signals, observation: Observation, estimate: Estimate) -> Signals:
+    """The signals of a target without pods: the gateway's, which is all that there is."""
+    if requests_told(observation, estimate) is None:
+        problem = SignalProblem(reason=Reason.NO_WAKE_UP_SIGNAL, detail=_no_signal(observation))
+        return replace(signals, reason=problem.reason, no_metrics=problem)
+    return replace(signals, reason=Reason.METRICS_FRESH, no_metrics=None)
+
+
+def wakes(context: TickContext) -> bool:
+    """Whether the first pods after a sleep are on their way: the count that woke it stands."""
+    problem = context.signals.no_metrics
+    pending = problem is not None and problem.reason in _STARTING
+    return pending and context.targets.replicas.may_sleep
+
+
+def quiet_since(context: TickContext, since_seconds: float | None) -> float | None:
+    """Since when neither engines nor gateway have had anything; None where that is not seen."""
+    quiet = context.signals.reason is Reason.METRICS_FRESH and _told(context) == 0.0
+    if not quiet or context.state.idle_since_seconds is None:
+        return None
+    return context.now_seconds if since_seconds is None else since_seconds
+
+
+def first_request_seconds(context: TickContext) -> float:
+    """How long the first request waits for its first token: until it is seen, and a cold start."""
+    prepared = context.prepared or context.state.prepared
+    if prepared is None:
+        return context.lead_seconds
+    percentile = max(
+        (o.percentile for o in context.targets.objectives if o.metric is LatencyMetric.TTFT),
+        default=_PLAIN_PERCENTILE,
+    )
+    return context.lead_seconds + prepared.frontier.unloaded_seconds(LatencyMetric.TTFT, percentile)
+
+
+def put_to_sleep(
+    context: TickContext, requirement: Requirement, proposal: Proposal, since_seconds: float | None
+) -> Proposal:
+    """Zero in place of the least count, once nothing has come for the stated time.
+
+    since_seconds: of the quiet, see `quiet_since`.
+    """
+    allowed = context.targets.replicas
+    settled = (
+        proposal.replicas == context.current <= context.bounds.minimum + allowed.tolerated_failures
+    )
+    if not allowed.may_sleep or not requirement.idle or not settled or step_down_blocks(context):
+        return proposal
+    if _told(context) is None:
+        detail = _no_signal(context.observation)
+        told = proposal.noted(STAGE, context.current, Reason.NO_WAKE_UP_SIGNAL, detail=detail)
+        return replace(told, limited_by=Reason.NO_WAKE_UP_SIGNAL)
+    quiet = 0.0 if since_seconds is None else context.now_seconds - since_seconds
+    if allowed.idle_seconds is None or quiet < allowed.idle_seconds:
+        return proposal
+    return proposal.required(
+        STAGE,
+        0,
+        Reason.IDLE,
+        idle_seconds=quiet,
+        first_request_seconds=first_request_seconds(context),
+    )
+
+
+def asleep_or_woken(context: TickContext) -> Requirement:
+    """Zero while nothing comes; what the requests that have come ask for as soon as any has."""
+    seconds = first_request_seconds(context)
+    asleep = Proposal(replicas=0)
+    if not _told(context):
+        asleep = asleep.noted(STAGE, 0, Reason.ASLEEP, first_request_seconds=seconds)
+        return Requirement(proposal=asleep, safe_replicas=0, idle=True)
+    use = context.estimate.gateway
+    woken = asleep.required(
+        STAGE,
+        _woken_replicas(context),
+        Reason.WOKEN_BY_REQUESTS,
+        gateway_per_second=None if use is None else use.gateway_per_second,
+        waiting_requests=context.estimate.backlog_requests,
+        first_request_seconds=seconds,
+    )
+    return Requirement(proposal=woken, safe_replicas=0)
+
+
+def _no_signal(observation: Observation) -> str:
+    return (
+        f"{observation.not_woken}; nothing would wake it" if observation.not_woken else _NO_SIGNAL
+    )
+
+
+def _told(context: TickContext) -> float | None:
+    return requests_told(context.observation, context.estimate)
+
+
+def _woken_replicas(context: TickContext) -> int:
+    """The least count, or what the queue asks for: those that come later would start later."""
+    least = max(1, context.targets.replicas.tolerated_failures + 1)
+    prepared = context.prepared or context.state.prepared
+    if prepared is None:
+        return least
+    load = Load(
+        rate_per_second=0.0, drain_per_second=context.estimate.backlog_requests / DRAIN_SECONDS
+    )
+    return max(least, size(sizing_case(context, prepared), load).replicas)
+
+
+def own_reason(proposal: Proposal) -> Reason | None:
+    """Why the count is zero, or no longer; None where this has no part in it."""
+    return next(
+        (
+            s.reason
+            for s in reversed(proposal.steps)
+            if s.stage == STAGE and s.after == proposal.replicas
+        ),
+        None,
+    )

@@ -1,0 +1,192 @@
+"""What of the planner's memory survives a restart, or a clock that was set back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servingslo.estimation import stored_estimator as estimator_memory
+from servingslo.estimation.stored_fields import is_number, items_of, text_of
+from servingslo.policy.knobs.catalogue import KNOBS
+from servingslo.policy.knobs.protocol import Knob
+from servingslo.policy.replicas.behavior import BehaviorState
+from servingslo.policy.replicas.promise import HIGHEST_SCORE, LOWEST_SCORE, PromiseState
+from servingslo.policy.replicas.reverts import Reverts
+from servingslo.policy.state import PlannerState
+from servingslo.policy.stored_numbers import count_of, number_of
+
+# Of what is stored in a status; another one is not read.
+LEARNED_VERSION = 1
+# A status object is read by people and stored in etcd; what is learnt must stay a small part of it.
+LEARNED_LIMIT_BYTES = 4096
+# A rate policy looks back 30 minutes at most (the API refuses longer periods), one event a tick
+# at most; after a restart the newest are enough, because older ones leave their period soonest.
+LEARNED_EVENT_LIMIT = 12
+_EVERYTHING = "all of it"
+_ENVELOPE = frozenset({"version", "atSeconds", "estimator"})
+
+
+def learned(
+    state: PlannerState, now_seconds: float, knobs: Sequence[Knob] = KNOBS
+) -> dict[str, object]:
+    """What must survive a restart, as JSON values of at most 4 KiB.
+
+    The law, lengths, cold start, calibration and forecast (the largest part), the memory of
+    `behavior`, what knobs keep (an open change of batch limits), and who puts the count back. If
+    that is too much, the estimator's share gives way: it can be learnt again, a rate policy cannot.
+    """
+    stored: dict[str, object] = {
+        "version": LEARNED_VERSION,
+        "atSeconds": round(now_seconds, 1),
+        "behavior": _dump_behavior(state.behavior),
+        **{one.stored_as: one.dump(state.knobs.get(one.name)) for one in knobs if one.stored_as},
+        "reverts": _dump_reverts(state.reverts),
+        "promise": _dump_promise(state.promise),
+        "estimator": estimator_memory.learned(state.estimator),
+    }
+    if len(json.dumps(stored, separators=(",", ":"))) > LEARNED_LIMIT_BYTES:
+        stored["estimator"] = None
+    return stored
+
+
+def restore(stored: object, now_seconds: float, knobs: Sequence[Knob] = KNOBS) -> PlannerState:
+    """The memory with what was stored; parts that are absent or malformed are left unknown.
+
+    A status may have been edited by hand, written by another version, or be from a clock ahead of
+    ours: nothing in it may stop a plan or reach beyond its own part.
+    """
+    if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
+        return PlannerState()
+    memories = {
+        one.name: one.load(stored.get(one.stored_as), now_seconds) for one in knobs if one.stored_as
+    }
+    return PlannerState(
+        estimator=estimator_memory.restore(stored.get("estimator")),
+        behavior=_load_behavior(stored.get("behavior"), now_seconds),
+        knobs={name: memory for name, memory in memories.items() if memory is not None},
+        reverts=_load_reverts(stored.get("reverts"), now_seconds),
+        promise=_load_promise(stored.get("promise")),
+    )
+
+
+def lost_parts(stored: object, now_seconds: float) -> tuple[str, ...]:
+    """Parts of what was stored that `restore` does not believe; nothing where there was nothing."""
+    if stored is None:
+        return ()
+    if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
+        return (_EVERYTHING,)
+    blank = _parts(learned(PlannerState(), now_seconds))
+    kept = _parts(learned(restore(stored, now_seconds), now_seconds))
+    return tuple(
+        name
+        for name, value in _parts(stored).items()
+        if value not in (None, {}, 0, blank.get(name))
+        and (kept.get(name) == blank.get(name) or len(items_of(kept[name])) < len(items_of(value)))
+    )
+
+
+def _parts(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts by name, those of the estimator beside the others, without what is null.
+
+    A status that went through a merge patch has no nulls.
+    """
+    inner = stored.get("estimator")
+    own = {name: value for name, value in stored.items() if name not in _ENVELOPE}
+    every = {**own, **(inner if isinstance(inner, Mapping) else {})}
+    return {name: _without_nulls(value) for name, value in every.items()}
+
+
+def _without_nulls(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: inner for name, inner in value.items() if inner is not None}
+
+
+def _dump_promise(state: PromiseState) -> dict[str, float]:
+    return {
+        "score": round(state.score, 4),
+        "requests": round(state.requests, 1),
+        "missed": round(state.missed, 2),
+        "rate": round(state.rate_per_second, 4),
+        "seconds": round(state.seconds),
+    }
+
+
+def _load_promise(stored: object) -> PromiseState:
+    """The safe quantile where what was stored is malformed."""
+    if not isinstance(stored, Mapping):
+        return PromiseState()
+    score = stored.get("score")
+    numbers = [number_of(stored.get(name)) for name in ("requests", "missed", "rate", "seconds")]
+    if not is_number(score) or any(number is None for number in numbers):
+        return PromiseState()
+    requests, missed, rate, seconds = (number or 0.0 for number in numbers)
+    return PromiseState(
+        score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE),
+        requests=requests,
+        missed=min(missed, requests),
+        rate_per_second=rate,
+        seconds=seconds,
+    )
+
+
+def _dump_reverts(reverts: Reverts | None) -> dict[str, object] | None:
+    if reverts is None:
+        return None
+    return {
+        "replicas": reverts.replicas,
+        "count": reverts.count,
+        "at": round(reverts.at_seconds, 1),
+        "by": reverts.by,
+        "prompt": reverts.prompt,
+    }
+
+
+def _load_reverts(stored: object, now_seconds: float) -> Reverts | None:
+    if not isinstance(stored, Mapping):
+        return None
+    replicas, count = count_of(stored.get("replicas")), count_of(stored.get("count"))
+    at = number_of(stored.get("at"))
+    if replicas is None or not count or at is None:
+        return None
+    return Reverts(
+        replicas=replicas,
+        count=count,
+        at_seconds=min(at, now_seconds),
+        by=text_of(stored.get("by")),
+        prompt=stored.get("prompt") is not False,
+    )
+
+
+def _dump_behavior(state: BehaviorState) -> dict[str, list[list[float]]]:
+    return {
+        name: [[round(at, 1), count] for at, count in sorted(entries)[-LEARNED_EVENT_LIMIT:]]
+        for name, entries in (
+            ("recommendations", state.recommendations),
+            ("up", state.scale_up_events),
+            ("down", state.scale_down_events),
+        )
+    }
+
+
+def _load_behavior(stored: object, now_seconds: float) -> BehaviorState:
+    if not isinstance(stored, Mapping):
+        return BehaviorState()
+    return BehaviorState(
+        recommendations=_load_entries(stored.get("recommendations"), now_seconds),
+        scale_up_events=_load_entries(stored.get("up"), now_seconds),
+        scale_down_events=_load_entries(stored.get("down"), now_seconds),
+    )
+
+
+def _load_entries(stored: object, now_seconds: float) -> tuple[tuple[float, int], ...]:
+    """Well-formed (time, count) pairs of the past, oldest first."""
+    if not isinstance(stored, list):
+        return ()
+    pairs = []
+    for entry in stored[-LEARNED_EVENT_LIMIT:]:
+        if not isinstance(entry, list) or len(entry) != 2:
+            continue
+        at, count = number_of(entry[0]), count_of(entry[1])
+        if at is not None and count is not None and at <= now_seconds:
+            pairs.append((at, count))
+    return tuple(sorted(pairs, key=lambda pair: pair[0]))
