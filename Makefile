@@ -69,7 +69,7 @@ types: setup ## mypy, strict
 layers: setup ## import-linter: the layers and the purity of the core
 	$(BIN)/lint-imports
 
-unit: setup ## tests that need no rig (three minutes on two cores)
+unit: setup ## tests that need no rig, on every core
 	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden $(PYTEST_ARGS)
 
 fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (some hours); FUZZ_EXAMPLES=n for fewer
