@@ -162,7 +162,8 @@ def test_every_law_of_the_note_has_its_module() -> None:
     note = DOCS / "designs" / "0002-models.md"
     modules = [word for row in row_cells(note, "The laws") for word in CODE.findall(row[1])]
     assert len(modules) > 15
-    known = {path.stem for path in (SOURCES / "models").rglob("*.py")}
+    models = SOURCES / "models"
+    known = {path.relative_to(models).with_suffix("").as_posix() for path in models.rglob("*.py")}
     assert [one for one in modules if one not in known] == []
     assert (ROOT / "tests" / "textbook").is_dir()
 

@@ -64,6 +64,7 @@ class Reporter:
     outages: Outages = field(default_factory=Outages)
     reading: ReadingNews = field(default_factory=ReadingNews)
     _reported: dict[str, _Reported] = field(default_factory=dict)
+    _refused: dict[tuple[str, str, str], Reason] = field(default_factory=dict)
     _statuses: StatusWriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -198,8 +199,15 @@ class Reporter:
         self.adapters.exporter.count_change(change)
 
     def log_line(self, change: Change) -> None:
-        """Log a change, of a resource that is gone: nothing more is counted of it."""
-        level = logging.INFO if change.refusal is None else logging.WARNING
+        """Log a change, of a resource that is gone: nothing more is counted of it.
+
+        A refused write is a warning, its repetitions at later ticks are not.
+        """
+        key = (change.namespace, change.name, change.knob)
+        before = self._refused.pop(key, None)
+        if change.refusal is not None:
+            self._refused[key] = change.refusal
+        level = logging.INFO if change.refusal in {None, before} else logging.WARNING
         _LOG.log(level, "%s", change_line(change))
 
     async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
@@ -232,6 +240,8 @@ class Reporter:
         """Drop what is remembered of a deleted resource."""
         ref = resource.record.ref
         self._reported.pop(ref.uid, None)
+        for key in [key for key in self._refused if key[:2] == (ref.namespace, ref.name)]:
+            del self._refused[key]
         self._statuses.forget(ref.uid)
         self.adapters.events.forget(ref)
         self.adapters.exporter.forget(ref.namespace, ref.name)
