@@ -10,7 +10,6 @@ from tests.benchmarks.guard_rows import ROWS as ROWS_OF_GUARD
 from tests.benchmarks.guard_verdict import MEAN_PRICE_RATIO, PRICE_OF_A_POINT, ROW_DEVIATIONS
 
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
-from servingslo.api.v1alpha1.status import PredictedStatus
 from servingslo.controller.actuators import catalogue
 from servingslo.estimation.requests.observed import LATENCIES
 from servingslo.estimation.sample import EngineSample, HistogramSample
@@ -123,7 +122,6 @@ def test_each_objective_metric_is_one_row():
     histograms = {f.name for f in fields(EngineSample) if f.type == HistogramSample | None}
     for row in ROWS:
         assert row.histogram in histograms
-        assert row.status_field in PredictedStatus.model_fields
         assert row.constraint in BOUND_REASON
         assert CONSTRAINTS[row.constraint] == row.about
         assert ROW_OF_CONSTRAINT[row.constraint] is row

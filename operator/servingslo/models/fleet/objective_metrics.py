@@ -23,9 +23,8 @@ class ObjectiveMetric:
     metric: its name in the API. about: the same in words. constraint: what asks for replicas where
     an objective of it does. histogram: the field of an EngineSample that observes it.
     percentile_seconds: the predicted percentile, in percent. evaluate: its law under many loads at
-    once, None where a percentile needs no law. status_field: of the status, where the prediction is
-    told. waits: the wait for a slot is a part of it. always_told: it is told of every count,
-    whatever the objectives are about.
+    once, None if a percentile needs no law. waits: the wait for a slot is a part of it.
+    always_told: it is reported for every count, whatever the objectives are about.
     """
 
     metric: LatencyMetric
@@ -34,7 +33,6 @@ class ObjectiveMetric:
     histogram: str
     percentile_seconds: Callable[[Prediction, float], float]
     evaluate: Callable[[EngineLaws, Sequence[LoadLaws]], Sequence[RequestLaw]] | None = None
-    status_field: str
     waits: bool = True
     always_told: bool = True
 
@@ -47,7 +45,6 @@ ROWS: tuple[ObjectiveMetric, ...] = (
         histogram="ttft_seconds",
         percentile_seconds=lambda load, percentile: load.ttft_seconds(percentile),
         evaluate=evaluate_ttft,
-        status_field="ttft_seconds",
     ),
     ObjectiveMetric(
         metric=LatencyMetric.TPOT,
@@ -56,7 +53,6 @@ ROWS: tuple[ObjectiveMetric, ...] = (
         histogram="time_per_output_token_seconds",
         percentile_seconds=lambda load, percentile: load.tpot_seconds(percentile),
         evaluate=evaluate_tpot,
-        status_field="tpot_seconds",
         waits=False,
     ),
     ObjectiveMetric(
@@ -66,7 +62,6 @@ ROWS: tuple[ObjectiveMetric, ...] = (
         histogram="latency_seconds",
         percentile_seconds=lambda load, percentile: load.latency_seconds(percentile),
         evaluate=evaluate_latency,
-        status_field="latency_seconds",
         always_told=False,
     ),
     ObjectiveMetric(
@@ -75,7 +70,6 @@ ROWS: tuple[ObjectiveMetric, ...] = (
         constraint=Constraint.QUEUE_TIME,
         histogram="queue_seconds",
         percentile_seconds=lambda load, percentile: load.queue_seconds(percentile),
-        status_field="queue_seconds",
     ),
 )
 ROW_OF = {row.metric: row for row in ROWS}

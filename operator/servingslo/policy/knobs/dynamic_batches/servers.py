@@ -11,6 +11,7 @@ from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.policy.inputs import InForce
 from servingslo.policy.knobs.decisions import BatcherLimits
 
+# Seconds: Triton states queue delays in microseconds.
 _MICROSECONDS = 1e-6
 # Between a pod's name, which has none, and what is told of it.
 _SEPARATOR = "/"

@@ -7,8 +7,6 @@ from servingslo.policy.replicas.reverts import manager_in_words, pause_seconds
 # Of batch limits, from the first revert on: what is put back has cost a rollout each way. An hour
 # is Flux's longest usual interval, and a day is how long refused limits are left alone.
 FIRST_LIMITS_PAUSE_SECONDS = 3600.0
-
-
 LONGEST_LIMITS_PAUSE_SECONDS = 86400.0
 
 
