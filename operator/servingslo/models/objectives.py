@@ -8,8 +8,8 @@ from enum import StrEnum, unique
 class Routing(StrEnum):
     """How requests reach the replicas of a group.
 
-    POOLED: one queue for all, an optimistic bound that least-loaded routing comes close to. RANDOM:
-    independent queues (pessimistic bound).
+    POOLED: one queue for all, an optimistic bound that least-loaded routing comes close to.
+    RANDOM: independent queues (pessimistic bound).
     """
 
     POOLED = "pooled"

@@ -26,10 +26,10 @@ LARGEST_OFFSET = math.log(1000.0)
 # Memory of the offset: a day's deviation from the profile belongs to that day.
 OFFSET_MEMORY_SECONDS = SECONDS_PER_DAY
 # A season that explained all of history may still be another one now, so its weight starts below
-# one. Then: how far evidence moves the weight, the most that one window may add, and how long it
-# counts: evidence of this morning is not used this afternoon, and hardly tomorrow. Chosen by
-# pinball loss with the right season and with one that is hours off (`python -m
-# tests.benchmarks.forecast`).
+# one.
+# Then: how far evidence moves the weight, the most that one window may add, and how long it counts:
+# evidence of this morning is not used this afternoon, and hardly tomorrow. Chosen by pinball loss
+# with the right season and with one that is hours off (`python -m tests.benchmarks.forecast`).
 LARGEST_PRIOR = 0.8
 # A stated season that explains little starts with the same weight as the forecast without it.
 LEAST_PRIOR = 0.5

@@ -19,8 +19,9 @@ from servingslo.models.waits.prompt_work import RANGE_RATIO, PromptWork, mean_st
 
 # Share of the budget in use from which prompts are assumed to queue for it.
 _LEAST_FULL_RATIO = 0.11
-# Deviations above the mean of the running sequences that a prompt then meets. Measured by `make
-# validate`, "token budget": with 1.5 TTFT p99 is up to 21 % early if the budget is nearly full.
+# Deviations above the mean of the running sequences that a prompt then meets. Measured by
+# `make validate`, "token budget": with 1.5 TTFT p99 is up to 21 % early if the budget is nearly
+# full.
 _QUEUED_DEVIATIONS = 2.0
 # A budget fuller than 1 less this is taken as this full: laws stay finite. Measured: 0.01 and 0.04
 # move TTFT if the budget is nearly full, and not at all in 95 of 100 loads.
