@@ -223,7 +223,7 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
 def _learn_law(
     state: EstimatorState, sample: FleetSample, windows: Sequence[Window], dispersion: float
 ) -> tuple[LawState, tuple[PodSlowdown, ...]]:
-    """Law, learnt over the pods of the configuration in force, and each pod's slowdown."""
+    """Learn the law from the pods of the configuration in force, and each pod's slowdown."""
     found = fleet_configuration(sample.pods)
     if found is None:
         return state.law, state.slowdowns

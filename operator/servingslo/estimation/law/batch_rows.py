@@ -153,7 +153,7 @@ def summary_deltas(
 
 
 def _of_worst(quantiles: Sequence[Mapping[str, float]], count: float) -> HistogramDelta | None:
-    """Histogram whose edges are these quantiles; the open bucket holds values above the last."""
+    """Return a histogram with these quantiles as edges; the open bucket holds the values above."""
     worst: dict[float, float] = {}
     for one in quantiles:
         for share, seconds in one.items():

@@ -236,7 +236,7 @@ def mean_gap(demand: RequestDemand, load: GapLoad, step: float, prefill_seconds:
 def _slower_in_bursts(
     demand: RequestDemand, gaps: FloatArray, load: GapLoad, step: float
 ) -> FloatArray | float:
-    """By how many seconds tokens are slower for requests, which come in bursts, than over time.
+    """Return the extra seconds per token that requests meet, because they come in bursts.
 
     An arrival finds the rate cv² above its mean, and n above its mean by the share with which n
     follows, for as long as a burst lasts. Steps also grow faster than in proportion to the rate,
